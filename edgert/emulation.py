@@ -211,10 +211,11 @@ def _engine(file: PipelineFile, name: str) -> Engine:
     if not config.is_converted:
         return build_engine(load(config.onnx), config, threads, max(rows))
     from edgert.quantization.precision import in_precision
+    from edgert.quantization.run import Run
 
     where, directory = file.where("models", name), file.document.path.parent
     batched = any(stage.batch for stage in stages)
-    model = in_precision(config, where=where, directory=directory, rows=max(rows), batched=batched)
+    model = in_precision(config, Run(where, directory), rows=max(rows), batched=batched)
     return build_engine(model, config, threads, max(rows))
 
 

@@ -291,12 +291,11 @@ class Models:
         if not config.is_converted:
             return load(config.onnx)
         from edgert.quantization.precision import in_precision
+        from edgert.quantization.run import Run
 
         return in_precision(
             config,
-            where=self.file.where("models", name),
-            directory=self.directory,
-            bar=self._bar,
+            Run(self.file.where("models", name), self.directory, bar=self._bar),
             target=form,
             rows=self._batch(name),
             batched=self._is_batched(name),

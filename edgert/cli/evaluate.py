@@ -114,7 +114,7 @@ def evaluate(
             task=task,
             input=input,
             overrides=overrides or (),
-            tell=lambda text: console.print(f"[dim]{escape(text)} …[/]"),
+            log=lambda text: console.print(f"[dim]{escape(text)} …[/]"),
             bar=bar,
             stop=stop,
         )

@@ -115,7 +115,7 @@ def quantize(
             report=report,
             command=as_typed(),
             overrides=overrides or (),
-            tell=lambda text: console.print(text, style="dim", markup=False),
+            log=lambda text: console.print(text, style="dim", markup=False),
             bar=bar,
             stop=stop,
         )

@@ -88,20 +88,25 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
         from edgert.quantization.batched import PAIR, opened
         from edgert.quantization.calibrated import Calibrated
         from edgert.quantization.int8_model import quantize_section
+        from edgert.quantization.run import Run
+        from edgert.quantization.scheme.scheme import USUAL_DLA
 
         model = measured(job, rewritten)
         feed = feed_of(job.images, model, config)
+        run = Run(
+            job.where,
+            job.directory,
+            report.note,
+            lambda what, done, total: report.progress(done, total, what),
+            job.stop,
+        )
         outcome = quantize_section(
             config,
             Calibrated(model, _table(calibrated.files[RANGES], model), feed),
             target=form,
-            dla=dla,
-            where=job.where,
-            directory=job.directory,
+            dla=dla or USUAL_DLA,
+            run=run,
             state=job.state / f"{digest_of(facts)[:40]}.json",
-            tell=report.note,
-            bar=lambda what, done, total: report.progress(done, total, what),
-            stop=job.stop,
             judged=False,
         )
         made = outcome.model
@@ -136,9 +141,9 @@ def fp16_step(job: ModelJob, rewritten: Product) -> Step:
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph import to_bytes
-        from edgert.quantization.precision import half_model
+        from edgert.quantization.precision import fp16_model
 
-        made = half_model(job.model(rewritten.files[MODEL]), job.config, open_batch=job.keeps_batch)
+        made = fp16_model(job.model(rewritten.files[MODEL]), job.config, open_batch=job.keeps_batch)
         return {MODEL: to_bytes(made.model), KEPT: to_json({one.node: one.reason for one in made.kept})}
 
     def promise(files: Mapping[str, bytes]) -> str:
@@ -154,20 +159,20 @@ def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized
     facts = [rewritten.digest, calibrated.digest, quantized.files[KEPT].decode(), quantized.files[CHOSEN].decode()]
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.quantization.lowering.lower import lower_weak
+        from edgert.quantization.lowering.lower import lower_to_cache
 
         model = job.model(rewritten.files[MODEL])
         table = used_table(calibrated, quantized, model)
-        weak = lower_weak(model, table, higher_precision_units(model, quantized, dla), dla)
-        told = {"half": list(weak.half), "layer_precisions": weak.layer_precisions}
+        weak = lower_to_cache(model, table, higher_precision_units(model, quantized, dla), dla)
+        told = {"half": list(weak.fp16), "layer_precisions": weak.layer_precisions}
         return {CACHE: weak.cache.encode(), EXCEPTIONS: to_json(told)}
 
     def promise(files: Mapping[str, bytes]) -> str:
         from edgert.graph import read
-        from edgert.quantization.lowering.lower import check_weak
+        from edgert.quantization.lowering.lower import check_cache
 
         half = Product(files).json(EXCEPTIONS)["half"]
-        return check_weak(files[CACHE].decode(), half, read(job.model(rewritten.files[MODEL])))
+        return check_cache(files[CACHE].decode(), half, read(job.model(rewritten.files[MODEL])))
 
     return Step("lower", job.name, 1, [*facts, dla.generation, dla.tensorrt], make, promise)
 

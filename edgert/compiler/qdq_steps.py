@@ -70,12 +70,12 @@ def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph import read
-        from edgert.quantization.from_qdq import spread_scales
+        from edgert.quantization.from_qdq import propagate_scales
         from edgert.quantization.lowering.trt_cache import write_cache
         from edgert.quantization.scheme.trt_scheme import layer_precisions
 
         graph, found = read(job.model(rewritten.files[MODEL])), taken.json(TAKEN)
-        scales, problems = spread_scales(graph, {name: float(scale) for name, scale in found["scales"].items()})
+        scales, problems = propagate_scales(graph, {name: float(scale) for name, scale in found["scales"].items()})
         for problem in problems:
             report.note(problem)
         nodes = set(found["float_nodes"])
@@ -91,9 +91,9 @@ def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
 
     def promise(files: Mapping[str, bytes]) -> str:
         from edgert.graph import read
-        from edgert.quantization.lowering.lower import check_weak
+        from edgert.quantization.lowering.lower import check_cache
 
         half = Product(files).json(EXCEPTIONS)["half"]
-        return check_weak(files[CACHE].decode(), half, read(job.model(rewritten.files[MODEL])))
+        return check_cache(files[CACHE].decode(), half, read(job.model(rewritten.files[MODEL])))
 
     return Step("lower", job.name, 1, ["Q/DQ", taken.digest, rewritten.digest, tensorrt], make, promise)

@@ -25,7 +25,7 @@ from edgert.files import replace_bytes
 from edgert.graph import Model, load, to_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, without
 from edgert.graph.validation import check_standard
-from edgert.quantization.precision import half_model
+from edgert.quantization.precision import fp16_model
 from edgert.quantization.prepare import is_quantized
 from edgert.shipped import pipeline_path
 from edgert.steps import OnEvent
@@ -66,7 +66,7 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
         return load(item.forms[FP16])
     model = load(item.forms[FLOAT])
     make: Mapping[Form, Callable[[], Model]] = {
-        "fp16": lambda: half_model(model, item.config).model,
+        "fp16": lambda: fp16_model(model, item.config).model,
         "fit": lambda: fit_model(model, without(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))[0],
     }
     made = make[form]()

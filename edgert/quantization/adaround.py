@@ -2,7 +2,7 @@
 
 Nagel et al. 2020, "Up or Down? Adaptive Rounding for Post-Training Quantization" (https://arxiv.org/abs/2004.10568).
 The error of a layer's output is Δw·E[x·xᵀ]·Δwᵀ per output channel (their section 3), so the second moments of the
-inputs are all that is kept of the images; :mod:`edgert.quantization.adaround` solves the rounding on them.
+inputs are all that is needed of the images.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Effort:
         pressure: weight of the term that drives relaxed roundings to 0 or 1, against an error of 1 per weight.
         patches_per_unknown: patches to measure, over all images, for each weight of an output channel.
         least_patches: and never fewer.
-        damping: added to the diagonal of the second moments, in parts of its mean: for what the patches do not tell.
+        damping: added to the diagonal of the second moments, in parts of its mean: for what patches leave open.
         centered: leaves the mean error to bias correction, which then must follow.
     """
 

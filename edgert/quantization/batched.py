@@ -28,12 +28,12 @@ PAIR = 2
 def opened(model: Model, feeds: Sequence[Feeds] = (), *, file: Model | None = None) -> Model:
     """The model, made for one image, with its batch size open; the model itself where it takes none or several.
 
-    Two images at once are run against each alone, every node as the ONNX standard says.
+    Two images at once are run against each alone, every node as the ONNX standard defines it.
 
     Args:
         model: static, clean.
         feeds: images to compare on, of batch 1; noise stands in for those that are missing.
-        file: what it was made of, which may take several where it does not; the message then says so.
+        file: what it was made of, which may take several where it does not; the message then mentions it.
 
     Raises:
         ModelError: a node holds it to one image, or mixes images; the node is named.
@@ -134,8 +134,8 @@ def _refused(model: Model, trial: _Trial, closed: Sequence[str], in_file: bool) 
     else:
         producers = {name: read(model).producers.get(name) for name in closed or [outputs(model)[0].name]}
         name, last = next(iter(producers.items()))
-        told = f" of node {last.name!r} ({last.op})" if last is not None else ""
-        why = f"output {name!r}{told} has no dimension for the batch"
+        maker = f" of node {last.name!r} ({last.op})" if last is not None else ""
+        why = f"output {name!r}{maker} has no dimension for the batch"
     return ModelError(
         f"model {str(model.path)!r} takes one image at a time in this precision",
         why=why + (", though the file leaves the batch open: sizes were fixed to fold and quantize it" * in_file),

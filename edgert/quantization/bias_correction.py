@@ -111,8 +111,8 @@ def _pads(kernel: Kernel, sizes: Sequence[int], reach: Sequence[int], strides: S
     how = given.get("auto_pad", b"NOTSET")
     if how in (b"SAME_UPPER", b"SAME_LOWER"):
         totals = [max(0, (-(-n // s) - 1) * s + r - n) for n, r, s in zip(sizes, reach, strides, strict=True)]
-        halves = [(total // 2, total - total // 2) for total in totals]
-        return halves if how == b"SAME_UPPER" else [(after, before) for before, after in halves]
+        sides = [(total // 2, total - total // 2) for total in totals]
+        return sides if how == b"SAME_UPPER" else [(after, before) for before, after in sides]
     pads = [0] * (2 * rank) if how == b"VALID" else given.get("pads") or [0] * (2 * rank)
     return [(int(pads[i]), int(pads[i + rank])) for i in range(rank)]
 
@@ -123,7 +123,7 @@ def _each(values: Sequence[int] | None, rank: int) -> list[int]:
 
 _WORTH = 0.1
 """Part of a channel's squared error that a shift must take off to be made. Smaller ones do more harm by what they get
-wrong from a few images than good, most of all where errors are rare and large, as clipping makes them: evening out
+wrong from a few images than good, most of all where errors are rare and large, as clipping makes them: correcting
 their mean moves everything else. With 0.02 the outputs of SqueezeNet on other images were worse than uncorrected, and
 YOLOX-nano found nothing any more; with 0.25 MobileNet's had nearly twice the noise that 0.02 left. (Measured on
 calibration images that nothing was fitted to.)"""
@@ -165,7 +165,7 @@ def mean_shifts(
 ) -> Mapping[str, F64]:
     """Output tensor of a weighted node → (channels,) to add to it so that its means are those of the float graph.
 
-    Channels whose mean is right as far as these images can tell get 0.
+    Channels whose mean is right, as far as these images can measure it, get 0.
 
     Each shift is measured with those of all nodes before it in force. Nodes whose bias cannot be changed (see
     :func:`can_shift`) are left out. Both graphs run once per image.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.calibration.ranges import save_table
-from edgert.quantization.run import Bar, as_progress
+from edgert.quantization.run import Bar, Run
 from edgert.quantization.section import model_section
 
 
@@ -35,7 +35,7 @@ def calibrate(
         model: which model of the pipeline, where there are several.
         images: a folder, a glob or a video; those of the pipeline's ``calibrate:`` by default.
         input: preprocessing of an ONNX file, as it stands in YAML.
-        output: where the range file goes, beside which an interrupted measurement is kept; None: nowhere.
+        output: where the range file goes, beside which an interrupted measurement is saved; None: nowhere.
         method: mse, minmax, percentile, entropy or auto.
         limit: at most so many images.
         workers: processes.
@@ -54,12 +54,10 @@ def calibrate(
     section = read.calibrated_on(images, method, limit, early_stop)
     found = calibrate_section(
         section.config,
-        where=section.where,
+        run=Run(section.where, section.directory, bar=bar, stop=stop),
         workers=workers,
         dask=dask,
         state=None if output is None else output.with_name(f".{output.name}.state"),
-        progress=None if bar is None else as_progress(bar),
-        stop=stop,
     )
     if output is not None:
         save_table(found.table, output)

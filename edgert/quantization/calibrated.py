@@ -12,18 +12,18 @@ from edgert.dataset import ImageDataset, ImageFeed, feed_of, open_images
 from edgert.errors import CalibrationError, EdgertError
 from edgert.graph import Model, Shapes, inputs, load, read, write
 from edgert.model_engine import default_profile
-from edgert.quantization.calibration.range_calibrator import Progress, calibrate
+from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.equalization import spread
+from edgert.quantization.equalization import smooth_activations
 from edgert.quantization.prepare import calibrated, prepare
 from edgert.quantization.quantizer import Recipe, equalized, matching
-from edgert.quantization.run import needs_images
+from edgert.quantization.run import ALONE, Progress, Run, needs_images
 from edgert.quantization.scheme.scheme import Scheme, Target, scheme
 
-SPREAD_IMAGES = 32
-"""Images that tell how far channels reach."""
+SMOOTHING_IMAGES = 32
+"""Images for measuring the ranges of channels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,8 +34,8 @@ class Calibrated:
         model: prepared; equalized where the section asks for it.
         table: its ranges.
         feed: the images they were measured on; None where ranges came from a file and no images with them.
-        whole: the scheme that told which ranges to measure, with nothing kept; None where all were, or came from a
-            file.
+        whole: the scheme that decided which ranges to measure, with nothing kept; None where all were, or came from
+            a file.
     """
 
     model: Model
@@ -68,20 +68,19 @@ class Calibrated:
             )
         return calibrate(self.model, self.feed, tensors=missing, early_stop=self._stopped_early).histograms
 
-    def evened(self, recipe: Recipe, *, stop: threading.Event | None = None) -> Calibrated | None:
-        """The same function with channels that reach equally far (:mod:`~edgert.quantization.equalization`),
-        its ranges measured
-        anew; None where there is nothing to even out, or nothing to see it by.
+    def smoothed(self, recipe: Recipe, *, stop: threading.Event | None = None) -> Calibrated | None:
+        """The same function with smoothed activations (:mod:`~edgert.quantization.equalization`), its ranges measured
+        anew; None where nothing can be smoothed, or there are no images to measure it on.
 
         Raises:
             CalibrationError: the new ranges cannot be measured; stopped.
             BuildError: ONNX Runtime cannot run the model.
         """
         graph = read(self.model)
-        even = graph if self.feed is None else spread(graph, self.feeds(SPREAD_IMAGES), self.model)
-        if even is graph or self.feed is None:
+        smooth = graph if self.feed is None else smooth_activations(graph, self.feeds(SMOOTHING_IMAGES), self.model)
+        if smooth is graph or self.feed is None:
             return None
-        model = write(even, self.model)
+        model = write(smooth, self.model)
         whole = scheme(read(model), recipe.target, dla=recipe.dla)
         table = calibrate(
             model,
@@ -131,23 +130,23 @@ def calibrate_section(
     config: ModelConfig,
     *,
     target: Target | None = None,
-    where: str = "",
+    run: Run = ALONE,
     images: ImageDataset | None = None,
     workers: int = 1,
     dask: str = "",
     state: Path | None = None,
     progress: Progress | None = None,
-    stop: threading.Event | None = None,
 ) -> Calibrated:
-    """Measures the ranges of a model. Blocks until done; see
-    :func:`~edgert.quantization.calibration.range_calibrator.calibrate`.
+    """Measures the ranges of a model. Blocks until done.
 
     Args:
-        config: the model's section; its ``calibrate`` says on what and how.
+        config: the model's section; its ``calibrate`` has the images and the method.
         target: who alone will be given these ranges, so that tensors it rounds nowhere need not be counted: a third
             to two thirds of the values of common networks. None measures all.
-        where: its place in the file, for errors.
-        images: to take instead of the section's.
+        run: where the section stands, what follows the images, and what ends the measurement.
+        images: images to take instead of the section's.
+        workers, dask, state: as :func:`~edgert.quantization.calibration.range_calibrator.calibrate` takes them.
+        progress: called instead of the run's bar, with the images' names.
 
     Raises:
         CalibrationError: no images are named, too few are there, or what they do to the model cannot be used.
@@ -170,11 +169,11 @@ def calibrate_section(
             dask=dask,
             early_stop=asked is None or asked.early_stop,
             state=state,
-            progress=progress,
-            stop=stop,
+            progress=progress or run.progress,
+            stop=run.stop,
         )
     except EdgertError as error:
-        raise error.at(where)  # noqa: B904 - the same error, with its place
+        raise error.at(run.where)  # noqa: B904 - the same error, with its place
     return Calibrated(model, table, feed, whole)
 
 

@@ -32,7 +32,7 @@ from edgert.report import AccuracyRow, Correction, Note, Part, Provenance, Quant
 # Where a report's numbers come from: settings, versions, machine, and the times that were taken here.
 
 ROUNDS = 60
-"""Runs of each version for a report, which tells percentiles too."""
+"""Runs of each version for a report, which has percentiles too."""
 
 _ENGINES = {"ort": ("ONNX Runtime", "onnxruntime"), "openvino": ("OpenVINO", "openvino")}
 _PACKAGES = ("onnx", "onnxruntime", "numpy")
@@ -93,7 +93,7 @@ def provenance(model: Model, table: RangeTable | None, method: str, command: str
 
 
 def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, str]:
-    """What the section says of precision, and how activations and weights are stored."""
+    """What the section sets of precision, and how activations and weights are stored."""
     found: dict[str, str] = {}
     for name in _SECTIONS:
         section = getattr(config, name)
@@ -156,7 +156,7 @@ _PLAIN = frozenset({"cosine"})
 """Metrics that are not fractions of anything, and so no percentages."""
 
 _SETTLED = "ranges settled"
-"""How the table's one good news begins; everything else it says is a warning."""
+"""How the table's one good news begins; everything else in its warnings is a warning."""
 
 
 def summary(outcome: Outcome) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def accuracy_rows(
     """Every metric of every version but the reference: of each version first the one that counts, with its budget.
 
     Args:
-        labeled: whether labels told what is true.
+        labeled: whether accuracy was measured on labels.
         names: version → precision as the report writes it; by default every version is the report's ``INT8``.
     """
     rows: list[AccuracyRow] = []

@@ -19,7 +19,7 @@ from edgert.quantization.calibration.threshold import METHODS, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.equalization import scalings
 from edgert.quantization.int8_model import Outcome
-from edgert.quantization.lowering.weights import bias_factor, quantize_weight, scale_axis, spread, weight_scales
+from edgert.quantization.lowering.weights import along_axis, bias_factor, quantize_weight, scale_axis, weight_scales
 from edgert.quantization.quantizer import matching
 from edgert.quantization.scheme.units import Scheme, Target, is_weighted
 from edgert.report import Correction, LayerRow, Note, TensorRow
@@ -148,8 +148,8 @@ def _equalized(model: Model, config: ModelConfig) -> Iterator[Correction]:
     plain = config.model_copy(update={"quantize": config.quantize.model_copy(update={"equalize": False})})
     for one in scalings(read(prepared(model, plain))):
         parts = [("outputs divided by", one.outputs), ("inputs multiplied by", one.inputs)]
-        said = [f"{verb} {_span(values)}" for verb, values in parts if (values != 1).any()]
-        yield Correction(EQUALIZATION, (one.node,), ", ".join(said))
+        changes = [f"{verb} {_span(values)}" for verb, values in parts if (values != 1).any()]
+        yield Correction(EQUALIZATION, (one.node,), ", ".join(changes))
 
 
 def _span(values: Array) -> str:
@@ -193,7 +193,7 @@ class _Pair:
         scales = weight_scales(weight, axis)
         nearest = quantize_weight(weight, scales, axis).restored
         now, _ = _stored(self.after, made.inputs[1])
-        return float(np.mean(np.abs(now - nearest) > spread(scales, axis, weight.ndim) / 2))
+        return float(np.mean(np.abs(now - nearest) > along_axis(scales, axis, weight.ndim) / 2))
 
     def _shift(self, node: Node, made: Node) -> float:
         """The largest change of a bias that is more than its rounding to integers; 0 for none."""
@@ -213,4 +213,4 @@ def _stored(graph: Graph, name: str) -> tuple[Array, Array]:
     values = np.asarray(graph.constants[node.inputs[0]], np.float64)
     scales = np.asarray(graph.constants[node.inputs[1]], np.float64)
     axis = node.attributes.get("axis", 0) if scales.ndim else None
-    return values * spread(scales, axis, values.ndim), scales
+    return values * along_axis(scales, axis, values.ndim), scales

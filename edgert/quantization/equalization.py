@@ -1,13 +1,6 @@
-"""Equalization by what was seen: channels scaled so that those of one tensor reach equally far.
+"""Cross-layer equalization and activation smoothing: channels scaled so that 8 bits hold them better.
 
-One scale holds for all channels of a tensor, so that a channel which is 200 times smaller than the largest is left with
-one step or none: YOLOX-nano's first SiLUs do that. Each channel is scaled as it is made, and back in the weights that
-read it. How far lies between two goods, the steps of the channel and those of the weights that read it, halfway as in
-SmoothQuant (Xiao et al. 2022, https://arxiv.org/abs/2211.10438, equation 4, alpha 1/2); where each output reads one
-channel alone there is nothing to lose, and the channel gets all.
-
-Scales are powers of two. So the graph computes bit for bit what it did, and two machines whose peaks differ in the last
-digits make the same graph.
+Both divide a channel by s where it is made and multiply the weights that read it by s: the graph computes the same.
 """
 
 from __future__ import annotations
@@ -21,7 +14,8 @@ import numpy.typing as npt
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph import Graph, Model, Names, Node, TensorSpec, extract, write
+from edgert.graph import Graph, Model, Node, TensorSpec, extract, write
+from edgert.graph.draft import Builder
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.lowering.weights import F64, arranged
 from edgert.quantization.scheme.channels import FIXED, Channels, Gate, Layer, channels, gates, opened
@@ -32,7 +26,7 @@ from edgert.quantization.scheme.channels import FIXED, Channels, Gate, Layer, ch
 # (https://arxiv.org/abs/1906.04721), section 4.1, for every class of channels that can be scaled, not pairs alone.
 
 _SWEEPS = 200
-_SETTLED = 0.01  # no scale changes by more than 1 % in a sweep: below what 127 steps can tell
+_SETTLED = 0.01  # no scale changes by more than 1 % in a sweep: below what 127 steps resolve
 
 _LARGEST = 1024.0  # a channel further than 10 bits from its neighbors is dead, not small
 
@@ -60,12 +54,12 @@ def equalize(graph: Graph, plan: Sequence[Scaling] | None = None) -> Graph:
         plan: from :func:`scalings` of this graph; None asks for it.
     """
     by_name = {one.node: one for one in (scalings(graph) if plan is None else plan)}
-    names, stored, nodes = Names(graph), dict(graph.constants), []
-    layers = {layer.kernel.node.name: layer for layer in channels(graph).layers if layer.kernel.node.name in by_name}
+    layers = {layer.kernel.node.name: layer for layer in channels(graph).layers}
+    builder = Builder(graph)
     for node in graph.nodes:
-        layer = layers.get(node.name)
-        nodes.append(node if layer is None else _rescaled(layer, by_name[node.name], names, stored))
-    return replace(graph, nodes=tuple(nodes), constants=stored)
+        scaling = by_name.get(node.name)
+        builder.nodes.append(node if scaling is None else _rescaled(layers[node.name], scaling, builder))
+    return builder.finish()
 
 
 def scalings(graph: Graph, peaks: Mapping[str, F64] | None = None) -> tuple[Scaling, ...]:
@@ -137,20 +131,30 @@ def _bias(graph: Graph, layer: Layer) -> F64:
     return np.broadcast_to(bias, (count,))
 
 
-def _rescaled(layer: Layer, scaling: Scaling, names: Names, stored: dict[str, Array]) -> Node:
+def _rescaled(layer: Layer, scaling: Scaling, builder: Builder) -> Node:
     """The node reading its new weights, which are stored beside the old ones: others may read those."""
-    kernel, node = layer.kernel, layer.kernel.node
+    kernel, node, stored = layer.kernel, layer.kernel.node, builder.graph.constants
     values = kernel.values * _factor(layer, scaling.inputs, scaling.outputs)
-    inputs = list(node.inputs)
     changed = {1: arranged(values, node, kernel.stored)}
-    if len(inputs) > 2 and inputs[2]:
-        changed[2] = stored[inputs[2]].astype(np.float64).reshape(-1) / scaling.outputs
+    if "".join(node.inputs[2:]):
+        changed[2] = stored[node.inputs[2]].astype(np.float64).reshape(-1) / scaling.outputs
+    inputs = list(node.inputs)
     for slot, array in changed.items():
-        before = stored[inputs[slot]]
-        inputs[slot] = names.new(f"{inputs[slot]}_equalized")
-        stored[inputs[slot]] = array.astype(before.dtype)
+        name = node.inputs[slot]
+        inputs[slot] = builder.constant(array.astype(stored[name].dtype), f"{name}_equalized")
     return replace(node, inputs=tuple(inputs))
 
+
+# Activation smoothing (SmoothQuant): channels scaled so that those of one tensor have similar ranges.
+#
+# One scale holds for all channels of a tensor, so that a channel which is 200 times smaller than the largest is left
+# with one step or none: YOLOX-nano's first SiLUs do that. Each channel is scaled as it is made, and back in the
+# weights that read it. The factor is halfway, as a power, between the range of the channel and that of the weights that
+# read it, as in SmoothQuant (Xiao et al. 2022, https://arxiv.org/abs/2211.10438, equation 4, alpha 1/2); where each
+# output reads one channel alone, it is the range of the channel.
+#
+# Factors are powers of two. So the graph computes bit for bit what it did, and two machines whose peaks differ in the
+# last digits make the same graph.
 
 _LEAST = 2.0**-10
 """A channel that is smaller than this part of the largest is dead, and a weight likewise."""
@@ -158,11 +162,11 @@ _LEAST = 2.0**-10
 Exponents = npt.NDArray[np.int64]
 
 
-def spread(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Graph:
-    """The graph with its channels evened out; it computes the same, to the bit unless numbers become denormal.
+def smooth_activations(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Graph:
+    """The graph with smoothed activations; it computes the same, to the bit unless numbers become denormal.
 
-    Channels pass pools, concatenations, residual additions, homogeneous activations and gates. A gate whose channels
-    are scaled gets a Mul of its own that brings them back for g.
+    Factors pass pools, concatenations, residual additions, homogeneous activations and gates. A gate whose channels
+    are scaled gets a Mul of its own that gives its g the unscaled input.
 
     Args:
         graph: a clean float graph with known shapes.
@@ -181,14 +185,14 @@ def spread(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Graph:
     ready = opened(graph)
     found = gates(ready)
     classes = channels(ready, found)
-    free = [layer for layer in classes.layers if (layer.reads != FIXED).any()]
-    if not free:
-        return graph
-    peaks = channel_peaks(ready, [layer.kernel.node.inputs[0] for layer in free], feeds, like)
-    shifts = exponents(classes, peaks)
+    free = [layer.kernel.node.inputs[0] for layer in classes.layers if (layer.reads != FIXED).any()]
+    shifts = exponents(classes, channel_peaks(ready, free, feeds, like)) if free else np.zeros(0, np.int64)
     if not shifts.any():
         return graph
-    return _restored(_scaled(ready, classes, shifts), found, classes, shifts)
+    factors = np.exp2(shifts.astype(np.float64))
+    plan = [Scaling(one.kernel.node.name, factors[one.makes], factors[one.reads]) for one in classes.layers]
+    scaled = equalize(ready, [one for one in plan if (one.outputs != 1).any() or (one.inputs != 1).any()])
+    return _restored(scaled, found, classes, shifts)
 
 
 def exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
@@ -228,19 +232,16 @@ def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], 
     Raises:
         BuildError: ONNX Runtime cannot run the graph.
     """
-    wanted = tuple(dict.fromkeys(tensors))
-    names, nodes, outputs = Names(graph), list[Node](), dict[str, str]()
-    for tensor in wanted:
-        magnitude = names.new(f"{tensor}_magnitude")
-        nodes.append(Node("Abs", (tensor,), (magnitude,), name=magnitude))
-        outputs[tensor] = magnitude
+    builder, outputs = Builder(graph), dict[str, str]()
+    builder.nodes.extend(graph.nodes)
+    for tensor in dict.fromkeys(tensors):
+        outputs[tensor] = builder.add("Abs", [tensor], builder.name(f"{tensor}_magnitude"))
         if len(graph.specs[tensor].shape) > 2:
-            outputs[tensor] = names.new(f"{tensor}_peak")
-            nodes.append(Node("GlobalMaxPool", (magnitude,), (outputs[tensor],), name=outputs[tensor]))
+            outputs[tensor] = builder.add("GlobalMaxPool", [outputs[tensor]], builder.name(f"{tensor}_peak"))
     specs = tuple(TensorSpec(name, (), "float32") for name in outputs.values())
-    measured = replace(graph, nodes=(*graph.nodes, *nodes), outputs=specs)
+    measured = replace(builder.finish(), outputs=specs)
     function = Function(write(extract(measured, list(outputs.values())), like))
-    peaks = {tensor: np.zeros(1) for tensor in wanted}
+    peaks = {tensor: np.zeros(1) for tensor in outputs}
     for one in feeds:
         found = function(one)
         for tensor, output in outputs.items():
@@ -253,33 +254,22 @@ def _per_channel(values: Array) -> F64:
     return found
 
 
-def _scaled(graph: Graph, classes: Channels, shifts: Exponents) -> Graph:
-    factors = np.exp2(shifts.astype(np.float64))
-    plan = [Scaling(one.kernel.node.name, factors[one.makes], factors[one.reads]) for one in classes.layers]
-    return equalize(graph, [one for one in plan if (one.outputs != 1).any() or (one.inputs != 1).any()])
-
-
 def _restored(graph: Graph, found: Sequence[Gate], classes: Channels, shifts: Exponents) -> Graph:
     """The graph with a Mul in front of the g of every gate whose channels are scaled."""
-    names, nodes, stored, specs = Names(graph), list[Node](), dict(graph.constants), dict(graph.specs)
-    waiting = {name: gate.tensor for gate in found if _is_moved(classes, gate, shifts) for name in gate.readers}
-    restored: dict[str, str] = {}
+    builder, specs, restored = Builder(graph), dict(graph.specs), dict[str, str]()
+    tensors = {gate.tensor for gate in found if gate.tensor in classes.labels}
+    scaled = {tensor for tensor in tensors if shifts[classes.labels[tensor]].any()}
+    readers = {name: gate.tensor for gate in found if gate.tensor in scaled for name in gate.readers}
     for node in graph.nodes:
-        tensor = waiting.get(node.name)
-        if tensor is None:
-            nodes.append(node)
-            continue
-        if tensor not in restored:
-            restored[tensor] = names.new(f"{tensor}_restored")
-            factor = names.new(f"{tensor}_spread")
-            rank = len(specs[tensor].shape)
-            scale = np.exp2(shifts[classes.labels[tensor]]).astype(np.float32)
-            stored[factor] = scale.reshape([1, -1, *[1] * (rank - 2)])
-            specs[restored[tensor]] = replace(specs[tensor], name=restored[tensor])
-            nodes.append(Node("Mul", (tensor, factor), (restored[tensor],), name=restored[tensor]))
-        nodes.append(replace(node, inputs=tuple(restored[tensor] if n == tensor else n for n in node.inputs)))
-    return replace(graph, nodes=tuple(nodes), constants=stored, specs=specs)
-
-
-def _is_moved(classes: Channels, gate: Gate, shifts: Exponents) -> bool:
-    return gate.tensor in classes.labels and bool(shifts[classes.labels[gate.tensor]].any())
+        tensor = readers.get(node.name, "")
+        if tensor and tensor not in restored:
+            name = builder.name(f"{tensor}_restored")
+            factors = np.exp2(shifts[classes.labels[tensor]]).astype(np.float32)
+            shape = [1, -1, *[1] * (len(specs[tensor].shape) - 2)]
+            builder.add("Mul", [tensor, builder.constant(factors.reshape(shape), f"{tensor}_factor")], name)
+            specs[name] = replace(specs[tensor], name=name)
+            restored[tensor] = name
+        if tensor:
+            node = replace(node, inputs=tuple(restored[tensor] if name == tensor else name for name in node.inputs))
+        builder.nodes.append(node)
+    return replace(builder.finish(), specs=specs)

@@ -15,7 +15,7 @@ from edgert.errors import CalibrationError, ConfigError
 from edgert.evaluation import Accuracy, EvaluationResult, evaluate_versions, labels_of, open_evaluation
 from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
-from edgert.quantization.run import Bar, Tell
+from edgert.quantization.run import ALONE, Bar, Log, Run
 from edgert.quantization.section import ModelSection, model_section
 from edgert.quantization.variants import Version, Wanted, versions
 from edgert.report import Note, Part, QuantizationReport, SpeedRow, save
@@ -23,11 +23,11 @@ from edgert.report.quantization_record import REFERENCE
 
 # The report of an evaluation: several versions of one model, and one of them in detail.
 
-_SIMULATION = Note(
-    "Simulated: this is the arithmetic that is publicly known of such a device, not a measurement of one. "
-    "Examine the model on the device before relying on it."
+_EMULATION = Note(
+    "Emulated: this is the arithmetic that is publicly known of such a device, not a measurement of one. "
+    "Evaluate the model on the device before relying on it."
 )
-_NO_SPEED = "Not measured: a simulation takes longer than anything real would."
+_NO_SPEED = "Not measured: an emulation takes longer than anything real would."
 
 
 def evaluation_report(
@@ -39,13 +39,13 @@ def evaluation_report(
     labeled: bool,
     command: str = "",
 ) -> QuantizationReport:
-    """What an evaluation found. The first INT8 version is told of layer by layer; all are, in accuracy.
+    """What an evaluation found. The first INT8 version is described layer by layer, the accuracy of all.
 
     Args:
         result: of the float model and every version, by name.
         versions: those made here.
         others: name → versions that came as files.
-        labeled: whether there was ground truth.
+        labeled: whether accuracy was measured on labels.
 
     Raises:
         EdgertError: the model's file cannot be read any more, or ONNX Runtime cannot run a version.
@@ -70,11 +70,11 @@ def evaluation_report(
 def _in_detail(main: Version, labeled: bool, command: str) -> QuantizationReport:
     assert main.quantized is not None
     made = main.quantized
-    report = describe(made.outcome(None, labeled), made.config, command=command, source=made.source)
-    if not main.simulated:
+    report = describe(made.outcome(labeled), made.config, command=command, source=made.source)
+    if not main.emulated:
         return report
-    absent: dict[Part, str] = {"speed": _NO_SPEED, "corrections": "What was changed cannot be read off a simulation."}
-    return replace(report, target=f"{report.target}, simulated", notes=(_SIMULATION, *report.notes), absent=absent)
+    absent: dict[Part, str] = {"speed": _NO_SPEED, "corrections": "What was changed cannot be read off an emulation."}
+    return replace(report, target=f"{report.target}, emulated", notes=(_EMULATION, *report.notes), absent=absent)
 
 
 def _of_files(config: ModelConfig, labels: Mapping[str, str], command: str) -> QuantizationReport:
@@ -90,9 +90,9 @@ def _of_files(config: ModelConfig, labels: Mapping[str, str], command: str) -> Q
 def _speed(
     result: EvaluationResult, labels: Mapping[str, str], versions: Mapping[str, Version], config: ModelConfig
 ) -> tuple[SpeedRow, ...]:
-    """Times of the evaluation's own runs, but for simulations: those take longer than anything real would."""
+    """Times of the evaluation's own runs, but for emulations: those take longer than anything real would."""
     first, *rest = result.results
-    real = [one for one in rest if one.name not in versions or not versions[one.name].simulated]
+    real = [one for one in rest if one.name not in versions or not versions[one.name].emulated]
     rows = [_row(first, REFERENCE, config), *(_row(one, labels[one.name], config) for one in real)]
     return tuple(rows) if real else ()
 
@@ -155,7 +155,7 @@ def evaluate(
     task: str | None = None,
     input: str | None = None,
     overrides: Sequence[str] = (),
-    tell: Tell | None = None,
+    log: Log | None = None,
     bar: Bar | None = None,
     stop: threading.Event | None = None,
 ) -> Evaluation | None:
@@ -176,7 +176,7 @@ def evaluate(
         task: of an ONNX file, as it stands in YAML: ``detect yolox labels=names.txt``.
         input: preprocessing of an ONNX file, as it stands in YAML: ``letterbox rgb std=255``.
         overrides: ``KEY=VALUE`` of a pipeline.
-        tell: called with each step.
+        log: called with each step.
         bar: moved while images are counted.
         stop: ends it when set; what was evaluated by then is returned.
 
@@ -190,6 +190,7 @@ def evaluate(
     section = model_section(source, model=model, task=task, input=input, overrides=overrides)
     config, where, budget = section.config, section.where, section.config.accuracy
     stop = stop or threading.Event()
+    run = Run(where, section.directory, log or ALONE.log, bar, stop)
     labels = labels_of(config, where)
     reference = load(config.onnx)
     others = {_name(path, against): load(path) for path in against}
@@ -197,7 +198,7 @@ def evaluate(
     setup = open_evaluation(reference, config, dataset, labels=labels, directory=section.directory, where=where)
     wanted = Wanted(precisions=tuple(precision), emulated=tuple(emulate), images=images or "", ranges=ranges)
     try:
-        made = versions(config, wanted, dataset.images, where=where, tell=tell, bar=bar, stop=stop)
+        made = versions(config, wanted, dataset.images, run)
     except CalibrationError:
         if stop.is_set():
             return None

@@ -1,12 +1,11 @@
-"""FP32 and INT8 on the same images: compared by labels, by agreement with FP32, or by the outputs' noise."""
+"""Evaluation of INT8 versions beside FP32: with labels, by agreement with FP32, or by the noise of the outputs."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Protocol
 
 from edgert.backend.ort import Function
@@ -29,7 +28,7 @@ from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.noise import OutputNoise
 from edgert.quantization.quantizer import Quantized
-from edgert.quantization.run import Bar
+from edgert.quantization.run import ALONE, Run
 from edgert.runtime import Frame
 
 AGREEMENT_IMAGES = 64
@@ -61,7 +60,7 @@ class Result:
     accuracy: Accuracy | None = None
 
 
-class Examiner(Protocol):
+class Evaluator(Protocol):
     """Evaluates INT8 versions of one model on the same images."""
 
     @property
@@ -84,18 +83,18 @@ class Examiner(Protocol):
         """Whether the user asked for it: a model that misses it is an error, not a warning."""
         ...
 
-    def examine(self, quantized: Quantized) -> Result:
+    def evaluate(self, quantized: Quantized) -> Result:
         """Raises CalibrationError when it was stopped, BuildError when the model cannot be run."""
         ...
 
 
-class NoiseJudge:
-    """Examines by the noise of the outputs: all that can be told of a model whose outputs nobody explains.
+class NoiseEvaluator:
+    """Evaluates by the noise of the outputs: all that can be measured of a model whose outputs have no known meaning.
 
     Args:
         model: the float model.
         feeds: images, at least one.
-        stop: ends an examination with CalibrationError.
+        stop: ends an evaluation with CalibrationError.
     """
 
     metric, floor, goal, is_strict = "signal in the outputs", 1 - NOISY, 1 - QUIET, False
@@ -103,21 +102,19 @@ class NoiseJudge:
     def __init__(self, model: Model, feeds: Sequence[Feeds], stop: threading.Event | None = None) -> None:
         self._noise = OutputNoise(model, feeds, stop)
 
-    def examine(self, quantized: Quantized) -> Result:
-        """See :class:`Examiner`."""
+    def evaluate(self, quantized: Quantized) -> Result:
+        """See :class:`Evaluator`."""
         run = Function(quantized.model, fused=quantized.scheme.target == "ort")
         return Result(1 - self._noise.of(run))
 
 
-class Judge:
-    """Examines versions of one model: on the labeled images of its section, else by agreement with FP32.
+class TaskEvaluator:
+    """Evaluates versions of one model: on the labeled images of its section, else by agreement with FP32.
 
     Args:
         config: the model's section.
         calibrated: the float model and the images its ranges come from.
-        directory, where: of the pipeline file, for the user's own code and for errors.
-        bar: moved with every image.
-        stop: ends an examination with CalibrationError.
+        run: where the section stands; its bar moves with every image.
 
     Raises:
         ConfigError: labels that cannot be understood or do not fit the task.
@@ -127,23 +124,20 @@ class Judge:
         self,
         config: ModelConfig,
         calibrated: Calibrated,
-        directory: Path | None,
-        where: str,
-        bar: Bar | None = None,
-        stop: threading.Event | None = None,
+        run: Run,
     ) -> None:
-        self._model, self._bar, self._stop = calibrated.model, bar, stop
+        self._model, self._run = calibrated.model, run
         self.budget = config.accuracy
-        self.setup = _setup(config, calibrated, directory, where)
+        self.setup = _setup(config, calibrated, run)
 
     @cached_property
     def reference(self) -> Accuracy:
         """FP32's result."""
-        return self._examine(self._model, "fp32", None)
+        return self._evaluate(self._model, "fp32", None)
 
-    def examine(self, quantized: Quantized) -> Result:
-        """See :class:`Examiner`."""
-        accuracy = self._examine(_candidate(quantized), "int8", self.reference)
+    def evaluate(self, quantized: Quantized) -> Result:
+        """See :class:`Evaluator`."""
+        accuracy = self._evaluate(_candidate(quantized), "int8", self.reference)
         return Result(accuracy.values[self._metric_of(accuracy)], accuracy)
 
     def evaluation(self, result: Accuracy) -> EvaluationResult:
@@ -155,40 +149,40 @@ class Judge:
 
     @property
     def metric(self) -> str:
-        """See :class:`Examiner`. Agreement of vectors has another measure than that of things."""
+        """See :class:`Evaluator`. Agreement of vectors is a cosine."""
         if self.budget is not None:
             return self.budget.metric
         return "cosine" if isinstance(self.setup.config.task, EmbedTask) else "agreement"
 
     @property
     def floor(self) -> float:
-        """See :class:`Examiner`; FP32 agrees with itself by 1."""
+        """See :class:`Evaluator`; FP32 agrees with itself by 1."""
         if self.budget is None:
             return SOUND[self.metric]
         return self.reference.values.get(self.budget.metric, 1.0) - self.budget.max_drop
 
     @property
     def goal(self) -> float:
-        """See :class:`Examiner`."""
+        """See :class:`Evaluator`."""
         return self.floor if self.budget is not None else REPAIRED[self.metric]
 
     @property
     def is_strict(self) -> bool:
-        """See :class:`Examiner`."""
+        """See :class:`Evaluator`."""
         return self.budget is not None
 
     def _metric_of(self, result: Accuracy) -> str:
         return chosen_metric(result.values, self.budget.metric if self.budget else None)
 
-    def _examine(self, candidate: Candidate, name: str, reference: Accuracy | None) -> Accuracy:
-        bar = None if self._bar is None else _named(self._bar, name)
-        result = evaluate(candidate, self.setup, name=name, reference=reference, progress=bar, stop=self._stop)
+    def _evaluate(self, candidate: Candidate, name: str, reference: Accuracy | None) -> Accuracy:
+        bar = None if self._run.bar is None else partial(self._run.bar, name)
+        result = evaluate(candidate, self.setup, name=name, reference=reference, progress=bar, stop=self._run.stop)
         if result is None:
-            raise CalibrationError("stopped while accuracy was measured", fix="run it again: ranges are kept")
+            raise CalibrationError("stopped while accuracy was measured", fix="run it again: ranges are cached")
         return result
 
 
-def can_judge(config: ModelConfig, calibrated: Calibrated) -> bool:
+def has_metric(config: ModelConfig, calibrated: Calibrated) -> bool:
     """Whether two versions of the model can be compared: on labeled images, or on those of the calibration unless
     the user's own code reads the outputs."""
     if config.accuracy is not None:
@@ -196,18 +190,15 @@ def can_judge(config: ModelConfig, calibrated: Calibrated) -> bool:
     return calibrated.feed is not None and not isinstance(config.task, PythonTask)
 
 
-def examiner(
+def evaluator_of(
     config: ModelConfig,
     calibrated: Calibrated,
-    directory: Path | None = None,
-    where: str = "",
-    bar: Bar | None = None,
-    stop: threading.Event | None = None,
+    run: Run = ALONE,
     *,
     judged: bool = True,
-) -> Judge | NoiseJudge | None:
-    """Who examines versions of a section's model: a :class:`Judge` where its budget asks for one or outputs can be
-    understood, else by noise; None without images.
+) -> TaskEvaluator | NoiseEvaluator | None:
+    """What evaluates versions of a section's model: a :class:`TaskEvaluator` where its budget needs one or outputs can
+    be decoded, else a :class:`NoiseEvaluator`; None without images.
 
     Args:
         judged: False leaves it at noise, which takes a second, where there is no budget.
@@ -215,10 +206,10 @@ def examiner(
     Raises:
         EdgertError: labels or model cannot be used.
     """
-    if config.accuracy is not None or (judged and can_judge(config, calibrated)):
-        return Judge(config, calibrated, directory, where, bar, stop)
+    if config.accuracy is not None or (judged and has_metric(config, calibrated)):
+        return TaskEvaluator(config, calibrated, run)
     feeds = calibrated.feeds(NOISE_IMAGES, CORRECTION_IMAGES) or calibrated.feeds(NOISE_IMAGES)
-    return NoiseJudge(calibrated.model, feeds, stop) if feeds else None
+    return NoiseEvaluator(calibrated.model, feeds, run.stop) if feeds else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,20 +238,16 @@ def _others(images: ImageDataset) -> _Part:
     return _Part(images, range(first, min(first + AGREEMENT_IMAGES, len(images))))
 
 
-def _setup(config: ModelConfig, calibrated: Calibrated, directory: Path | None, where: str) -> EvaluationSetup:
-    labels = labels_of(config, where)
+def _setup(config: ModelConfig, calibrated: Calibrated, run: Run) -> EvaluationSetup:
+    labels = labels_of(config, run.where)
     if config.accuracy is not None:
-        dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=where)
+        dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=run.where)
     else:
-        assert calibrated.feed is not None  # can_judge asks for images
+        assert calibrated.feed is not None  # has_metric asks for images
         dataset = LabeledDataset(config.onnx, _others(calibrated.feed.images))
-    return open_evaluation(calibrated.model, config, dataset, labels=labels, directory=directory, where=where)
+    return open_evaluation(calibrated.model, config, dataset, labels=labels, directory=run.directory, where=run.where)
 
 
 def _candidate(quantized: Quantized) -> Candidate:
-    """On ONNX Runtime the model itself; what TensorRT runs is simulated, every Q/DQ pair as the standard says."""
+    """On ONNX Runtime the model itself; what TensorRT runs is emulated, every Q/DQ pair as the standard defines it."""
     return quantized.model if quantized.scheme.target == "ort" else Function(quantized.model, fused=False)
-
-
-def _named(bar: Bar, name: str) -> Callable[[int, int], object]:
-    return lambda done, total: bar(name, done, total)

@@ -12,14 +12,14 @@ from edgert.dataset import feed_of, open_images
 from edgert.errors import CalibrationError
 from edgert.graph import Model, load
 from edgert.quantization.calibrated import Calibrated, calibrate_section, prepared
-from edgert.quantization.calibration.range_calibrator import Progress
 from edgert.quantization.calibration.range_calibrator import calibrate as count
 from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.int8_model import Outcome, quantize_section
+from edgert.quantization.run import Progress
 from edgert.quantization.scheme.scheme import Target
 
 Images = str | Path | Iterable[Any]
-"""A folder, glob or video; or images, (h, w, 3) uint8 BGR arrays or files. An iterator is not kept in memory."""
+"""A folder, glob or video; or images, (h, w, 3) uint8 BGR arrays or files. An iterator is not held in memory."""
 
 
 def calibrate(
@@ -87,7 +87,7 @@ def quantize(
         images: images to calibrate on and to correct biases with.
         ranges: of :func:`calibrate`, or a file of them; measured on ``images`` by default.
         input: what the model wants to see; not for a section.
-        target: who will run it: ``ort``, ``gpu`` or ``dla`` (TensorRT 11 or later).
+        target: who will run it: ``ort``, ``gpu`` or ``dla`` (TensorRT >= 11).
 
     Raises:
         CalibrationError: neither images nor ranges; ranges of another model.
@@ -102,7 +102,7 @@ def quantize(
         ready = prepared(load(config.onnx), config)
         table = ranges if isinstance(ranges, RangeTable) else load_table(ranges, ready)
         calibrated = Calibrated(ready, table, feed_of(dataset, ready, config) if dataset else None)
-    return quantize_section(config, calibrated, target=target, judged=isinstance(model, ModelConfig), even=True)
+    return quantize_section(config, calibrated, target=target, judged=isinstance(model, ModelConfig), smooth=True)
 
 
 def _section(model: str | Path | ModelConfig, input: str | InputConfig) -> ModelConfig:

@@ -12,7 +12,7 @@ from edgert.errors import CalibrationError, ModelError
 from edgert.graph import Graph, Model, clean, load, read, with_shapes, write
 from edgert.graph.operators import about
 from edgert.quantization.calibrated import one_size
-from edgert.quantization.lowering.emulated_forms import unrounded, ways
+from edgert.quantization.lowering.emulated_forms import modes, unrounded
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_cache import dla_groups, hidden, write_cache
 from edgert.quantization.lowering.weights import LIMIT, scale_axis, weight_scales
@@ -62,7 +62,7 @@ _SAME = 1e-6
 """Relative difference that a scale stored twice may show."""
 
 
-def spread_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[str, float], tuple[str, ...]]:
+def propagate_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[str, float], tuple[str, ...]]:
     """Scales of all tensors that have one or must have a neighbor's, and a sentence for each that has none.
 
     A scale holds for everything that moves, pools, concatenates or bounds values, both ways, as a DLA needs it
@@ -88,7 +88,7 @@ def spread_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[str
 def _common(
     graph: Graph, members: Collection[str], silent: Collection[str], given: Mapping[str, float]
 ) -> tuple[float, str]:
-    """The scale of a set, 0 where nothing tells it, and what is lost by it."""
+    """The scale of a set, 0 where nothing determines it, and what is lost by it."""
     scales = {name: given[name] for name in members if name in given and name not in silent}
     scales = scales or {name: given[name] for name in members if name in given}
     if not scales:
@@ -116,7 +116,7 @@ def _is_bounded(graph: Graph, members: Collection[str]) -> bool:
 def _hand_back(graph: Graph, found: dict[str, float]) -> None:
     """Gives tensors inside a fused unit the scale of what reads them, last ones first."""
     whole = scheme(graph, "dla")
-    inside = unrounded(graph, whole, ways(graph, whole))
+    inside = unrounded(graph, whole, modes(graph, whole))
     for node in reversed(graph.nodes):
         for name in node.outputs:
             if name in inside and name not in found:
@@ -132,7 +132,7 @@ def _gap(graph: Graph, name: str) -> str:
 
 # Models that come quantized, with QuantizeLinear and DequantizeLinear nodes: their float form and their scales.
 #
-# TensorRT up to 10 takes no such nodes on a DLA. It takes the float model and the scales beside it, one for every
+# TensorRT <= 10 takes no such nodes on a DLA. It takes the float model and the scales beside it, one for every
 # tensor, and computes the weights' scales itself. What this does to get there, and the precondition on weights, is
 # what NVIDIA's qdq-translator does (github.com/NVIDIA/Deep-Learning-Accelerator-SW, tools/qdq-translator).
 
@@ -169,7 +169,7 @@ def ranges_of_qdq(graph: Graph) -> Unquantized:
             integers are fed or given out. The node is named.
     """
     stripped = strip(graph)
-    scales, gaps = spread_scales(stripped.graph, stripped.scales)
+    scales, gaps = propagate_scales(stripped.graph, stripped.scales)
     problems = (*stripped.problems, *weight_problems(stripped.graph, stripped.weights), *gaps)
     return Unquantized(stripped.graph, scales, float_nodes(stripped.graph, stripped.weights), problems)
 
@@ -194,7 +194,7 @@ class QdqModel:
     problems: tuple[str, ...]
 
     def cache(self, tensorrt: str) -> str:
-        """The calibration cache for a TensorRT up to 10, which belongs to ``model``.
+        """The calibration cache for a TensorRT <= 10, which belongs to ``model``.
 
         Raises:
             CalibrationError: see :func:`~edgert.quantization.lowering.trt_cache.write_cache`.
@@ -206,7 +206,7 @@ class QdqModel:
         return layer_precisions(self.float_nodes) if self.float_nodes else ""
 
     def typed(self, dla: Dla = USUAL_DLA) -> Model:
-        """The Q/DQ form for a DLA with TensorRT from 11 on: a pair on every tensor that the DLA reads in INT8. What
+        """The Q/DQ form for a DLA with TensorRT >= 11: a pair on every tensor that the DLA reads in INT8. What
         reads a tensor without a scale stays in floating point.
 
         Raises:

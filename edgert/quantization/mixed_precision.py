@@ -12,7 +12,7 @@ from edgert.quantization.calibration.checkpoint import Memo, Progress, Units, de
 
 # Which units cost the accuracy: what error each makes when it alone is INT8.
 #
-# The other way round, what keeping one alone in higher precision saves, says little where many units hurt: all the
+# The other way round, what keeping one alone in higher precision saves, is no measure where many units hurt: all the
 # noise of the others hides it. Of YOLOX-nano's convolutions the eight that cost most by this measure gave back 13
 # of 14 points of mAP, the eight by the other 3.
 

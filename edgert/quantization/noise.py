@@ -1,4 +1,4 @@
-"""How far a quantized graph is from the one it was made of, tensor by tensor."""
+"""Quantization noise: how far a quantized graph is from the one it was made of, by tensors and by outputs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def sqnr(
 
     Args:
         graph: the float graph.
-        lowered: the same graph quantized, each node computed as the standard says.
+        lowered: the same graph quantized, each node computed as the standard defines it.
         feeds: images.
         tensors: names that both graphs compute; None: outputs of weighted nodes and of the graph, as far as both have
             them.
@@ -123,7 +123,7 @@ def _agreement(first: Array, second: Array) -> Agreement:
     return Agreement(float(x @ x), float(y @ y), float(x @ y), float(difference @ difference))
 
 
-# How much of a reduced model's outputs is noise: what tells without labels, and without knowing what outputs mean.
+# How much of a reduced model's outputs is noise: a measure that needs no labels, nor what the outputs mean.
 
 
 class OutputNoise:
@@ -203,7 +203,7 @@ def _stacked(arrays: Sequence[Array]) -> F64:
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
     """Of stacked outputs: channels come first of an image's dimensions, and are fewer than a detector's anchors. A
-    vector has none: what one of its numbers is over a few images says little."""
+    vector has none: one of its numbers over a few images is no measure."""
     if len(shape) == 3:
         return 1 if shape[1] <= shape[2] else 2
     return 1 if len(shape) > 3 else None

@@ -1,10 +1,9 @@
-"""The model that a pipeline runs: as the file is, or in the precision its section asks for, made once and kept."""
+"""The model that a pipeline runs: as the file is, or in the precision its section asks for, made once and cached."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import platform
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,10 +20,10 @@ from edgert.files import FileStore, cache_folder
 from edgert.graph import Model, clean, load, read, to_bytes, with_shapes, write
 from edgert.graph.batch_size import has_open_batch
 from edgert.model_engine import default_profile
-from edgert.quantization.fp16.to_fp16 import Kept, to_half
+from edgert.quantization.fp16.to_fp16 import Kept, to_fp16
 from edgert.quantization.prepare import is_quantized
 from edgert.quantization.quantizer import matching
-from edgert.quantization.run import Bar, Tell, as_progress, needs_images
+from edgert.quantization.run import ALONE, Run, needs_images
 
 if TYPE_CHECKING:
     from edgert.dataset import LabeledDataset
@@ -36,18 +35,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HalfModel:
+class Fp16Model:
     """A float16 model and the nodes that stayed float32."""
 
     model: Model
     kept: tuple[Kept, ...]
 
 
-def half_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> HalfModel:
+def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> Fp16Model:
     """Converts a model; nodes of ``quantize: {keep: …}`` stay float32, and those that float16 would spoil.
 
     Args:
-        open_batch: a batch size that the model leaves open stays so; else it is what the section says, or 1.
+        open_batch: a batch size that the model leaves open stays so; else it is what the section has, or 1.
 
     Raises:
         ModelError: dimensions stay open.
@@ -64,11 +63,10 @@ def half_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -
     ready, _ = clean(with_shapes(model, shapes, open_batch=open_batch) if shapes else model)
     graph = read(ready)
     keep = matching(config.quantize.keep, [node.name for node in graph.nodes], "quantize.keep")
-    half = to_half(graph, keep=keep)
-    return HalfModel(write(half.graph, ready), half.kept)
+    fp16 = to_fp16(graph, keep=keep)
+    return Fp16Model(write(fp16.graph, ready), fp16.kept)
 
 
-log = logging.getLogger("edgert.quantization")
 Target = Literal["ort", "gpu"]
 """Who runs the model that is made: ONNX Runtime, or TensorRT on a GPU."""
 
@@ -77,13 +75,10 @@ _RECIPE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a model's section stands, who is told what happens, and who is to run what is made."""
+class _Job:
+    """How a model is made, and what is to run it; see :func:`in_precision`."""
 
-    where: str
-    directory: Path | None
-    tell: Tell
-    bar: Bar | None
+    run: Run
     target: Target
     rows: int
     batched: bool
@@ -91,11 +86,8 @@ class _Place:
 
 def in_precision(
     config: ModelConfig,
+    run: Run = ALONE,
     *,
-    where: str = "",
-    directory: Path | None = None,
-    tell: Tell | None = None,
-    bar: Bar | None = None,
     store: Store | None = None,
     target: Target = "ort",
     rows: int = 1,
@@ -109,8 +101,7 @@ def in_precision(
     file that is quantized already is run as it is.
 
     Args:
-        where, directory: the section's place, and the folder of its file.
-        tell, bar: told what goes on, and how far it is.
+        run: where the section stands, and who follows the steps.
         store: the cache; the user's by default.
         target: who runs it: ``gpu`` makes INT8 as TensorRT takes it, and ``auto`` is not timed, as nothing runs yet.
         rows: frames or crops that are run at a time. Where several are, a batch size that the file leaves open stays
@@ -124,23 +115,24 @@ def in_precision(
         BuildError: the accuracy budget cannot be met.
         EdgertError: the model, the images or the labels cannot be used.
     """
-    place = _Place(where, directory, tell or log.info, bar, target, rows, batched)
+    job = _Job(run, target, rows, batched)
     model = load(config.onnx)
     if not config.is_converted or is_quantized(model):
         return model
     try:
-        key = _key(model, config, place)
+        key = _key(model, config, job)
     except EdgertError as error:
-        raise error.at(where)  # noqa: B904 - the same error, with its place
+        raise error.at(run.where)  # noqa: B904 - the same error, with its place
     store = store or FileStore(cache_folder() / "precision")
-    kept = store.get(key)
-    if kept is None:
-        made = _MAKERS[config.precision](model, config, place)
+    cached = store.get(key)
+    if cached is None:
+        made = _MAKERS[config.precision](model, config, job)
         with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
             content = Path(folder) / "model.onnx"
             content.write_bytes(to_bytes(made))
-            kept = store.put(key, content)
-    return _named(load(kept), model)
+            cached = store.put(key, content)
+    made = load(cached)
+    return Model(made.proto, model.path, made.digest)  # under the name of the file it was made of
 
 
 def check_precision(config: ModelConfig, where: str = "") -> None:
@@ -151,7 +143,7 @@ def check_precision(config: ModelConfig, where: str = "") -> None:
 
     Raises:
         CalibrationError: int8 without images.
-        EdgertError: there are none where the section says.
+        EdgertError: there are none where the section points.
     """
     try:
         if config.precision == "int8" or config.calibrate is not None:
@@ -164,50 +156,52 @@ def check_precision(config: ModelConfig, where: str = "") -> None:
         raise error.at(f"{where}.accuracy")  # noqa: B904 - the same error, with its place
 
 
-def _int8(model: Model, config: ModelConfig, place: _Place) -> Model:
-    calibrated = _calibrated(config, place)
-    is_open = _opened_float(model, calibrated, place) is not None  # told before accuracy is looked into for minutes
-    made = _quantized(config, calibrated, place, strict=True).model
+def _int8(model: Model, config: ModelConfig, job: _Job) -> Model:
+    calibrated = _calibrated(config, job)
+    is_open = (
+        _opened_float(model, calibrated, job) is not None
+    )  # an error here comes before accuracy is measured for minutes
+    made = _quantized(config, calibrated, job, strict=True).model
     return _opened(made, calibrated) if is_open else made
 
 
-def _auto(model: Model, config: ModelConfig, place: _Place) -> Model:
-    """What runs fastest and is accurate enough. Accuracy, which takes minutes, is not looked into for nothing."""
+def _auto(model: Model, config: ModelConfig, job: _Job) -> Model:
+    """What runs fastest and is accurate enough. Accuracy, which takes minutes, is not measured for nothing."""
     from edgert.quantization.batched import PAIR, takes_several
     from edgert.quantization.int8_model import rounded
     from edgert.quantization.throughput import fastest
 
-    calibrated = _calibrated(config, place)
+    calibrated = _calibrated(config, job)
     try:
-        opened = _opened_float(model, calibrated, place)
+        opened = _opened_float(model, calibrated, job)
     except ModelError as error:
         if not takes_several(model, calibrated.feeds(PAIR)):
             raise
-        place.tell(f"precision: auto takes fp32: INT8 would take one image at a time: {error.why}")
+        job.run.log(f"precision: auto takes fp32: INT8 would take one image at a time: {error.why}")
         return model
     plain = model if opened is None or has_open_batch(model) else opened
-    rows = 1 if opened is None else place.rows
+    rows = 1 if opened is None else job.rows
 
     def ready(made: Model) -> Model:
         return made if opened is None else _opened(made, calibrated)
 
-    if place.target != "ort":
-        outcome = _quantized(config, calibrated, place, strict=False)
+    if job.target != "ort":
+        outcome = _quantized(config, calibrated, job, strict=False)
         return ready(outcome.model) if outcome.is_sound else plain
     rough = fastest({"fp32": plain, "int8": ready(rounded(config, calibrated))}, config, batch=rows)
     if rough.name == "fp32":
-        place.tell(f"precision: auto takes fp32: {rough.told}")
+        job.run.log(f"precision: auto takes fp32: {rough.times}")
         return plain
-    outcome = _quantized(config, calibrated, place, strict=False)
+    outcome = _quantized(config, calibrated, job, strict=False)
     if not outcome.is_sound:
-        place.tell("precision: auto takes fp32: INT8 would be faster and is not accurate enough")
+        job.run.log("precision: auto takes fp32: INT8 would be faster and is not accurate enough")
         return plain
     choice = fastest({"fp32": plain, "int8": ready(outcome.model)}, config, batch=rows)
-    place.tell(f"precision: auto takes {choice.name}: {choice.told}")
+    job.run.log(f"precision: auto takes {choice.name}: {choice.times}")
     return choice.model
 
 
-def _opened_float(model: Model, calibrated: Calibrated, place: _Place) -> Model | None:
+def _opened_float(model: Model, calibrated: Calibrated, job: _Job) -> Model | None:
     """The float model that is quantized, with its batch open; None where one image is run at a time.
 
     Crops are run one by one where the file, or the model that is made of it, takes no more.
@@ -215,14 +209,14 @@ def _opened_float(model: Model, calibrated: Calibrated, place: _Place) -> Model 
     Raises:
         ModelError: it is to be batched, and cannot be.
     """
-    if place.rows == 1 or not (place.batched or has_open_batch(model)):
+    if job.rows == 1 or not (job.batched or has_open_batch(model)):
         return None
     try:
         return _opened(calibrated.model, calibrated, file=model)
     except ModelError as error:
-        if place.batched:
-            raise error.at(place.where)  # noqa: B904 - the same error, with its place
-        place.tell(f"INT8 takes crops one by one: {error.why}")
+        if job.batched:
+            raise error.at(job.run.where)  # noqa: B904 - the same error, with its place
+        job.run.log(f"INT8 takes crops one by one: {error.why}")
         return None
 
 
@@ -232,61 +226,46 @@ def _opened(made: Model, calibrated: Calibrated, *, file: Model | None = None) -
     return opened(made, calibrated.feeds(PAIR), file=file)
 
 
-def _calibrated(config: ModelConfig, place: _Place) -> Calibrated:
+def _calibrated(config: ModelConfig, job: _Job) -> Calibrated:
     from edgert.quantization.calibrated import calibrate_section
 
     if config.calibrate is not None:
-        place.tell(f"calibrating {config.onnx.name} (once: it is kept)")
-    progress = None if place.bar is None else as_progress(place.bar)
-    return calibrate_section(config, target=place.target, where=place.where, progress=progress)
+        job.run.log(f"calibrating {config.onnx.name} (once: it is cached)")
+    return calibrate_section(config, target=job.target, run=job.run)
 
 
-def _quantized(config: ModelConfig, calibrated: Calibrated, place: _Place, *, strict: bool) -> Outcome:
+def _quantized(config: ModelConfig, calibrated: Calibrated, job: _Job, *, strict: bool) -> Outcome:
     from edgert.quantization.describe import summary
     from edgert.quantization.int8_model import quantize_section
 
-    outcome = quantize_section(
-        config,
-        calibrated,
-        target=place.target,
-        where=place.where,
-        directory=place.directory,
-        tell=place.tell,
-        bar=place.bar,
-        strict=strict,
-    )
+    outcome = quantize_section(config, calibrated, target=job.target, run=job.run, strict=strict)
     for text in summary(outcome):
-        place.tell(text)
+        job.run.log(text)
     return outcome
 
 
-def _fp16(model: Model, config: ModelConfig, place: _Place) -> Model:
+def _fp16(model: Model, config: ModelConfig, job: _Job) -> Model:
 
-    made = half_model(model, config, open_batch=place.rows > 1)
+    made = fp16_model(model, config, open_batch=job.rows > 1)
     if made.kept:
-        place.tell(f"fp16: {len(made.kept)} nodes stay fp32, the first {made.kept[0].node}: {made.kept[0].reason}")
+        job.run.log(f"fp16: {len(made.kept)} nodes stay fp32, the first {made.kept[0].node}: {made.kept[0].reason}")
     return made.model
 
 
-_MAKERS: Mapping[str, Callable[[Model, ModelConfig, _Place], Model]] = {"int8": _int8, "auto": _auto, "fp16": _fp16}
+_MAKERS: Mapping[str, Callable[[Model, ModelConfig, _Job], Model]] = {"int8": _int8, "auto": _auto, "fp16": _fp16}
 
 
-def _named(made: Model, model: Model) -> Model:
-    """What came out of the cache, under the name of the file it was made of."""
-    return Model(made.proto, model.path, made.digest)
-
-
-def _key(model: Model, config: ModelConfig, place: _Place) -> str:
+def _key(model: Model, config: ModelConfig, job: _Job) -> str:
     """What a made model depends on."""
     speed = {"threads", "replicas", "placement", "tuning"}
     settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", *speed})
     facts = [_RECIPE, model.digest, settings, platform.machine(), *_data(config)]
-    if place.target != "ort":
-        facts.append(place.target)
-    if place.rows > 1:
-        facts.append("batched" if place.batched and config.precision != "fp16" else "open batch")
+    if job.target != "ort":
+        facts.append(job.target)
+    if job.rows > 1:
+        facts.append("batched" if job.batched and config.precision != "fp16" else "open batch")
     if config.precision == "auto":
-        facts.append([cpu_name(), place.rows] if place.rows > 1 else cpu_name())
+        facts.append([cpu_name(), job.rows] if job.rows > 1 else cpu_name())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -309,7 +288,7 @@ def _images(config: ModelConfig) -> ImageDataset:
 
 
 def _dataset(config: ModelConfig) -> LabeledDataset | None:
-    """What accuracy is judged on, where the section says it."""
+    """What accuracy is judged on, where the section names it."""
     if config.accuracy is None:
         return None
     from edgert.dataset import open_dataset

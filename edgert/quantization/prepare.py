@@ -16,7 +16,7 @@ OPSET = 17
 """Per-channel Q/DQ came with 13 (https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html); 17 is the newest that
 ONNX Runtime and TensorRT have both read since 2022. Models that use a newer one keep it."""
 
-_HALVES = frozenset({"float16", "bfloat16"})
+_16_BITS = frozenset({"float16", "bfloat16"})
 
 
 def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
@@ -92,12 +92,12 @@ def _check_types(model: Model) -> None:
                 fix="give the float32 model that it was made from; run this one as it is: precision: fp32; or take the "
                 "scales of its Q/DQ nodes to a DLA: edgert quantize --target cache, or --target dla",
             )
-    halves = [name for name, array in graph.constants.items() if array.dtype.name in _HALVES]
-    halves += [spec.name for spec in graph.inputs if spec.dtype in _HALVES]
-    if halves:
+    narrow = [name for name, array in graph.constants.items() if array.dtype.name in _16_BITS]
+    narrow += [spec.name for spec in graph.inputs if spec.dtype in _16_BITS]
+    if narrow:
         raise ModelError(
             f"model {str(model.path)!r} is a float16 model",
-            why=f"tensor {halves[0]!r} is stored or fed in 16 bits; ranges are measured in float32",
+            why=f"tensor {narrow[0]!r} is stored or fed in 16 bits; ranges are measured in float32",
             where=str(model.path),
             fix="export it in float32; edgert makes fp16 and int8 from that",
         )

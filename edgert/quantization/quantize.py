@@ -18,14 +18,14 @@ from edgert.quantization.from_qdq import qdq_section
 from edgert.quantization.int8_model import BUDGET_S, Outcome, quantize_section
 from edgert.quantization.lowering.trt_cache import cache_of, version_number
 from edgert.quantization.prepare import is_quantized
-from edgert.quantization.run import Bar, Tell, as_progress
-from edgert.quantization.scheme.scheme import Target
+from edgert.quantization.run import ALONE, Bar, Log, Run
+from edgert.quantization.scheme.scheme import USUAL_DLA, Target
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from edgert.quantization.section import ModelSection, model_section
 from edgert.report import save
 
 TARGETS = ("ort", "gpu", "dla", "cache")
-"""What an INT8 model can be made for; ``cache`` is a calibration cache for TensorRT up to 10."""
+"""What an INT8 model can be made for; ``cache`` is a calibration cache for TensorRT <= 10."""
 USUAL_TRT = "10.3.0"
 
 
@@ -69,7 +69,7 @@ def quantize(
     report: Path | None = None,
     command: str = "",
     overrides: Sequence[str] = (),
-    tell: Tell | None = None,
+    log: Log | None = None,
     bar: Bar | None = None,
     stop: threading.Event | None = None,
 ) -> QuantizedFiles:
@@ -96,7 +96,7 @@ def quantize(
         report: where one HTML page about it goes; None: nowhere.
         command: what the page shows as having made it.
         overrides: ``KEY=VALUE`` of a pipeline.
-        tell: called with each step.
+        log: called with each step.
         bar: moved while images are counted.
         stop: ends it when set, within an image's time.
 
@@ -118,7 +118,8 @@ def quantize(
         return _of_qdq(section.config, target, trt, output)
     section = section.calibrated_on(images, method, limit).keeping(keep).within(data, metric, max_drop)
     judged = task is not None or Path(source).suffix != ".onnx"
-    outcome = _made(section, ranges, target, trt, budget_s, judged, tell, bar, stop)
+    run = Run(section.where, section.directory, log or ALONE.log, bar, stop)
+    outcome = _made(section, ranges, target, _dla(target, trt), budget_s, judged, run)
     path = output or _path(section.config, target)
     if target == "cache":
         _write_cache(outcome, trt, path)
@@ -154,50 +155,32 @@ def _settled(options: Sequence[str], config: ModelConfig) -> ConfigError:
 
 
 def _made(
-    section: ModelSection,
-    ranges: Path | None,
-    target: str,
-    trt: str,
-    budget_s: float,
-    judged: bool,
-    tell: Tell | None,
-    bar: Bar | None,
-    stop: threading.Event | None,
+    section: ModelSection, ranges: Path | None, target: str, dla: Dla, budget_s: float, judged: bool, run: Run
 ) -> Outcome:
     if ranges is not None:
         calibrated = with_ranges(section.config, ranges, where=section.where)
-    else:
-        calibrated = calibrate_section(
-            section.config,
-            target=None if target == "cache" else _engine(target),  # a cache lists every tensor
-            where=section.where,
-            progress=None if bar is None else as_progress(bar),
-            stop=stop,
-        )
+    else:  # a cache lists every tensor
+        calibrated = calibrate_section(section.config, target=None if target == "cache" else _engine(target), run=run)
     return quantize_section(
         section.config,
         calibrated,
         target=_engine(target),
-        dla=_dla(target, trt),
-        even=target != "cache",
-        where=section.where,
-        directory=section.directory,
+        dla=dla,
+        run=run,
         budget_s=budget_s,
-        tell=tell,
-        bar=bar,
-        stop=stop,
         judged=judged,
+        smooth=target != "cache",
     )
 
 
-def _dla(target: str, tensorrt: str) -> Dla | None:
-    """Orin's DLA with the release that a cache is for; None for other targets, and where that release has no DLA: the
-    cache is for a GPU then."""
+def _dla(target: str, tensorrt: str) -> Dla:
+    """Orin's DLA, for a cache with the release that will read it, unless that has no DLA: the cache is for a GPU
+    then."""
     if target != "cache":
-        return None
+        return USUAL_DLA
     version_number(tensorrt)
     found = Dla(tensorrt=tensorrt)
-    return found if found.release.answer != "no" else None
+    return found if found.release.answer != "no" else USUAL_DLA
 
 
 def _write_cache(outcome: Outcome, version: str, path: Path) -> None:
@@ -222,5 +205,5 @@ def _of_qdq(config: ModelConfig, target: str, tensorrt: str, output: Path | None
             replace_text(path.with_suffix(".layer_precisions"), found.layer_precisions())
         line = f"{line}; the cache belongs to {made}"
     else:
-        replace_bytes(path, to_bytes(found.typed(dla) if dla is not None else found.typed()))
+        replace_bytes(path, to_bytes(found.typed(dla)))
     return QuantizedFiles(config, path, (line,), tuple(found.problems))

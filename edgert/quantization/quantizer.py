@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import platform
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,12 +26,11 @@ from edgert.quantization.equalization import equalize
 from edgert.quantization.lowering.align import align
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.ort_form import Activation, Storage
-from edgert.quantization.lowering.weights import scale_axis, spread, weight_scales
+from edgert.quantization.lowering.weights import along_axis, scale_axis, weight_scales
+from edgert.quantization.run import ALONE, Run
 from edgert.quantization.scheme.scheme import USUAL_DLA, Dla, Scheme, Target, scheme
 
 Array = npt.NDArray[Any]
-Step = Callable[[str], object]
-"""Called with what is being done now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +98,8 @@ class Quantizer:
         model: prepared, and the one the ranges were measured on.
         table: the ranges.
         feeds: images to measure on, 16 or more; needed for everything but plain rounding.
-        step: told what is going on.
+        run: who follows the steps, and what ends them with CalibrationError.
         more: measures further tensors, name → values; called at most once, when units kept make the table lack some.
-        stop: ends whatever is being made when set, with CalibrationError.
         whole: the scheme of the model for the recipe's target with nothing kept, from callers that have it.
 
     Raises:
@@ -115,9 +112,8 @@ class Quantizer:
         table: RangeTable,
         recipe: Recipe,
         feeds: Sequence[Feeds] = (),
-        step: Step | None = None,
+        run: Run = ALONE,
         more: Callable[[], Mapping[str, Histogram]] | None = None,
-        stop: threading.Event | None = None,
         whole: Scheme | None = None,
     ) -> None:
         if table.model != model.digest:
@@ -127,9 +123,9 @@ class Quantizer:
                 where=str(model.path),
                 fix="calibrate this model",
             )
-        self.model, self.recipe, self.feeds, self.stop = model, recipe, feeds, stop
+        self.model, self.recipe, self.feeds, self.stop = model, recipe, feeds, run.stop
         self.graph = read(model)
-        self._step, self._more = step or (lambda text: None), more
+        self._log, self._more = run.log, more
         self._whole = whole or scheme(self.graph, recipe.target, dla=recipe.dla)
         self._latest: _Plain | None = None
         self.units = tuple(unit.name for unit in self._whole.units)
@@ -150,7 +146,7 @@ class Quantizer:
             notes.append(f"AdaRound: the weights of {len(rounded)} nodes")
         graph, made = self.graph, plain.graph
         if correct and self.corrects:
-            self._step("correcting biases")
+            self._log("correcting biases")
             graph = correct_biases(graph, made, self.feeds, self.model, stop=self.stop)
             made = self.lowered(graph, plan, rounded)
             notes.append(f"bias correction over {len(self.feeds)} images")
@@ -208,7 +204,7 @@ class Quantizer:
     def _chosen(self, table: RangeTable) -> RangeTable:
         if not self.recipe.choose:
             return table
-        self._step("choosing thresholds by output error")
+        self._log("choosing thresholds by output error")
         plan = self._plan
         return table.with_chosen(choose_methods(self.graph, plan, table, self.feeds, self.model, stop=self.stop))
 
@@ -216,7 +212,7 @@ class Quantizer:
         nodes = matching(self.recipe.adaround, [name for name in self.units if name in plan.weighted], "adaround")
         if not nodes:
             return {}
-        self._step(f"AdaRound of {len(nodes)} nodes")
+        self._log(f"AdaRound of {len(nodes)} nodes")
         grids = dict(self._grid(node) for node in self.graph.nodes if node.name in nodes)
         coarse = self.lowered(self.graph, plan)
         found = round_weights(self.graph, coarse, grids, self.feeds, self.model, units=nodes, stop=self.stop)
@@ -228,11 +224,11 @@ class Quantizer:
         name = node.inputs[1]
         weight = self.graph.constants[name]
         axis = scale_axis(node, weight) if self.recipe.per_channel else None
-        return name, spread(weight_scales(weight, axis), axis, weight.ndim)
+        return name, along_axis(weight_scales(weight, axis), axis, weight.ndim)
 
 
 def equalized(model: Model) -> Model:
-    """A prepared model with its channels' ranges evened out between layers; computes the same up to rounding."""
+    """A prepared model with cross-layer equalization of its weights; computes the same up to rounding."""
     return write(equalize(read(model)), model)
 
 

@@ -1,29 +1,57 @@
-"""What every step of making a model INT8 shares: how its run is reported and stopped, and the images it needs."""
+"""What every step of making a model INT8 shares: how its run is logged and stopped, and the images it needs."""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from edgert.config import ModelConfig
 from edgert.errors import CalibrationError
 
-Tell = Callable[[str], object]
+Log = Callable[[str], object]
 """Called with one line about what is being done."""
 Bar = Callable[[str, int, int], object]
 """Called with what is being counted, how many are done and how many there are."""
-
-
-def as_progress(bar: Bar) -> Callable[[int, int | None, str], None]:
-    """A bar as what calibration calls with the images done, how many there are where that is known, and a name."""
-
-    def progress(done: int, total: int | None, name: str) -> None:
-        bar("calibrating", done, total or done)
-
-    return progress
-
+Progress = Callable[[int, int | None, str], None]
+"""Called with the images done, how many there are (None when that is not known) and the last one's name."""
 
 CALIBRATE_FIX = "add calibrate: {images: FOLDER}, with 100 to 500 typical images"
 INVENTED = "ranges are measured on typical images; invented ones would look fine and detect nothing"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Where the model's section stands, who follows what is done with it, and what ends that.
+
+    Attributes:
+        where: the section's place in its file, for errors.
+        directory: the folder of that file, where ``python:`` looks for the user's own code.
+        log: called with each step; the logger of this package by default.
+        bar: moved while images are counted.
+        stop: ends whatever is being done with CalibrationError when set, within an image's time.
+    """
+
+    where: str = ""
+    directory: Path | None = None
+    log: Log = logging.getLogger("edgert.quantization").info
+    bar: Bar | None = None
+    stop: threading.Event | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """The bar, as calibration moves it."""
+        return None if self.bar is None else self._count
+
+    def _count(self, done: int, total: int | None, name: str) -> None:
+        if self.bar is not None:
+            self.bar("calibrating", done, total or done)
+
+
+ALONE = Run()
+"""Nobody follows it but the log."""
 
 
 def needs_images(config: ModelConfig, fix: str = CALIBRATE_FIX, why: str = INVENTED) -> CalibrationError:

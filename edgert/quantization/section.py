@@ -119,8 +119,8 @@ def _of_file(
     if task is None and needs_task:
         raise ConfigError(
             f"what does {path} do?",
-            why="an ONNX file does not say how its outputs are read",
-            fix=f"--task 'detect yolox' or the like; edgert inspect {path} says what its outputs look like",
+            why="an ONNX file has nothing about how its outputs are read",
+            fix=f"--task 'detect yolox' or the like; edgert inspect {path} lists its outputs",
         )
     config = ModelConfig(
         onnx=path.absolute(),

@@ -1,4 +1,4 @@
-"""Q/DQ nodes taken out of a graph: what each said is remembered, stored integers become the numbers they stand for."""
+"""Q/DQ nodes taken out of a graph: their scales are recorded, stored integers become the numbers they stand for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Step:
     def is_per_tensor(self) -> bool:
         return bool(self.scale.size == 1)
 
-    def spread(self, values: Array, rank: int) -> Array:
+    def along_axis(self, values: Array, rank: int) -> Array:
         """One number per channel, shaped to go with a tensor of that rank."""
         if values.size == 1:
             return values.reshape(())
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stripped:
-    """A graph without Q/DQ and what they said.
+    """A graph without Q/DQ, and their scales.
 
     Attributes:
         graph: the float graph.
@@ -249,13 +249,13 @@ def _default_zero(node: Node) -> Array:
 def _integers(stored: Array, step: Step) -> Array:
     """What QuantizeLinear makes of a stored tensor: halves to even."""
     bounds = np.iinfo(step.zero.dtype)
-    zero = step.spread(step.zero, stored.ndim).astype(np.float64)
-    found = np.rint(stored / step.spread(step.scale, stored.ndim)) + zero
+    zero = step.along_axis(step.zero, stored.ndim).astype(np.float64)
+    found = np.rint(stored / step.along_axis(step.scale, stored.ndim)) + zero
     return np.asarray(np.clip(found, bounds.min, bounds.max)).astype(step.zero.dtype)
 
 
 def _values(stored: Array, step: Step) -> Array:
     """What DequantizeLinear makes of stored integers."""
-    zero = step.spread(step.zero, stored.ndim).astype(np.int64)
+    zero = step.along_axis(step.zero, stored.ndim).astype(np.int64)
     centered = (stored.astype(np.int64) - zero).astype(np.float32)
-    return np.asarray(centered * step.spread(step.scale, stored.ndim), np.float32)
+    return np.asarray(centered * step.along_axis(step.scale, stored.ndim), np.float32)

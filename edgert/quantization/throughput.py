@@ -18,12 +18,12 @@ from edgert.model_engine import build_engine
 ROUNDS = 15
 """Runs of each version, in turns, so that a machine that slows down slows all."""
 MOST_ROUNDS = 120
-"""And at most, where the versions are too close to tell which is faster."""
+"""And at most, where the versions are too close to decide which is faster."""
 _WARM = 3
 _SURE = 3.0
 """Standard deviations of a fair coin by which one version must win more turns than another. Turns are looked at again
 and again, so two would be too few."""
-_SPREAD = (10, 50, 90)  # percentiles
+_PERCENTILES = (10, 50, 90)  # percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Choice:
     run_ms: Mapping[str, Timing]
 
     @property
-    def told(self) -> str:
+    def times(self) -> str:
         """``"fp32 8.1 ms, int8 3.2 ms a run"``."""
         return ", ".join(f"{name} {timing.median_ms:.1f}" for name, timing in self.run_ms.items()) + " ms a run"
 
 
 def fastest(versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None, batch: int = 1) -> Choice:
-    """Runs the versions in turns until it is sure which of them is fastest, or :data:`MOST_ROUNDS` have not told: then
+    """Runs the versions in turns until it is sure which of them is fastest, or after :data:`MOST_ROUNDS`: then
     the earliest of those that none surely beats is taken. So name first what is to be taken when in doubt.
 
     Args:
@@ -118,7 +118,7 @@ def run_ms(
 def _racing(
     versions: Mapping[str, Model], config: ModelConfig, threads: int | None, batch: int = 1
 ) -> Iterator[Callable[[], Sequence[float]]]:
-    """A function that runs every version and says how many milliseconds each took; already warm."""
+    """A function that runs every version and returns how many milliseconds each took; already warm."""
     count = threads or config.threads or core_count()
     with ExitStack() as stack:
         made = [build_engine(model, config, count, batch) for model in versions.values()]
@@ -143,5 +143,5 @@ def _run_ms(session: Session) -> float:
 
 def timing(times: Sequence[float]) -> Timing:
     """Of so many runs."""
-    low, median, high = np.percentile(times, _SPREAD).tolist()
+    low, median, high = np.percentile(times, _PERCENTILES).tolist()
     return Timing(median, low, high, len(times))

@@ -1,8 +1,7 @@
-"""Versions of a model to examine beside it: reduced as they run here, or as another machine would compute them."""
+"""Versions of a model to evaluate beside it: reduced as they run here, or as another machine would compute them."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,25 +11,24 @@ from edgert.backend.ort import Function
 from edgert.config import CalibrateConfig, ModelConfig
 from edgert.dataset import ImageDataset, feed_of, open_images
 from edgert.errors import ConfigError, EdgertError, nearest
-from edgert.evaluation import Candidate, EvaluationResult
+from edgert.evaluation import Candidate
 from edgert.graph import Graph, load
 from edgert.quantization.calibrated import Calibrated, calibrate_section, prepared
 from edgert.quantization.calibration.ranges import load_table
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.evaluator import CORRECTION_IMAGES, examiner
-from edgert.quantization.int8_model import Outcome, recipe_of
+from edgert.quantization.evaluator import evaluator_of
+from edgert.quantization.int8_model import Outcome, outcome_of, recipe_of, recovered
 from edgert.quantization.lowering.emulate import emulate_dla
-from edgert.quantization.noise import sqnr
-from edgert.quantization.precision import half_model
-from edgert.quantization.quantizer import Array, Quantized, Quantizer
-from edgert.quantization.recovery import SCAN_IMAGES, Means, mend
-from edgert.quantization.run import Bar, Tell, as_progress, needs_images
+from edgert.quantization.precision import fp16_model
+from edgert.quantization.quantizer import Array, Quantizer
+from edgert.quantization.recovery import SCAN_IMAGES, Recovered
+from edgert.quantization.run import ALONE, Run, needs_images
 from edgert.quantization.scheme.scheme import Scheme, Target
 
 PRECISIONS = ("int8", "fp16")
 """What can run here."""
 EMULATED = ("dla", "gpu")
-"""Whose INT8 can be simulated."""
+"""Whose INT8 can be emulated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,15 +38,15 @@ class Version:
     Attributes:
         name: for tables.
         precision: for reports: ``INT8``, ``FP16``, ``INT8 of a DLA``.
-        run: what to examine.
-        simulated: whether its time says nothing, as another machine would run it.
+        run: what to evaluate.
+        emulated: whether its time is no measure, as another machine would run it.
         quantized: what an INT8 version was made of; None of others.
     """
 
     name: str
     precision: str
     run: Candidate
-    simulated: bool = False
+    emulated: bool = False
     quantized: QuantizedVersion | None = None
 
 
@@ -58,35 +56,28 @@ class QuantizedVersion:
 
     Attributes:
         config: the section as it was used.
-        quantizer: what made it.
-        result: what came out.
+        made: the model, and how it was made.
         feeds: images to compare layers on.
         source: where its ranges came from, in words.
         seconds: for making it.
     """
 
     config: ModelConfig
-    quantizer: Quantizer
-    result: Quantized
+    made: Recovered
     feeds: Sequence[Feeds]
     source: str
     seconds: float
 
-    def outcome(self, evaluation: EvaluationResult | None, labeled: bool) -> Outcome:
+    def outcome(self, labeled: bool) -> Outcome:
         """As quantizing a section would have it; compares layer by layer, in seconds.
 
         Raises:
             BuildError: ONNX Runtime cannot run the model.
         """
-        maker, plan = self.quantizer, self.result.scheme
-        recipe = maker.recipe
-        if isinstance(maker, _DlaQuantizer):  # its graph holds weights as steps, where no correction can be read off
+        recipe = self.made.quantizer.recipe
+        if isinstance(self.made.quantizer, _DlaQuantizer):  # weights are integers there: no correction can be read off
             recipe = replace(recipe, correct_bias=False, adaround=())
-        kept = {skipped.node: skipped.reason for skipped in plan.skipped} | dict.fromkeys(maker.keep, "asked for")
-        noise = sqnr(maker.graph, self.result.graph, self.feeds, None, maker.model)
-        return Outcome(
-            maker.model, maker.table, recipe, self.result, kept, evaluation, labeled, None, None, noise, self.seconds
-        )
+        return replace(outcome_of(self.made, recipe, self.feeds, self.seconds), labeled=labeled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +102,14 @@ class Wanted:
         return "int8" in self.precisions or bool(self.emulated)
 
 
-def versions(
-    config: ModelConfig,
-    wanted: Wanted,
-    images: ImageDataset,
-    *,
-    where: str = "",
-    tell: Tell | None = None,
-    bar: Bar | None = None,
-    stop: threading.Event | None = None,
-) -> Mapping[str, Version]:
+def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run = ALONE) -> Mapping[str, Version]:
     """Makes all versions that are wanted, name → version. Ranges are measured once for all of them.
 
     Args:
         config: the model's section. Its ``accuracy`` is not looked at: everything that can becomes INT8.
-        images: of the evaluation. Nothing is learnt from them; where a range file was given and no other
-            images are named, layers are compared on them, and biases stay as they are.
-        where: the section's place in its file, for errors.
-        tell, bar, stop: told what goes on and how far it is; ends it when set, within an image's time.
+        images: the images of the evaluation. Nothing is learnt from them; where a range file was given and no
+            other images are named, layers are compared on them, and biases stay as they are.
+        run: where the section stands, who follows the steps, and what ends them.
 
     Raises:
         ConfigError: a precision or a machine that there is not.
@@ -136,18 +117,17 @@ def versions(
         EdgertError: the model or the images cannot be used.
     """
     _check(wanted)
-    tell = tell or (lambda text: None)
     found: list[Version] = []
     try:
         if wanted.needs_ranges:
-            base = replace(_ranges(config, wanted, images, tell, bar, stop), bar=bar, stop=stop)
-            makers = [int8_candidate] if "int8" in wanted.precisions else []
-            makers += [_SIMULATED[name] for name in dict.fromkeys(wanted.emulated)]
-            found += [make(base, tell=tell) for make in makers]
+            base = _ranges(config, wanted, images, run)
+            makers: list[Callable[[Base], Version]] = [int8_candidate] if "int8" in wanted.precisions else []
+            makers += [_EMULATED[name] for name in dict.fromkeys(wanted.emulated)]
+            found += [make(base) for make in makers]
         if "fp16" in wanted.precisions:
-            found.append(Version("fp16", "FP16", half_model(load(config.onnx), config).model))
+            found.append(Version("fp16", "FP16", fp16_model(load(config.onnx), config).model))
     except EdgertError as error:
-        raise error.at(where)  # noqa: B904 - the same error, with its place
+        raise error.at(run.where)  # noqa: B904 - the same error, with its place
     return {version.name: version for version in found}
 
 
@@ -158,41 +138,41 @@ class Base:
     Attributes:
         config: the section as it is used.
         calibrated: its ranges.
-        source: where these came from, in words.
-        learns: whether the images are the model's to learn from, and not those it is judged by.
-        bar, stop: told how far an examination is; ends whatever is made with CalibrationError.
+        run: who follows the steps, and what ends them with CalibrationError.
+        source: where the ranges came from, in words.
+        learns: whether the images are the model's to learn from, and not those it is evaluated on.
     """
 
     config: ModelConfig
     calibrated: Calibrated
+    run: Run = ALONE
     source: str = ""
     learns: bool = True
-    bar: Bar | None = None
-    stop: threading.Event | None = None
 
 
-def int8_candidate(base: Base, *, tell: Tell | None = None) -> Version:
+def int8_candidate(base: Base) -> Version:
     """The model in INT8 for this machine; nothing is kept in higher precision but what the section names."""
-    made = _made(Quantizer, base, "ort", tell)
-    return Version("int8", "INT8", made.result.model, False, made)
+    made = _made(Quantizer, base, "ort")
+    return Version("int8", "INT8", made.made.quantized.model, False, made)
 
 
-def gpu_candidate(base: Base, *, tell: Tell | None = None) -> Version:
-    """The model with Q/DQ nodes for TensorRT on a GPU, every node computed as the ONNX standard says."""
-    made = _made(Quantizer, base, "gpu", tell)
-    return Version("int8 gpu (simulated)", "INT8, GPU simulated", Function(made.result.model, fused=False), True, made)
+def gpu_candidate(base: Base) -> Version:
+    """The model with Q/DQ nodes for TensorRT on a GPU, every node computed as the ONNX standard defines it."""
+    return _emulated("gpu", _made(Quantizer, base, "gpu"))
 
 
-def dla_candidate(base: Base, *, tell: Tell | None = None) -> Version:
-    """The model as a DLA would compute it, as far as is publicly known; corrections are measured on that too.
-
-    No fusing: ONNX Runtime would multiply scales into weights, and integers would not stay integers.
-    """
-    made = _made(_DlaQuantizer, base, "dla", tell)
-    return Version("int8 dla (simulated)", "INT8, DLA simulated", Function(made.result.model, fused=False), True, made)
+def dla_candidate(base: Base) -> Version:
+    """The model as a DLA would compute it, as far as is publicly known; corrections are measured on that too."""
+    return _emulated("dla", _made(_DlaQuantizer, base, "dla"))
 
 
-_SIMULATED: Mapping[str, Callable[..., Version]] = {"dla": dla_candidate, "gpu": gpu_candidate}
+def _emulated(name: Target, made: QuantizedVersion) -> Version:
+    """Not fused: ONNX Runtime would multiply scales into weights, and integers would not stay integers."""
+    run = Function(made.made.quantized.model, fused=False)
+    return Version(f"int8 {name} (emulated)", f"INT8, {name.upper()} emulated", run, True, made)
+
+
+_EMULATED: Mapping[str, Callable[[Base], Version]] = {"dla": dla_candidate, "gpu": gpu_candidate}
 
 
 class _DlaQuantizer(Quantizer):
@@ -205,38 +185,21 @@ class _DlaQuantizer(Quantizer):
         return emulate_dla(graph, plan, self.table.amax, per_channel=self.recipe.per_channel, rounded=rounded or {})
 
 
-def _made(kind: type[Quantizer], base: Base, target: Target, tell: Tell | None) -> QuantizedVersion:
+def _made(kind: type[Quantizer], base: Base, target: Target) -> QuantizedVersion:
     """As quantizing makes it, but for the units that an accuracy budget would keep."""
     started = time.perf_counter()
-    config = base.config.model_copy(update={"accuracy": None})
-    step = (lambda text: None) if tell is None else _named(tell, target)
-    recipe, feeds = recipe_of(config, target), base.calibrated.feeds(CORRECTION_IMAGES)
-
-    def quantizer(of: Calibrated) -> Quantizer:
-        return kind(of.model, of.table, recipe, feeds, step, of.more, base.stop, of.whole_for(recipe))
-
-    def even() -> Quantizer | None:
-        other = base.calibrated.evened(recipe, stop=base.stop)
-        return None if other is None else quantizer(other)
-
-    judge = examiner(config, base.calibrated, bar=base.bar, stop=base.stop) if base.learns else None
-    made = mend(quantizer(base.calibrated), judge, Means(None if target == "ort" else even), step)
+    config, title = (
+        base.config.model_copy(update={"accuracy": None}),
+        f"int8{'' if target == 'ort' else f' for {target}'}",
+    )
+    run = replace(base.run, where="", directory=None, log=lambda text: base.run.log(f"{title}: {text}"))
+    evaluator = evaluator_of(config, base.calibrated, run) if base.learns else None
+    made = recovered(base.calibrated, recipe_of(config, target), evaluator, run, smooth=True, kind=kind)
     seconds = time.perf_counter() - started
-    return QuantizedVersion(config, made.quantizer, made.quantized, feeds[:SCAN_IMAGES], base.source, seconds)
+    return QuantizedVersion(config, made, base.calibrated.feeds(SCAN_IMAGES), base.source, seconds)
 
 
-def _named(tell: Tell, target: Target) -> Tell:
-    return lambda text: tell(f"int8{'' if target == 'ort' else f' for {target}'}: {text}")
-
-
-def _ranges(
-    config: ModelConfig,
-    wanted: Wanted,
-    images: ImageDataset,
-    tell: Tell,
-    bar: Bar | None,
-    stop: threading.Event | None,
-) -> Base:
+def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run) -> Base:
     asked = config.calibrate
     limit = asked.limit if asked else CalibrateConfig.model_fields["limit"].default
     given = wanted.images or (str(asked.images) if asked else "")
@@ -244,22 +207,21 @@ def _ranges(
         raise needs_images(
             config,
             "--images FOLDER, or --ranges FILE from edgert calibrate, or calibrate: {images: FOLDER} in the model",
-            "ranges are measured on typical images, and others than those it is judged by",
+            "ranges are measured on typical images, and others than those it is evaluated on",
         )
     images = open_images(given, limit=limit) if given else images
     if wanted.ranges is None:
-        tell(f"calibrating on {given}")
-        progress = None if bar is None else as_progress(bar)
-        return Base(config, calibrate_section(config, images=images, progress=progress, stop=stop), given)
+        run.log(f"calibrating on {given}")
+        return Base(config, calibrate_section(config, images=images, run=run), run, given)
     model = prepared(load(config.onnx), config)
     table = load_table(wanted.ranges, model)
     used = config if given else _uncorrected(config)
     feed = feed_of(images, model, config)
-    return Base(used, Calibrated(model, table, feed), str(wanted.ranges), learns=bool(given))
+    return Base(used, Calibrated(model, table, feed), run, str(wanted.ranges), learns=bool(given))
 
 
 def _uncorrected(config: ModelConfig) -> ModelConfig:
-    """Without what images are needed for beside ranges: those of the evaluation would flatter."""
+    """Without what images are needed for beside ranges: the evaluation's own would flatter."""
     plain = config.quantize.model_copy(update={"correct_bias": False, "adaround": ()})
     return config.model_copy(update={"quantize": plain, "calibrate": None})
 

@@ -153,11 +153,11 @@ def test_int8_made_on_the_spot_and_simulated(belt: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     names = [one["name"] for one in found["results"]]
-    assert names == ["parts", "int8", "int8 dla (simulated)", "int8 gpu (simulated)"]
+    assert names == ["parts", "int8", "int8 dla (emulated)", "int8 gpu (simulated)"]
     for one in found["comparisons"]:
         assert one["metric"] == "agreement" and one["other"] > 0.9
     page = (belt / "out" / "eval.html").read_text()
-    assert "parts.onnx" in page and "INT8, DLA simulated" in page and "16\N{NO-BREAK SPACE}images" in page
+    assert "parts.onnx" in page and "INT8, DLA emulated" in page and "16\N{NO-BREAK SPACE}images" in page
 
 
 def test_a_simulated_dla_alone_and_float16(belt: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_simulated_dla_alone_and_float16(belt: Path) -> None:
     done = edgert("eval", "p.yaml", *arguments, "--max-drop", "0.1", "--report", "dla.html", cwd=belt)
     assert done.returncode == 0, done.stderr
     assert "fp16: within the budget of 0.1 agreement" in done.stdout
-    assert "TensorRT on a DLA, simulated" in (belt / "dla.html").read_text()
+    assert "TensorRT on a DLA, emulated" in (belt / "dla.html").read_text()
 
 
 @pytest.mark.parametrize(("number", "heard"), [(signal.SIGTERM, "correcting biases"), (signal.SIGINT, "calibrating")])

@@ -19,10 +19,9 @@ from edgert.quantization.calibration.method_choice import choices
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import walk
-from edgert.quantization.equalization import equalize, scalings
-from edgert.quantization.equalization import spread as evened_out
+from edgert.quantization.equalization import equalize, scalings, smooth_activations
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.weights import kernel_of, scale_axis, spread, weight_scales, weighted
+from edgert.quantization.lowering.weights import along_axis, kernel_of, scale_axis, weight_scales, weighted
 from edgert.quantization.noise import sqnr
 from edgert.quantization.prepare import prepare
 from edgert.quantization.scheme.scheme import Scheme, scheme
@@ -132,9 +131,9 @@ def test_bias_correction_is_one_pass() -> None:
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_evened_out_models_compute_the_same_to_the_bit(name: str) -> None:
+def test_smooth_activations_models_compute_the_same_to_the_bit(name: str) -> None:
     feeds = images(name, 0, 4)
-    done = write(evened_out(graph(name), feeds, model(name)), model(name))
+    done = write(smooth_activations(graph(name), feeds, model(name)), model(name))
     before, after = Function(model(name), fused=False), Function(done, fused=False)
     for feed in images(name, 5, 2):
         for key, wanted in before(feed).items():
@@ -146,7 +145,7 @@ def test_evening_out_rescues_a_detector_on_a_gpu() -> None:
     name, feeds, judges = "yolox_nano_416", images("yolox_nano_416", 0, 12), images("yolox_nano_416", 3, 4)
     (output,) = graph(name).output_names
     found = []
-    for net in (graph(name), evened_out(graph(name), feeds, model(name))):
+    for net in (graph(name), smooth_activations(graph(name), feeds, model(name))):
         decided = scheme(net, "gpu")
         ranges = table(name, net, decided, feeds)
         rounded = Function(write(lower(net, decided, ranges.amax), model(name)), fused=False)
@@ -165,7 +164,7 @@ def test_rounding_by_effect_lowers_the_error_of_every_layer_it_changes() -> None
     for node in nodes:
         stored = net.constants[node.inputs[1]]
         axis = scale_axis(node, stored)
-        scales[node.inputs[1]] = spread(weight_scales(stored, axis), axis, stored.ndim)
+        scales[node.inputs[1]] = along_axis(weight_scales(stored, axis), axis, stored.ndim)
     found = roundings(net, lowered(net), scales, feeds, model(name), effort=Effort(steps=50))
     assert len(found) == 5 and sum(one.flipped for one in found) > 20
     assert sum(one.error for one in found) < 0.8 * sum(one.nearest for one in found)

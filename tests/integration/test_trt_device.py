@@ -21,7 +21,7 @@ from edgert.compiler.verification import verify
 from edgert.errors import DeviceError
 from edgert.graph import Model, read, write
 from edgert.memory.cuda import open_device
-from edgert.quantization.fp16.to_fp16 import to_half
+from edgert.quantization.fp16.to_fp16 import to_fp16
 from edgert.quantization.lowering.trt_cache import write_cache
 from tests.helpers import models
 from tests.helpers.trt_topology import SHAPE, TOPOLOGIES, dynamic
@@ -81,7 +81,7 @@ def as_precision(model: Model, library: Library, precision: str) -> tuple[Model,
         return model, {}
     if library.kind == "weak":
         return model, {"precision": precision}
-    return write(to_half(read(model)).graph, model), {}
+    return write(to_fp16(read(model)).graph, model), {}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

@@ -19,7 +19,7 @@ from edgert.backend.tensorrt.network import Correspondence, correspond, network_
 from edgert.board.devices import cuda_driver
 from edgert.errors import BuildError
 from edgert.graph import Model, clean, load, read, write
-from edgert.quantization.fp16.to_fp16 import to_half
+from edgert.quantization.fp16.to_fp16 import to_fp16
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.prepare import prepare
 from edgert.quantization.scheme.scheme import scheme
@@ -65,7 +65,7 @@ def built(model: Model, **options: object) -> BuildResult:
 
 
 def half(model: Model) -> Model:
-    return write(to_half(read(model)).graph, model)
+    return write(to_fp16(read(model)).graph, model)
 
 
 def int8(model: Model) -> Model:

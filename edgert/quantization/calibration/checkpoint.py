@@ -21,10 +21,10 @@ from edgert.quantization.calibration.value_histogram import Histogram
 
 
 def read_unfinished(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
-    """What such a file says.
+    """The content of such a file.
 
     Args:
-        kind: what it calls itself under ``format``.
+        kind: its value of ``format``.
         holds: what it should hold, for the error: ``"measurements"``.
 
     Raises:
@@ -35,13 +35,13 @@ def read_unfinished(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
     except OSError as error:
         raise CalibrationError(f"cannot read {str(path)!r}", why=cause(error), fix="name another file") from error
     except ValueError as error:
-        raise foreign(path, holds, str(error)) from error
+        raise wrong_file(path, holds, str(error)) from error
     if not isinstance(content, dict) or content.get("format") != kind:
-        raise foreign(path, holds, f"it does not say {kind!r}")
+        raise wrong_file(path, holds, f"its format is not {kind!r}")
     return content
 
 
-def foreign(path: Path, holds: str, why: str) -> CalibrationError:
+def wrong_file(path: Path, holds: str, why: str) -> CalibrationError:
     """The error for a file that holds something else."""
     return CalibrationError(
         f"{str(path)!r} holds no {holds} to go on with", why=why, fix="remove it, or name another file"
@@ -158,7 +158,7 @@ def load_tally(path: Path, key: str) -> Tally:
         before = None if content["before"] is None else _from_json(content["before"])
         return Tally(int(content["done"]), _from_json(content["counts"]), before, bool(content["settled"]))
     except (KeyError, TypeError, ValueError, AttributeError, CalibrationError) as error:
-        raise foreign(path, _HOLDS, str(error)) from error
+        raise wrong_file(path, _HOLDS, str(error)) from error
 
 
 def _to_json(histograms: Histograms) -> dict[str, Any]:
@@ -169,11 +169,11 @@ def _from_json(content: Mapping[str, Any]) -> Histograms:
     return {name: Histogram.from_json(value) for name, value in content.items()}
 
 
-# Measured values of sets of units, kept in a file: what an interrupted search has measured is not measured again.
+# Measured values of sets of units, saved in a file: what an interrupted search has measured is not measured again.
 
 Units = frozenset[str]
 Progress = Callable[[int, int, str], None]
-"""Called after every measurement: how many are done, how many there are at most, and what this one said."""
+"""Called after every measurement: how many are done, how many there are at most, and a line about this one."""
 
 _MEMO_FORMAT, _MEMO_HOLDS = "edgert measurements", "measurements"
 
@@ -182,7 +182,7 @@ class Memo:
     """A function of a set of units that is evaluated once per set, and never again while its file is there.
 
     The file is rewritten atomically after every evaluation, so that the program may end at any moment. It belongs to
-    one ``kind`` of measurement and one ``key``; with another key it is started over, which :attr:`note` tells.
+    one ``kind`` of measurement and one ``key``; with another key it is started over, which :attr:`note` reports.
 
     Args:
         function: what is measured. Whatever it raises is passed on, KeyboardInterrupt among the rest; the file then
@@ -224,7 +224,7 @@ class Memo:
 
     def _take(self, content: Mapping[str, Any], path: Path) -> None:
         if content.get("kind") != self._kind:
-            raise foreign(path, _MEMO_HOLDS, f"it holds {content.get('kind')!r}, not {self._kind!r}")
+            raise wrong_file(path, _MEMO_HOLDS, f"it holds {content.get('kind')!r}, not {self._kind!r}")
         if content.get("version") != _VERSION:
             self.note = f"{path} was written by another version of edgert; started over"
         elif content.get("key") != self._key:

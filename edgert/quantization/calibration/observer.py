@@ -71,7 +71,7 @@ class Observer:
     """Runs a prepared model once per image and counts its tensors' values.
 
     The graph runs in slices, so that one slice's tensors are in memory at a time, with what later slices read. Every
-    node computes exactly what the ONNX standard says (no fusion), on one thread, one image at a time: so values, and
+    node computes exactly what the ONNX standard defines (no fusion), on one thread, one image at a time: so values, and
     with them counts, depend on the image and the machine's instructions alone, not on slices, threads, or what ran
     before. Can be pickled, and used from several threads at once.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +21,7 @@ from edgert.quantization.calibration.shards import Batches, Feed, Shard, from_ba
 from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.workers import Pool, Processes, Threads
+from edgert.quantization.run import Progress
 
 # Whether more images would still move the ranges.
 
@@ -65,15 +66,12 @@ class Settling:
 
 
 MIN_IMAGES = 8
-"""Fewer say nothing about a network's ranges, and are refused."""
+"""Fewer are no measure of a network's ranges, and are refused."""
 FEW_IMAGES = 32
 """Fewer are worth a warning: NVIDIA's guide for TensorRT's calibrators speaks of about 500 for ImageNet."""
 
-Progress = Callable[[int, int | None, str], None]
-"""Called with the images done, how many there are (None when that is not known) and the last one's name."""
-
 _TICK_S = 0.1  # how long a stop may go unnoticed
-_MAX_THREADS = 8  # of one process, unless told otherwise; each has the tensors of one slice in memory
+_MAX_THREADS = 8  # of one process, by default; each has the tensors of one slice in memory
 
 
 def calibrate(
@@ -108,7 +106,7 @@ def calibrate(
         workers: processes. With one, this process counts, on ``threads`` threads (by default one per core, at most 8).
         dask: address of a Dask scheduler, whose workers count instead.
         early_stop: stop when no threshold moved by more than 0.5 % over 32 images, looked at every 32 images in
-            their order. The table's warnings say so.
+            their order. The table's warnings mention it.
         state: a file that keeps what was counted when the call ends early, for whatever reason, and from which the same
             call goes on; written every 10 s, removed at the end. One of another model, other images or other settings
             is started over, with a logged warning.

@@ -201,9 +201,9 @@ def _content(file: Path) -> dict[str, Any]:
             f"cannot read ranges from {str(file)!r}", why=cause(error), fix="calibrate first"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise _foreign(file, f"it is not JSON: {error}") from error
+        raise _wrong_file(file, f"it is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise _foreign(file, f'it does not say "format": "{FORMAT}"')
+        raise _wrong_file(file, f'its "format" is not "{FORMAT}"')
     if content.get("schema") != SCHEMA:
         raise CalibrationError(
             f"cannot read ranges of schema {content.get('schema')!r}",
@@ -245,7 +245,7 @@ def _histogram(name: str, content: Mapping[str, Any]) -> Histogram:
         raise _damaged(f"the entry of tensor {name!r}: {error.why}") from error
 
 
-def _foreign(file: Path, why: str) -> CalibrationError:
+def _wrong_file(file: Path, why: str) -> CalibrationError:
     fix = "name the ranges.json that calibration wrote"
     return CalibrationError(f"{str(file)!r} is not a range table", why=why, fix=fix)
 

@@ -154,7 +154,7 @@ def _xlogx(values: Floats) -> Floats:
 
 
 _COARSE = 2.0 ** (-np.arange(73) / 8)
-"""Of the largest magnitude, down to 1/512: below, a threshold has too few bins to say anything."""
+"""Of the largest magnitude, down to 1/512: below, a threshold has too few bins to mean anything."""
 
 _FINER = ((1 / 8, 15), (1 / 64, 9))
 """How far around the best so far, in octaves, and how many thresholds are tried there."""

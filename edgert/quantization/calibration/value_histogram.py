@@ -149,7 +149,7 @@ class Histogram:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Histogram:
-        """What :meth:`to_json` told. Raises CalibrationError when it is damaged."""
+        """What :meth:`to_json` returned. Raises CalibrationError when it is damaged."""
         histogram = cls()
         try:
             histogram.counts = _unpacked(content["counts"])

@@ -89,7 +89,7 @@ Feeds = Mapping[str, Array]
 """Input name → array, one image."""
 
 THREADS = 2
-"""Images that are on their way at once, unless told otherwise. Each runs on one thread."""
+"""Images that are on their way at once, by default. Each runs on one thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,9 @@ def walk(
 ) -> Iterator[list[Array]]:
     """Yields each target's values, one array per image, in the order of the targets; again for one named again.
 
-    Every node computes exactly what the ONNX standard says, Q/DQ pairs included. An array that a node computed may be
+    Every node computes exactly what ONNX defines, Q/DQ pairs included. An array that a node computed may be
     changed in place until the next one is asked for: what follows then reads the changed values. Arrays of ``feeds``
-    must be left alone. Nothing is kept here of what later pieces do not need.
+    must be left alone. What later pieces do not need is dropped.
 
     Args:
         graph: types of its inner tensors are inferred where they are missing.

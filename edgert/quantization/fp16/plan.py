@@ -28,17 +28,17 @@ _HEAVY = of_kind("conv", "product", "recurrent", "control")
 def positions(facts: Facts) -> dict[int, str]:
     """Index of a node in the graph → why it belongs to the computation of positions or to the ranking of scores.
 
-    The tail is what no weighted node comes after. In it, whatever a node with a table of places, with values beyond
+    The tail is what no weighted node comes after. In it, whatever a node with a table of positions, with values beyond
     2048, or with a ranking depends on and leads to is meant: an error before a multiplication by the stride grows with
     it, and rounding behind it would undo what was gained.
     """
     graph = facts.graph
     tail = _tail(graph)
     found = {at: why for at in tail if (why := _why(facts, graph.nodes[at], tail))}
-    before = _spread(graph, found, tail, lambda node: _sources(graph, node))
-    after = _spread(graph, found, tail, lambda node: _targets(graph, node))
-    spread = dict.fromkeys(sorted((before | after) - set(found)), "it is part of computing positions or ranks")
-    return {**found, **spread}
+    before = _reachable(graph, found, tail, lambda node: _sources(graph, node))
+    after = _reachable(graph, found, tail, lambda node: _targets(graph, node))
+    linked = dict.fromkeys(sorted((before | after) - set(found)), "it is part of computing positions or ranks")
+    return {**found, **linked}
 
 
 def _why(facts: Facts, node: Node, tail: Collection[int]) -> str:
@@ -85,7 +85,7 @@ def _tail(graph: Graph) -> frozenset[int]:
     return frozenset(tail)
 
 
-def _spread(
+def _reachable(
     graph: Graph, start: Collection[int], within: Collection[int], step: Callable[[Node], Iterator[Node]]
 ) -> frozenset[int]:
     places = {id(node): at for at, node in enumerate(graph.nodes)}
@@ -119,7 +119,7 @@ class Plan:
     Attributes:
         types: tensor → element type before anything is changed.
         ports: what changes type with each node.
-        halves: nodes that compute in float16.
+        fp16_nodes: nodes that compute in float16.
         reasons: why others stay float32; nodes that touch no float32 tensors, or only convert or measure them, are in
             neither.
     """
@@ -127,16 +127,16 @@ class Plan:
     graph: Graph
     types: Mapping[str, str]
     ports: Sequence[Ports]
-    halves: frozenset[int]
+    fp16_nodes: frozenset[int]
     reasons: Mapping[int, str]
 
-    def wants_half(self, at: int, position: int) -> bool:
+    def reads_fp16(self, at: int, position: int) -> bool:
         """Whether a node reads an input in float16."""
-        return at in self.halves and position in self.ports[at].inputs
+        return at in self.fp16_nodes and position in self.ports[at].inputs
 
-    def gives_half(self, at: int, position: int) -> bool:
+    def gives_fp16(self, at: int, position: int) -> bool:
         """Whether a node computes an output in float16."""
-        return at in self.halves and position in self.ports[at].outputs
+        return at in self.fp16_nodes and position in self.ports[at].outputs
 
 
 def plan(graph: Graph, keep: Collection[str], measured: Measured | None, pinned: Collection[str]) -> Plan:
@@ -159,9 +159,9 @@ def plan(graph: Graph, keep: Collection[str], measured: Measured | None, pinned:
     draft.keep_between()
     draft.settle_starts()
     draft.settle_ends()
-    halves = frozenset(at for at, item in enumerate(found) if item.can_be_half and at not in draft.reasons)
-    told = {at: why for at, why in sorted(draft.reasons.items()) if why}
-    return Plan(graph, types, found, halves - _conversions(graph), told)
+    fp16_nodes = frozenset(at for at, item in enumerate(found) if item.has_fp16_form and at not in draft.reasons)
+    described = {at: why for at, why in sorted(draft.reasons.items()) if why}
+    return Plan(graph, types, found, fp16_nodes - _conversions(graph), described)
 
 
 def _check_names(graph: Graph, keep: Collection[str]) -> None:
@@ -201,14 +201,14 @@ def _converts(node: Node) -> bool:
 
 
 class _Draft:
-    """Nodes that stay float32, growing by those that had better follow them; an empty reason is not told."""
+    """Nodes that stay float32, growing by those that had better follow them; an empty reason is not listed."""
 
     def __init__(
         self, graph: Graph, found: Sequence[Ports], pinned: frozenset[str], reasons: Mapping[int, str]
     ) -> None:
         self._graph, self._ports, self._pinned = graph, found, pinned
         self._places = {id(node): at for at, node in enumerate(graph.nodes)}
-        self._free = {at for at, item in enumerate(found) if item.can_be_half} - set(reasons) - _conversions(graph)
+        self._free = {at for at, item in enumerate(found) if item.has_fp16_form} - set(reasons) - _conversions(graph)
         self._fed = {spec.name for spec in graph.inputs} & pinned
         self.reasons = dict(reasons)
 

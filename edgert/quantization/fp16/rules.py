@@ -41,7 +41,7 @@ class Ports:
     gives: bool
 
     @property
-    def can_be_half(self) -> bool:
+    def has_fp16_form(self) -> bool:
         """Whether the node has a float16 form that differs from the float32 one."""
         return bool(self.inputs or self.outputs)
 
@@ -157,7 +157,7 @@ def reason(facts: Facts, node: Node, ports: Ports) -> str:
     """Why a node stays float32, in one sentence's part; empty when it need not. Positions are judged elsewhere."""
     if node.captured:
         return "the graphs inside it are not converted"
-    if not ports.can_be_half:
+    if not ports.has_fp16_form:
         return _no_form(facts, node)
     for rule in _RULES:
         found = next(rule(facts, node, ports), "")
@@ -166,10 +166,10 @@ def reason(facts: Facts, node: Node, ports: Ports) -> str:
     return ""
 
 
-def halved(array: Array) -> Array:
+def as_fp16(array: Array) -> Array:
     """A float32 array in float16, with finite values beyond its end (the open bounds of a Clip) at its end."""
-    half: Array = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array).astype(np.float16)
-    return half
+    narrow: Array = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array).astype(np.float16)
+    return narrow
 
 
 def _no_form(facts: Facts, node: Node) -> str:
@@ -203,7 +203,7 @@ def _constants(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
 
 
 def _scale(name: str, scale: Array) -> Iterator[str]:
-    error = np.abs(scale - halved(scale).astype(np.float32)) > np.abs(scale) * SCALE_ERROR
+    error = np.abs(scale - as_fp16(scale).astype(np.float32)) > np.abs(scale) * SCALE_ERROR
     if error.any() or largest(scale) > LARGEST:
         yield f"scale {name!r} has values such as {float(scale[error][0]) if error.any() else largest(scale):.2g}"
 
@@ -217,7 +217,7 @@ def _constant(node: Node, at: int, array: Array) -> Iterator[str]:
     if node.op in WEIGHTED and at == 2:
         return  # a bias that float16 loses is as small beside what it is added to
     finite = array[np.isfinite(array)].astype(np.float64)
-    total, lost = np.abs(finite).sum(), np.abs(finite - halved(finite)).sum()
+    total, lost = np.abs(finite).sum(), np.abs(finite - as_fp16(finite)).sum()
     if lost > LOST_SHARE * total:
         yield f"float16 would lose {lost / total:.0%} of stored tensor {node.inputs[at]!r}"
 

@@ -14,7 +14,7 @@ from edgert.graph.ir import free_name
 from edgert.graph.operator_types import cast_node, dtypes
 from edgert.quantization.fp16.magnitudes import Array, Measured
 from edgert.quantization.fp16.plan import Plan, makes_float32, plan
-from edgert.quantization.fp16.weights import halved_weight, with_holdable_scales
+from edgert.quantization.fp16.weights import fp16_weight, with_holdable_scales
 
 Precision = Literal["float32", "float16"]
 _OTHER: Mapping[Precision, Precision] = {"float32": "float16", "float16": "float32"}
@@ -29,20 +29,20 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class HalfGraph:
+class Fp16Graph:
     """A graph in float16, and what in it is not, in graph order."""
 
     graph: Graph
     kept: tuple[Kept, ...]
 
 
-def to_half(
+def to_fp16(
     graph: Graph,
     *,
     keep: Collection[str] = (),
     amax: Measured | None = None,
     io: Precision = "float32",
-) -> HalfGraph:
+) -> Fp16Graph:
     """Makes float16 of every float32 node that can bear it; other types, shape arithmetic among them, stay.
 
     Stored tensors are converted, weights so that each filter keeps its sum
@@ -79,7 +79,7 @@ def to_half(
     decided = plan(with_holdable_scales(graph), keep, amax, [name for name, pin in pins.items() if pin == "float32"])
     pins = {name: pin for name, pin in pins.items() if decided.types.get(name) == "float32"}
     kept = tuple(Kept(graph.nodes[at].name, why) for at, why in decided.reasons.items())
-    return HalfGraph(_Conversion(decided, pins).graph(), kept)
+    return Fp16Graph(_Conversion(decided, pins).graph(), kept)
 
 
 def _check_captured(graph: Graph, captured: Collection[str]) -> None:
@@ -124,7 +124,7 @@ class _Conversion:
         for at, node in enumerate(self._source.nodes):
             for position, name in enumerate(node.outputs):
                 if self._plan.types.get(name) == "float32" and not makes_float32(node):
-                    yield name, "float16" if self._plan.gives_half(at, position) else "float32"
+                    yield name, "float16" if self._plan.gives_fp16(at, position) else "float32"
 
     def _demand(self) -> dict[str, set[Precision]]:
         """Every float32 tensor → the types it has to exist in."""
@@ -134,7 +134,7 @@ class _Conversion:
         for at, node in enumerate(self._source.nodes):
             for position, name in enumerate(node.inputs):
                 if self._plan.types.get(name) == "float32" and not makes_float32(node):
-                    wanted.setdefault(name, set()).add("float16" if self._plan.wants_half(at, position) else "float32")
+                    wanted.setdefault(name, set()).add("float16" if self._plan.reads_fp16(at, position) else "float32")
         return wanted
 
     def _call(self, name: str) -> dict[Precision, str]:
@@ -168,7 +168,7 @@ class _Conversion:
 
     def _converted(self, at: int, node: Node) -> Iterator[Node]:
         inputs = (
-            self._name(name, "float16" if self._plan.wants_half(at, position) else "float32")
+            self._name(name, "float16" if self._plan.reads_fp16(at, position) else "float32")
             for position, name in enumerate(node.inputs)
         )
         outputs = (self._name(name, self._native.get(name, "float32")) for name in node.outputs)
@@ -184,7 +184,7 @@ class _Conversion:
             if name in self._source.constants:
                 for dtype, alias in called.items():
                     stored = self._source.constants[name]
-                    found[alias] = halved_weight(self._source, name) if dtype == "float16" else stored
+                    found[alias] = fp16_weight(self._source, name) if dtype == "float16" else stored
                     found[alias].flags.writeable = False
         return found
 
@@ -212,11 +212,11 @@ def rounded(graph: Graph) -> Graph:
 
     Inputs and outputs keep names and types.
     """
-    halves = {name for name, dtype in dtypes(graph).items() if dtype == "float16"}
+    fp16_nodes = {name for name, dtype in dtypes(graph).items() if dtype == "float16"}
     names = Names(graph)
-    read = {name for node in graph.nodes for name in node.inputs if name in halves}
+    read = {name for node in graph.nodes for name in node.inputs if name in fp16_nodes}
     wide = {name: names.new(f"{name}_wide") for name in sorted(read)}
-    raw = {name: names.new(f"{name}_raw") for node in graph.nodes for name in node.outputs if name in halves}
+    raw = {name: names.new(f"{name}_raw") for node in graph.nodes for name in node.outputs if name in fp16_nodes}
     steps = _Steps(wide, raw, {node.name for node in graph.nodes})
     nodes = [*steps.widened(spec.name for spec in graph.inputs)]
     for node in graph.nodes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgert.graph import Graph, Names, Node
 from edgert.quantization.fp16.magnitudes import Array
-from edgert.quantization.fp16.rules import SCALE_ERROR, halved
+from edgert.quantization.fp16.rules import SCALE_ERROR, as_fp16
 from edgert.quantization.lowering.weights import F64, kernel_of
 
 # Scales of stored INT8 weights that float16 can hold.
@@ -76,18 +76,18 @@ _MOST_FLIPS = 512  # candidates per filter; the errors of 8192 weights add up to
 _AT_ONCE = 1_000_000  # weights in memory at a time, in some ten float64 copies
 
 
-def halved_weight(graph: Graph, name: str) -> Array:
+def fp16_weight(graph: Graph, name: str) -> Array:
     """A stored float32 tensor in float16: filters with their sums kept, anything else rounded to nearest."""
     stored = graph.constants[name]
     readers = graph.consumers.get(name, ())
     if not readers or any(node.inputs[1:2] != (name,) for node in readers):
-        return halved(stored)
+        return as_fp16(stored)
     kernel = kernel_of(graph, readers[0])
     if kernel is None or not np.isfinite(stored).all():
-        return halved(stored)
+        return as_fp16(stored)
     rows = kernel.values.reshape(kernel.outputs, -1)
     if rows.shape[1] > LONGEST:
-        return halved(stored)
+        return as_fp16(stored)
     parts = np.array_split(rows, 1 + rows.size // _AT_ONCE)
     values = np.concatenate([balanced(part) for part in parts]).reshape(kernel.values.shape)
     return kernel.with_values(values).to_stored().astype(np.float16)
@@ -99,7 +99,7 @@ def balanced(rows: F64) -> F64:
     Starting from the nearest values, those are flipped first that cost the least squared error for what they move the
     sum.
     """
-    nearest = halved(rows)
+    nearest = as_fp16(rows)
     error = nearest.astype(np.float64) - rows
     total = error.sum(axis=1)
     away = np.where(error > 0, -np.inf, np.inf).astype(np.float16)

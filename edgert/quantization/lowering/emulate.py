@@ -1,6 +1,6 @@
 """A model as a DLA would compute it, as a float32 graph that runs anywhere.
 
-It models the arithmetic that public sources tell of, and was never compared with a real DLA: docs/quantization.md has
+It models the arithmetic that public sources describe, and was never compared with a real DLA: docs/quantization.md has
 what is modeled, what is assumed, and what is left out.
 """
 
@@ -15,8 +15,8 @@ from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.operators import SUMS, about, of_values
 from edgert.graph.proto import Array
-from edgert.quantization.lowering.emulated_forms import Kind, Tensors, unrounded, ways
-from edgert.quantization.lowering.emulated_numbers import add_half, add_values, weighted_form
+from edgert.quantization.lowering.emulated_forms import Kind, Tensors, modes, unrounded
+from edgert.quantization.lowering.emulated_numbers import add_fp16, add_values, weighted_form
 from edgert.quantization.lowering.trt_cache import Amax, DlaScales
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs, is_activation, is_weighted
 
@@ -74,22 +74,22 @@ class _Form:
         self.builder = Builder(graph)
         self._graph, self._per_channel, self._rounded = graph, per_channel, rounded
         self._scales = DlaScales(graph, scheme, amax)
-        self._way = ways(graph, scheme)
-        self._unrounded = unrounded(graph, scheme, self._way)
+        self._mode = modes(graph, scheme)
+        self._unrounded = unrounded(graph, scheme, self._mode)
         self._able = frozenset(name for point in scheme.points.values() for name in point.readers)
         self._tensors = Tensors(graph, self.builder, self._scales.__getitem__, self._unrounded)
 
     def add(self, node: Node) -> None:
         """Emits a node, and whatever its inputs and outputs need around it."""
-        way = self._way[node.name]
-        if way == "float":
+        mode = self._mode[node.name]
+        if mode == "float":
             self._emit(node, self._tensors.outside, "real")
-        elif way == "moved":
+        elif mode == "moved":
             self._move(node)
-        elif way == "half":
-            self._add_half(self._with_half_constants(node), self._tensors.half, "half")
-        elif way == "lookup":
-            self._add_half(node, self._tensors.half_from_steps, "int8")
+        elif mode == "fp16":
+            self._add_fp16(self._with_fp16_constants(node), self._tensors.fp16, "fp16")
+        elif mode == "lookup":
+            self._add_fp16(node, self._tensors.fp16_from_steps, "int8")
         elif is_weighted(self._graph, node) and self._has_stored_bias(node):
             self._add_weighted(node)
         else:
@@ -104,7 +104,7 @@ class _Form:
         self._append(node, read, outputs)
 
     def _append(self, node: Node, read: Callable[[str], str], outputs: list[str]) -> None:
-        if self._way[node.name] == "float":  # may read float32 tensors in any place
+        if self._mode[node.name] == "float":  # may read float32 tensors in any place
             data: tuple[str, ...] = tuple(name for name in node.inputs if is_activation(self._graph, name))
         else:
             data = data_inputs(self._graph, node)
@@ -116,7 +116,7 @@ class _Form:
         if self._tensors.kind(source) != "int8":
             self._emit(node, self._tensors.outside, self._tensors.kind(source))
         elif node.name not in self._able:
-            self._emit(node, self._tensors.outside, "half")
+            self._emit(node, self._tensors.outside, "fp16")
         elif self._has_one_scale(node):
             self._add_exact(node)
         else:
@@ -144,7 +144,7 @@ class _Form:
         self._append(node, self._tensors.steps, outputs)
         for name, steps in zip(node.outputs, outputs, strict=True):
             if name in floats:
-                fractional = node.op in _AVERAGING and self._way[node.name] == "int8"
+                fractional = node.op in _AVERAGING and self._mode[node.name] == "int8"
                 found = self._tensors.rounded(steps, np.float32(1), name) if fractional else steps
                 self._tensors.set_steps(name, found)
 
@@ -169,7 +169,7 @@ class _Form:
         self.builder.nodes.append(made)
         add_values(self.builder, total, weight.steps, self._tensors.place(node.outputs[0], "int8"))
 
-    def _add_half(self, node: Node, read: Callable[[str], str], kind: Kind) -> None:
+    def _add_fp16(self, node: Node, read: Callable[[str], str], kind: Kind) -> None:
         """A node on float16 values, its results rounded to float16 unless the next node is fused with it."""
         if not self._unrounded.isdisjoint(node.outputs):
             return self._emit(node, read, kind)
@@ -178,13 +178,13 @@ class _Form:
         self._append(node, read, outputs)
         for name, exact in zip(node.outputs, outputs, strict=True):
             if name in floats:
-                add_half(self.builder, exact, self._tensors.place(name, kind))
+                add_fp16(self.builder, exact, self._tensors.place(name, kind))
         return None
 
-    def _with_half_constants(self, node: Node) -> Node:
-        return replace(node, inputs=tuple(map(self._half_constant, node.inputs)))
+    def _with_fp16_constants(self, node: Node) -> Node:
+        return replace(node, inputs=tuple(map(self._fp16_constant, node.inputs)))
 
-    def _half_constant(self, name: str) -> str:
+    def _fp16_constant(self, name: str) -> str:
         stored = self._graph.constants.get(name)
         if stored is None or stored.dtype != np.float32:
             return name

@@ -11,59 +11,59 @@ from dla import Form, fuses
 from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.value_ranges import is_copy, non_negative
-from edgert.quantization.lowering.emulated_numbers import add_half, add_steps, add_values
+from edgert.quantization.lowering.emulated_numbers import add_fp16, add_steps, add_values
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs
 
 # How a DLA would run each node: in INT8, in FP16, or not at all.
 #
-# The scheme holds what the rules of :mod:`dla` say of every node, its parameters and its neighbors.
+# The scheme holds the verdict of the rules of :mod:`dla` on every node, its parameters and its neighbors.
 
-Way = Literal["int8", "lookup", "half", "float", "moved"]
-"""``int8``: integers in, integers out. ``lookup``: integers in and out, computed in FP16 in between. ``half``: in FP16,
+Mode = Literal["int8", "lookup", "fp16", "float", "moved"]
+"""``int8``: integers in, integers out. ``lookup``: integers in and out, computed in FP16 in between. ``fp16``: in FP16,
 because it was asked to be or because a DLA has it in nothing else. ``float``: not on the DLA. ``moved``: values pass as
 they are."""
 
 
-def ways(graph: Graph, scheme: Scheme) -> Mapping[str, Way]:
+def modes(graph: Graph, scheme: Scheme) -> Mapping[str, Mode]:
     """Node name → how it runs, for every node."""
     kept = frozenset(name for unit in scheme.kept for name in unit.nodes)
     able = frozenset(name for point in scheme.points.values() for name in point.readers)
-    return {node.name: _way(graph, node, scheme.forms[node.name], kept, able) for node in graph.nodes}
+    return {node.name: _mode(graph, node, scheme.forms[node.name], kept, able) for node in graph.nodes}
 
 
-def _way(graph: Graph, node: Node, form: Form, kept: Collection[str], able: Collection[str]) -> Way:
+def _mode(graph: Graph, node: Node, form: Form, kept: Collection[str], able: Collection[str]) -> Mode:
     if node.domain or node.captured or not data_inputs(graph, node) or not data_outputs(graph, node):
         return "float"
     if is_copy(graph, node):
         return "moved"
     if form != "none" and node.name in kept:
-        return "half"
+        return "fp16"
     match form:
         case "fp16":
-            return "half"
+            return "fp16"
         case "int8" | "lookup" if node.name in able:
             return form
     return "float"
 
 
-def unrounded(graph: Graph, scheme: Scheme, way: Mapping[str, Way]) -> frozenset[str]:
+def unrounded(graph: Graph, scheme: Scheme, mode: Mapping[str, Mode]) -> frozenset[str]:
     """Tensors inside a fused unit: the next node has them before they are rounded."""
     units = {name: unit.name for unit in (*scheme.units, *scheme.kept) for name in unit.nodes}
-    return frozenset(node.outputs[0] for node in graph.nodes if _is_fused(graph, node, units, way))
+    return frozenset(node.outputs[0] for node in graph.nodes if _is_fused(graph, node, units, mode))
 
 
-def _is_fused(graph: Graph, node: Node, units: Mapping[str, str], way: Mapping[str, Way]) -> bool:
+def _is_fused(graph: Graph, node: Node, units: Mapping[str, str], mode: Mapping[str, Mode]) -> bool:
     """Whether the only reader of a convolution or addition belongs to the same kernel."""
     if not node.outputs or not graph.is_private(node.outputs[0]):
         return False
     (reader,) = graph.consumers[node.outputs[0]]
     if not fuses(node.op, reader.op):
         return False
-    same = way[node.name] == way[reader.name] and way[node.name] in ("int8", "half")
+    same = mode[node.name] == mode[reader.name] and mode[node.name] in ("int8", "fp16")
     return same and node.name in units and units.get(reader.name) == units[node.name]
 
 
-Kind = Literal["int8", "half", "real"]
+Kind = Literal["int8", "fp16", "real"]
 """How a DLA, or what runs beside it, keeps a tensor; ``real`` is float32."""
 
 
@@ -137,26 +137,26 @@ class Tensors:
 
     def outside(self, name: str) -> str:
         """What a node outside the DLA reads: an INT8 node writes its result in FP16 for it."""
-        return self.half(name) if self.kind(name) == "int8" else self._computed[name]
+        return self.fp16(name) if self.kind(name) == "int8" else self._computed[name]
 
-    def half(self, name: str) -> str:
+    def fp16(self, name: str) -> str:
         """What a node in FP16 reads, unrounded within a fused unit."""
-        if name in self._unrounded or self.kind(name) == "half":
+        if name in self._unrounded or self.kind(name) == "fp16":
             return self._computed[name]
-        return self._half(name, self._computed.get(name) or self.from_steps(name))
+        return self._fp16(name, self._computed.get(name) or self.from_steps(name))
 
-    def half_from_steps(self, name: str) -> str:
+    def fp16_from_steps(self, name: str) -> str:
         """What a node reads that is computed in FP16 amid INT8 ones."""
-        return self._computed[name] if self.kind(name) == "half" else self._half(name, self.from_steps(name))
+        return self._computed[name] if self.kind(name) == "fp16" else self._fp16(name, self.from_steps(name))
 
-    def _half(self, name: str, source: str) -> str:
+    def _fp16(self, name: str, source: str) -> str:
         """Of two sources, as computed and as stored, the first is what has the tensor's name outside."""
 
         def make() -> str:
             public = self.kind(name) == "int8" and name in self._visible and self._computed.get(name, source) == source
-            return add_half(self._builder, source, name if public else self._builder.name(f"{source}_fp16"))
+            return add_fp16(self._builder, source, name if public else self._builder.name(f"{source}_fp16"))
 
-        return self._form(name, f"half {source}", make)
+        return self._form(name, f"fp16 {source}", make)
 
     def _form(self, name: str, form: str, make: Callable[[], str]) -> str:
         if (name, form) not in self._made:

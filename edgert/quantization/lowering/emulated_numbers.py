@@ -66,7 +66,7 @@ def add_values(builder: Builder, steps: str, scale: np.float32 | npt.NDArray[np.
     return builder.add("Mul", [steps, factor], output)
 
 
-def add_half(builder: Builder, tensor: str, output: str) -> str:
+def add_fp16(builder: Builder, tensor: str, output: str) -> str:
     """Adds the rounding of a tensor to float16, halves to even, as ``output``; what is too large becomes infinite."""
     short = builder.add("Cast", [tensor], builder.name(f"{output}_fp16"), {"to": _FLOAT16})
     return builder.add("Cast", [short], output, {"to": _FLOAT})
@@ -119,7 +119,7 @@ def weighted_form(
         values = quantize_weight(weight, scales, axis).values
     steps = np.asarray(input_scale * scales, np.float32)
     bias, attributes = _bias(graph, node, steps)
-    return WeightedForm(values.astype(np.float32), bias, _spread(node, steps, weight.ndim), attributes)
+    return WeightedForm(values.astype(np.float32), bias, _along_output(node, steps, weight.ndim), attributes)
 
 
 def _bias(graph: Graph, node: Node, steps: Scales) -> tuple[npt.NDArray[np.float32] | None, Mapping[str, Any]]:
@@ -131,7 +131,7 @@ def _bias(graph: Graph, node: Node, steps: Scales) -> tuple[npt.NDArray[np.float
     return away(bias * bias_factor(node) / steps64).astype(np.float32), with_plain_bias(node)
 
 
-def _spread(node: Node, steps: Scales, rank: int) -> npt.NDArray[np.float32]:
+def _along_output(node: Node, steps: Scales, rank: int) -> npt.NDArray[np.float32]:
     """One value per channel of a convolution's output stands before its spatial dimensions."""
     if steps.ndim and about(node.op).kind == "conv":
         return steps.reshape([-1, *[1] * (rank - 2)])

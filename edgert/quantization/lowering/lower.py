@@ -1,4 +1,4 @@
-"""The TensorRT form: int8 with zero point 0 everywhere, weights stored as int8 behind a DQ, biases in float."""
+"""A scheme and its ranges put into a graph: the Q/DQ form of each target, and the calibration cache of a model."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisi
 from edgert.quantization.scheme.units import Point, Scheme
 
 Amax = Callable[[tuple[str, ...]], float]
+
+
+# The TensorRT form: int8 with zero point 0 everywhere, weights stored as int8 behind a DQ, biases in float.
 
 
 def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]) -> Graph:
@@ -90,7 +93,7 @@ class _Form:
         return self._weights[key]
 
 
-# A scheme and its ranges put into a graph, as QuantizeLinear and DequantizeLinear nodes and stored integers.
+# The form of a target.
 
 _OPSET = 13
 """The first in which DequantizeLinear takes one scale per channel."""
@@ -108,7 +111,7 @@ def lower(
     rounded: Mapping[str, Array] = {},
     span: Span | None = None,
 ) -> Graph:
-    """The graph with its weights as integers and its activations rounded where the scheme says.
+    """The graph with its weights as integers and its activations rounded where the scheme puts a point.
 
     Graph inputs and outputs keep their names, as does the output of every weighted node, in front of its rounding.
     A rounded tensor ``x`` is stored as ``x_quantized`` and read as ``x_dequantized``; where nothing computes ``x``
@@ -153,21 +156,21 @@ def lower(
 
 
 @dataclass(frozen=True, slots=True)
-class Weak:
-    """What TensorRT up to 10 needs besides the float model.
+class CacheForm:
+    """What TensorRT <= 10 needs besides the float model.
 
     Attributes:
         cache: text of the calibration cache.
-        half: nodes that stay FP16, in the order they run.
-        layer_precisions: the same for trtexec's option of that name; empty where a name cannot be said there.
+        fp16: nodes that stay FP16, in the order they run.
+        layer_precisions: the same for trtexec's option of that name; empty where a name cannot be written there.
     """
 
     cache: str
-    half: tuple[str, ...]
+    fp16: tuple[str, ...]
     layer_precisions: str
 
 
-def lower_weak(model: Model, table: RangeTable, keep: Collection[str], dla: Dla) -> Weak:
+def lower_to_cache(model: Model, table: RangeTable, keep: Collection[str], dla: Dla) -> CacheForm:
     """Lowers a float model.
 
     Args:
@@ -180,12 +183,12 @@ def lower_weak(model: Model, table: RangeTable, keep: Collection[str], dla: Dla)
     """
     graph = read(model)
     plan = scheme(graph, "dla", frozenset(keep), dla)
-    half = fp16_exceptions(graph, plan)
+    fp16 = fp16_exceptions(graph, plan)
     try:
-        told = layer_precisions(half)
-    except CalibrationError:  # a comma or the like in a name: only the command line cannot say it
-        told = ""
-    return Weak(cache_of(graph, plan, table.amax, dla.tensorrt), half, told)
+        text = layer_precisions(fp16)
+    except CalibrationError:  # a comma or the like in a name: only the command line cannot have it
+        text = ""
+    return CacheForm(cache_of(graph, plan, table.amax, dla.tensorrt), fp16, text)
 
 
 def scales_of(graph: Graph, table: RangeTable, keep: Collection[str], dla: Dla) -> Mapping[str, float]:
@@ -193,8 +196,8 @@ def scales_of(graph: Graph, table: RangeTable, keep: Collection[str], dla: Dla) 
     return dla_scales(graph, scheme(graph, "dla", frozenset(keep), dla), table.amax)
 
 
-def check_weak(cache: str, half: Collection[str], graph: Graph) -> str:
-    """Holds a cache to its promise, a scale for every tensor that the graph computes, and says so in a line.
+def check_cache(cache: str, fp16: Collection[str], graph: Graph) -> str:
+    """Holds a cache to its promise, a scale for every tensor that the graph computes, and returns a line about it.
 
     Raises:
         CalibrationError: the text does not read back, or names a tensor or node that the graph does not have.
@@ -202,6 +205,6 @@ def check_weak(cache: str, half: Collection[str], graph: Graph) -> str:
     found = parse_cache(cache)
     known = graph.names
     nodes = {node.name for node in graph.nodes}
-    for name in (*(set(found.scales) - known), *(set(half) - nodes)):
+    for name in (*(set(found.scales) - known), *(set(fp16) - nodes)):
         raise CalibrationError(f"the calibration cache names {name!r}", why="the model has no such tensor or node")
-    return f"{len(found.scales)} scales for TensorRT {found.version}, {len(half)} nodes in FP16"
+    return f"{len(found.scales)} scales for TensorRT {found.version}, {len(fp16)} nodes in FP16"

@@ -28,11 +28,11 @@ from edgert.quantization.lowering.weights import (
     LIMIT,
     Rounding,
     Weight,
+    along_axis,
     fit_bias,
     quantize_bias,
     quantize_weight,
     scale_axis,
-    spread,
     store_dequantized,
     weight_scales,
 )
@@ -251,5 +251,5 @@ class _Form:
         found = quantize_weight(weight, scales, axis)
         if label not in self._rounded:
             return found
-        same = spread(scales == wanted, axis, weight.ndim)
+        same = along_axis(scales == wanted, axis, weight.ndim)
         return replace(found, values=np.where(same, self._rounded[label], found.values).astype(np.int8))

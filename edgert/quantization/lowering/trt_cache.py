@@ -1,4 +1,4 @@
-"""TensorRT's calibration cache, the text that gives TensorRT up to 10 its INT8 scales; a DLA there takes no Q/DQ.
+"""TensorRT's calibration cache, the text that gives TensorRT <= 10 its INT8 scales; a DLA there takes no Q/DQ.
 
 The first line names the TensorRT and the algorithm, each further line a tensor and its scale, amax / 127, as the eight
 hexadecimal digits of a float32, most significant first. The rules for the number in the first line are those of
@@ -86,7 +86,7 @@ def dla_groups(graph: Graph) -> Mapping[str, tuple[str, ...]]:
 
 
 def hidden(graph: Graph) -> frozenset[str]:
-    """Tensors that only a Relu or Clip reads: their own range says nothing of what is kept of them."""
+    """Tensors that only a Relu or Clip reads: their own range is not that of what is left of them."""
     return frozenset(
         name
         for name, readers in graph.consumers.items()
@@ -105,7 +105,7 @@ _UNWRITABLE = ("\n", "\r", "\0")
 
 @dataclass(frozen=True, slots=True)
 class CalibrationCache:
-    """What a cache says.
+    """The content of a cache.
 
     Attributes:
         version: of the TensorRT it was made for, ``"10.3.0"``.

@@ -140,7 +140,7 @@ class Weight:
     @property
     def restored(self) -> npt.NDArray[np.float32]:
         """What the integers stand for."""
-        return self.values.astype(np.float32) * spread(self.scales, self.axis, self.values.ndim)
+        return self.values.astype(np.float32) * along_axis(self.scales, self.axis, self.values.ndim)
 
 
 def scale_axis(node: Node, weight: Array) -> int | None:
@@ -179,11 +179,11 @@ _TINY = np.float32(LIMIT * 2.0**-100)
 
 def quantize_weight(weight: Array, scales: Scales, axis: int | None) -> Weight:
     """The nearest integers, halves to even, in [-127, 127]. Scales may be finer than the values: those are clipped."""
-    steps = np.rint(weight / spread(scales, axis, weight.ndim))
+    steps = np.rint(weight / along_axis(scales, axis, weight.ndim))
     return Weight(np.clip(steps, -LIMIT, LIMIT).astype(np.int8), scales, axis)
 
 
-def spread(scales: npt.NDArray[T], axis: int | None, rank: int) -> npt.NDArray[T]:
+def along_axis(scales: npt.NDArray[T], axis: int | None, rank: int) -> npt.NDArray[T]:
     """Values per channel shaped so that they meet a weight of that rank channel by channel."""
     if axis is None:
         return scales

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph import Graph, Names, Node
+from edgert.graph import Graph, Node
+from edgert.graph.draft import Builder
 from edgert.graph.fusion import activation
 from edgert.graph.operators import HOMOGENEOUS, POINTWISE, RESHAPES, SUMS, VIEWS, about, of_kind
 from edgert.quantization.lowering.weights import Kernel, kernel_of
@@ -49,18 +50,16 @@ def gates(graph: Graph) -> tuple[Gate, ...]:
 def opened(graph: Graph) -> Graph:
     """The graph with every HardSwish as what it stands for, x·HardSigmoid(x) with slope 1/6 and offset 1/2
     (https://onnx.ai/onnx/operators/onnx__HardSwish.html): a gate."""
-    names, nodes, specs = Names(graph), list[Node](), dict(graph.specs)
+    builder, specs = Builder(graph), dict(graph.specs)
     for node in graph.nodes:
-        if node.op != "HardSwish" or node.domain:
-            nodes.append(node)
-            continue
-        factor = names.new(f"{node.outputs[0]}_gate")
-        if node.outputs[0] in specs:
-            specs[factor] = replace(specs[node.outputs[0]], name=factor)
-        slope = {"alpha": 1 / 6, "beta": 0.5}
-        nodes.append(Node("HardSigmoid", node.inputs, (factor,), slope, f"{node.name}_gate"))
-        nodes.append(replace(node, op="Mul", inputs=(node.inputs[0], factor), attributes={}))
-    return replace(graph, nodes=tuple(nodes), specs=specs)
+        if node.op == "HardSwish" and not node.domain:
+            factor = builder.name(f"{node.outputs[0]}_gate")
+            if node.outputs[0] in specs:
+                specs[factor] = replace(specs[node.outputs[0]], name=factor)
+            builder.add("HardSigmoid", node.inputs, factor, {"alpha": 1 / 6, "beta": 0.5})
+            node = replace(node, op="Mul", inputs=(node.inputs[0], factor), attributes={})
+        builder.nodes.append(node)
+    return replace(builder.finish(), specs=specs)
 
 
 def _gate(graph: Graph, tensor: str) -> Gate | None:

@@ -1,6 +1,6 @@
 """What ONNX Runtime runs on integers: islands as large as can be, from the first convolution worth it to the last.
 
-What comes behind the last weighted node says numbers (scores, boxes), which 8 bits are too few for; what comes before
+What comes behind the last weighted node computes scores and boxes, which 8 bits are too few for; what comes before
 the first integer kernel that pays stays in floating point too.
 """
 

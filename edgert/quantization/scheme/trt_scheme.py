@@ -32,7 +32,7 @@ from edgert.quantization.scheme.units import (
     is_activation,
 )
 
-# The nodes that stay in FP16 where TensorRT up to 10 builds in INT8, and how trtexec is told.
+# The nodes that stay in FP16 where TensorRT <= 10 builds in INT8, and the option of trtexec for them.
 
 _RESERVED = (",", "'", "*")
 """trtexec splits its list at commas, takes quotes for its own, and matches a star with anything."""
@@ -107,7 +107,7 @@ def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = USUAL_DLA) -> Scheme
 
 
 def _verdicts(graph: Graph, dla: Dla) -> Mapping[str, Verdict]:
-    """Node → what the DLA's rules say of it in an INT8 build."""
+    """Node → the verdict of the DLA's rules on it in an INT8 build."""
     nodes = dla_nodes(graph)
     return {node.name: verdict for node, verdict in zip(nodes, int8_verdicts(nodes, dla), strict=True)}
 

@@ -1,4 +1,4 @@
-"""The records of a decision what becomes INT8: points, skipped nodes, and the scheme they make up."""
+"""The records of a scheme: units that run as one kernel, points where tensors are rounded, and what shares a scale."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ Target = Literal["ort", "gpu", "dla"]
 """ONNX Runtime's integer kernels; TensorRT on a GPU, strongly typed; TensorRT on a DLA, strongly typed."""
 
 USUAL_DLA = Dla()
-"""Whose DLA is meant where nobody says: Orin's, with the TensorRT of JetPack 6."""
+"""Whose DLA is meant by default: Orin's, with the TensorRT of JetPack 6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Point:
         tensor: its name.
         readers: names of the nodes that read it rounded; others read it as it was.
         is_output: the graph gives it out rounded.
-        is_hidden: a Relu or Clip of the same scale reads it and nothing else, so its own range says nothing.
+        is_hidden: a Relu or Clip of the same scale reads it and nothing else, so its own range is not used.
         amax: its largest magnitude where that is known without measuring; 0 where it is not.
     """
 

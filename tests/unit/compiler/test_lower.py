@@ -6,7 +6,7 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import read
-from edgert.quantization.lowering.lower import check_weak
+from edgert.quantization.lowering.lower import check_cache
 from edgert.quantization.lowering.trt_cache import write_cache
 from tests.helpers.models import conv
 
@@ -14,10 +14,10 @@ from tests.helpers.models import conv
 def test_a_cache_names_what_the_model_has() -> None:
     graph = read(conv())
     cache = write_cache({"x": 0.5, "y": 0.25}, "10.3.0")
-    assert check_weak(cache, [], graph) == "2 scales for TensorRT 10.3.0, 0 nodes in FP16"
+    assert check_cache(cache, [], graph) == "2 scales for TensorRT 10.3.0, 0 nodes in FP16"
     with pytest.raises(CalibrationError, match="names 'z'"):
-        check_weak(write_cache({"z": 0.5}, "10.3.0"), [], graph)
+        check_cache(write_cache({"z": 0.5}, "10.3.0"), [], graph)
     with pytest.raises(CalibrationError, match="names 'Conv_9'"):
-        check_weak(cache, ["Conv_9"], graph)
+        check_cache(cache, ["Conv_9"], graph)
     with pytest.raises(CalibrationError, match="no TensorRT calibration cache"):
-        check_weak("nonsense", [], graph)
+        check_cache("nonsense", [], graph)

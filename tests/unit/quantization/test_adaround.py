@@ -128,11 +128,11 @@ def test_layers_come_closer_to_their_float_outputs() -> None:
     nearest = with_constants(graph, {"w": np.rint(graph.constants["w"] / scales["w"]) * scales["w"]})
     wanted, plain, better = (next(walk(one, ["a"], feeds, model)) for one in (graph, nearest, rounded))
 
-    def spread(values: Any) -> float:
+    def along_axis(values: Any) -> float:
         off = np.array(values) - np.array(wanted)
         return float(np.square(off - off.mean(axis=(0, 1, 3, 4), keepdims=True)).mean())
 
-    assert spread(better) < 0.7 * spread(plain)
+    assert along_axis(better) < 0.7 * along_axis(plain)
 
 
 def test_the_same_arguments_give_the_same_values() -> None:

@@ -20,6 +20,7 @@ from edgert.quantization import quantizer as recipe
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.calibration.ranges import save_table
 from edgert.quantization.evaluate import evaluation_report
+from edgert.quantization.run import Run
 from edgert.quantization.variants import Wanted, versions
 from tests.helpers.models import with_constants
 from tests.unit.quantization.network import IMAGES, SIZE, random_images
@@ -45,11 +46,11 @@ def photos(tmp_path: Path) -> Path:
 def test_a_range_file_is_enough(config: ModelConfig, ranges: Path) -> None:
     exam_images = random_images(6, 9)
     made = versions(config, Wanted(("int8", "fp16"), ("dla", "gpu"), ranges=ranges), exam_images)
-    assert list(made) == ["int8", "int8 dla (simulated)", "int8 gpu (simulated)", "fp16"]
-    assert [one.simulated for one in made.values()] == [False, True, True, False]
+    assert list(made) == ["int8", "int8 dla (emulated)", "int8 gpu (emulated)", "fp16"]
+    assert [one.emulated for one in made.values()] == [False, True, True, False]
     assert isinstance(made["int8"].run, Model) and isinstance(made["fp16"].run, Model)
     int8 = made["int8"].quantized
-    assert int8 is not None and not int8.quantizer.recipe.correct_bias and int8.source == str(ranges)
+    assert int8 is not None and not int8.made.quantizer.recipe.correct_bias and int8.source == str(ranges)
     feeds = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)}
     exact = Function(load(config.onnx))(feeds)["y"]
     for one in made.values():
@@ -61,7 +62,7 @@ def test_a_range_file_is_enough(config: ModelConfig, ranges: Path) -> None:
 def test_ranges_of_another_model_are_refused(config: ModelConfig, ranges: Path) -> None:
     equalized = config.model_copy(update={"quantize": config.quantize.model_copy(update={"equalize": True})})
     with pytest.raises(CalibrationError, match="another model") as caught:
-        versions(equalized, Wanted(("int8",), ranges=ranges), random_images(4, 1), where="p.yaml:2")
+        versions(equalized, Wanted(("int8",), ranges=ranges), random_images(4, 1), Run("p.yaml:2"))
     assert caught.value.where
 
 
@@ -80,7 +81,7 @@ def test_a_bias_correction_that_does_harm_is_seen_on_the_models_own_images(
     monkeypatch.setattr(recipe, "correct_biases", ruin)
     wanted = Wanted(("int8",), images=str(photos) if named else "", ranges=ranges)
     made = versions(config, wanted, random_images(6, 9))["int8"].quantized
-    assert made is not None and made.result.notes == ()
+    assert made is not None and made.made.quantized.notes == ()
 
 
 @pytest.mark.parametrize("emulated", ["dla", "gpu"])
@@ -95,7 +96,7 @@ def test_what_is_made_can_be_stopped(config: ModelConfig, ranges: Path, emulated
 
     wanted = Wanted(emulated=(emulated,), images=str(photos), ranges=ranges)
     with pytest.raises(CalibrationError, match="stopped while"):
-        versions(config, wanted, random_images(6, 9), tell=heard, bar=heard, stop=stop)
+        versions(config, wanted, random_images(6, 9), Run(log=heard, bar=heard, stop=stop))
     assert said[-1].endswith(at)
 
 
@@ -112,15 +113,15 @@ def test_the_report_of_an_evaluation(config: ModelConfig, ranges: Path, tmp_path
     evaluation = evaluate_versions({"net": model, **others, **runs}, setup)
     assert evaluation is not None
     report = evaluation_report(evaluation, made, others, config, labeled=False, command="edgert eval")
-    assert [row.precision for row in report.accuracy] == ["other.onnx", "INT8", "INT8, DLA simulated"]
+    assert [row.precision for row in report.accuracy] == ["other.onnx", "INT8", "INT8, DLA emulated"]
     assert [row.precision for row in report.speed] == ["FP32", "other.onnx", "INT8"]
     assert list(report.sizes_bytes) == ["FP32", "INT8", "other.onnx"]
     assert report.target == "ONNX Runtime" and len(report.layers) == 4 and report.tensors
-    alone = {"int8 dla (simulated)": made["int8 dla (simulated)"]}
+    alone = {"int8 dla (emulated)": made["int8 dla (emulated)"]}
     evaluation = evaluate_versions({"net": model, **{name: one.run for name, one in alone.items()}}, setup)
     assert evaluation is not None
     report = evaluation_report(evaluation, alone, {}, config, labeled=False)
-    assert report.target == "TensorRT on a DLA, simulated" and report.notes[0].level == "warning"
+    assert report.target == "TensorRT on a DLA, emulated" and report.notes[0].level == "warning"
     assert report.speed == () and not report.sizes_bytes and [row.precision for row in report.accuracy] == ["INT8"]
     assert all(row.sqnr_db is not None and row.sqnr_db > 5 for row in report.layers)
     evaluation = evaluate_versions({"net": model, **others}, setup)

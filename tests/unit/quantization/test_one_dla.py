@@ -15,7 +15,7 @@ from edgert.graph import Model
 from edgert.graph.dla_node import dla_nodes
 from edgert.placement.dla_share import survey
 from edgert.quantization.lowering.emulate import emulate_dla
-from edgert.quantization.lowering.emulated_forms import ways
+from edgert.quantization.lowering.emulated_forms import modes
 from edgert.quantization.scheme.scheme import scheme
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, run, stored
@@ -39,7 +39,7 @@ def told(model: Model, name: str) -> tuple[str, bool, bool, str]:
     found, plan = survey(graph, TARGET), scheme(graph, "dla", dla=TARGET)
     place = next(place for place, one in enumerate(found.nodes) if one.name == name)
     rounded = any(name in point.readers for point in plan.points.values())
-    return found.verdicts[place].answer, found.segment_of(place) is not None, rounded, ways(graph, plan)[name]
+    return found.verdicts[place].answer, found.segment_of(place) is not None, rounded, modes(graph, plan)[name]
 
 
 @pytest.fixture

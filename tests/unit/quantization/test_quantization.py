@@ -11,9 +11,10 @@ from edgert.graph import read
 from edgert.quantization import evaluator
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.describe import summary
-from edgert.quantization.evaluator import Judge, NoiseJudge, examiner
+from edgert.quantization.evaluator import NoiseEvaluator, TaskEvaluator, evaluator_of
 from edgert.quantization.int8_model import Outcome, quantize_section, rounded
 from edgert.quantization.quantizer import Recipe
+from edgert.quantization.run import Run
 from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 
@@ -38,10 +39,10 @@ def test_a_spoilt_model_keeps_layers_and_says_so(
 ) -> None:
     demand(monkeypatch, 1.01, 0.0)
     told: list[str] = []
-    made = quantize_section(config, calibrated, tell=told.append)
+    made = quantize_section(config, calibrated, run=Run(log=told.append))
     assert made.search is None  # nothing had to be kept to get where it was to get
     demand(monkeypatch, 1.01, 1.01)
-    made = quantize_section(config, calibrated, tell=told.append)
+    made = quantize_section(config, calibrated, run=Run(log=told.append))
     assert made.search is not None and made.scan is not None and not made.search.met and not made.is_sound
     assert any("layers that cost" in line for line in told)
     (*_, last) = made.warnings
@@ -69,17 +70,17 @@ def test_ranges_for_one_engine_are_completed_when_units_are_kept(config: ModelCo
 
 def test_outputs_nobody_explains_are_judged_by_their_noise(config: ModelConfig, calibrated: Calibrated) -> None:
     vectors = config.model_copy(update={"task": EmbedTask(embed="none")})
-    assert isinstance(examiner(vectors, calibrated, judged=False), NoiseJudge)
-    assert isinstance(examiner(config, calibrated), Judge)
+    assert isinstance(evaluator_of(vectors, calibrated, judged=False), NoiseEvaluator)
+    assert isinstance(evaluator_of(config, calibrated), TaskEvaluator)
     made = quantize_section(vectors, calibrated, judged=False)
     assert made.evaluation is None and made.is_sound
-    by_vectors = examiner(vectors, calibrated)
+    by_vectors = evaluator_of(vectors, calibrated)
     assert by_vectors is not None and by_vectors.metric == "cosine" and by_vectors.floor == evaluator.SOUND["cosine"]
 
 
 def test_without_images_nobody_judges(config: ModelConfig, calibrated: Calibrated) -> None:
     blind = Calibrated(calibrated.model, calibrated.table, None)
-    assert examiner(config, blind) is None
+    assert evaluator_of(config, blind) is None
     made = quantize_section(config, blind)
     assert made.is_sound and made.evaluation is None and made.sqnr_db == {}
 
@@ -88,13 +89,13 @@ def test_the_exam_takes_images_that_nothing_was_corrected_over(config: ModelConf
     many = calibrate_section(
         config, images=random_images(evaluator.CORRECTION_IMAGES + evaluator.AGREEMENT_IMAGES + 5, 5)
     )
-    found = examiner(config, many)
-    assert isinstance(found, Judge) and many.feed is not None
+    found = evaluator_of(config, many)
+    assert isinstance(found, TaskEvaluator) and many.feed is not None
     assert len(found.setup) == evaluator.AGREEMENT_IMAGES
     assert found.setup.feed.name(0) == many.feed.name(evaluator.CORRECTION_IMAGES)
     few = calibrate_section(config, images=random_images(40, 5))
-    found = examiner(config, few)
-    assert isinstance(found, Judge) and len(found.setup) == 40
+    found = evaluator_of(config, few)
+    assert isinstance(found, TaskEvaluator) and len(found.setup) == 40
 
 
 def test_plain_rounding_is_all_integers(config: ModelConfig, calibrated: Calibrated) -> None:
@@ -104,13 +105,13 @@ def test_plain_rounding_is_all_integers(config: ModelConfig, calibrated: Calibra
 
 
 def test_evened_out_is_the_same_function_with_ranges_of_its_own(config: ModelConfig, calibrated: Calibrated) -> None:
-    even = calibrated.evened(Recipe("gpu"))
+    even = calibrated.smoothed(Recipe("gpu"))
     assert even is not None and even.model.digest != calibrated.model.digest
     assert even.table.model == even.model.digest
     feeds = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)}
     first, second = (Function(one.model, fused=False)(feeds)["y"] for one in (calibrated, even))
     np.testing.assert_array_equal(first, second)
-    assert Calibrated(calibrated.model, calibrated.table, None).evened(Recipe("gpu")) is None
+    assert Calibrated(calibrated.model, calibrated.table, None).smoothed(Recipe("gpu")) is None
 
 
 def test_evening_out_is_only_for_who_allows_it(
@@ -124,8 +125,8 @@ def test_evening_out_is_only_for_who_allows_it(
 
     assert made().prepared.digest == whole.model.digest
     told: list[str] = []
-    quantize_section(config, whole, target="gpu", even=True, budget_s=0, tell=told.append)
-    assert "evening out channels" in told
+    quantize_section(config, whole, target="gpu", smooth=True, budget_s=0, run=Run(log=told.append))
+    assert "smoothing activations" in told
     told.clear()
-    quantize_section(config, calibrated, even=True, budget_s=0, tell=told.append)
-    assert "evening out channels" not in told  # ONNX Runtime would pay for it
+    quantize_section(config, calibrated, smooth=True, budget_s=0, run=Run(log=told.append))
+    assert "smoothing activations" not in told  # ONNX Runtime would pay for it

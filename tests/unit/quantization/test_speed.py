@@ -64,4 +64,4 @@ def test_models_are_run_on_their_engine(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(throughput, "winner", lambda taken: 1)
     choice = fastest(versions, config, 1)
     assert (choice.name, choice.model) == ("again", versions["again"])
-    assert choice.told.startswith("fp32 ") and choice.told.endswith(" ms a run")
+    assert choice.times.startswith("fp32 ") and choice.times.endswith(" ms a run")

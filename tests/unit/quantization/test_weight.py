@@ -5,11 +5,11 @@ import pytest
 
 from edgert.graph import Node
 from edgert.quantization.lowering.weights import (
+    along_axis,
     fit_bias,
     quantize_bias,
     quantize_weight,
     scale_axis,
-    spread,
     weight_scales,
 )
 
@@ -63,7 +63,7 @@ def test_a_channel_of_zeros_has_a_scale() -> None:
 
 def test_spread() -> None:
     scales = np.array([1.0, 2.0], np.float32)
-    assert spread(scales, 1, 4).shape == (1, 2, 1, 1)
+    assert along_axis(scales, 1, 4).shape == (1, 2, 1, 1)
 
 
 def test_a_bias_in_steps_of_both_scales() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, load, read, to_bytes, write
-from edgert.quantization.fp16.to_fp16 import HalfGraph, rounded, to_half
+from edgert.quantization.fp16.to_fp16 import Fp16Graph, rounded, to_fp16
 from edgert.quantization.prepare import prepare
 from tests.helpers.evaluation_data import data
 from tests.helpers.evaluation_data import read as read_image
@@ -108,7 +108,7 @@ def distance(before: Array, after: Array) -> tuple[float, float]:
     return float(1 - cosine), float(np.abs(first - second).max() / np.abs(first).max())
 
 
-def operators(graph: Graph, result: HalfGraph) -> frozenset[str]:
+def operators(graph: Graph, result: Fp16Graph) -> frozenset[str]:
     names = {node.name: node.op for node in graph.nodes}
     return frozenset(names[item.node] for item in result.kept)
 
@@ -125,7 +125,7 @@ def test_a_model_in_float16_says_the_same(case: Case) -> None:
     exact = Function(model)
     ranges: list[Mapping[str, float] | None] = [None, measured(graph, model, feeds)]
     for amax in ranges:
-        result = to_half(graph, amax=amax)
+        result = to_fp16(graph, amax=amax)
         converted = write(result.graph, model)
         onnx.checker.check_model(infer(converted).proto, full_check=True)
         assert all(item.reason for item in result.kept)

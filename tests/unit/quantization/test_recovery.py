@@ -11,7 +11,7 @@ import pytest
 from edgert.quantization import recovery as module
 from edgert.quantization.evaluator import Result
 from edgert.quantization.quantizer import Quantized, Quantizer
-from edgert.quantization.recovery import Means, Mended, mend
+from edgert.quantization.recovery import Recovered, RecoveryOptions, recover
 
 COSTS = {"stem": 0.3, "body": 0.02, "head": 0.2}
 
@@ -34,20 +34,20 @@ class Maker:
 
 
 @dataclass
-class Judge:
-    """Takes off what each unit in INT8 costs; corrected biases and evened channels change that."""
+class Scores:
+    """Takes off what each unit in INT8 costs; corrected biases and smoothed activations change that."""
 
     correction: float = 0.01
-    evening: float = 0.25
+    smoothing: float = 0.25
     floor: float = 0.8
     goal: float = 0.9
     is_strict: bool = False
     metric: str = "agreement"
 
-    def examine(self, quantized: Quantized) -> Result:
+    def evaluate(self, quantized: Quantized) -> Result:
         name, kept, corrected = cast(tuple[str, frozenset[str], bool], quantized)
         value = 1 - sum(cost for unit, cost in COSTS.items() if unit not in kept)
-        return Result(value + self.correction * corrected + self.evening * (name == "even"))
+        return Result(value + self.correction * corrected + self.smoothing * (name == "smooth"))
 
 
 @pytest.fixture(autouse=True)
@@ -58,84 +58,86 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "rounding_noise", noise)
 
 
-def mended(maker: Maker, judge: Judge | None, means: Means | None = None, told: list[str] | None = None) -> Mended:
-    return mend(cast(Quantizer, maker), judge, means or Means(), (told if told is not None else []).append)
+def recovered(
+    maker: Maker, judge: Scores | None, means: RecoveryOptions | None = None, told: list[str] | None = None
+) -> Recovered:
+    return recover(cast(Quantizer, maker), judge, means or RecoveryOptions(), (told if told is not None else []).append)
 
 
-def even() -> Quantizer:
-    return cast(Quantizer, Maker("even"))
+def smoothed() -> Quantizer:
+    return cast(Quantizer, Maker("smooth"))
 
 
 def test_without_an_examiner_it_is_made_as_asked() -> None:
     maker = Maker()
-    made = mended(maker, None, Means(even, 60))
+    made = recovered(maker, None, RecoveryOptions(smoothed, 60))
     assert maker.made == [(frozenset(), True)]
     assert made.result is None and made.search is None
 
 
 @pytest.mark.parametrize(("correction", "wanted"), [(0.01, True), (-0.2, False)])
 def test_biases_are_corrected_where_that_is_better(correction: float, wanted: bool) -> None:
-    made = mended(Maker(), Judge(correction, floor=0.0))
+    made = recovered(Maker(), Scores(correction, floor=0.0))
     assert made.corrected is wanted
     assert cast(Any, made.quantized) == ("plain", frozenset(), wanted)
 
 
 def test_without_images_to_correct_over_there_is_one_version() -> None:
     maker = Maker(corrects=False)
-    assert not mended(maker, Judge(floor=0.0)).corrected
+    assert not recovered(maker, Scores(floor=0.0)).corrected
     assert maker.made == [(frozenset(), False)]
 
 
 def test_a_good_model_is_let_alone() -> None:
     told: list[str] = []
-    made = mended(Maker(), Judge(floor=0.4), Means(even, 60), told)
+    made = recovered(Maker(), Scores(floor=0.4), RecoveryOptions(smoothed, 60), told)
     assert made.search is None and made.quantizer.model.digest == "0" and told == []
 
 
 def test_channels_are_evened_out_first_and_units_kept_after_that() -> None:
-    made = mended(Maker(), Judge(), Means(even, 60))
-    assert cast(Any, made.quantized) == ("even", frozenset({"stem"}), True)
+    made = recovered(Maker(), Scores(), RecoveryOptions(smoothed, 60))
+    assert cast(Any, made.quantized) == ("smooth", frozenset({"stem"}), True)
     assert made.search is not None and made.search.kept == ("stem",) and made.search.met
     assert made.scan is not None and made.scan.names == ("stem", "head", "body")
-    enough = mended(Maker(), Judge(evening=0.6), Means(even, 60))
-    assert enough.search is None and cast(Any, enough.quantized)[0] == "even"
+    enough = recovered(Maker(), Scores(smoothing=0.6), RecoveryOptions(smoothed, 60))
+    assert enough.search is None and cast(Any, enough.quantized)[0] == "smooth"
 
 
-def test_evening_out_that_does_harm_or_nothing_is_not_used() -> None:
-    worse = mended(Maker(), Judge(evening=-0.1), Means(even, 60))
+def test_smoothing_out_that_does_harm_or_nothing_is_not_used() -> None:
+    worse = recovered(Maker(), Scores(smoothing=-0.1), RecoveryOptions(smoothed, 60))
     assert cast(Any, worse.quantized) == ("plain", frozenset({"stem", "head"}), True)
-    nothing = mended(Maker(), Judge(), Means(lambda: None, 60))
+    nothing = recovered(Maker(), Scores(), RecoveryOptions(lambda: None, 60))
     assert cast(Any, nothing.quantized) == ("plain", frozenset({"stem", "head"}), True)
 
 
 def test_without_time_nothing_is_kept() -> None:
-    made = mended(Maker(), Judge(), Means())
+    made = recovered(Maker(), Scores(), RecoveryOptions())
     assert made.search is None and made.result is not None and made.result.value < 0.8
 
 
 def test_biases_are_tried_again_once_less_is_lost() -> None:
-    class Late(Judge):
+    class Late(Scores):
         """Correction helps only a model that keeps something."""
 
-        def examine(self, quantized: Quantized) -> Result:
+        def evaluate(self, quantized: Quantized) -> Result:
             _, kept, corrected = cast(tuple[str, frozenset[str], bool], quantized)
-            return Result(super().examine(quantized).value + (0.02 if kept else -0.1) * corrected)
+            return Result(super().evaluate(quantized).value + (0.02 if kept else -0.1) * corrected)
 
-    made = mended(Maker(), Late(0.0), Means(None, 60))
+    made = recovered(Maker(), Late(0.0), RecoveryOptions(None, 60))
     assert made.corrected and cast(Any, made.quantized) == ("plain", frozenset({"stem", "head"}), True)
 
 
 def test_what_cannot_be_mended_comes_back_as_the_best_there_was() -> None:
-    made = mended(Maker(), Judge(0.0, goal=1.5), Means(None, 60))
+    made = recovered(Maker(), Scores(0.0, goal=1.5), RecoveryOptions(None, 60))
     assert made.search is not None and not made.search.met
     assert set(made.search.kept) == set(COSTS)
 
 
 def test_an_interrupted_search_goes_on(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
-    mended(Maker(), Judge(), Means(None, 60, state))
+    recovered(Maker(), Scores(), RecoveryOptions(None, 60, state))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state.json", "state.json.scan"]
     maker = Maker()
-    again = mended(maker, Judge(), Means(None, 60, state))
+    again = recovered(maker, Scores(), RecoveryOptions(None, 60, state))
     assert cast(Any, again.quantized) == ("plain", frozenset({"stem", "head"}), True)
     assert [kept for kept, _ in maker.made] == [frozenset(), frozenset(), frozenset({"stem", "head"})]

@@ -14,9 +14,9 @@ from edgert.backend.ort import Function
 from edgert.errors import ModelError
 from edgert.graph import Model, infer, read, write
 from edgert.graph.operator_types import dtypes
-from edgert.quantization.fp16.to_fp16 import rounded, to_half
+from edgert.quantization.fp16.to_fp16 import rounded, to_fp16
 from tests.unit.graph.graphs import make, node, weights
-from tests.unit.quantization.halves import WEIGHTS, X, assert_near, chain, conv, feeds, half, kept, ops
+from tests.unit.quantization.fp16_nets import WEIGHTS, X, assert_near, chain, conv, feeds, half, kept, ops
 
 
 def test_everything_between_the_ends_is_float16() -> None:
@@ -43,11 +43,11 @@ def test_ends_of_float16_need_no_casts() -> None:
 
 def test_the_graph_given_stays_as_it_was() -> None:
     graph = read(infer(chain()))
-    first = to_half(graph)
+    first = to_fp16(graph)
     assert all(array.dtype == np.float32 for array in graph.constants.values())
     assert [item.dtype for item in graph.specs.values()].count("float16") == 0
-    assert to_half(graph).graph.nodes is not first.graph.nodes
-    assert [(a.op, a.inputs, a.outputs, a.name) for a in to_half(graph).graph.nodes] == [
+    assert to_fp16(graph).graph.nodes is not first.graph.nodes
+    assert [(a.op, a.inputs, a.outputs, a.name) for a in to_fp16(graph).graph.nodes] == [
         (b.op, b.inputs, b.outputs, b.name) for b in first.graph.nodes
     ]
 

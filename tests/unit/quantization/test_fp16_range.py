@@ -9,11 +9,11 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, read, write
-from edgert.quantization.fp16.to_fp16 import rounded, to_half
+from edgert.quantization.fp16.to_fp16 import rounded, to_fp16
 from edgert.quantization.fp16.weights import balanced
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
-from tests.unit.quantization.halves import WEIGHTS, X, assert_near, chain, conv, feeds, half, kept, run
+from tests.unit.quantization.fp16_nets import WEIGHTS, X, assert_near, chain, conv, feeds, half, kept, run
 
 
 def loud() -> Model:
@@ -237,4 +237,4 @@ def test_a_layer_normalization_that_counts_in_float32_may_be_float16(stash: int,
     stored = {"g": np.ones(256, np.float32)}
     nodes = [node("LayerNormalization", ["x", "g"], ["y"], "n", stash_type=stash)]
     graph = read(make(nodes, {"x": [1, 8, 256]}, {"y": [1, 8, 256]}, stored))
-    assert bool(to_half(graph).kept) == stays
+    assert bool(to_fp16(graph).kept) == stays

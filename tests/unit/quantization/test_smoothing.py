@@ -8,7 +8,7 @@ import pytest
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, infer, read, write
-from edgert.quantization.equalization import channel_peaks, spread
+from edgert.quantization.equalization import channel_peaks, smooth_activations
 from edgert.quantization.scheme.channels import gates, opened
 from tests.unit.graph.graphs import make, node, weights
 
@@ -61,8 +61,8 @@ def feeds(count: int = 3) -> list[dict[str, Any]]:
     return [{"x": weights(1, 2, 6, 6, seed=seed)} for seed in range(20, 20 + count)]
 
 
-def evened(model: Model) -> Graph:
-    return spread(read(model), feeds(), model)
+def smoothed(model: Model) -> Graph:
+    return smooth_activations(read(model), feeds(), model)
 
 
 def reach(graph: Graph, model: Model, tensor: str) -> Any:
@@ -83,7 +83,7 @@ def test_channels_pass_a_gate_and_nothing_changes(name: str) -> None:
     model = chain(*GATES[name])
     (gate,) = gates(read(model))
     assert gate.tensor == "a"
-    graph = evened(model)
+    graph = smoothed(model)
     assert_bit_for_bit(model, graph)
     assert reach(graph, model, "m") < reach(read(model), model, "m") / 3
     restored = [one for one in graph.nodes if one.outputs[0].endswith("_restored")]
@@ -95,7 +95,7 @@ def test_channels_pass_a_gate_and_nothing_changes(name: str) -> None:
 @pytest.mark.parametrize("name", NONE)
 def test_what_no_channel_can_pass_is_left_alone(name: str) -> None:
     model = chain(*NONE[name])
-    graph = evened(model)
+    graph = smoothed(model)
     assert_bit_for_bit(model, graph)
     assert not [one for one in graph.nodes if one.outputs[0].endswith("_restored")]
     (first,) = (one for one in graph.nodes if one.name == "first")
@@ -108,7 +108,7 @@ def test_attention_is_no_gate_and_lets_channels_pass_as_it_is() -> None:
     ]  # fmt: skip
     model = chain(*weighing)
     assert gates(read(model)) == ()
-    graph = evened(model)
+    graph = smoothed(model)
     assert_bit_for_bit(model, graph)
     assert len(graph.nodes) == len(read(model).nodes)
     assert reach(graph, model, "m") < reach(read(model), model, "m")
@@ -117,7 +117,7 @@ def test_attention_is_no_gate_and_lets_channels_pass_as_it_is() -> None:
 def test_a_hard_swish_of_one_node_is_opened() -> None:
     model = chain(node("HardSwish", ["a"], ["m"], "swish"))
     assert len(gates(opened(read(model)))) == 1
-    graph = evened(model)
+    graph = smoothed(model)
     assert_bit_for_bit(model, graph)
     assert {"HardSigmoid", "Mul"} <= {one.op for one in graph.nodes}
 
@@ -129,7 +129,7 @@ def test_other_domains_and_graphs_without_hard_swish_stay() -> None:
 
 def test_a_homogeneous_activation_needs_no_node() -> None:
     model = chain(*RELU)
-    graph = evened(model)
+    graph = smoothed(model)
     assert_bit_for_bit(model, graph)
     assert len(graph.nodes) == len(read(model).nodes)
     assert reach(graph, model, "m") < reach(read(model), model, "m")
@@ -137,7 +137,7 @@ def test_a_homogeneous_activation_needs_no_node() -> None:
 
 def test_a_depthwise_reader_gets_channels_of_one_size() -> None:
     model = chain(*GATES["silu"], last=node("Conv", ["m", "d"], ["y"], "last", group=4))
-    graph = evened(model)
+    graph = smoothed(model)
     assert_bit_for_bit(model, graph)
     assert reach(graph, model, "m") <= 2  # as near as powers of two come
 
@@ -148,7 +148,7 @@ def test_a_residual_ties_channels_and_a_concatenation_does_not() -> None:
         node("Mul", ["o", "h"], ["p"]),
     ]  # fmt: skip
     tied = chain(*both, node("Add", ["m", "p"], ["q"]), last=node("Conv", ["q", "v"], ["y"], "last"))
-    graph = evened(tied)
+    graph = smoothed(tied)
     assert_bit_for_bit(tied, graph)
     scales = {one.inputs[0]: graph.constants[one.inputs[1]] for one in graph.nodes if "_restored" in one.outputs[0]}
     np.testing.assert_array_equal(scales["a"], scales["o"])
@@ -158,7 +158,7 @@ def test_an_output_keeps_its_channels() -> None:
     nodes = [node("Conv", ["x", "w", "b"], ["a"], "first"), *GATES["silu"][:1], node("Mul", ["a", "g"], ["y"])]
     model = infer(make(nodes, {"x": [1, 2, 6, 6]}, {"y": None}, STORED))
     graph = read(model)
-    assert spread(graph, feeds(), model) is graph
+    assert smooth_activations(graph, feeds(), model) is graph
 
 
 def test_a_dead_channel_does_no_harm() -> None:
@@ -166,7 +166,7 @@ def test_a_dead_channel_does_no_harm() -> None:
     dead["b"] = dead["b"].astype(np.float32)
     nodes = [node("Conv", ["x", "w", "b"], ["a"], "first"), *GATES["silu"], node("Conv", ["m", "v"], ["y"], "last")]
     model = infer(make(nodes, {"x": [1, 2, 6, 6]}, {"y": None}, dead))
-    graph = evened(model)
+    graph = smoothed(model)
     assert_bit_for_bit(model, graph)
     assert all(np.isfinite(array).all() for array in graph.constants.values())
 
@@ -182,4 +182,4 @@ def test_peaks_are_the_largest_magnitudes_of_each_channel() -> None:
 def test_without_images_there_is_nothing_to_see() -> None:
     model = chain(*GATES["silu"])
     with pytest.raises(CalibrationError, match="without images"):
-        spread(read(model), [], model)
+        smooth_activations(read(model), [], model)

@@ -6,7 +6,7 @@ import numpy as np
 
 from edgert.graph import Model
 from tests.unit.graph.graphs import make, node, value, weights
-from tests.unit.quantization.halves import X, half, kept, run
+from tests.unit.quantization.fp16_nets import X, half, kept, run
 
 
 def detector(boxes: int = 900, stride: int = 8) -> Model:

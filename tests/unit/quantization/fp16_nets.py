@@ -9,7 +9,7 @@ import onnx
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, read, write
-from edgert.quantization.fp16.to_fp16 import HalfGraph, rounded, to_half
+from edgert.quantization.fp16.to_fp16 import Fp16Graph, rounded, to_fp16
 from tests.unit.graph.graphs import make, node, weights
 
 X = {"x": [1, 4, 6, 6]}
@@ -34,10 +34,10 @@ def feeds(model: Model, scale: float = 1.0) -> dict[str, Any]:
     }
 
 
-def half(model: Model, **options: Any) -> tuple[HalfGraph, Model]:
+def half(model: Model, **options: Any) -> tuple[Fp16Graph, Model]:
     """The conversion, after the result was found to be valid in every type, loaded, and free of needless Casts."""
     graph = read(infer(model))
-    result = to_half(graph, **options)
+    result = to_fp16(graph, **options)
     converted = write(result.graph, model)
     onnx.checker.check_model(infer(converted).proto, full_check=True)
     Function(converted)
@@ -58,7 +58,7 @@ def ops(graph: Graph) -> list[str]:
     return [item.op for item in graph.nodes]
 
 
-def kept(result: HalfGraph) -> dict[str, str]:
+def kept(result: Fp16Graph) -> dict[str, str]:
     return {item.node: item.reason for item in result.kept}
 
 

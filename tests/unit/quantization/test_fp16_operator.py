@@ -11,9 +11,9 @@ from onnx import helper
 from edgert.errors import ModelError
 from edgert.graph import Model, read
 from edgert.graph.operator_types import dtypes
-from edgert.quantization.fp16.to_fp16 import to_half
+from edgert.quantization.fp16.to_fp16 import to_fp16
 from tests.unit.graph.graphs import make, node, value, weights
-from tests.unit.quantization.halves import X, assert_near, half, kept, ops, stored_types
+from tests.unit.quantization.fp16_nets import X, assert_near, half, kept, ops, stored_types
 
 
 def test_scales_of_a_resize_stay_float32() -> None:
@@ -30,7 +30,7 @@ def test_operators_without_a_float16_form_stay() -> None:
     nodes = [node("Range", ["zero", "n", "one"], ["r"], "range"), node("Add", ["x", "r"], ["y"], "add")]
     model = make(nodes, {"x": [4], "n": []}, {"y": [4]}, {"zero": np.float32(0), "one": np.float32(1)})
     graph = read(model)  # type inference cannot tell how long it is
-    result = to_half(graph)
+    result = to_fp16(graph)
     assert kept(result) == {"range": "Range has no float16 form in opset 17"}
     assert ops(result.graph) == ["Cast", "Range", "Cast", "Add", "Cast"]
 
@@ -41,7 +41,7 @@ def test_operators_that_onnx_does_not_know_stay_with_what_they_touch() -> None:
         node("Own", ["a"], ["b"], "own", domain="acme"),
         node("Relu", ["b"], ["y"], "y"),
     ]
-    result = to_half(read(make(nodes, X, {"y": [1, 4, 6, 6]})))
+    result = to_fp16(read(make(nodes, X, {"y": [1, 4, 6, 6]})))
     assert kept(result) == {"own": "ONNX has no schema of acme Own in opset 17", "y": "the type of 'b' is not known"}
     assert ops(result.graph) == ["Cast", "Relu", "Cast", "Own", "Relu"]
 
@@ -123,7 +123,7 @@ def test_an_input_that_a_body_reads_cannot_become_float16() -> None:
     nodes = [node("If", ["c"], ["y"], "if", then_branch=body, else_branch=body)]
     graph = read(make(nodes, {**X, "c": value("c", [], "bool")}, {"y": [1, 4, 6, 6]}))
     with pytest.raises(ModelError, match="'x' cannot become float16"):
-        to_half(graph, io="float16")
+        to_fp16(graph, io="float16")
 
 
 def test_values_on_their_way_between_float32_nodes_are_not_rounded() -> None:
