@@ -41,6 +41,11 @@ def shipped(path: str) -> Path:
     return file
 
 
+def demo_images() -> str:
+    """The source of the demo's images, where nothing better is at hand: parts on a conveyor belt."""
+    return f"python:{data_folder('pipelines')}/conveyor:Conveyor"
+
+
 def pipeline_named(name: str) -> Path | None:
     """The pipeline that is shipped under ``name``, such as ``hello``; None when there is none."""
     file = data_folder("pipelines") / f"{name.removesuffix('.yaml')}.yaml"

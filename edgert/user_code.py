@@ -1,8 +1,9 @@
-"""The user's own code as text: what a module defines, found without running any of it."""
+"""The user's own code: ``module:name`` of a pipeline file, imported, or read as text without running any of it."""
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -10,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -17,40 +19,88 @@ from typing import Any
 
 from edgert.errors import ConfigError, nearest
 
-# The user's own code: ``module:function``, or a file of operators, named in the pipeline file.
+
+@dataclass(frozen=True, slots=True)
+class CodeName:
+    """Where user code is.
+
+    Attributes:
+        module: dotted name.
+        member: name in it; dotted for a member of a class.
+        folder: looked into before the installed packages; None looks into these alone.
+    """
+
+    module: str
+    member: str
+    folder: Path | None
+
+    @property
+    def top(self) -> str:
+        """The package, or the module that is in none."""
+        return self.module.partition(".")[0]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The texts of the module or its whole package, where its folder has them; none of an installed one."""
+        if self.folder is None:
+            return ()
+        package = self.folder / self.top
+        found = sorted(package.rglob("*.py")) if package.is_dir() else [self.folder / f"{self.top}.py"]
+        return tuple(path for path in found if path.is_file())
+
+    def digest(self) -> str:
+        """SHA-256 of the names and contents of its files, wherever they are."""
+        found = hashlib.sha256(f"{self.module}:{self.member}\0".encode())
+        for path in self.files:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            found.update(f"{path.relative_to(self.folder or path)}\0{content}\n".encode())
+        return found.hexdigest()
+
+    def __str__(self) -> str:
+        return f"{f'{self.folder}/' if self.folder else ''}{self.module}:{self.member}"
 
 
-def load_object(spec: str, where: str, search: Path | None = None) -> object:
-    """The callable that ``module:name`` names; ``name`` may be dotted, for a member of a class.
+def code_name(spec: str, where: str, search: Path | None = None) -> CodeName:
+    """``[FOLDER/]module:name`` in its parts.
 
     Args:
-        spec: ``package.module:function``.
         where: what asked for it, for the error.
-        search: folder looked into first, normally that of the pipeline file. ``sys.path`` is the same afterwards, so
-            the module must import its neighbors when it is itself imported, not later.
+        search: folder of the pipeline file; a relative FOLDER starts there, or else at the current one.
+
+    Raises:
+        ConfigError: it is not of that form, or names a file.
+    """
+    module, _, member = spec.partition(":")
+    if not module or not member:
+        raise ConfigError(f"{spec!r} names no function", where=where, fix="write module:function")
+    if module.endswith(".py"):
+        written = module.removesuffix(".py")
+        raise ConfigError(f"{module!r} is a file, not a module", where=where, fix=f"write {written}:{member}")
+    folder, slash, name = module.rpartition("/")
+    if not slash:
+        return CodeName(name, member, search)
+    there = (search or Path.cwd()) / Path(folder or "/").expanduser()
+    return CodeName(name, member, there if there.exists() else Path(folder).absolute())
+
+
+def load_object(spec: str, where: str, search: Path | None = None) -> Any:
+    """The callable that ``[FOLDER/]module:name`` names; ``name`` may be dotted, for a member of a class.
+
+    Args:
+        spec, where, search: see :func:`code_name`. ``sys.path`` is the same afterwards, so the module must import its
+            neighbors when it is itself imported, not later.
 
     Raises:
         ConfigError: a file's name, no such module or name, the module does not import, another module has its name,
             or what was found cannot be called.
     """
-    module_name, _, path = checked_spec(spec, where).partition(":")
-    found: object = load_module(module_name, where, search)
-    for name in path.split("."):
+    code = code_name(spec, where, search)
+    found: object = load_module(code.module, where, code.folder)
+    for name in code.member.split("."):
         found = _member(found, name, spec, where)
     if not callable(found):
         raise ConfigError(f"{spec!r} cannot be called", why=f"it is a {type(found).__name__}", where=where)
     return found
-
-
-def checked_spec(spec: str, where: str) -> str:
-    """``module:name`` as it is. Raises ConfigError for what is not of that form."""
-    module_name, _, path = spec.partition(":")
-    if not module_name or not path:
-        raise ConfigError(f"{spec!r} names no function", where=where, fix="write module:function")
-    if module_name.endswith(".py"):
-        module = module_name.removesuffix(".py").replace("/", ".")
-        raise ConfigError(f"{module_name!r} is a file, not a module", where=where, fix=f"write {module}:{path}")
-    return spec
 
 
 def load_module(name: str, where: str, search: Path | None = None) -> ModuleType:
@@ -83,13 +133,22 @@ def _refuse_shadow(module: str, where: str, search: Path | None) -> None:
         return
     here = importlib.machinery.PathFinder.find_spec(top, [str(search.resolve())])
     origin = getattr(getattr(loaded, "__spec__", None), "origin", None)
-    if here is not None and here.origin is not None and here.origin != origin:
+    if here is not None and here.origin is not None and here.origin != origin and not _is_copy(top, search, origin):
         raise ConfigError(
             f"module {top!r} is already another one",
             why=f"{here.origin} was asked for, but {origin or 'a built-in module'} was imported under that name",
             where=where,
             fix=f"rename {here.origin}",
         )
+
+
+def _is_copy(top: str, folder: Path, origin: str | None) -> bool:
+    """Whether a module that was imported from elsewhere, as from a bundle, has the same text as the one in a folder."""
+    if origin is None or not origin.endswith(".py"):
+        return False
+    home = Path(origin).parent
+    other = home.parent if Path(origin).name == "__init__.py" else home
+    return CodeName(top, "", folder).digest() == CodeName(top, "", other).digest()
 
 
 def _import(module: str, where: str, search: Path | None) -> ModuleType:
@@ -133,16 +192,17 @@ def check_object(spec: str, where: str, search: Path | None, args: Mapping[str, 
     """Whether ``module:name`` is there, as far as its text tells; modules without a text are taken to hold it.
 
     Args:
-        spec, where, search: see :func:`edgert.user_code.load_object`.
+        spec, where, search: see :func:`code_name`.
         args: what a function is called with besides its first argument; None leaves that unchecked.
 
     Raises:
         ConfigError: no such module or name, the text does not parse, or the function does not take ``args``.
     """
-    module, _, path = checked_spec(spec, where).partition(":")
-    text = _source(module, where, search)
+    code = code_name(spec, where, search)
+    module = code.module
+    text = _source(module, where, code.folder)
     tree = None if text is None else _parsed(text, module, where)
-    name, _, member = path.partition(".")
+    name, _, member = code.member.partition(".")
     if tree is None or _is_open(tree):
         return
     names = dict(_names(tree))

@@ -10,6 +10,7 @@ from typing import Any
 from edgert.assemble import assemble
 from edgert.config import ModelConfig, PipelineConfig, PipelineFile, PythonStage, load_pipeline
 from edgert.config.engine_choice import ORT, ORT_CUDA
+from edgert.config.pipeline_file import CODE
 from edgert.errors import ModelError
 from edgert.graph import load
 from edgert.graph.inspection import unsupported_nodes
@@ -58,8 +59,9 @@ def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
     return Validation(len(file.config.stages), len(assembly.engines), bool(file.config.code or file.config.ops))
 
 
-def not_run(*_: object, **__: object) -> None:
-    """Takes the place of the user's functions."""
+def not_run(*_: object, **__: object) -> tuple[()]:
+    """Called in place of the user's functions; of a source, it gives no images."""
+    return ()
 
 
 def _check_code(file: PipelineFile) -> None:
@@ -105,4 +107,6 @@ def _without_code(config: PipelineConfig) -> PipelineConfig:
 def _replaced(record: Any, inner: list[str]) -> Any:
     """A frozen section with :func:`not_run` at a key path."""
     key, *deeper = inner
-    return record.model_copy(update={key: _replaced(getattr(record, key), deeper) if deeper else _NOT_RUN})
+    if not deeper:
+        return record.model_copy(update={key: CODE + _NOT_RUN if key == "source" else _NOT_RUN})
+    return record.model_copy(update={key: _replaced(getattr(record, key), deeper)})

@@ -39,7 +39,7 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from edgert.stages.source.conveyor import LABELS, Conveyor
+from pipelines.conveyor import LABELS, Conveyor
 from tests.helpers.average_precision import average_precision
 from tests.helpers.demo_detector import PAD, DemoDetector, compare
 

@@ -48,13 +48,14 @@ from edgert.graph.count import peak_bytes
 from edgert.graph.proto import tensor_bytes
 from edgert.meters import rss_bytes
 from edgert.model_engine import default_profile
+from edgert.stages.source.python_source import DEFAULT_SIZE
+from edgert.stages.source.select import is_live as source_is_live
 from edgert.stages.source.select import kind_of
 from edgert.units import format_bytes
 
 # Memory of frames on their way: those of sources, images that are drawn on, and what decoders and encoders keep.
 
 _ASSUMED_PX = (1920, 1080)  # of a file or stream whose size nobody told
-_SCENE_PX = (640, 480)
 _POOL = 4  # buffers that a source begins with
 _IMAGES = 6  # that a drawing stage or a video sink keeps
 _I420, _BGR = 1.5, 3.0
@@ -82,7 +83,7 @@ def frame_parts(file: PipelineFile) -> Iterator[Part]:
 def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]:
     width, height, note = _size(stage, file)
     kind = kind_of(stage.source, file.document.path.parent)
-    pixel = _BGR if kind in ("synthetic", "images", "api") else _I420
+    pixel = _BGR if kind in ("python", "synthetic", "images", "api") else _I420
     held = max(_POOL, 1 + _under_way(name, file))
     yield Part(name, "cpu", "frames", round(held * width * height * pixel), f"{held} frames of {width}x{height}{note}")
     if kind in ("file", "network"):
@@ -107,8 +108,7 @@ def _size(stage: SourceStage, file: PipelineFile) -> tuple[int, int, str]:
     if stage.size is not None:
         return (*stage.size, "")
     kind = kind_of(stage.source, file.document.path.parent)
-    width, height = _SCENE_PX if kind == "synthetic" else _ASSUMED_PX
-    return width, height, "" if kind == "synthetic" else "; size assumed"
+    return (*DEFAULT_SIZE, "") if kind in ("python", "synthetic") else (*_ASSUMED_PX, "; size assumed")
 
 
 def _image(name: str, file: PipelineFile) -> tuple[int, int, str]:
@@ -120,10 +120,7 @@ def _image(name: str, file: PipelineFile) -> tuple[int, int, str]:
 
 def is_live(stage: object, file: PipelineFile) -> bool:
     """Whether a stage is a source that does not wait."""
-    if not isinstance(stage, SourceStage):
-        return False
-    kind = kind_of(stage.source, file.document.path.parent)
-    return kind in ("camera", "network", "gst") or (kind == "synthetic" and bool(stage.realtime))
+    return isinstance(stage, SourceStage) and source_is_live(stage, file.document.path.parent)
 
 
 # What gives way in a pipeline for memory, step by step.

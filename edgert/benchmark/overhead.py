@@ -7,6 +7,7 @@ import queue
 import statistics
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter_ns
@@ -28,12 +29,12 @@ from edgert.meters import rss_bytes
 from edgert.model_engine import build_engine, image_input
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
 from edgert.runtime.branches import Branch, branch_nodes, connect
+from edgert.shipped import demo_images
 from edgert.stages.decode.select import decoder_for
 from edgert.stages.infer import Infer, Lane
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.results import NullSink
 from edgert.stages.source.api import ApiSource
-from edgert.stages.source.conveyor import Conveyor
 from edgert.stages.source.select import source_for
 
 # What the threads, channels and leases cost: per hop, in copies, and in memory over a long run.
@@ -198,13 +199,16 @@ def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, s
 
 
 class Still:
-    """A source without work of its own: one image of the conveyor, ``limit`` times."""
+    """A source without work of its own: one image of the demo, ``limit`` times."""
 
     live = False
 
     def __init__(self, width: int, height: int, limit: int) -> None:
-        self._image, self._limit = np.empty((height, width, 3), np.uint8), limit
-        Conveyor(width, height, fps=30.0, seed=0).render(0, self._image)
+        self._limit = limit
+        config = SourceStage(source=demo_images(), size=f"{width}x{height}", limit=1)  # type: ignore[arg-type]
+        with closing(source_for("still", config, Counter(), REAL, Path())) as source:
+            (frame,) = source.frames(threading.Event())
+            self._image = np.array(frame.to_bgr())
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """See :class:`~edgert.runtime.Source`."""

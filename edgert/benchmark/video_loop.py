@@ -19,6 +19,7 @@ from edgert.config import InputConfig
 from edgert.config.stages import SourceStage
 from edgert.memory import Counter, aligned_empty
 from edgert.runtime import Detections, Result
+from edgert.shipped import demo_images
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.video import VideoSink
@@ -28,9 +29,9 @@ from edgert.stages.source.select import source_for
 
 
 def write_scene(path: Path, width: int, height: int, frames: int, seed: int = 5) -> Path:
-    """Encodes frames of the conveyor scene, H.264 CRF 23; returns ``path``."""
+    """Encodes the demo's images, H.264 CRF 23; returns ``path``."""
     size = f"{width}x{height}"
-    config = SourceStage(source="synthetic:conveyor", size=size, fps=30, seed=seed, limit=frames)  # type: ignore[arg-type]
+    config = SourceStage(source=demo_images(), size=size, fps=30, seed=seed, limit=frames)  # type: ignore[arg-type]
     source = source_for("scene", config, Counter(), REAL, Path())
     sink = VideoSink("clip", path)
     sink.open()

@@ -26,28 +26,28 @@ from edgert.compiler.model_job import ModelJob
 from edgert.compiler.placement_steps import PLAN, plan_step
 from edgert.compiler.tuning_step import batching, check_tune, tuned
 from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
+from edgert.config.pipeline_file import CODE
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause
 from edgert.files import cache_folder
 from edgert.quantization.precision import check_precision
 from edgert.steps import Event, OnEvent, Product, Runner, StepCache, side_by_side
+from edgert.user_code import code_name
 from edgert.zip_archive import member_of
 
 # The user's own code that a pipeline names, to be packed with it.
 
 
 def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
-    """Member → content: modules and packages that stand beside the pipeline file. Installed ones stay where they are.
+    """Member → content: modules and packages beside the pipeline file or in the folders it names, without these
+    folders. Installed ones stay where they are.
 
     Raises:
         ArtifactError: a file cannot be read.
     """
-    found = {}
-    for top in sorted({spec.partition(":")[0].partition(".")[0] for spec in config.code.values()}):
-        package = directory / top
-        files = sorted(package.rglob("*.py")) if package.is_dir() else [directory / f"{top}.py"]
-        for path in files:
-            if path.is_file():
-                found[path.relative_to(directory).as_posix()] = _content(path)
+    found: dict[str, bytes] = {}
+    for spec in config.code.values():
+        code = code_name(spec, "", directory)
+        found |= {path.relative_to(code.folder or path).as_posix(): _content(path) for path in code.files}
     return found | {name: _content(path) for path, name in operator_members(config, directory).items()}
 
 
@@ -98,6 +98,8 @@ def pipeline_text(
         _put(data, loc, text)
     if file.config.ops:
         data["ops"] = list(operator_members(file.config, file.document.path.parent).values())
+    for loc, spec in file.config.code.items():
+        _put(data, loc, (CODE if loc[-1] == "source" else "") + spec.rpartition("/")[2])
     for name, section in data.get("models", {}).items():
         section["onnx"] = models[name]
         if name in static and "input" in section:

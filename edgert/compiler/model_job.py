@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 from edgert.compiler.build_target import BuildTarget, precision_of
 from edgert.config import ModelConfig
 from edgert.custom_op import source_digests
+from edgert.shipped import demo_images
 
 if TYPE_CHECKING:
     from edgert.dataset import ImageDataset
     from edgert.graph import Model
 
 MODEL = "model.onnx"
-_SYNTHETIC = "synthetic:"
-SYNTHETIC_IMAGES = f"{_SYNTHETIC}conveyor"
-"""Images to compare models on where the section names none."""
 COMPARED_IMAGES = 4
 """Images that are enough to compare outputs on."""
 
@@ -91,18 +89,16 @@ class ModelJob:
         asked = self.config.calibrate
         if asked is None:
             return ""
-        if str(asked.images).startswith(_SYNTHETIC):  # the same wherever they are drawn: no need to import what draws
-            return f"{asked.images} {asked.limit}"
         return self.images.digest()
 
     @cached_property
     def images(self) -> ImageDataset:
-        """The calibration images; a few of a synthetic scene where none are named. Raises ConfigError."""
+        """The calibration images; a few of the demo's where none are named. Raises ConfigError."""
         from edgert.dataset import open_images
 
         asked = self.config.calibrate
         if asked is None:
-            return open_images(SYNTHETIC_IMAGES, limit=COMPARED_IMAGES)
+            return open_images(demo_images(), limit=COMPARED_IMAGES)
         return open_images(asked.images, limit=asked.limit, where=self.where)
 
     def seen(self) -> dict[str, Any]:

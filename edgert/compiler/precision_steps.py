@@ -13,6 +13,7 @@ from edgert.config import DetectTask, PythonTask
 from edgert.errors import BuildError, CalibrationError
 from edgert.quantization.run import CALIBRATE_FIX, needs_images
 from edgert.steps import Product, Report, Step, digest_of, to_json
+from edgert.user_code import code_name
 
 if TYPE_CHECKING:
     from dla import Target as Dla
@@ -244,7 +245,7 @@ def _wanted(job: ModelJob) -> dict[str, Any]:
             task = task.model_copy(update={"score": min(task.score, _LOWEST_SCORE)})
         found["task"] = task.model_dump(mode="json", exclude={"labels"})
         if isinstance(task, PythonTask):
-            found["code"] = _file_digest(job.directory / f"{task.python.split(':')[0].replace('.', '/')}.py")
+            found["code"] = code_name(task.python, job.where, job.directory).digest()
     return found
 
 

@@ -107,8 +107,12 @@ def _resolve(value: object, info: ValidationInfo) -> object:
 
 
 def _images(value: object, info: ValidationInfo) -> object:
-    """A path, or the name of a synthetic scene."""
-    return Path(value) if isinstance(value, str) and value.startswith("synthetic:") else _resolve(value, info)
+    """A path, or a source that generates images; the folder of its code is then absolute."""
+    if not str(value).startswith(("python:", "synthetic:")):
+        return _resolve(value, info)
+    kind, _, rest = str(value).partition(":")
+    directory = (info.context or {}).get("directory", Path())
+    return Path(f"{kind}:{Path(directory, rest).absolute()}" if kind == "python" else str(value))
 
 
 def beside(path: Path, directory: Path) -> Path:

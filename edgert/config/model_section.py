@@ -181,7 +181,7 @@ def value_of(task: TaskConfig) -> str:
 class CalibrateConfig(Section):
     """Images from which INT8 ranges are measured."""
 
-    images: PicturesPath = Field(description="typical images: a folder, a glob, a video, or synthetic:conveyor")
+    images: PicturesPath = Field(description="typical images: a folder, a glob, a video, or python:module:name")
     method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = Field(
         default="mse", description="how ranges are cut"
     )

@@ -15,11 +15,14 @@ from edgert.config.fields import Bytes, Cores, FilePath, Name, Seconds, Section,
 from edgert.config.flow import check_flow, check_variants
 from edgert.config.kinded import EXPLAINED, flattened
 from edgert.config.model_section import TASK_VERBS, ModelConfig
-from edgert.config.stages import STAGE_VERBS, StageConfig, explain_no_verb
+from edgert.config.stages import STAGE_VERBS, SourceStage, StageConfig, explain_no_verb
 from edgert.config.substitution import hide_in
 from edgert.custom_op import load_operators
 from edgert.errors import ConfigError, EdgertError
 from edgert.shipped import pipeline_path
+
+CODE = "python:"
+"""Before the name of code that generates images."""
 
 
 class BudgetConfig(Section):
@@ -64,9 +67,11 @@ class PipelineConfig(Section):
 
     @property
     def code(self) -> Mapping[tuple[str, ...], str]:
-        """Key path → ``module:name`` of the user's own code; files under ``ops:`` are besides."""
+        """Key path → ``[FOLDER/]module:name`` of the user's own code; files under ``ops:`` are besides."""
         found: dict[tuple[str, ...], str | None] = {}
         for name, stage in self.stages.items():
+            if isinstance(stage, SourceStage) and stage.source.startswith(CODE):
+                found["stages", name, "source"] = stage.source.removeprefix(CODE)
             found["stages", name, "python"] = getattr(stage, "python", None)
         for name, model in self.models.items():
             found["models", name, "task", "python"] = getattr(model.task, "python", None)

@@ -58,19 +58,22 @@ def _no_number(value: object) -> object:
 
 
 class SourceStage(_Stage):
-    """Where frames come from. A file path, ``rtsp://``, ``v4l2:///dev/video0``, ``images:GLOB``,
-    ``gst:PIPELINE``, ``synthetic:conveyor`` or ``api``; other packages can add schemes of their own."""
+    """Where frames come from. A file path, ``rtsp://``, ``v4l2:///dev/video0``, ``images:GLOB``, ``gst:PIPELINE``,
+    ``python:module:name`` (images of your own code), ``synthetic:noise`` or ``api``; other packages can add schemes of
+    their own."""
 
     # Not in the repr: it may hold a password.
     source: Annotated[str, BeforeValidator(_no_number)] = Field(
         min_length=1, repr=False, description="a path, address or kind; see above"
     )
-    size: Size | None = Field(default=None, description="asked of a camera, made by a synthetic scene")
-    fps: float | None = Field(default=None, gt=0, le=1000, description="asked of a camera; files are thinned out to it")
+    size: Size | None = Field(default=None, description="asked of a camera, made by code")
+    fps: float | None = Field(
+        default=None, gt=0, le=1000, description="asked of cameras and code; files are thinned out to it"
+    )
     loop: bool = Field(default=False, description="start a file again at its end")
     realtime: bool | None = Field(default=None, description="give files out at their own speed; cameras always are")
     limit: int | None = Field(default=None, ge=1, description="stop after so many frames")
-    seed: int = Field(default=0, ge=0, description="of a synthetic scene")
+    seed: int = Field(default=0, ge=0, description="of what code makes at random")
     timeout: Seconds = Field(default=5.0, description="without a frame, a live source is opened again")
     reconnect: bool = Field(default=True, description="live sources: keep trying; otherwise the first loss is an error")
     transport: Literal["tcp", "udp"] = Field(default="tcp", description="of RTSP")
@@ -80,7 +83,9 @@ class SourceStage(_Stage):
         description="where budgets leave no room for all streams, those of low priority stop first and those of high "
         "priority last; among equals the last in the file first",
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="settings of another package's source")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="settings of another package's source, or further arguments of your code"
+    )
     decode: Literal["cpu", "gpu"] | None = Field(
         default=None, description="of files and networks; by default on the GPU where nothing else looks at the pixels"
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
-from edgert.dataset.synthetic import DEFAULT_COUNT, PREFIX, SceneDataset
+from edgert.dataset.generated import DEFAULT_COUNT, PREFIXES, GeneratedDataset
 from edgert.errors import ConfigError, StageError, nearest
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
@@ -69,7 +69,7 @@ def open_images(
 
     Args:
         source: a folder (where it holds no image itself, those of the folders in it), a glob, an image, a video,
-            ``synthetic:conveyor``, or a sequence of image files or of (h, w, 3) uint8 BGR arrays.
+            ``python:[FOLDER/]module:name``, or a sequence of image files or of (h, w, 3) uint8 BGR arrays.
         limit: takes the first so many; of a video so many.
         where: the ``file:line key`` that asked for them, for errors.
 
@@ -79,8 +79,8 @@ def open_images(
     """
     if not isinstance(source, (str, Path)):
         return _listed(source, limit, where)
-    if str(source).startswith(PREFIX):
-        return SceneDataset(str(source).removeprefix(PREFIX), limit or DEFAULT_COUNT)
+    if str(source).startswith(PREFIXES):
+        return GeneratedDataset(str(source), limit or DEFAULT_COUNT, where)
     path = Path(source).expanduser().absolute()  # a worker that is sent the dataset may stand in another folder
     if path.is_dir():
         return _of_files(path, _in_folder(path, where), limit, where)

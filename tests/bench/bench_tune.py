@@ -30,6 +30,7 @@ from edgert.compiler.model_steps import uniform_feeds
 from edgert.compiler.tuned_models import tuned_model
 from edgert.config import ModelConfig, load_pipeline
 from edgert.graph import load
+from edgert.shipped import demo_images
 from edgert.tuner.rounds import Candidate
 from edgert.tuner.trials import Tuned
 
@@ -47,7 +48,7 @@ def pipeline(name: str, folder: Path, int8: bool, batch: int) -> Path:
     """A pipeline file for one model."""
     task, image = RECIPE[name]
     onnx = ROOT / "pipelines/assets/parts.onnx" if name == DEMO else model_path(name)
-    images = "'synthetic:conveyor'" if name == DEMO else calibration_folder(name) if int8 else ""
+    images = f"'{demo_images()}'" if name == DEMO else calibration_folder(name) if int8 else ""
     calibrate = f"calibrate: {{images: {images}, limit: 32, early_stop: false}}" if int8 else ""
     batching = f", batch: {{max: {batch}}}" if batch > 1 else ""
     path = folder / "tune.yaml"

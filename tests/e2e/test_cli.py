@@ -12,13 +12,14 @@ from pathlib import Path
 import av
 import pytest
 
+from edgert.shipped import demo_images
 from tests.helpers.command import ROOT, edgert, environment, in_process, start
 
 PIPELINE = """
 models:
   parts: {{onnx: {assets}/parts.onnx, task: {{detect: yolox}}, input: {{std: 255}}}}
 stages:
-  belt: {{source: "synthetic:conveyor", size: 320x240, realtime: true, fps: 30}}
+  belt: {{source: "{belt}", size: 320x240, realtime: true, fps: 30}}
   find: {{infer: parts, from: belt}}
   paint: {{draw: [boxes], from: find}}
   video: {{sink: video, from: paint, path: v.mp4}}
@@ -29,7 +30,7 @@ stages:
 @pytest.fixture
 def endless(tmp_path: Path) -> Path:
     path = tmp_path / "endless.yaml"
-    path.write_text(PIPELINE.format(assets=ROOT / "pipelines" / "assets"))
+    path.write_text(PIPELINE.format(belt=demo_images(), assets=ROOT / "pipelines" / "assets"))
     return path
 
 
@@ -111,7 +112,7 @@ def test_a_full_disk_stops_it_and_what_was_written_stays(endless: Path) -> None:
         ("stages.find.infer=part", "did you mean 'parts'"),
         ("budgets.power=15", "no unit"),
         ("stages.belt.source=nope.mp4", "there is no such file"),
-        ("stages.belt.source=synthetic:conveyer", "did you mean"),
+        ("stages.belt.source=synthetic:noize", "did you mean"),
         ("stages.belt.source=${NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE"),
     ],
 )

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edgert.shipped import demo_images
 from tests.helpers.command import ROOT, edgert, in_process, start
 
 INPUT = ("--input", "stretch bgr std=255")
@@ -135,9 +136,9 @@ def belt(tmp_path: Path) -> Path:
         f"    onnx: {assets}/parts.onnx\n"
         f"    task: {{detect: yolox, labels: {assets}/parts.txt, score: 0.4, iou: 0.5}}\n"
         "    input: {resize: letterbox, color: rgb, mean: 0, std: 255}\n"
-        "    calibrate: {images: 'synthetic:conveyor', limit: 16}\n"
+        f"    calibrate: {{images: '{demo_images()}', limit: 16}}\n"
         "stages:\n"
-        "  cam: {source: 'synthetic:conveyor', limit: 3}\n"
+        f"  cam: {{source: '{demo_images()}', limit: 3}}\n"
         "  see: {infer: parts, from: cam}\n"
         "  out: {sink: 'null', from: see}\n"
     )
@@ -147,7 +148,7 @@ def belt(tmp_path: Path) -> Path:
 def test_int8_made_on_the_spot_and_simulated(belt: Path) -> None:
     versions = ("--precision", "int8", "--emulate", "dla", "--emulate", "gpu")
     done = edgert(
-        "eval", "p.yaml", "--data", "synthetic:conveyor", "--limit", "6", *versions, "--report", "out/eval.html",
+        "eval", "p.yaml", "--data", demo_images(), "--limit", "6", *versions, "--report", "out/eval.html",
         "--json", "-", cwd=belt,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -161,7 +162,7 @@ def test_int8_made_on_the_spot_and_simulated(belt: Path) -> None:
 
 
 def test_a_simulated_dla_alone_and_float16(belt: Path) -> None:
-    arguments = ("--data", "synthetic:conveyor", "--limit", "3", "--emulate", "dla", "--precision", "fp16")
+    arguments = ("--data", demo_images(), "--limit", "3", "--emulate", "dla", "--precision", "fp16")
     done = edgert("eval", "p.yaml", *arguments, "--max-drop", "0.1", "--report", "dla.html", cwd=belt)
     assert done.returncode == 0, done.stderr
     assert "fp16: within the budget of 0.1 agreement" in done.stdout
@@ -170,7 +171,7 @@ def test_a_simulated_dla_alone_and_float16(belt: Path) -> None:
 
 @pytest.mark.parametrize(("number", "heard"), [(signal.SIGTERM, "correcting biases"), (signal.SIGINT, "calibrating")])
 def test_a_signal_ends_an_emulation_soon(belt: Path, number: signal.Signals, heard: str) -> None:
-    arguments = ("--data", "synthetic:conveyor", "--limit", "400", "--emulate", "dla")
+    arguments = ("--data", demo_images(), "--limit", "400", "--emulate", "dla")
     process = start("eval", "p.yaml", *arguments, cwd=belt)
     assert process.stdout is not None
     for line in process.stdout:

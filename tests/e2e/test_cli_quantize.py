@@ -11,12 +11,13 @@ import onnxruntime
 import pytest
 import yaml
 
+from edgert.shipped import demo_images
 from tests.helpers import command
 from tests.helpers.command import ROOT
 
 PARTS = ROOT / "pipelines" / "assets" / "parts.onnx"
 JUDGED = ("--task", "detect yolox", "--data", "labels.json")
-IMAGES = ("--images", "synthetic:conveyor", "--limit", "16")
+IMAGES = ("--images", demo_images(), "--limit", "16")
 INPUT = ("--input", "letterbox rgb std=255")
 
 
@@ -85,7 +86,7 @@ def test_a_pipeline_runs_int8_and_finds_it_again(tmp_path: Path) -> None:
     [
         (("calibrate", PARTS), "needs images"),
         (("calibrate", PARTS, "--images", "nowhere"), "no images at"),
-        (("calibrate", PARTS, "--images", "synthetic:conveyor", "--limit", "3"), "3 images"),
+        (("calibrate", PARTS, "--images", demo_images(), "--limit", "3"), "3 images"),
         (("calibrate", PARTS, *IMAGES, "--method", "entropi"), "did you mean 'entropy'"),
         (("quantize", PARTS, *IMAGES, *INPUT, "--target", "dlaa"), "did you mean 'dla'"),
         (("quantize", PARTS, *INPUT, "--ranges", "none.json"), "none.json"),

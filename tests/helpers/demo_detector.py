@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from edgert.stages.source.conveyor import Conveyor
+from pipelines.conveyor import Conveyor
 from tests.helpers.average_precision import Found, Wanted, overlap
 
 U8 = npt.NDArray[np.uint8]

@@ -24,6 +24,7 @@ from edgert.quantization.batched import opened
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import rounded
 from edgert.quantization.throughput import Choice
+from edgert.shipped import demo_images
 from edgert.steps import Event
 from tests.helpers import models
 from tests.helpers.evaluation_data import data
@@ -36,8 +37,8 @@ name: batch
 models:
   net: {{onnx: net.onnx, task: {{classify: logits, top: 4}}, input: {{resize: stretch}}, {model}}}
 stages:
-  one: {{source: "synthetic:conveyor", size: 96x64, limit: 12, realtime: false, seed: 1}}
-  two: {{source: "synthetic:conveyor", size: 128x96, limit: 9, realtime: false, seed: 2}}
+  one: {{source: "{belt}", size: 96x64, limit: 12, realtime: false, seed: 1}}
+  two: {{source: "{belt}", size: 128x96, limit: 9, realtime: false, seed: 2}}
   kind: {{infer: net, from: [one, two], {stage}}}
 """
 
@@ -45,7 +46,7 @@ stages:
 def written(folder: Path, stage: str = "", model: str = "", batch: Any = "n") -> Path:
     (folder / "net.onnx").write_bytes(to_bytes(models.means((batch, 3, 8, 8))))
     file = folder / "batch.yaml"
-    file.write_text(FILE.format(stage=stage, model=model))
+    file.write_text(FILE.format(belt=demo_images(), stage=stage, model=model))
     return file
 
 
@@ -163,7 +164,7 @@ def test_auto_is_timed_at_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("model", "images", "seen"),
     [
-        ("demo", "synthetic:conveyor", {"resize": "letterbox", "std": 255}),
+        ("demo", demo_images(), {"resize": "letterbox", "std": 255}),
         ("squeezenet_fp32", "coco_calib", {"resize": "stretch", "color": "bgr", "mean": [104, 117, 123]}),
         ("fastestdet", "coco_calib", {"resize": "stretch", "std": 255}),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from edgert.stages.source.conveyor import LABELS
+from pipelines.conveyor import LABELS
 from tests.helpers.average_precision import Found, Wanted, average_precision
 from tests.helpers.demo_detector import DemoDetector, compare
 

@@ -11,6 +11,7 @@ import pytest
 from edgert.backend.ort import cuda
 from edgert.graph import to_bytes
 from edgert.pipeline import Pipeline
+from edgert.shipped import demo_images
 from edgert.stages.gpu.infer_gpu import GpuLane
 from tests.helpers import models
 from tests.helpers.gpu import gpu_or_skip
@@ -29,7 +30,7 @@ models:
     input: {{resize: letterbox, color: rgb, mean: 0, std: 255, interpolation: {interpolation}}}
     precision: fp32
 stages:
-  belt: {{source: "synthetic:conveyor", size: 640x480, seed: 7, limit: {frames}, realtime: false}}
+  belt: {{source: "{belt}", size: 640x480, seed: 7, limit: {frames}, realtime: false}}
   find: {{infer: parts, from: belt}}
   again: {{infer: parts, from: find, crop: {{limit: 4, min_size: 16}}}}
 """
@@ -47,7 +48,9 @@ def detections(
 ) -> tuple[list[Any], list[GpuLane]]:
     """What a stage says of the frames, and the lanes of the pipeline."""
     file = folder / "gpu.yaml"
-    file.write_text(FILE.format(engine=engine, assets=ASSETS, interpolation=interpolation, frames=FRAMES))
+    file.write_text(
+        FILE.format(belt=demo_images(), engine=engine, assets=ASSETS, interpolation=interpolation, frames=FRAMES)
+    )
     with Pipeline(file) as pipeline:
         found = [result.outputs[stage] for result in pipeline.results(stage, timeout=60)]
         return found, list(pipeline._assembly.lanes)
@@ -90,8 +93,8 @@ engines: [{engine}]
 models:
   net: {{onnx: net.onnx, task: {{classify: logits, top: 4}}, input: {{resize: stretch, std: 255}}, precision: fp16}}
 stages:
-  one: {{source: "synthetic:conveyor", size: 96x64, limit: 12, realtime: false, seed: 1}}
-  two: {{source: "synthetic:conveyor", size: 128x96, limit: 9, realtime: false, seed: 2}}
+  one: {{source: "{belt}", size: 96x64, limit: 12, realtime: false, seed: 1}}
+  two: {{source: "{belt}", size: 128x96, limit: 9, realtime: false, seed: 2}}
   kind: {{infer: net, from: [one, two], batch: {{max: 4, wait: 5ms}}}}
 """
 
@@ -101,7 +104,7 @@ def test_float16_runs_in_batches(tmp_path: Path) -> None:
     found = []
     for engine in ("onnxruntime", "onnxruntime-cuda"):
         file = tmp_path / f"{engine}.yaml"
-        file.write_text(BATCHED.format(engine=engine))
+        file.write_text(BATCHED.format(belt=demo_images(), engine=engine))
         with Pipeline(file) as pipeline:
             results = pipeline.results("kind", timeout=60)
             found.append({(one.frame.stream, one.frame.index): one.outputs["kind"] for one in results})
@@ -113,7 +116,9 @@ def test_float16_runs_in_batches(tmp_path: Path) -> None:
 
 def test_two_models_share_the_upload_of_a_frame(tmp_path: Path) -> None:
     file = tmp_path / "gpu.yaml"
-    text = FILE.format(engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES)
+    text = FILE.format(
+        belt=demo_images(), engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES
+    )
     file.write_text(text.replace(", crop: {limit: 4, min_size: 16}", ""))
     with Pipeline(file) as pipeline:
         assert len(list(pipeline.results("again", timeout=60))) == FRAMES
@@ -123,7 +128,9 @@ def test_two_models_share_the_upload_of_a_frame(tmp_path: Path) -> None:
 
 def test_the_summary_counts_what_goes_up(tmp_path: Path) -> None:
     file = tmp_path / "gpu.yaml"
-    file.write_text(FILE.format(engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES))
+    file.write_text(
+        FILE.format(belt=demo_images(), engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES)
+    )
     with Pipeline(file) as pipeline:
         assert len(list(pipeline.results("find", timeout=60))) == FRAMES
         summary = pipeline.summary()

@@ -10,11 +10,12 @@ import pytest
 
 import edgert
 from edgert.errors import ConfigError, StageError
+from edgert.shipped import demo_images
 from edgert.validation import validate
 from tests.helpers.command import ROOT
 
 ASSETS = ROOT / "pipelines" / "assets"
-SCENE = '{{source: "synthetic:conveyor", size: 320x240, fps: 30, limit: {limit}}}'
+SCENE = '{{source: "' + demo_images() + '", size: 320x240, fps: 30, limit: {limit}}}'
 
 
 def write(folder: Path, source: str, more: str = "") -> Path:

@@ -26,6 +26,7 @@ from edgert.graph import clean, load, read
 from edgert.placement.cutting import partition
 from edgert.placement.segment_engines import Chain, SegmentedEngine, compile_segments
 from edgert.runtime import Result, Runner
+from edgert.shipped import demo_images
 from edgert.stages import infer_segment
 from edgert.validation import validate
 from tests.helpers.command import ROOT
@@ -106,7 +107,7 @@ def test_tensors_are_handed_on_in_place_and_nothing_is_allocated_per_frame() -> 
 
 
 def write(folder: Path, placement: str, source: str = "", every: int = 1, extra: str = "") -> Path:
-    source = source or '{source: "synthetic:conveyor", size: 320x240, fps: 30, seed: 3, limit: 40}'
+    source = source or '{source: "' + demo_images() + '", size: 320x240, fps: 30, seed: 3, limit: 40}'
     path = folder / "p.yaml"
     path.write_text(
         f"models:\n  parts:\n    onnx: {ASSETS}/parts.onnx\n"
@@ -186,7 +187,7 @@ def test_every_part_runs_on_its_core(tmp_path: Path, placement: str, monkeypatch
 @two_cores
 @pytest.mark.parametrize("placement", ["{replicate: [cpu0, cpu1]}", LATE])
 def test_a_placed_pipeline_stops_in_time(tmp_path: Path, placement: str) -> None:
-    endless = '{source: "synthetic:conveyor", size: 320x240, seed: 3, limit: 1000000}'
+    endless = '{source: "' + demo_images() + '", size: 320x240, seed: 3, limit: 1000000}'
     with edgert.Pipeline(write(tmp_path, placement, endless), callbacks={"end": lambda result: None}) as pipeline:
         results = pipeline.results("find", timeout=20)
         first = [next(results).frame.index for _ in range(20)]

@@ -19,6 +19,7 @@ from edgert.config.stages import SourceStage
 from edgert.kinds import SOURCES
 from edgert.memory import Counter
 from edgert.runtime.stage import Source
+from edgert.shipped import demo_images
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source
 from edgert.stages.source.select import source_for
@@ -79,7 +80,12 @@ def _images(directory: Path) -> Iterator[Made]:
 
 @contextmanager
 def _scene(directory: Path) -> Iterator[Made]:
-    yield _by_line("synthetic:conveyor", False, directory, size="320x240")
+    yield _by_line("synthetic:counter", False, directory, size="320x240")
+
+
+@contextmanager
+def _code(directory: Path) -> Iterator[Made]:
+    yield _by_line(demo_images(), False, directory, size="320x240")
 
 
 @contextmanager
@@ -119,6 +125,7 @@ def _api(directory: Path) -> Iterator[Made]:
 KINDS: dict[str, Callable[[Path], Any]] = {
     "file": _file,
     "images": _images,
+    "code": _code,
     "scene": _scene,
     "live scene": _live_scene,
     "rtsp": _rtsp,
@@ -157,5 +164,5 @@ def test_frames_have_the_size_asked_for_and_are_not_copied(made: Made) -> None:
 
 def test_every_kind_is_asked() -> None:
     """A kind that was added is added above, too."""
-    asked = {SOURCES.get(name) for name in ("file", "images", "synthetic", "network", "camera", "gst", "api")}
+    asked = {SOURCES.get(name) for name in ("file", "images", "python", "synthetic", "network", "camera", "gst", "api")}
     assert {SOURCES.get(name) for name in SOURCES.own} == asked

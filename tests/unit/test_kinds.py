@@ -60,7 +60,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def pipeline(tmp_path: Path, sink: str) -> Path:
     path = tmp_path / "p.yaml"
-    path.write_text(f"stages:\n  cam: {{source: synthetic:conveyor}}\n  out: {{{sink}, from: cam}}\n")
+    path.write_text(f"stages:\n  cam: {{source: synthetic:noise}}\n  out: {{{sink}, from: cam}}\n")
     return path
 
 
@@ -200,7 +200,7 @@ def task(tmp_path: Path, text: str) -> TaskConfig:
     path = tmp_path / "p.yaml"
     path.write_text(
         f"models:\n  m:\n    onnx: m.onnx\n    task: {{{text}}}\n"
-        "stages:\n  cam: {source: synthetic:conveyor}\n  find: {infer: m, from: cam}\n"
+        "stages:\n  cam: {source: synthetic:noise}\n  find: {infer: m, from: cam}\n"
     )
     return load_pipeline(path).config.models["m"].task
 
@@ -301,7 +301,7 @@ POINTS = {"edgert.trackers": {"counted": "mine:Counted"}, "edgert.stages": {"eve
 class TestTrackersStagesAndBackends:
     def stage(self, tmp_path: Path, text: str) -> Any:
         path = tmp_path / "p.yaml"
-        path.write_text(f"stages:\n  cam: {{source: synthetic:conveyor}}\n  x: {{{text}, from: cam}}\n")
+        path.write_text(f"stages:\n  cam: {{source: synthetic:noise}}\n  x: {{{text}, from: cam}}\n")
         return load_pipeline(path).config.stages["x"]
 
     def test_a_tracker_of_another_package_numbers_objects(self, site: Path, tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ class TestTrackersStagesAndBackends:
         path = tmp_path / "p.yaml"
         path.write_text(
             "models: {m: {onnx: m.onnx, backend: mine, task: {embed: l2}}}\n"
-            "stages: {cam: {source: synthetic:conveyor}, find: {infer: m, from: cam}}\n"
+            "stages: {cam: {source: synthetic:noise}, find: {infer: m, from: cam}}\n"
         )
         assert load_pipeline(path).config.models["m"].backend == "mine"
         path.write_text(path.read_text().replace("backend: mine", "backend: mien"))
@@ -373,7 +373,7 @@ class TestSources:
 
     def test_options_are_not_for_edgert_s_own(self) -> None:
         with pytest.raises(ConfigError, match="options: has no meaning for synthetic"):
-            self.source(source="synthetic:conveyor", options={"a": 1})
+            self.source(source="synthetic:noise", options={"a": 1})
 
     def test_an_unknown_scheme_names_those_of_packages(self, site: Path) -> None:
         install(site, "edgert-gige", SOURCE, {"edgert.sources": {"gige": "edgert_gige:Gige"}})

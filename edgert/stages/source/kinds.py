@@ -11,17 +11,19 @@ from edgert.errors import ConfigError
 from edgert.runtime.stage import Source
 from edgert.stages.context import Context
 from edgert.stages.source import rtsp
+from edgert.user_code import load_object
 
 _OWN_SIZE = "its frames have the size they were made in; models and sinks scale for themselves"
 _NO_CODEC = "its images are not decoded by edgert"
 _NO_END = "a live stream has no end to start again from"
 _CAMERA_S = "it is a camera's option"
+_NO_OPTIONS = {"options": "its keys are its settings"}
 
 
 class File:
     """A video file."""
 
-    unused: ClassVar[dict[str, str]] = {"size": _OWN_SIZE, "format": _CAMERA_S}
+    unused: ClassVar[dict[str, str]] = {**_NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S}
     title: ClassVar[str] = "a video file"
 
     @staticmethod
@@ -42,6 +44,7 @@ class Images:
     """Image files: a folder, a glob, or one."""
 
     unused: ClassVar[dict[str, str]] = {
+        **_NO_OPTIONS,
         "size": _OWN_SIZE,
         "format": _CAMERA_S,
         "decode": "images are decoded on the CPU",
@@ -66,6 +69,7 @@ class Network:
     """RTSP, HTTP, RTMP and UDP."""
 
     unused: ClassVar[dict[str, str]] = {
+        **_NO_OPTIONS,
         "size": _OWN_SIZE,
         "loop": _NO_END,
         "format": "the camera's own settings decide it",
@@ -87,6 +91,7 @@ class Camera:
     """A camera of this machine."""
 
     unused: ClassVar[dict[str, str]] = {
+        **_NO_OPTIONS,
         "loop": _NO_END,
         "decode": "frames go to the GPU by themselves where they can",
     }
@@ -114,6 +119,7 @@ class Gst:
     """A GStreamer pipeline."""
 
     unused: ClassVar[dict[str, str]] = {
+        **_NO_OPTIONS,
         "size": "write it into the pipeline, like video/x-raw,width=1280,height=720",
         "format": "write it into the pipeline, like video/x-raw,format=NV12",
         "loop": "a pipeline plays once; use a file",
@@ -136,15 +142,15 @@ class Gst:
         return gst_source(name, _rest(config), config, context.counter, context.clock)
 
 
-class Synthetic:
-    """A scene that is computed."""
+class Python:
+    """Images that the user's own code makes."""
 
     unused: ClassVar[dict[str, str]] = {
-        "loop": "a scene never ends",
-        "format": "scenes are always bgr",
+        "loop": "your code decides whether its images end",
+        "format": "images of your code are bgr",
         "decode": _NO_CODEC,
     }
-    title: ClassVar[str] = "synthetic"
+    title: ClassVar[str] = "python"
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
@@ -153,16 +159,34 @@ class Synthetic:
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Raises ConfigError: there is no such scene."""
-        from edgert.stages.source.scenes import Synthetic as Scene
+        """Raises ConfigError: there is no such code, or it does not take these options."""
+        from edgert.stages.source.python_source import PythonSource
 
-        return Scene(name, _rest(config), config, context.counter, context.clock)
+        found = load_object(_rest(config), f"stages.{name}.source", context.directory)
+        return PythonSource(name, found, config, context.counter, context.clock)
+
+
+class Synthetic(Python):
+    """A trivial scene, for tests and measurements."""
+
+    title: ClassVar[str] = "synthetic"
+    unused: ClassVar[dict[str, str]] = {**_NO_OPTIONS, **Python.unused}
+
+    @staticmethod
+    def make(name: str, config: SourceStage, context: Context) -> Source:
+        """Raises ConfigError: there is no such scene."""
+        from edgert.stages.source.python_source import PythonSource
+        from edgert.stages.source.synthetic import scene_named
+
+        scene = scene_named(_rest(config), f"stages.{name}.source")
+        return PythonSource(name, scene, config, context.counter, context.clock)
 
 
 class Api:
     """Frames that a program submits."""
 
     unused: ClassVar[dict[str, str]] = {
+        **_NO_OPTIONS,
         "size": _OWN_SIZE,
         "loop": _NO_END,
         "format": "each submit() says it",
@@ -199,6 +223,7 @@ KINDS = {
     "network": Network,
     "camera": Camera,
     "gst": Gst,
+    "python": Python,
     "synthetic": Synthetic,
     "api": Api,
     **dict.fromkeys(rtsp.SCHEMES, Network),

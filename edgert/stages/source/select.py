@@ -21,10 +21,19 @@ from edgert.stages.source.live import redact
 
 log = logging.getLogger("edgert.source")
 
-_PREFIXES = ("v4l2://", "usb:", "images:", "gst:", "synthetic:", "file:", *(f"{name}://" for name in rtsp.SCHEMES))
+_PREFIXES = (
+    "v4l2://",
+    "usb:",
+    "images:",
+    "gst:",
+    "python:",
+    "synthetic:",
+    "file:",
+    *(f"{name}://" for name in rtsp.SCHEMES),
+)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")  # two letters at least: C:\ is a path
 
-# Told but not refused, so that anything can stand in for a camera: --set stages.camera.source=clip.mp4
+# Logged but not refused, so that anything can stand in for a camera: --set stages.camera.source=clip.mp4
 _ASKED_OF_CAMERAS = ("size", "format", "decode")
 
 
@@ -59,11 +68,11 @@ def _vet(scheme: str) -> None:
 
 
 def kind_of(source: str, directory: Path = Path()) -> str:
-    """``file``, ``network``, ``camera``, ``images``, ``gst``, ``synthetic``, ``api``, or the scheme of another
-    package's source; empty for unknown schemes."""
+    """``file``, ``network``, ``camera``, ``images``, ``gst``, ``python``, ``synthetic``, ``api``, or the scheme of
+    another package's source; empty for unknown schemes."""
     if source == "api":
         return "api"
-    for prefix in ("synthetic", "images", "gst"):
+    for prefix in ("python", "synthetic", "images", "gst"):
         if source.startswith(f"{prefix}:"):
             return prefix
     if source.startswith(("v4l2:", "usb:", "/dev/")):
@@ -90,14 +99,14 @@ def _kind_of_path(path: Path) -> str:
 
 
 def _refuse_unused(kind: str, found: type[Any], config: SourceStage, where: str) -> None:
-    unused = found.unused if kind not in SOURCES.own else {"options": "its keys are its settings", **found.unused}
-    for option, why in unused.items():
+    title = getattr(found, "title", kind)
+    for option, why in found.unused.items():
         if not getattr(config, option):
             continue
-        told = f"{option}: has no meaning for {getattr(found, 'title', kind)}"
         if option not in _ASKED_OF_CAMERAS:
-            raise ConfigError(told, why=why, where=f"{where}.{option}", fix=f"leave {option}: out")
-        log.warning("%s.%s: %s; %s", where, option, told.partition(": ")[2], why)
+            what = f"{option}: has no meaning for {title}"
+            raise ConfigError(what, why=why, where=f"{where}.{option}", fix=f"leave {option}: out")
+        log.warning("%s.%s: has no meaning for %s; %s", where, option, title, why)
 
 
 def _unknown(source: str, where: str) -> ConfigError:

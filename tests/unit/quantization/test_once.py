@@ -16,6 +16,7 @@ from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import quantize_section
 from edgert.quantization.precision import in_precision
 from edgert.quantization.scheme.scheme import Target
+from edgert.shipped import demo_images
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 
@@ -42,7 +43,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, list[Any]]:
 
 @pytest.fixture
 def section(config: ModelConfig, tmp_path: Path) -> ModelConfig:
-    images = CalibrateConfig.model_validate({"images": "synthetic:conveyor", "limit": 48})
+    images = CalibrateConfig.model_validate({"images": demo_images(), "limit": 48})
     return config.model_copy(update={"calibrate": images, "precision": "int8"})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.memory import SETTLED, Counter
 from edgert.memory.cuda import CudaDevice, SharedLease
+from edgert.shipped import demo_images
 from edgert.stages.gpu.upload import Staging, is_shared
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source
-from edgert.stages.source.scenes import Synthetic
+from edgert.stages.source.python_source import PythonSource
+from edgert.stages.source.select import source_for
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.frames import frame_of
 
@@ -62,16 +65,21 @@ def test_a_source_that_changes_its_size_gives_the_old_memory_back() -> None:
     assert device.live_bytes == 0 and device.leaked == 0
 
 
-def synthetic(scene: str) -> Synthetic:
-    config = SourceStage.model_validate({"source": f"synthetic:{scene}", "limit": 12, "size": "320x240"})
-    return Synthetic("cam", scene, config, Counter(), REAL)
+def generated(source: str) -> PythonSource:
+    config = SourceStage.model_validate({"source": source, "limit": 12, "size": "320x240"})
+    made = source_for("cam", config, Counter(), REAL, Path())
+    assert isinstance(made, PythonSource)
+    return made
 
 
-@pytest.mark.parametrize(("scene", "copies"), [("conveyor", 0), ("counter", 0), ("noise", 12), ("blank", 12)])
+@pytest.mark.parametrize(
+    ("scene", "copies"),
+    [(demo_images(), 0), ("synthetic:counter", 0), ("synthetic:noise", 12), ("synthetic:blank", 12)],
+)
 def test_scenes_are_drawn_where_the_gpu_reads_and_images_made_once_are_copied_there(scene: str, copies: int) -> None:
-    device, source = gpu(), synthetic(scene)
+    device, source = gpu(), generated(scene)
     source.share(device)
-    plain = synthetic(scene).frames(threading.Event())
+    plain = generated(scene).frames(threading.Event())
     for frame, other in zip(source.frames(threading.Event()), plain, strict=True):
         assert is_shared(frame, device) and np.array_equal(frame.planes[0], other.planes[0])
         frame.lease.release()

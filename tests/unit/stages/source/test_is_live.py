@@ -9,6 +9,7 @@ import pytest
 from edgert.clock import REAL
 from edgert.config import SourceStage
 from edgert.memory import Counter
+from edgert.shipped import demo_images
 from edgert.stages.source.gst import names_live
 from edgert.stages.source.select import is_live, source_for
 
@@ -18,7 +19,7 @@ from edgert.stages.source.select import is_live, source_for
     ("source", "live"),
     [
         ("api", False),
-        ("synthetic:conveyor", False),
+        (demo_images(), False),
         ("rtsp://camera.example/stream", True),
         ("https://example.com/clip.mp4", False),
         ("https://example.com/live.m3u8", True),

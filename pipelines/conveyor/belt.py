@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from edgert.stages.source.conveyor_parts import U8, Look, Sprite, sprite
+from .parts import U8, Look, Sprite, sprite
 
 F32 = npt.NDArray[np.float32]
 Rng = np.random.Generator

@@ -1,8 +1,8 @@
-"""The ``synthetic: conveyor`` scene: parts on a moving belt, seen by a camera above it, with the truth known.
+"""Parts on a moving belt, seen by a camera above it, with the ground truth known.
 
 A frame is a pure function of (width, height, fps, seed, index): any frame can be asked for at any time and always has
-the same pixels and the same truth. What changes with the seed is the belt, lamp, exposure, noise, gantry and which
-parts come when; the sprites of parts and the images of everything else are drawn once and kept.
+the same pixels and the same ground truth. What changes with the seed is the belt, lamp, exposure, noise, gantry and
+which parts come when; the sprites of parts and the images of everything else are drawn once and cached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from edgert.stages.source.conveyor_belt import (
+from .belt import (
     UNIT_GAIN,
     draw_belt,
     draw_carriage,
@@ -23,7 +23,7 @@ from edgert.stages.source.conveyor_belt import (
     draw_rails,
     rail_px,
 )
-from edgert.stages.source.conveyor_parts import KINDS, LABELS, MARGIN, U8, Look, Sprite, draw
+from .parts import KINDS, LABELS, MARGIN, U8, Look, Sprite, draw
 
 __all__ = ["LABELS", "Conveyor", "Truth"]
 

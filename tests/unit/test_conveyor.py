@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgert.stages.source.conveyor import LABELS, Conveyor, Truth
+from pipelines.conveyor import LABELS, Conveyor, Truth
 
 WIDTH, HEIGHT, FPS = 320, 240, 15.0
 

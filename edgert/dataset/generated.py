@@ -1,0 +1,97 @@
+"""Images of a source that generates them, ``python:module:name`` or ``synthetic:noise``, as a dataset."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from edgert.clock import REAL
+from edgert.config.pipeline_file import CODE
+from edgert.config.stages import SourceStage
+from edgert.errors import StageError
+from edgert.memory import Counter, lend
+from edgert.runtime import Frame
+from edgert.runtime.frame import U8
+from edgert.runtime.stage import Source
+from edgert.stages.source.select import source_for
+from edgert.stages.source.synthetic import scene_named
+from edgert.user_code import check_object, code_name
+
+PREFIXES = (CODE, "synthetic:")
+DEFAULT_COUNT = 64
+_RATE_HZ = 2.0  # so that no two images show the same objects in nearly the same place
+_SEED = 1_000_003  # none that a pipeline is likely to use: what is measured on these is judged on others
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneratedDataset:
+    """See :class:`~edgert.dataset.images.ImageDataset`. Made when first asked for; 0.9 MB each, all cached.
+
+    Attributes:
+        source: as a pipeline file writes it; folders of code are absolute.
+        count: how many.
+        where: what asked for it, for errors.
+    """
+
+    source: str
+    count: int = DEFAULT_COUNT
+    where: str = ""
+    _made: list[U8] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        kind, _, rest = self.source.partition(":")  # refused at once; made, and code run, when first asked for
+        if f"{kind}:" == CODE:
+            check_object(rest, self.where, None)
+        else:
+            scene_named(rest, self.where)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __reduce__(self) -> tuple[type[GeneratedDataset], tuple[str, int, str]]:
+        return GeneratedDataset, (self.source, self.count, self.where)
+
+    def name(self, index: int) -> str:
+        return f"{self.source.rpartition('/')[2]} image {index}"
+
+    def frame(self, index: int) -> Frame:
+        """Raises StageError: the code gives fewer images."""
+        with _DRAWING:
+            if not self._made:
+                self._made.extend(self._drawn())
+        if index >= len(self._made):
+            raise StageError(
+                f"{self.source!r} ends after {len(self._made)} images",
+                why=f"{self.count} were asked for",
+                where=self.where,
+                fix=f"limit: {len(self._made)}",
+            )
+        image = self._made[index]
+        height, width = image.shape[:2]
+        return Frame("dataset", index, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
+
+    def digest(self) -> str:
+        """What the images depend on: options and code."""
+        is_code = self.source.startswith(CODE)
+        of = code_name(self.source.removeprefix(CODE), self.where).digest() if is_code else self.source
+        return repr((of, self.count, _RATE_HZ, _SEED))
+
+    def _drawn(self) -> list[U8]:
+        images = []
+        with closing(self._open()) as source:
+            for frame in islice(source.frames(threading.Event()), self.count):
+                images.append(np.array(frame.to_bgr()))
+                frame.lease.release()
+        return images
+
+    def _open(self) -> Source:
+        written = {"source": self.source, "fps": _RATE_HZ, "seed": _SEED, "limit": self.count}
+        return source_for("dataset", SourceStage.model_validate(written), Counter(), REAL, Path())
+
+
+_DRAWING = threading.Lock()

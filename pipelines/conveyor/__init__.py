@@ -1,0 +1,7 @@
+"""The demo's scene, as a source: ``source: "python:conveyor:Conveyor"``. NumPy and OpenCV only."""
+
+from __future__ import annotations
+
+from .scene import LABELS, Conveyor, Truth
+
+__all__ = ["LABELS", "Conveyor", "Truth"]
