@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgert.cli.table import UNKNOWN, Column, Row, facts, table
@@ -13,9 +12,9 @@ from edgert.units import format_bytes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edgert.bundle.bundle import Bundle
     from edgert.bundle.manifest import Manifest, ModelEntry, TensorEntry
     from edgert.compiler.engine_reports import EngineReport
+    from edgert.inspection import BundleInspection
     from edgert.tuner.trials import Trial, Tuned
 
 
@@ -175,31 +174,17 @@ _SHOWN_DIGEST = 16  # hexadecimal digits
 _MEMBERS = (Column("member", wraps=True), Column("size", is_number=True), Column("SHA-256", rank=1))
 
 
-def tell_bundle(console: Console, path: Path) -> dict[str, Any]:
-    """Prints a bundle; returns its manifest as plain data, and under ``reports`` what is known of compiled engines.
-
-    Raises:
-        ArtifactError: it is not whole.
-    """
-    from dataclasses import asdict
-
-    from edgert.bundle.bundle import open_bundle
-    from edgert.compiler.engine_reports import compiled_engines
-
-    with open_bundle(path) as bundle:
-        console.print(facts(_rows(bundle)))
-        _show_members(console, bundle.manifest)
-        engines = compiled_engines(bundle)
-        show_engines(console, engines)
-        return {**bundle.manifest.model_dump(mode="json"), "reports": [asdict(one) for one in engines]}
+def show_bundle(console: Console, found: BundleInspection) -> None:
+    """Prints what a bundle holds, its members and its compiled engines."""
+    console.print(facts(_rows(found)))
+    _show_members(console, found.manifest)
+    show_engines(console, found.engines)
 
 
-def _rows(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    from edgert.compiler.tuned_models import tuned_model
-
-    manifest = bundle.manifest
+def _rows(found: BundleInspection) -> Iterator[tuple[str, str]]:
+    manifest = found.manifest
     size_bytes = sum(member.size_bytes for member in manifest.members.values())
-    yield "bundle", f"{bundle.path}, {format_bytes(size_bytes)} in {len(manifest.members)} members, all whole"
+    yield "bundle", f"{found.path}, {format_bytes(size_bytes)} in {len(manifest.members)} members, all whole"
     yield "made by", f"edgert {manifest.edgert}"
     yield "pipeline", manifest.name
     where = f" in {manifest.mode}, TensorRT {manifest.tensorrt}" if manifest.tensorrt else ""
@@ -209,8 +194,8 @@ def _rows(bundle: Bundle) -> Iterator[tuple[str, str]]:
     yield "sinks", ", ".join(f"{name} ({kind})" for name, kind in manifest.sinks.items()) or "none"
     for name, model in manifest.models.items():
         yield f"model {name}", _model(model)
-        yield from (("", line) for line in _evidence(bundle, model))
-        if tuned := tuned_model(bundle, name):
+        yield from (("", line) for line in _accuracy(found.accuracy[name], model))
+        if tuned := found.tuned.get(name):
             yield "", f"tuned for {'cameras' if tuned.live else 'files'} on {tuned.machine['cpu']}: {tuned.told}"
 
 
@@ -223,11 +208,8 @@ def _port(port: TensorEntry) -> str:
     return f"{port.name} {port.dtype}[{', '.join('?' if dim is None else str(dim) for dim in port.shape)}]"
 
 
-def _evidence(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
+def _accuracy(found: Mapping[str, Any], model: ModelEntry) -> Iterator[str]:
     """How far each form is from the model it was made of."""
-    import json
-
-    found = json.loads(bundle.read(model.files["evidence"]))
     for name in model.forms:
         row = found["forms"][name]
         error = row["relative_error"]

@@ -89,7 +89,7 @@ def export(
             model=model,
             max_batch=max_batch,
             board=board,
-            trt=trt,
+            tensorrt=trt,
             overrides=overrides or (),
             on_event=on_event,
             stop=stop,

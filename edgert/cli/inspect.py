@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgert.cli.bundle_tables import show_bundle
+from edgert.cli.dla_tables import show_dla
+from edgert.cli.model_table import show_model
 from edgert.cli.option import (
     AllOption,
     DebugOption,
@@ -15,6 +18,7 @@ from edgert.cli.option import (
     ShapeOption,
     board_option,
     precision_option,
+    refuse,
     shape_of,
     trt_option,
 )
@@ -22,10 +26,9 @@ from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import console
 
 if TYPE_CHECKING:
-    from edgert.graph import ModelSummary
-    from edgert.stages.decode.guess import Guess
+    from rich.console import Console
 
-    Profile = dict[str, tuple[int, ...]]
+    from edgert.inspection import DlaInspection
 
 
 def inspect(
@@ -76,46 +79,59 @@ def inspect(
         edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --explain --rewritten for_dla.onnx
     """
     from edgert.bundle.bundle import is_bundle
-    from edgert.cli.dla_tables import Asked, survey_model, tell
-    from edgert.cli.model_table import show, show_ops
-    from edgert.graph import inspect as inspect_model
-    from edgert.graph import load
+    from edgert.inspection import inspect as inspect_model
 
-    asked = Asked(board, trt, precision, report, explain, rewritten, tuple(skipped or ()), every)
-    if not dla:
-        asked.refuse()
-    if is_bundle(model):
-        _inspect_bundle(model, json, is_bare=not (shapes or ops or dla))
-        return
-    profiles = _profiles(shapes or [])
-    loaded = load(model)
-    summary = inspect_model(loaded)
-    shape = profiles[0] if profiles else {}
-    surveyed = survey_model(loaded, shape, asked) if dla else None  # before anything is printed: it may be refused
-    counted = [(profile, inspect_model(loaded, profile)) for profile in profiles]
-    guesses = _guesses(counted[0][1] if counted else summary)
     screen = console(stderr=is_stdout(json))
-    show(screen, summary, counted, guesses)
-    if ops:
-        show_ops(screen, counted or [({}, summary)])
-    told = {"dla": tell(screen, loaded, shape, asked, *surveyed)} if surveyed else {}
+    for_dla = {"--board": board, "--trt": trt, "--precision": precision, "--report": report, "--explain": explain,
+               "--rewritten": rewritten, "--skip-rewrite": skipped, "--all": every}  # fmt: skip
+    if not dla:
+        refuse(for_dla, "it goes together with --dla")
+    if is_bundle(model):
+        refuse({"--shape": shapes, "--ops": ops, "--dla": dla}, f"it is for ONNX files, and {model} is a bundle")
+        _inspect_bundle(screen, model, json)
+        return
+    found = inspect_model(
+        model,
+        profiles=_profiles(shapes or []),
+        dla=dla,
+        board=board,
+        tensorrt=trt,
+        precision=precision or "int8",
+        rewrite=explain or bool(rewritten or skipped),
+        skip_rewrites=skipped or (),
+    )
+    show_model(screen, found, ops)
+    if found.dla is not None:
+        show_dla(screen, found.dla, every)
+        _write(screen, found.dla, model.name, report, rewritten)
     if json is not None:
-        write_json({**_plain(summary, counted, guesses), **told}, json)
+        write_json(found.to_json(), json)
 
 
-def _inspect_bundle(path: Path, json: Path | None, *, is_bare: bool) -> None:
-    from edgert.cli.bundle_tables import tell_bundle
+def _inspect_bundle(screen: Console, path: Path, json: Path | None) -> None:
+    from edgert.inspection import inspect_bundle
 
-    if not is_bare:
-        raise typer.BadParameter(f"--shape, --ops and --dla are for ONNX files, and {path} is a bundle")
-    told = tell_bundle(console(stderr=is_stdout(json)), path)
+    found = inspect_bundle(path)
+    show_bundle(screen, found)
     if json is not None:
-        write_json(told, json)
+        write_json(found.to_json(), json)
 
 
-def _profiles(texts: list[str]) -> list[Profile]:
+def _write(screen: Console, found: DlaInspection, model: str, report: Path | None, rewritten: Path | None) -> None:
+    """Writes the page and the rewritten model where they are wanted."""
+    if report is not None:
+        from edgert.report.dla_page import save_survey
+
+        save_survey(found.survey, model, found.board.title, report)
+        screen.print(f"report written to {report}", markup=False)
+    if rewritten is not None and found.rewritten is not None:
+        found.rewritten.save(rewritten)
+        screen.print(f"rewritten model written to {rewritten}", markup=False)
+
+
+def _profiles(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
     """``["x=1x3", "x=2x3"]`` → one profile for each round of inputs."""
-    profiles: list[Profile] = []
+    profiles: list[dict[str, tuple[int, ...]]] = []
     for text in texts:
         name, shape = shape_of(text)
         free = next((profile for profile in profiles if name not in profile), None)
@@ -124,48 +140,3 @@ def _profiles(texts: list[str]) -> list[Profile]:
             profiles.append(free)
         free[name] = shape
     return profiles
-
-
-def _guesses(summary: ModelSummary) -> list[Guess]:
-    """How the outputs can be read, from the image input: the one with four dimensions, batch first."""
-    from edgert.stages.decode.guess import guess
-
-    images = [spec for spec in summary.inputs if len(spec.shape) == 4]
-    ranked = [spec for spec in summary.outputs if spec.shape]
-    if len(images) != 1 or len(ranked) != len(summary.outputs):
-        return []
-    outputs = [_sizes(spec.shape[1:]) for spec in ranked]
-    return guess(outputs, [spec.name for spec in ranked], _sizes(images[0].shape[1:]), _label_count(summary))
-
-
-def _sizes(shape: tuple[int | str | None, ...]) -> tuple[int | None, ...]:
-    return tuple(dim if isinstance(dim, int) else None for dim in shape)
-
-
-def _label_count(summary: ModelSummary) -> int | None:
-    """How many labels the exporter stored; some write ``names`` as a Python dict or list."""
-    import ast
-
-    try:
-        names = ast.literal_eval(summary.metadata.get("names", ""))
-    except (ValueError, SyntaxError):
-        return None
-    return len(names) if isinstance(names, (dict, list, tuple)) else None
-
-
-def _plain(summary: ModelSummary, counted: list[tuple[Profile, ModelSummary]], guesses: list[Guess]) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    profiles = [
-        {"shapes": {name: list(shape) for name, shape in profile.items()}, **_work(one)} for profile, one in counted
-    ]
-    return {**summary.to_json(), "profiles": profiles, "looks_like": [asdict(one) for one in guesses]}
-
-
-def _work(summary: ModelSummary) -> dict[str, Any]:
-    return {
-        "macs": summary.macs,
-        "activation_bytes": summary.activation_bytes,
-        "outputs": [str(spec) for spec in summary.outputs],
-        "uncounted": summary.uncounted,
-    }

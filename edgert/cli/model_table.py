@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from edgert.graph import ModelSummary, NodeCost
+    from edgert.inspection import Inspection
     from edgert.stages.decode.guess import Guess
 
 _SHOWN_OPS = 12
@@ -27,15 +28,16 @@ _OPS = (
 )
 
 
-def show(
-    console: Console,
-    summary: ModelSummary,
-    counted: Iterable[tuple[Mapping[str, Sequence[int]], ModelSummary]],
-    guesses: Sequence[Guess],
-) -> None:
-    """Prints what a model takes, gives, costs, and looks like; once more what it costs for every profile."""
-    notes = (("note", marked(warning, "yellow")) for warning in summary.warnings)
-    console.print(facts((*_rows(summary, counted, guesses), *notes)))
+def show_model(console: Console, found: Inspection, ops: bool) -> None:
+    """Prints what a model takes, returns, costs and looks like, and what it costs at every profile.
+
+    Args:
+        ops: whether a table of operators is shown, too.
+    """
+    notes = (("note", marked(warning, "yellow")) for warning in found.summary.warnings)
+    console.print(facts((*_rows(found.summary, found.profiles, found.guesses), *notes)))
+    if ops:
+        show_ops(console, found.profiles or [({}, found.summary)])
 
 
 def show_ops(console: Console, counted: Iterable[tuple[Mapping[str, Sequence[int]], ModelSummary]]) -> None:

@@ -182,7 +182,7 @@ def export(
     device: Device | None = None,
     max_batch: int | None = None,
     board: str | None = None,
-    trt: str | None = None,
+    tensorrt: str | None = None,
     overrides: Iterable[str] = (),
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
@@ -202,7 +202,7 @@ def export(
         device: where Triton runs the models, ``cpu`` or ``gpu``; by default ``gpu`` where they were built for a board.
         max_batch: of requests, for Triton; see :func:`~edgert.exporter.triton.batch_of`.
         board: name or file; of a pipeline its own by default. A bundle is for one already.
-        trt: TensorRT release; that of the board's usual JetPack by default.
+        tensorrt: release; that of the board's usual JetPack by default.
         overrides: ``key.path=value`` for a pipeline, as given to ``--set``.
         on_event: called for everything that happens during a build, from several threads.
         stop: ends a build when set.
@@ -221,7 +221,7 @@ def export(
 
     path, given = pipeline_path(str(source)), tuple(overrides)
     with open_source(
-        path, overrides=given, board=board, tensorrt=trt, check=check, on_event=on_event, stop=stop
+        path, overrides=given, board=board, tensorrt=tensorrt, check=check, on_event=on_event, stop=stop
     ) as opened:
         return write_export(opened.only(model) if model else opened, options)
 

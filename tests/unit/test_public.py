@@ -15,9 +15,7 @@ import edgert
 from edgert.errors import EdgertError
 from tests.helpers.command import ROOT
 
-VERBS = (
-    "boards build calibrate check doctor evaluate from_torch load_engine load_pipeline plan quantize simulate validate"
-)
+VERBS = "plan simulate validate check inspect export evaluate boards doctor build calibrate quantize from_torch op"
 NAMES = sorted(set(edgert.__all__) - {"__version__"})
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(edgert, name))]
 HEAVY = {"numpy", "cv2", "onnx", "onnxruntime", "pydantic", "yaml", "scipy", "typer", "rich", "edgert.config"}

@@ -1,0 +1,271 @@
+"""``edgert inspect``: what an ONNX model takes and costs, what a DLA can run of it, and what a bundle holds."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dla import ORIN, USUAL_RELEASE
+from edgert.backend.ort import Function
+from edgert.board.detect import detect
+from edgert.board.record import Board, boards, find_board
+from edgert.bundle.bundle import open_bundle
+from edgert.bundle.manifest import Manifest
+from edgert.compiler.engine_reports import EngineReport, compiled_engines
+from edgert.compiler.tuned_models import tuned_model
+from edgert.errors import ConfigError
+from edgert.files import replace_bytes
+from edgert.graph import Change, Model, ModelSummary, clean, inputs, load, read, to_bytes, with_shapes
+from edgert.graph import inspect as summarize
+from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prove, ready, without
+from edgert.placement.dla_share import Difference, Survey, compare, survey, target_of
+from edgert.stages.decode.guess import Guess, guess
+from edgert.tuner.trials import Tuned
+
+Shapes = Mapping[str, Sequence[int]]
+"""Input → its shape, for inputs whose dimensions are open."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rewritten:
+    """A model rewritten for the DLA, as a build would, and what that changes.
+
+    Attributes:
+        model: the rewritten model.
+        changes: what was rewritten, one after the other.
+        compared: the numbers of both surveys that differ.
+        proof: how far the outputs of both models are apart on noise; None where nothing was rewritten.
+        cut: where the network would be cut into what a DLA can run and the rest; None where it can run nothing.
+        survey: the rewritten model against the same DLA.
+    """
+
+    model: Model = field(repr=False)
+    changes: tuple[Change, ...]
+    compared: tuple[Difference, ...]
+    proof: Proof | None
+    cut: Cut | None
+    survey: Survey
+
+    def save(self, path: Path) -> None:
+        """Writes the rewritten model. Raises ArtifactError."""
+        replace_bytes(path, to_bytes(self.model))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "changes": [asdict(change) for change in self.changes],
+            "compared": [asdict(row) for row in self.compared],
+            "proof": None if self.proof is None else asdict(self.proof),
+            "cut": [str(spec) for spec in self.cut.tensors] if self.cut else [],
+            "after": self.survey.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DlaInspection:
+    """What the DLA of a board can run of a model.
+
+    Attributes:
+        board: the board.
+        survey: a verdict for each node of the model as a build would see it, and the same in numbers.
+        rewritten: the model rewritten for the DLA; None where that was not asked for.
+    """
+
+    board: Board
+    survey: Survey
+    rewritten: Rewritten | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        plain = {"board": self.board.name, "cores": self.board.dla.cores, **self.survey.to_json()}
+        return plain if self.rewritten is None else {**plain, "rewritten": self.rewritten.to_json()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inspection:
+    """What an ONNX model takes, returns and costs.
+
+    Attributes:
+        summary: the model as it is in the file.
+        profiles: shapes that were asked for, each with the model's summary at these shapes.
+        guesses: decoders that can read its outputs, the likeliest first.
+        dla: what a board's DLA can run of it; None where that was not asked for.
+    """
+
+    summary: ModelSummary
+    profiles: tuple[tuple[Shapes, ModelSummary], ...]
+    guesses: tuple[Guess, ...]
+    dla: DlaInspection | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        profiles = [
+            {"shapes": {name: list(shape) for name, shape in shapes.items()}, **_work(one)}
+            for shapes, one in self.profiles
+        ]
+        plain = {**self.summary.to_json(), "profiles": profiles, "looks_like": [asdict(one) for one in self.guesses]}
+        return plain if self.dla is None else {**plain, "dla": self.dla.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class BundleInspection:
+    """What a bundle holds. Its members are whole: their digests were checked.
+
+    Attributes:
+        path: the bundle.
+        manifest: what it says of itself.
+        accuracy: model → how far each of its forms is from the model it was made of, as plain data.
+        tuned: model → the search for the settings that run it fastest, for models that were tuned.
+        engines: what boards compiled: time, memory, layers, and where nodes run.
+    """
+
+    path: Path
+    manifest: Manifest
+    accuracy: Mapping[str, Mapping[str, Any]]
+    tuned: Mapping[str, Tuned]
+    engines: tuple[EngineReport, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**self.manifest.model_dump(mode="json"), "reports": [asdict(one) for one in self.engines]}
+
+
+def inspect(
+    model: str | Path,
+    *,
+    profiles: Sequence[Shapes] = (),
+    dla: bool = False,
+    board: str | None = None,
+    tensorrt: str | None = None,
+    precision: str = "int8",
+    rewrite: bool = False,
+    skip_rewrites: Sequence[str] = (),
+) -> Inspection:
+    """Reads an ONNX model and counts its work; with ``dla``, checks node by node what a board's DLA can run.
+
+    Args:
+        model: the ONNX file.
+        profiles: shapes of the inputs whose dimensions are open; the work is counted for each. The DLA is asked about
+            the first.
+        dla: whether a DLA is asked about.
+        board: name or file of the board with the DLA; this machine's by default.
+        tensorrt: release that compiles for the DLA; 10.3 for Orin and 8.5 for Xavier by default.
+        precision: of the DLA: ``int8`` or ``fp16``.
+        rewrite: rewrites the model for the DLA as a build would. Both models run once on noise, to compare them.
+        skip_rewrites: names or globs of rewrites to leave out.
+
+    Raises:
+        ModelError: the file is no ONNX model, or the shapes do not fit it.
+        ConfigError: no such board, one without a DLA, or no such release or precision.
+        PlacementError: there is no such rewrite.
+    """
+    loaded = load(model)
+    shapes = profiles[0] if profiles else {}
+    about = _on_dla(loaded, shapes, board, tensorrt, precision, skip_rewrites) if dla else None
+    if about is not None and rewrite:
+        rewritten = _rewritten(loaded, shapes, about.survey, skip_rewrites)
+        about = DlaInspection(about.board, about.survey, rewritten)
+    summary = summarize(loaded)
+    counted = tuple((profile, summarize(loaded, profile)) for profile in profiles)
+    return Inspection(summary, counted, tuple(_guesses(counted[0][1] if counted else summary)), about)
+
+
+def inspect_bundle(path: str | Path) -> BundleInspection:
+    """Checks a bundle's members and reads what it holds.
+
+    Args:
+        path: a bundle of ``edgert build``, a file or a folder.
+
+    Raises:
+        ArtifactError: it is not whole, or was written by another version of edgert.
+    """
+    with open_bundle(Path(path)) as bundle:
+        models = bundle.manifest.models
+        accuracy = {name: json.loads(bundle.read(one.files["evidence"])) for name, one in models.items()}
+        tuned = {name: one for name in models if (one := tuned_model(bundle, name))}
+        return BundleInspection(bundle.path, bundle.manifest, accuracy, tuned, compiled_engines(bundle))
+
+
+def _on_dla(
+    loaded: Model,
+    shapes: Shapes,
+    name: str | None,
+    tensorrt: str | None,
+    precision: str,
+    skipped: Sequence[str],
+) -> DlaInspection:
+    """The survey of the model as a build would see it: cleaned."""
+    board = _board_with_dla(name)
+    without(skipped, "--skip-rewrite")  # refuses names that there are not
+    generation = board.dla.generation
+    target = target_of(generation, tensorrt or USUAL_RELEASE[generation or ORIN], precision)
+    model, _ = clean(with_shapes(loaded, shapes) if shapes else loaded)
+    return DlaInspection(board, survey(read(model), target))
+
+
+def _board_with_dla(name: str | None) -> Board:
+    board = detect().board if name is None else find_board(name)
+    having = ", ".join(one.name for one in boards() if one.dla.cores)
+    if board is None:
+        why = "this machine is no Jetson that edgert knows, and --dla checks against a board's DLA"
+        raise ConfigError("which board?", why=why, fix=f"--board NAME, one of {having}")
+    if not board.dla.cores:
+        raise ConfigError(f"{board.title} has no DLA", where="--board", fix=f"--board NAME, one of {having}")
+    return board
+
+
+def _rewritten(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[str]) -> Rewritten:
+    begun = ready(loaded, shapes)
+    made, changes = fit_model(begun, without(skipped, "--skip-rewrite") if skipped else None)
+    graph = read(made)
+    after = survey(graph, before.target)
+    proof = _proof(begun, made) if changes else None
+    cut = cut_head(graph, lambda node: node.name in after.allowed) if after.allowed else None
+    return Rewritten(made, tuple(changes), tuple(compare(before, after)), proof, cut, after)
+
+
+def _proof(before: Model, after: Model) -> Proof:
+    random = np.random.default_rng(0)
+    feed = {}
+    for spec in inputs(before):
+        shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
+        feed[spec.name] = random.standard_normal(shape, np.float32).astype(spec.dtype)
+    return prove(before, after, [feed], lambda model, feeds: list(Function(model)(feeds).values()))
+
+
+def _guesses(summary: ModelSummary) -> list[Guess]:
+    """How the outputs can be read, from the image input: the one with four dimensions, batch first."""
+    images = [spec for spec in summary.inputs if len(spec.shape) == 4]
+    ranked = [spec for spec in summary.outputs if spec.shape]
+    if len(images) != 1 or len(ranked) != len(summary.outputs):
+        return []
+    outputs = [_sizes(spec.shape[1:]) for spec in ranked]
+    return guess(outputs, [spec.name for spec in ranked], _sizes(images[0].shape[1:]), _label_count(summary))
+
+
+def _sizes(shape: Sequence[int | str | None]) -> tuple[int | None, ...]:
+    return tuple(dim if isinstance(dim, int) else None for dim in shape)
+
+
+def _label_count(summary: ModelSummary) -> int | None:
+    """How many labels the exporter stored; some write ``names`` as a Python dict or list."""
+    try:
+        names = ast.literal_eval(summary.metadata.get("names", ""))
+    except (ValueError, SyntaxError):
+        return None
+    return len(names) if isinstance(names, (dict, list, tuple)) else None
+
+
+def _work(summary: ModelSummary) -> dict[str, Any]:
+    return {
+        "macs": summary.macs,
+        "activation_bytes": summary.activation_bytes,
+        "outputs": [str(spec) for spec in summary.outputs],
+        "uncounted": summary.uncounted,
+    }
