@@ -72,9 +72,9 @@ class ChainEngines:
         """See :class:`Engines`."""
         if config.backend != "auto":
             return build_engine(self._model(name, config, "ort"), config, threads, batch)
-        taken = self.chain.first(name, partial(self._made, name, config, threads, batch))
-        engine = taken.made
-        engine.info = {**engine.info, **taken.info}
+        choice = self.chain.first(name, partial(self._made, name, config, threads, batch))
+        engine = choice.compiled
+        engine.info = {**engine.info, **choice.info}
         return engine
 
     def _made(self, name: str, config: ModelConfig, threads: int, batch: int, engine: str) -> Engine:

@@ -2,7 +2,7 @@
 
 from edgert.backend.base import (
     DEFAULT_PROFILE,
-    USUAL,
+    DEFAULT_TUNING,
     Backend,
     Engine,
     EngineOptions,
@@ -24,7 +24,7 @@ def backend(name: str) -> Backend:
 
 __all__ = [
     "DEFAULT_PROFILE",
-    "USUAL",
+    "DEFAULT_TUNING",
     "Backend",
     "Engine",
     "EngineOptions",

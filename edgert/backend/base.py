@@ -8,7 +8,7 @@ place, so nothing is copied on the way in or out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +22,8 @@ from edgert.graph.proto import label
 from edgert.memory import aligned_empty
 
 Array = npt.NDArray[Any]
+RunOnce = Callable[[], Mapping[str, Array]]
+"""Runs a model once on inputs that it was given: output → array of the caller's own."""
 Shapes = Mapping[str, tuple[int, ...]]
 """Input name → static shape."""
 
@@ -94,7 +96,7 @@ class Tuning:
     tf32: bool = True
 
 
-USUAL = Tuning()
+DEFAULT_TUNING = Tuning()
 """What edgert does unless it is told otherwise."""
 
 
@@ -119,7 +121,7 @@ class BuilderSettings:
     refit: bool = False
 
 
-TENSORRT_S_OWN = BuilderSettings()
+DEFAULT_BUILDER = BuilderSettings()
 """Nothing is told."""
 
 
@@ -143,8 +145,8 @@ class EngineOptions:
     spans: Mapping[str, Span] = field(default_factory=dict)
     precision: str = "fp32"
     store: Store | None = None
-    tuning: Tuning = USUAL
-    builder: BuilderSettings = TENSORRT_S_OWN
+    tuning: Tuning = DEFAULT_TUNING
+    builder: BuilderSettings = DEFAULT_BUILDER
 
 
 @runtime_checkable
@@ -259,7 +261,7 @@ def static_shape(name: str, shape: Sequence[object], path: str) -> tuple[int, ..
 # Engines that cannot run operators of the user's own say so, by the first node that is one.
 
 
-def refuse_own(model: Model, engine: str) -> None:
+def refuse_custom_operators(model: Model, engine: str) -> None:
     """Raises BuildError when a model has such a node.
 
     Args:

@@ -47,7 +47,7 @@ class Replicated:
 
 
 log = logging.getLogger("edgert.backend")
-MadeT = TypeVar("MadeT")
+CompiledT = TypeVar("CompiledT")
 _REFUSALS = (BuildError, DeviceError, ModelError, PlacementError)
 """What makes the next engine be tried. Anything else is no engine's fault."""
 
@@ -71,17 +71,17 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Generic[MadeT]):
+class ChosenEngine(Generic[CompiledT]):
     """What a model runs on.
 
     Attributes:
         engine: its name in the chain.
-        made: what was made for it.
+        compiled: what was made for it.
         skipped: those before it, with the reason.
     """
 
     engine: str
-    made: MadeT
+    compiled: CompiledT
     skipped: tuple[Skipped, ...]
 
     @property
@@ -97,7 +97,7 @@ class Chain:
         engines: their names, in order.
         why_not: why an engine cannot run on this machine; empty if it can. Asked once for each.
         strict: an engine that would be skipped is an error.
-        tell: told of each engine that is skipped.
+        report: called with each engine that is skipped.
         where: of the chain, for errors.
         stop: when set, a compilation that fails was ended on purpose, and no other engine is tried.
     """
@@ -108,12 +108,12 @@ class Chain:
         why_not: Callable[[str], str],
         *,
         strict: bool = False,
-        tell: Callable[[Skipped], object] = lambda skipped: log.warning("%s", skipped),
+        report: Callable[[Skipped], object] = lambda skipped: log.warning("%s", skipped),
         where: str = "",
         stop: threading.Event | None = None,
     ) -> None:
         self.engines, self.strict, self.where = tuple(engines), strict, where
-        self._why_not, self._tell, self._stop = why_not, tell, stop or threading.Event()
+        self._why_not, self._report, self._stop = why_not, report, stop or threading.Event()
         self._known: dict[str, str] = {}
 
     def unable(self) -> tuple[Skipped, ...]:
@@ -130,7 +130,7 @@ class Chain:
             found.append(Skipped(engine, why))
         raise self._nothing_left(found)
 
-    def first(self, model: str, make: Callable[[str], MadeT]) -> Taken[MadeT]:
+    def first(self, model: str, make: Callable[[str], CompiledT]) -> ChosenEngine[CompiledT]:
         """The first engine that takes a model.
 
         Args:
@@ -147,14 +147,14 @@ class Chain:
                 skipped.append(Skipped(name, why))
                 continue
             try:
-                return Taken(name, make(name), tuple(skipped))
+                return ChosenEngine(name, make(name), tuple(skipped))
             except _REFUSALS as error:
                 if self._stop.is_set():
                     raise
                 if self.strict:
                     raise self._with_the_able(error, name, make)  # noqa: B904 - the same error, with who can
                 skipped.append(Skipped(name, in_one_line(error), model))
-                self._tell(skipped[-1])
+                self._report(skipped[-1])
         raise self._nothing_left(skipped)
 
     def _why(self, engine: str) -> str:
@@ -164,7 +164,7 @@ class Chain:
             if why and self.strict:
                 raise self._strictly(Skipped(engine, why))
             if why:
-                self._tell(Skipped(engine, why))
+                self._report(Skipped(engine, why))
         return self._known[engine]
 
     def _with_the_able(self, error: EdgertError, engine: str, make: Callable[[str], object]) -> EdgertError:

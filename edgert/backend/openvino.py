@@ -19,7 +19,7 @@ from edgert.backend.base import (
     EngineOptions,
     Tensor,
     bound_input,
-    refuse_own,
+    refuse_custom_operators,
     share_first_dimension,
 )
 from edgert.board.host import core_count
@@ -43,7 +43,7 @@ class OpenVinoBackend:
             ModelError: a profile does not fit the model's inputs, or leaves a dimension open.
             DeviceError: OpenVINO is not installed.
         """
-        refuse_own(model, "OpenVINO")
+        refuse_custom_operators(model, "OpenVINO")
         started = time.perf_counter()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         ready = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
@@ -212,7 +212,9 @@ def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, thread
         ) from error
 
 
-def usual_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple[str, Callable[[], Mapping[str, Array]]]:
+def reference_run(
+    path: Path, feeds: Mapping[str, Array], threads: int
+) -> tuple[str, Callable[[], Mapping[str, Array]]]:
     """OpenVINO as its documentation shows it, with options as they are, but for the threads: what edgert's engine is
     compared with.
 

@@ -221,10 +221,10 @@ def _peer(
     if peer == "openvino":
         from edgert.backend import openvino
 
-        return openvino.usual_run(plain, feed, threads)
+        return openvino.reference_run(plain, feed, threads)
     from edgert.backend.ort import timing
 
-    return timing.usual_run(plain, feed, threads)
+    return timing.reference_run(plain, feed, threads)
 
 
 def _tactic(config: ModelConfig, model: Model) -> Tactic:

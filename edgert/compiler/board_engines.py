@@ -14,7 +14,7 @@ from typing import Any
 
 from edgert.backend import Backend, Engine, Store
 from edgert.backend.chain import Chain, Replicated
-from edgert.backend.tensorrt.engine_cache import Facts, Made, changes, key_of, read_record
+from edgert.backend.tensorrt.engine_cache import BuiltEngine, Facts, changes, key_of, read_record
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.bundle.bundle import Bundle
@@ -39,7 +39,7 @@ class Compiled:
     """One engine of a model, compiled and checked."""
 
     spec: EngineSpec
-    made: Made
+    made: BuiltEngine
     checks: EngineChecks
 
 
@@ -75,9 +75,9 @@ class BundleEngines:
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """See :class:`~edgert.assemble.engines.Engines`."""
-        taken = self.chain.first(name, partial(self._opened, name, config, threads, batch))
-        engine = taken.made
-        engine.info = {**engine.info, **taken.info}
+        choice = self.chain.first(name, partial(self._opened, name, config, threads, batch))
+        engine = choice.compiled
+        engine.info = {**engine.info, **choice.info}
         return engine
 
     def compiled(self, name: str, config: ModelConfig, engine: str) -> tuple[Compiled, ...]:
@@ -120,7 +120,7 @@ class BundleEngines:
     def _checked(self, name: str, config: ModelConfig, spec: EngineSpec) -> tuple[Compiled, TrtEngine | None]:
         """An engine, compiled or found, held to its promises, and opened where it can be."""
         with self._events.step(COMPILE, name) as ended:
-            made = self._trt.made(spec.request, self._store)
+            made = self._trt.built(spec.request, self._store)
             ended.cached = made.cached
             if spec.input is not None and not made.cached:
                 self._events.note(spec.input.in_words(made.request.formats))
@@ -139,7 +139,9 @@ class BundleEngines:
             ended.cached, ended.detail = kept is not None, engine_checks.in_words(found)
         return Compiled(spec, made, found), opened
 
-    def _proven(self, config: ModelConfig, spec: EngineSpec, made: Made, opened: TrtEngine | None) -> EngineChecks:
+    def _proven(
+        self, config: ModelConfig, spec: EngineSpec, made: BuiltEngine, opened: TrtEngine | None
+    ) -> EngineChecks:
         found: dict[str, Any] = {"placement": engine_checks.placed(spec.request, made, self._policy)}
         if spec.input is not None:
             found["input"] = spec.input.in_words(made.request.formats)

@@ -24,7 +24,7 @@ from edgert.steps import to_json
 if TYPE_CHECKING:
     from edgert.backend.base import Array, Session, Store
     from edgert.backend.tensorrt.build_request import BuildRequest
-    from edgert.backend.tensorrt.engine_cache import Made
+    from edgert.backend.tensorrt.engine_cache import BuiltEngine
     from edgert.backend.tensorrt.trt_engine import TrtEngine
     from edgert.graph import Model
 
@@ -39,7 +39,7 @@ layers, as errors that know nothing of each other add up. FP16 and INT8: as in :
 _WARM_UP, _RUNS = 3, 30
 
 
-def placed(asked: BuildRequest, made: Made, policy: Policy) -> dict[str, Any]:
+def placed(asked: BuildRequest, made: BuiltEngine, policy: Policy) -> dict[str, Any]:
     """Where nodes run, against what was asked for, which the engine may have been built without after a failure.
 
     Raises:
@@ -98,7 +98,7 @@ def timed(engine: TrtEngine) -> dict[str, Any]:
     return {"runs": _RUNS, "median_ms": statistics.median(times), "least_ms": times[0], "most_ms": times[-1]}
 
 
-def layered(engine: TrtEngine, made: Made) -> list[dict[str, Any]]:
+def layered(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
     """How long each layer takes, by TensorRT's profiler, and which nodes it is of: medians of so many runs."""
     from edgert.backend.tensorrt.engine_layers import layer_times, mapped
 
@@ -107,7 +107,7 @@ def layered(engine: TrtEngine, made: Made) -> list[dict[str, Any]]:
     return [asdict(one) for one in mapped(times, made.engine_facts, made.request.nodes)]
 
 
-def occupied(engine: TrtEngine, made: Made) -> dict[str, int]:
+def occupied(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:
     """Bytes: of the plan, which is mostly weights, of one execution context, and of one set of inputs and outputs."""
     with closing(engine.session()) as session:
         tensors = [*session.inputs_on_gpu.values(), *session.outputs_on_gpu]

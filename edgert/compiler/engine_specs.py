@@ -170,7 +170,11 @@ def _weak(source: Source, library: Library) -> dict[str, Any]:
     from edgert.quantization.lowering.trt_cache import write_cache
 
     cache = write_cache(_scales(source), library.version)  # it reads caches of its own only
-    return {"precision": "int8", "calibration": cache, "half": tuple(json.loads(source.text("exceptions"))["half"])}
+    return {
+        "precision": "int8",
+        "calibration": cache,
+        "fp16_nodes": tuple(json.loads(source.text("exceptions"))["half"]),
+    }
 
 
 def _scales(source: Source) -> Mapping[str, float]:
@@ -191,7 +195,7 @@ def _input(
         placement,
         typed=library.kind != "weak",
         precision=further.get("precision", ""),
-        half=further.get("half", ()),
+        half=further.get("fp16_nodes", ()),
         scales=_scales(source),
     )
 

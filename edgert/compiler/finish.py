@@ -113,7 +113,7 @@ def finish(
             events.skipped(one)
 
         reasons = partial(_why_not_compiled, machine=here, trt=trt)
-        chain = Chain(opened.manifest.engines, reasons, strict=strict, tell=skip, where=str(bundle), stop=stop)
+        chain = Chain(opened.manifest.engines, reasons, strict=strict, report=skip, where=str(bundle), stop=stop)
         held_to = policy or ("strict" if strict else "warn")
         job = _Job(opened, Path(name), chain, trt, store or engine_store(), events, held_to)
         chosen = job.compile()
@@ -180,8 +180,8 @@ class _Job:
         )
         chosen = {}
         for name, config in self._file.config.models.items():
-            taken = self._chain.first(name, partial(engines.compiled, name, config))
-            self._compiled[name], chosen[name] = taken.made, taken.engine
+            choice = self._chain.first(name, partial(engines.compiled, name, config))
+            self._compiled[name], chosen[name] = choice.compiled, choice.engine
         return chosen
 
     def save(self, output: Path, folder: bool) -> tuple[Manifest, bool, int]:

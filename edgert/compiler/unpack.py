@@ -80,7 +80,7 @@ def unpacked(
         manifest, folder, given = bundle.manifest, Path(name), tuple(overrides)
         check_board(manifest, here, str(path))
         reasons = partial(why_not, machine=here, trt=trt)
-        chain = Chain(manifest.engines, reasons, strict=strict, tell=events.refused, where=str(path))
+        chain = Chain(manifest.engines, reasons, strict=strict, report=events.refused, where=str(path))
         skipped = chain.unable()
         engine = chain.engines[len(skipped)]
         bundle.extract(folder, models_of(manifest) if engine in _COMPILED else _needed(bundle))

@@ -230,11 +230,11 @@ class _Job:
             yield "--int8"
         if request.calibration:
             yield f"--calib={self._file('.cache', request.calibration.encode())}"
-        if not request.half:
+        if not request.fp16_nodes:
             return
-        named = self._namable(request.half, "in float16")
+        named = self._namable(request.fp16_nodes, "in float16")
         if named:
-            yield f"--precisionConstraints={'obey' if request.obey else 'prefer'}"
+            yield f"--precisionConstraints={'obey' if request.obey_fp16 else 'prefer'}"
             yield f"--layerPrecisions={layer_precisions(named)}"
         self.limitations.append(
             "where a node becomes several layers, only the one that has its name stays in float16; edgert keeps all"
@@ -248,7 +248,7 @@ class _Job:
             return
         yield f"--useDLACore={core}"
         yield "--allowGPUFallback"
-        if self.release[0] < 11 and not (request.half and not request.obey):
+        if self.release[0] < 11 and not (request.fp16_nodes and not request.obey_fp16):
             self.limitations.append(
                 "with --useDLACore trtexec sets PREFER_PRECISION_CONSTRAINTS by itself; edgert does so for "
                 "nodes that are preferred in float16 only"

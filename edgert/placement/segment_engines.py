@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from edgert.backend import EngineOptions, Store, Tensor
 from edgert.backend.base import Array, share_first_dimension
-from edgert.backend.ort import OrtBackend, OrtEngine, OwnEngine
+from edgert.backend.ort import CustomOpEngine, OrtBackend, OrtEngine
 from edgert.errors import EdgertError, PlacementError
 from edgert.graph import Graph, Model, TensorSpec
 from edgert.memory import aligned_empty
@@ -106,7 +106,7 @@ def _joined(found: list[Step]) -> tuple[Step, ...]:
     return tuple(joined)
 
 
-_Engine = OrtEngine | OwnEngine
+_Engine = OrtEngine | CustomOpEngine
 
 
 class SegmentedEngine:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from edgert.assemble import MOST_REPLICAS
-from edgert.backend import USUAL, Tuning
+from edgert.backend import DEFAULT_TUNING, Tuning
 from edgert.config import ModelConfig
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.config.model_section import TuningConfig
@@ -71,7 +71,7 @@ class Tactic:
     replicas: int
     threads: int
     pinned: bool = False
-    tuning: Tuning = USUAL
+    tuning: Tuning = DEFAULT_TUNING
     batch: int = 1
 
     @property
@@ -88,11 +88,11 @@ class Tactic:
     def _more(self) -> list[str]:
         told = [f"batches of {self.batch}"] if self.batch > 1 else []
         told += ["pinned"] if self.pinned else []
-        if self.tuning.conv_search != USUAL.conv_search:
+        if self.tuning.conv_search != DEFAULT_TUNING.conv_search:
             told.append(f"{self.tuning.conv_search} convolutions")
-        if self.tuning.optimization != USUAL.optimization:
+        if self.tuning.optimization != DEFAULT_TUNING.optimization:
             told.append(f"{self.tuning.optimization} optimizations")
-        return told + [text for key, text in _TOLD.items() if getattr(self.tuning, key) != getattr(USUAL, key)]
+        return told + [text for key, text in _TOLD.items() if getattr(self.tuning, key) != getattr(DEFAULT_TUNING, key)]
 
     @property
     def keys(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import edgert
 from edgert.backend import EngineOptions, backend
-from edgert.backend.ort import Function, OwnEngine
+from edgert.backend.ort import CustomOpEngine, Function
 from edgert.backend.tensorrt.build_request import DTYPES
 from edgert.backend.tensorrt.plugin import plugin_of
 from edgert.bundle.bundle import open_bundle
@@ -65,7 +65,7 @@ def without_operators() -> Model:
 @pytest.mark.parametrize("times", [1, 3])
 def test_an_engine_computes_what_numpy_does(times: int) -> None:
     engine = backend("ort").compile(network(ops=["HardMishLite"] * times), EngineOptions(1))
-    assert isinstance(engine, OwnEngine) and engine.info["operators"] == ["demo::HardMishLite"] * times
+    assert isinstance(engine, CustomOpEngine) and engine.info["operators"] == ["demo::HardMishLite"] * times
     session = engine.session()
     session.inputs["x"][...] = image()
     np.testing.assert_allclose(session.run()[0], expected(image(), times), rtol=1e-5, atol=1e-6)

@@ -1,8 +1,8 @@
 """ONNX Runtime on the CPU: the engine that runs anywhere, and the only door to the onnxruntime package."""
 
 from edgert.backend.ort.cpu import OrtBackend
-from edgert.backend.ort.custom_ops import OwnEngine
+from edgert.backend.ort.custom_ops import CustomOpEngine
 from edgert.backend.ort.tensors import OrtEngine
 from edgert.backend.ort.timing import Function
 
-__all__ = ["Function", "OrtBackend", "OrtEngine", "OwnEngine"]
+__all__ = ["CustomOpEngine", "Function", "OrtBackend", "OrtEngine"]

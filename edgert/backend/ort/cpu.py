@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Store
-from edgert.backend.ort.custom_ops import OwnEngine, compile_own
+from edgert.backend.ort.custom_ops import CustomOpEngine, compile_with_custom_ops
 from edgert.backend.ort.runtime import open_session, ort, session_settings
 from edgert.backend.ort.tensors import OrtEngine
 from edgert.errors import ArtifactError
@@ -36,7 +36,7 @@ class OrtBackend:
         """Of ONNX Runtime. Raises DeviceError when it is not installed."""
         return str(ort().__version__)
 
-    def compile(self, model: Model, options: EngineOptions) -> OrtEngine | OwnEngine:
+    def compile(self, model: Model, options: EngineOptions) -> OrtEngine | CustomOpEngine:
         """See :class:`~edgert.backend.base.Backend`.
 
         Raises:
@@ -44,7 +44,7 @@ class OrtBackend:
             ModelError: a profile does not fit the model's inputs.
         """
         return (
-            compile_own(model, options, self._whole)
+            compile_with_custom_ops(model, options, self._whole)
             if has_custom_operators(model.proto)
             else self._whole(model, options)
         )

@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Shapes, Tuning, refuse_own, static_shape
+from edgert.backend.base import (
+    DEFAULT_PROFILE,
+    Array,
+    EngineOptions,
+    Shapes,
+    Tuning,
+    refuse_custom_operators,
+    static_shape,
+)
 from edgert.backend.gpu import GpuTensor
 from edgert.backend.ort.cpu import prepared
 from edgert.backend.ort.runtime import first_line, open_session, ort, ort_errors, session_settings
@@ -70,7 +78,7 @@ class OrtCudaBackend:
             ModelError: a profile does not fit, or the size of an output is not known.
         """
         check_provider()
-        refuse_own(model, "ONNX Runtime on CUDA")
+        refuse_custom_operators(model, "ONNX Runtime on CUDA")
         started = time.perf_counter()
         device = self._device or open_device()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}

@@ -106,7 +106,7 @@ def _call(graph: Graph, name: str, one: Operator) -> Call:
     return Call(name, one, node.inputs, node.outputs, one.settings(node.attributes, name), constants)
 
 
-class OwnFunction:
+class CustomOpFunction:
     """Runs the parts on arrays of any size, allocating as it goes: what ONNX Runtime's session is to a
     :class:`~edgert.backend.ort.Function`.
 
@@ -144,7 +144,7 @@ Compile = Callable[[Model, EngineOptions], OrtEngine]
 Run = Callable[[], None]
 
 
-def compile_own(model: Model, options: EngineOptions, compile_part: Compile) -> OwnEngine:
+def compile_with_custom_ops(model: Model, options: EngineOptions, compile_part: Compile) -> CustomOpEngine:
     """Compiles a model that has operators of the user's own, each of its profiles by itself.
 
     Args:
@@ -158,7 +158,7 @@ def compile_own(model: Model, options: EngineOptions, compile_part: Compile) -> 
     profiles = options.profiles or {DEFAULT_PROFILE: {}}
     chains = {name: _Chain(model, shapes, options, compile_part) for name, shapes in profiles.items()}
     seconds = round(time.perf_counter() - started, 3)
-    return OwnEngine(chains, str(model.path), {"threads": options.threads, "compile_s": seconds})
+    return CustomOpEngine(chains, str(model.path), {"threads": options.threads, "compile_s": seconds})
 
 
 class _Chain:
@@ -228,7 +228,7 @@ class _Chain:
         return run
 
 
-class OwnEngine:
+class CustomOpEngine:
     """See :class:`~edgert.backend.base.Engine`. The user's functions run in the thread that runs the session."""
 
     def __init__(self, chains: Mapping[str, _Chain], path: str, info: Mapping[str, Any]) -> None:
@@ -249,7 +249,7 @@ class OwnEngine:
         }
         self.session().run()  # so that an operator that does not keep to its rules is refused now
 
-    def session(self, profile: str | None = None) -> OwnSession:
+    def session(self, profile: str | None = None) -> CustomOpSession:
         """A new set of bound tensors. Raises ModelError for an unknown profile."""
         name = profile or self.profiles[0]
         if not self._chains:
@@ -257,7 +257,7 @@ class OwnEngine:
         if name not in self._chains:
             known = ", ".join(self.profiles)
             raise ModelError(f"no profile {name!r}{nearest(name, self.profiles)}", fix=f"profiles: {known}")
-        return OwnSession(self._chains[name])
+        return CustomOpSession(self._chains[name])
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Run:
         """A run over the caller's own tensors; see :meth:`edgert.backend.ort.OrtEngine.bind`."""
@@ -272,7 +272,7 @@ class OwnEngine:
         self._chains.clear()
 
 
-class OwnSession:
+class CustomOpSession:
     """See :class:`~edgert.backend.base.Session`."""
 
     def __init__(self, chain: _Chain) -> None:

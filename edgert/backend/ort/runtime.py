@@ -7,7 +7,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from edgert.backend.base import USUAL, Tuning
+from edgert.backend.base import DEFAULT_TUNING, Tuning
 from edgert.board.host import saturates_bytes
 from edgert.errors import BuildError, DeviceError
 from edgert.graph import Model
@@ -45,7 +45,7 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def session_settings(threads: int | None, tuning: Tuning = USUAL) -> Any:
+def session_settings(threads: int | None, tuning: Tuning = DEFAULT_TUNING) -> Any:
     """Options of a session that runs its nodes one after another, unless ``tuning`` says other; None: all threads.
 
     Keys of entries: onnxruntime_session_options_config_keys.h,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.backend.base import Array
-from edgert.backend.ort.custom_ops import OwnFunction
+from edgert.backend.ort.custom_ops import CustomOpFunction
 from edgert.backend.ort.runtime import first_line, open_session, ort, ort_errors, session_settings
 from edgert.errors import BuildError
 from edgert.graph import Model, to_bytes
@@ -97,7 +97,7 @@ class Function:
         def opened(part: Model) -> Any:
             return open_session(to_bytes(part), settings, part)
 
-        self._session = OwnFunction(model, opened) if has_custom_operators(model.proto) else opened(model)
+        self._session = CustomOpFunction(model, opened) if has_custom_operators(model.proto) else opened(model)
         self.inputs: tuple[str, ...] = tuple(item.name for item in self._session.get_inputs())
         self.outputs: tuple[str, ...] = tuple(item.name for item in self._session.get_outputs())
 
@@ -125,7 +125,9 @@ class Function:
 # ONNX Runtime as its documentation shows it: what edgert's engine is compared with.
 
 
-def usual_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple[str, Callable[[], Mapping[str, Array]]]:
+def reference_run(
+    path: Path, feeds: Mapping[str, Array], threads: int
+) -> tuple[str, Callable[[], Mapping[str, Array]]]:
     """A session with options as they are, but for the threads.
 
     Args:

@@ -108,8 +108,8 @@ class BuildRequest:
         precision: what may be computed in. TensorRT from 11 on, and TensorRT-RTX, take it from the model's types.
         profiles: input → shapes, one mapping per optimization profile; none where the model's shapes are static.
         placement: node → ``gpu``, ``dla0`` or ``dla1``; a node that is left out runs on the GPU.
-        half: nodes that stay float16 in an INT8 engine (8.6 to 10.x).
-        obey: whether ``half`` must be obeyed, or only preferred.
+        fp16_nodes: nodes that stay float16 in an INT8 engine (8.6 to 10.x).
+        obey_fp16: whether that must be obeyed, or only preferred.
         calibration: text of a calibration cache (8.6 to 10.x).
         pools: memory limits.
         formats: input or output → how it lies in memory.
@@ -131,8 +131,8 @@ class BuildRequest:
     precision: Precision = "fp32"
     profiles: tuple[Mapping[str, Span], ...] = ()
     placement: Mapping[str, str] = field(default_factory=dict)
-    half: tuple[str, ...] = ()
-    obey: bool = False
+    fp16_nodes: tuple[str, ...] = ()
+    obey_fp16: bool = False
     calibration: str = ""
     pools: Pools = field(default_factory=Pools)
     formats: Mapping[str, Format] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class BuildRequest:
     operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (*self.placement, *self.half):
+        for name in (*self.placement, *self.fp16_nodes):
             if name not in self.nodes:
                 raise self.refusal(f"no node {name!r}{nearest(name, self.nodes)}", "it is placed, or kept in float16")
         for name, form in self.formats.items():
@@ -183,7 +183,7 @@ class BuildRequest:
         return all(self.placement.get(name, GPU) != GPU for name in self.nodes)
 
     @property
-    def demanded(self) -> Mapping[str, Format]:
+    def required_formats(self) -> Mapping[str, Format]:
         """The formats that it is not built without."""
         return {name: form for name, form in self.formats.items() if not form.optional}
 

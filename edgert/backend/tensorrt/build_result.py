@@ -97,7 +97,7 @@ def read_request(folder: Path) -> BuildRequest:
     given = {name: (folder / file).read_bytes() for name, file in _BYTES.items()}
     made = {
         "nodes": {name: tuple(outputs) for name, outputs in plain["nodes"].items()},
-        "half": tuple(plain["half"]),
+        "fp16_nodes": tuple(plain["fp16_nodes"]),
         "compute": tuple(plain["compute"]),
         "operators": tuple(plain["operators"]),
         "pools": Pools(**plain["pools"]),

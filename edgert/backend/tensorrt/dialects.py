@@ -43,9 +43,9 @@ class Dialect:
                 "calibrators were removed in 11.0",
                 "give it the Q/DQ form of the model",
             )
-        if request.half:
+        if request.fp16_nodes:
             raise request.refusal(
-                f"{title} cannot keep node {request.half[0]!r} in float16 by itself",
+                f"{title} cannot keep node {request.fp16_nodes[0]!r} in float16 by itself",
                 "precisions stand in the model",
                 "leave the node out when the model is lowered to Q/DQ",
             )
@@ -149,12 +149,14 @@ class WeakDialect(Dialect):
             config.set_flag(self._trt.BuilderFlag.INT8)
         if request.calibration:
             config.int8_calibrator = cached_calibrator(self._trt, request.calibration)
-        if request.half:
-            config.set_flag(flags.OBEY_PRECISION_CONSTRAINTS if request.obey else flags.PREFER_PRECISION_CONSTRAINTS)
-        for name in request.half:
+        if request.fp16_nodes:
+            config.set_flag(
+                flags.OBEY_PRECISION_CONSTRAINTS if request.obey_fp16 else flags.PREFER_PRECISION_CONSTRAINTS
+            )
+        for name in request.fp16_nodes:
             for position in parts.layers_of.get(name, ()):
                 # Only layers that compute in floating point: shape arithmetic must stay in integers.
-                if parts.own[position] and layers[position].dtype in ("FLOAT", "HALF"):
+                if parts.computes[position] and layers[position].dtype in ("FLOAT", "HALF"):
                     layer: ILayer = network.get_layer(position)
                     layer.precision = self._trt.DataType.HALF
 

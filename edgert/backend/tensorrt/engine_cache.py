@@ -54,7 +54,7 @@ def machine_facts(library: Library, machine: Machine, driver: CudaDriver | None,
 def request_facts(request: BuildRequest) -> Facts:
     """What was asked for. The timing cache makes no difference: it saves time."""
     placed = {name: where for name, where in request.placement.items() if where != GPU}
-    settings = [request.obey, request.version_compatible, request.refit, request.strip, request.direct_io]
+    settings = [request.obey_fp16, request.version_compatible, request.refit, request.strip, request.direct_io]
     formats = {name: asdict(form) for name, form in request.formats.items()}
     shapes = [{name: asdict(span) for name, span in one.items()} for one in request.profiles]
     own = {"operators": _digest([_digest(Path(file).read_bytes()) for file in request.operators])}
@@ -63,7 +63,7 @@ def request_facts(request: BuildRequest) -> Facts:
         "model": _digest(request.model),
         "precision": request.precision,
         "placement": _digest(placed) if placed else GPU,
-        "float16 nodes": _digest(request.half) if request.half else "none",
+        "float16 nodes": _digest(request.fp16_nodes) if request.fp16_nodes else "none",
         "calibration": _digest(request.calibration) if request.calibration else "none",
         "shapes": _digest(shapes) if request.profiles else "static",
         "formats": _digest(formats) if formats else "plain",
@@ -105,7 +105,7 @@ _SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class BuiltEngine:
     """An engine that can be opened.
 
     Attributes:
@@ -152,14 +152,14 @@ class Made:
         return self.record + self.result.plan
 
 
-def made_of(built: Built, facts: Facts) -> Made:
+def built_engine(built: Built, facts: Facts) -> BuiltEngine:
     """What came of a build."""
     reasons = tuple(attempt.reason for attempt in built.attempts if attempt.reason)
-    return Made(facts, built.request, built.result, reasons)
+    return BuiltEngine(facts, built.request, built.result, reasons)
 
 
-def read_made(content: bytes, request: BuildRequest, where: str = "") -> Made:
-    """Reads :attr:`Made.content`.
+def read_built_engine(content: bytes, request: BuildRequest, where: str = "") -> BuiltEngine:
+    """Reads :attr:`BuiltEngine.content`.
 
     Args:
         request: what it was built for; asks for the same facts.
@@ -171,11 +171,11 @@ def read_made(content: bytes, request: BuildRequest, where: str = "") -> Made:
     plain = read_record(record, where)
     formats = {name: Format(**form) for name, form in plain.get("formats", {}).items()}
     final = replace(request, placement=plain["placement"], pools=Pools(**plain["pools"]), formats=formats)
-    return Made(plain["facts"], final, result_of(plain["result"], plan), tuple(plain["attempts"]), cached=True)
+    return BuiltEngine(plain["facts"], final, result_of(plain["result"], plan), tuple(plain["attempts"]), cached=True)
 
 
 def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
-    """Reads :attr:`Made.record`. Raises ArtifactError for what is none."""
+    """Reads :attr:`BuiltEngine.record`. Raises ArtifactError for what is none."""
     try:
         plain: Mapping[str, Any] = json.loads(record)
         if plain["schema"] != _SCHEMA:
@@ -195,7 +195,7 @@ def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
 log = logging.getLogger("edgert.backend")
 
 
-def keep(store: Store, made: Made, machine: Facts) -> None:
+def keep(store: Store, made: BuiltEngine, machine: Facts) -> None:
     """Keeps an engine, what it was made under, and what was measured. A store that cannot be written to costs time
     at the next start, nothing else; that is said.
 

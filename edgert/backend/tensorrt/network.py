@@ -54,14 +54,14 @@ class Correspondence:
 
     Attributes:
         nodes_of: for every layer, in order, the nodes it belongs to.
-        own: for every layer, whether it computes a node, and does not only help one.
+        computes: for every layer, whether it computes a node, and does not only help one.
         layers_of: node → positions of its layers.
         folded: nodes that became no layer: constants, and what does nothing.
         stray: positions of layers that belong to no node.
     """
 
     nodes_of: tuple[tuple[str, ...], ...]
-    own: tuple[bool, ...]
+    computes: tuple[bool, ...]
     layers_of: Mapping[str, tuple[int, ...]]
     folded: tuple[str, ...]
     stray: tuple[int, ...]
@@ -308,7 +308,7 @@ def place(
         layer: ILayer = network.get_layer(index)
         if not request.all_on_dla:
             config.set_device_type(layer, trt.DeviceType.DLA)
-        if parts.own[index] and not config.can_run_on_DLA(layer):
+        if parts.computes[index] and not config.can_run_on_DLA(layer):
             refused.update(dict.fromkeys(parts.nodes_of[index]))
     return tuple(refused)
 

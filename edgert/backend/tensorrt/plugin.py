@@ -138,7 +138,7 @@ def register_operators(trt: Trt) -> None:
 def creator_of(trt: Trt, one: Operator) -> Any:
     """What makes the plugins of an operator, from a node's attributes or from an engine's."""
 
-    class OwnCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
+    class OperatorCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
         """Its base must be initialized by name: pybind11 does not follow ``super``."""
 
         def __init__(self) -> None:
@@ -149,7 +149,7 @@ def creator_of(trt: Trt, one: Operator) -> Any:
         def create_plugin(self, name: str, fields: Any, phase: Any) -> Any:
             return plugin_of(trt, one, {**one.attributes, **_values(fields, one.attributes)})
 
-    return OwnCreator()
+    return OperatorCreator()
 
 
 def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
@@ -157,7 +157,7 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
 
     bases: Any = (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime)
 
-    class OwnPlugin(*bases):  # type: ignore[misc]
+    class OperatorPlugin(*bases):  # type: ignore[misc]
         """Stands for the node while the engine is built and when it runs."""
 
         def __init__(self) -> None:
@@ -226,7 +226,7 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
             argument, count = arguments(one, [*given, *made], [_sizes(port) for port in ports], settings)
             kernel.launch(argument, count, stream)
 
-    return OwnPlugin()
+    return OperatorPlugin()
 
 
 def _fields(trt: Trt, settings: Mapping[str, Any]) -> list[Any]:

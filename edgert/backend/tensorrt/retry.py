@@ -173,14 +173,14 @@ def build_retrying(
         CompileError: that of the last try, on the GPU.
         BuildError: what another try would not change: a refusal, a bad model, a canceled build.
     """
-    optional = len(request.demanded) < len(request.formats)
+    optional = len(request.required_formats) < len(request.formats)
     attempt: Attempt | None = Attempt(request.pools, request.placement, optional=optional)
     tried: list[tuple[Attempt, Failure]] = []
     error: CompileError | None = None
     while attempt is not None:
         if tried:
             tell(attempt)
-        formats = request.formats if attempt.optional else request.demanded
+        formats = request.formats if attempt.optional else request.required_formats
         asked = replace(request, pools=attempt.pools, placement=attempt.placement, formats=formats)
         try:
             return Built(once(asked), asked, (*(one for one, _ in tried), attempt))

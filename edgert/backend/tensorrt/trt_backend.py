@@ -16,15 +16,15 @@ from edgert.backend.tensorrt.build_process import build
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
 from edgert.backend.tensorrt.build_result import BuildResult, Progress
 from edgert.backend.tensorrt.engine_cache import (
+    BuiltEngine,
     Facts,
-    Made,
+    built_engine,
     changes,
     keep,
     key_of,
     last_facts,
     machine_facts,
-    made_of,
-    read_made,
+    read_built_engine,
     request_facts,
     timing_cache,
 )
@@ -106,7 +106,7 @@ def _spans(specs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, Span]:
 
 
 log = logging.getLogger("edgert.backend")
-Once = Callable[..., BuildResult]
+BuildOnce = Callable[..., BuildResult]
 """Builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does."""
 
 
@@ -115,12 +115,12 @@ class Listener:
     """Who is told what happens while engines are compiled.
 
     Attributes:
-        tell: gets a line: why an engine is compiled again, why it is tried otherwise.
+        report: gets a line: why an engine is compiled again, why it is tried otherwise.
         step: gets the name of what is compiled, and how far the outermost phase of the compiler is.
         stop: ends a compilation when set.
     """
 
-    tell: Callable[[str], object] = log.warning
+    report: Callable[[str], object] = log.warning
     step: Callable[[str, int, int], object] = lambda name, done, total: None
     stop: threading.Event = field(default_factory=threading.Event)
 
@@ -146,7 +146,7 @@ class TrtBackend:
         root: Path = Path("/"),
         library: Library | None = None,
         device: Callable[[], CudaDevice] | None = None,
-        once: Once | None = None,
+        once: BuildOnce | None = None,
         listener: Listener | None = None,
     ) -> None:
         self._given_machine, self._root, self._given_library = machine, root, library
@@ -194,9 +194,9 @@ class TrtBackend:
             DeviceError: TensorRT, PyCUDA or the GPU is missing; each with how to get it.
         """
         request = static_request(model, options)
-        return self.open(self.made(request, options.store), options.profiles)
+        return self.open(self.built(request, options.store), options.profiles)
 
-    def made(self, request: BuildRequest, store: Store | None = None) -> Made:
+    def built(self, request: BuildRequest, store: Store | None = None) -> BuiltEngine:
         """The engine of a request: from the store, else compiled, and kept there.
 
         Before it is compiled again the listener is told what changed since the last time.
@@ -210,15 +210,15 @@ class TrtBackend:
             return kept
         before = last_facts(store, request.title)
         if before is not None and before != facts:
-            self.listener.tell(f"{request.title} is compiled again: {', '.join(changes(before, facts))}")
+            self.listener.report(f"{request.title} is compiled again: {', '.join(changes(before, facts))}")
         asked = replace(request, timing_cache=timing_cache(store, self.facts))
-        built = build_retrying(asked, self._build, lambda attempt: self.listener.tell(f"again: {attempt.reason}"))
-        made = made_of(built, facts)
+        built = build_retrying(asked, self._build, lambda attempt: self.listener.report(f"again: {attempt.reason}"))
+        made = built_engine(built, facts)
         if store is not None:
             keep(store, made, self.facts)
         return made
 
-    def open(self, made: Made, profiles: Mapping[str, Shapes] | None = None) -> TrtEngine:
+    def open(self, made: BuiltEngine, profiles: Mapping[str, Shapes] | None = None) -> TrtEngine:
         """Opens an engine for running.
 
         Raises:
@@ -256,14 +256,14 @@ class TrtBackend:
             self._queues[core] = made
         return made
 
-    def _kept(self, request: BuildRequest, facts: Facts, store: Store | None) -> Made | None:
+    def _kept(self, request: BuildRequest, facts: Facts, store: Store | None) -> BuiltEngine | None:
         path = store.get(key_of(facts)) if store is not None else None
         if path is None:
             return None
         try:
-            return read_made(path.read_bytes(), request, str(path))
+            return read_built_engine(path.read_bytes(), request, str(path))
         except (ArtifactError, OSError) as error:
-            self.listener.tell(f"{request.title} is compiled again: the kept engine cannot be read ({error})")
+            self.listener.report(f"{request.title} is compiled again: the kept engine cannot be read ({error})")
             return None
 
     def _build(self, request: BuildRequest) -> BuildResult:

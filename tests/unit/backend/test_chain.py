@@ -27,7 +27,7 @@ class Made:
         self.questions: list[str] = []
         self.stop = threading.Event()
         self._refusing, self._unable = refusing, unable or {}
-        self.chain = Chain(NAMES, self._why, strict=strict, tell=self.told.append, where="p.yaml:3", stop=self.stop)
+        self.chain = Chain(NAMES, self._why, strict=strict, report=self.told.append, where="p.yaml:3", stop=self.stop)
 
     def _why(self, engine: str) -> str:
         self.questions.append(engine)
@@ -42,9 +42,9 @@ class Made:
 
 def test_the_first_that_can_does() -> None:
     made = Made()
-    taken = made.chain.first("parts", made.make)
-    assert (taken.engine, taken.made, taken.skipped) == ("tensorrt-dla", "by tensorrt-dla", ())
-    assert made.told == [] and taken.info == {"engine": "tensorrt-dla", "skipped": []}
+    choice = made.chain.first("parts", made.make)
+    assert (choice.engine, choice.compiled, choice.skipped) == ("tensorrt-dla", "by tensorrt-dla", ())
+    assert made.told == [] and choice.info == {"engine": "tensorrt-dla", "skipped": []}
 
 
 def test_what_is_not_there_is_told_once_and_stands_in_the_info_of_every_model() -> None:
@@ -56,9 +56,9 @@ def test_what_is_not_there_is_told_once_and_stands_in_the_info_of_every_model() 
 
 def test_a_model_that_an_engine_refuses_goes_to_the_next() -> None:
     made = Made("tensorrt-dla", "tensorrt")
-    taken = made.chain.first("parts", made.make)
-    assert taken.engine == "onnxruntime" and made.told == list(taken.skipped)
-    assert str(taken.skipped[1]) == (
+    choice = made.chain.first("parts", made.make)
+    assert choice.engine == "onnxruntime" and made.told == list(choice.skipped)
+    assert str(choice.skipped[1]) == (
         "tensorrt skipped for model parts: tensorrt has no Frobnicate: no such operator (write it with others)"
     )
 

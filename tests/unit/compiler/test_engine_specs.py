@@ -51,7 +51,7 @@ def test_on_the_gpu_everyone_takes_the_qdq_form(folder: Path, version: str) -> N
 def test_on_a_dla_the_weak_dialect_takes_the_float_model_and_the_cache(folder: Path) -> None:
     (spec,) = ordered(folder, "10.7", "tensorrt-dla")
     request = spec.request
-    assert not request.explicit and request.precision == "int8" and request.half == ("relu",)
+    assert not request.explicit and request.precision == "int8" and request.fp16_nodes == ("relu",)
     assert request.calibration.startswith("TRT-100700-"), "the header is that of the TensorRT that reads it"
     assert dict(request.placement) == {"conv": "dla0"} and request.title == "dock: parts on dla0"
     assert spec.reference == folder / "models/parts/dla.onnx", "which computes what the cache says"
@@ -60,7 +60,7 @@ def test_on_a_dla_the_weak_dialect_takes_the_float_model_and_the_cache(folder: P
 def test_on_a_dla_the_strong_dialect_takes_the_qdq_form_with_its_scales_on_the_dla(folder: Path) -> None:
     (spec,) = ordered(folder, "11.4", "tensorrt-dla", engine(ON_DLA))
     request = spec.request
-    assert request.explicit and not request.calibration and not request.half
+    assert request.explicit and not request.calibration and not request.fp16_nodes
     assert set(request.placement) == set(request.nodes) and set(request.placement.values()) == {"dla0"}
 
 

@@ -57,7 +57,9 @@ def test_a_placement_is_compiled_checked_and_timed(board: Board, tmp_path: Path)
     on = bench(**AS_PLANNED)
     done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on)
     (request,) = on.requests
-    assert dict(request.placement) == {"conv": "dla0"} and request.precision == "int8" and request.half == ("relu",)
+    assert (
+        dict(request.placement) == {"conv": "dla0"} and request.precision == "int8" and request.fp16_nodes == ("relu",)
+    )
     assert request.calibration.startswith("TRT-100300-EntropyCalibration2") and not request.explicit
     assert done.engines == {"parts": "tensorrt-dla"} and done.skipped == () and done.path is None
     compiled, checked = board.told("done")

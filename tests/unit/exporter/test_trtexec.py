@@ -62,11 +62,11 @@ HALF = ["--precisionConstraints=prefer", "--layerPrecisions=relu:fp16"]
         ({}, []),
         (FP16, ["--fp16"]),
         (INT8, ["--fp16", "--int8", "--calib=m/e.cache"]),
-        ({**INT8, "half": ("relu",)}, ["--fp16", "--int8", "--calib=m/e.cache", *HALF]),
+        ({**INT8, "fp16_nodes": ("relu",)}, ["--fp16", "--int8", "--calib=m/e.cache", *HALF]),
         ({"placement": DLA}, ["--fp16", *USE]),
         ({**INT8, "placement": DLA}, ["--fp16", "--int8", "--calib=m/e.cache", *USE]),
         (
-            {**INT8, "placement": MIXED, "half": ("relu",), "obey": True},
+            {**INT8, "placement": MIXED, "fp16_nodes": ("relu",), "obey_fp16": True},
             [
                 *("--fp16", "--int8", "--calib=m/e.cache"),
                 *("--precisionConstraints=obey", "--layerPrecisions=relu:fp16"),
@@ -189,7 +189,7 @@ def test_what_trtexec_does_otherwise_is_named() -> None:
     [
         ({"precision": "int8"}, "10.3", "INT8 without ranges"),
         (INT8, "11.1", "reads no calibration cache"),
-        ({"half": ("relu",)}, "11.1", "cannot keep node 'relu' in float16"),
+        ({"fp16_nodes": ("relu",)}, "11.1", "cannot keep node 'relu' in float16"),
         ({"strip": True}, "8.6", "cannot leave weights out"),
         ({"compute": ("8.7",)}, "10.3", "builds for its own GPU only"),
         ({"formats": {"x": Format("HWC16")}}, "10.3", "cannot make tensor 'x' float32 in HWC16"),

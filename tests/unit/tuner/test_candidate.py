@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from edgert.backend import USUAL, Tuning
+from edgert.backend import DEFAULT_TUNING, Tuning
 from edgert.config import EmbedTask, ModelConfig
 from edgert.tuner.candidates import (
     SearchSpace,
@@ -108,4 +108,4 @@ def test_batches_up_to_what_the_stages_ask_for_where_the_model_takes_fewer() -> 
 
 def test_lean_tactics_keep_less() -> None:
     (found,) = with_less_memory([DEFAULT, replace(DEFAULT, backend="openvino")])
-    assert found.tuning == replace(USUAL, arena=False, prepacking=False)
+    assert found.tuning == replace(DEFAULT_TUNING, arena=False, prepacking=False)

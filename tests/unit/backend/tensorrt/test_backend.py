@@ -11,7 +11,7 @@ from edgert.backend import Backend, Engine, EngineOptions
 from edgert.backend.base import BuilderSettings
 from edgert.backend.tensorrt.build_request import request_of
 from edgert.backend.tensorrt.build_result import CompileError
-from edgert.backend.tensorrt.engine_cache import changes, key_of, read_made, read_record
+from edgert.backend.tensorrt.engine_cache import changes, key_of, read_built_engine, read_record
 from edgert.backend.tensorrt.log import classify
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, static_request
 from edgert.errors import ArtifactError, BuildError, DeviceError
@@ -99,9 +99,9 @@ def test_going_back_builds_nothing(store: MemoryStore) -> None:
 def test_another_model_or_precision_is_said(store: MemoryStore) -> None:
     bench = Bench()
     model = models.conv()
-    bench.backend.made(request_of(model), store)
-    bench.backend.made(request_of(model, precision="fp16"), store)
-    bench.backend.made(replace(request_of(model, precision="fp16"), model=b"other"), store)
+    bench.backend.built(request_of(model), store)
+    bench.backend.built(request_of(model, precision="fp16"), store)
+    bench.backend.built(replace(request_of(model, precision="fp16"), model=b"other"), store)
     assert bench.told == [
         "test.onnx is compiled again: precision fp32 → fp16",
         "test.onnx is compiled again: another model",
@@ -118,19 +118,19 @@ def test_the_dla_compiler_is_part_of_the_key(tmp_path: Path) -> None:
 
 def test_timings_are_handed_to_the_next_build_of_the_same_machine(store: MemoryStore) -> None:
     bench = Bench(answer={"timing_cache": b"measured"})
-    bench.backend.made(request_of(models.conv()), store)
-    bench.backend.made(request_of(models.conv(), precision="fp16"), store)
+    bench.backend.built(request_of(models.conv()), store)
+    bench.backend.built(request_of(models.conv(), precision="fp16"), store)
     assert [request.timing_cache for request in bench.requests] == [b"", b"measured"]
     other = Bench("10.7")
-    other.backend.made(request_of(models.conv()), store)
+    other.backend.built(request_of(models.conv()), store)
     assert other.requests[0].timing_cache == b""
 
 
 def test_a_kept_engine_that_cannot_be_read_is_built_again_and_said(store: MemoryStore) -> None:
-    made = Bench().backend.made(request_of(models.conv()), store)
+    made = Bench().backend.built(request_of(models.conv()), store)
     (store.folder / made.key).write_bytes(b"{}\nplan")
     bench = Bench()
-    bench.backend.made(request_of(models.conv()), store)
+    bench.backend.built(request_of(models.conv()), store)
     assert len(bench.requests) == 1 and "cannot be read" in bench.told[0]
 
 
@@ -139,10 +139,10 @@ def test_the_ladder_is_climbed_aloud_and_remembered(store: MemoryStore) -> None:
     bench.failures = [CompileError("TensorRT built no engine", why="ForeignNode")]
     nodes = list(request_of(models.conv()).nodes)
     request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"))
-    made = bench.backend.made(request, store)
+    made = bench.backend.built(request, store)
     assert len(bench.requests) == 2 and made.attempts == ("the DLA compiler may have run out of memory",)
     assert bench.told == ["again: the DLA compiler may have run out of memory"]
-    again = Bench().backend.made(request, store)
+    again = Bench().backend.built(request, store)
     assert again.cached and again.request.pools == made.request.pools and again.attempts == made.attempts
 
 
@@ -160,9 +160,9 @@ class TestDla:
         bench = Bench(answer={"log": log})
         nodes = list(request_of(models.conv()).nodes)
         request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"))
-        bench.backend.open(bench.backend.made(request))
+        bench.backend.open(bench.backend.built(request))
         with pytest.raises(DeviceError, match="9 DLA programs do not fit on dla0") as caught:
-            bench.backend.open(bench.backend.made(request))
+            bench.backend.open(bench.backend.built(request))
         assert "9 of other engines" in caught.value.why
 
     def test_the_other_core_has_room_of_its_own(self) -> None:
@@ -171,7 +171,7 @@ class TestDla:
         nodes = list(request_of(models.conv()).nodes)
         for core in ("dla0", "dla1"):
             request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core))
-            assert bench.backend.open(bench.backend.made(request)).loadables == 9
+            assert bench.backend.open(bench.backend.built(request)).loadables == 9
 
     def test_a_core_has_one_job_at_a_time_whoever_it_is_from(self) -> None:
         """Work on one stream is done in order; a GPU may do that of several at once."""
@@ -181,7 +181,7 @@ class TestDla:
         for core in ("dla0", "dla0", "dla1", "gpu", "gpu"):
             bench.answer = {} if core == "gpu" else bench.answer
             request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core))
-            streams.append(bench.backend.open(bench.backend.made(request)).session().stream)
+            streams.append(bench.backend.open(bench.backend.built(request)).session().stream)
         assert streams[0] is streams[1] and len(set(streams)) == 4
 
 
@@ -234,7 +234,7 @@ def test_what_is_no_record(record: bytes) -> None:
 
 def test_a_kept_engine_reads_back() -> None:
     request = request_of(models.conv(), precision="fp16")
-    made = Bench().backend.made(request)
-    again = read_made(made.content, request)
+    made = Bench().backend.built(request)
+    again = read_built_engine(made.content, request)
     assert again.result.plan == made.result.plan == b"plan" and again.facts == made.facts
     assert again.result.layers == made.result.layers and again.key == made.key

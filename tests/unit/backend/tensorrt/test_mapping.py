@@ -24,7 +24,7 @@ def test_names_in_metadata() -> None:
 def test_several_layers_of_one_node() -> None:
     found = correspond([layer("a", "a", "x", "t"), layer("b", "b", "t", "u"), layer("b_1", "b", "t", "v")], NODES)
     assert found.nodes_of == (("a",), ("b",), ("b",))
-    assert found.layers_of["b"] == (1, 2) and found.own == (True, True, True)
+    assert found.layers_of["b"] == (1, 2) and found.computes == (True, True, True)
     assert found.folded == ("c", "gone") and found.stray == ()
 
 
@@ -35,7 +35,7 @@ def test_nodes_without_a_name_are_called_after_their_output() -> None:
 
 def test_a_layer_without_metadata_belongs_to_the_node_of_its_name_or_of_what_it_makes() -> None:
     found = correspond([layer("a", "", "x", "t1"), layer("ONNXTRT_Shuffle", "", "t1", "y")], NODES)
-    assert found.nodes_of == (("a",), ("c",)) and found.own == (True, True)
+    assert found.nodes_of == (("a",), ("c",)) and found.computes == (True, True)
 
 
 def test_helpers_belong_to_their_readers() -> None:
@@ -48,7 +48,7 @@ def test_helpers_belong_to_their_readers() -> None:
     ]
     found = correspond(layers, NODES)
     assert found.nodes_of[0] == found.nodes_of[1] == ("a", "b")
-    assert found.own == (False, False, True, True, False) and found.stray == (4,)
+    assert found.computes == (False, False, True, True, False) and found.stray == (4,)
     assert found.layers_of["a"] == (0, 1, 2)
 
 

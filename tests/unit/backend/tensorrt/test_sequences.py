@@ -163,7 +163,7 @@ class TestWeak:
 
     @pytest.mark.parametrize("obey", [True, False])
     def test_exceptions_are_layers_of_the_named_nodes_that_compute(self, obey: bool) -> None:
-        request = replace(REQUEST, precision="int8", calibration=CACHE, half=("resize",), obey=obey)
+        request = replace(REQUEST, precision="int8", calibration=CACHE, fp16_nodes=("resize",), obey_fp16=obey)
         calls, _ = built("10.3", request)
         word = "OBEY" if obey else "PREFER"
         at = calls.index(f"IBuilderConfig.set_flag({word}_PRECISION_CONSTRAINTS)")
@@ -231,7 +231,7 @@ class TestEveryDialect:
         ("change", "why"),
         [
             ({"calibration": CACHE}, "calibration cache"),
-            ({"half": ("conv",)}, "'conv' in float16"),
+            ({"fp16_nodes": ("conv",)}, "'conv' in float16"),
             ({"precision": "int8"}, "float model INT8"),
             ({"formats": {"x": Format("CHW16", "float16")}}, "type of tensor 'x'"),
         ],
