@@ -104,11 +104,11 @@ def mean_of(quantiles: Quantiles) -> float:
     return float(np.sum((np.array(quantiles[1:]) + quantiles[:-1]) / 2 * np.diff(AT))) if quantiles else 1.0
 
 
-def draw(quantiles: Quantiles, chance: Random) -> float:
+def draw(quantiles: Quantiles, rng: Random) -> float:
     """One time as a ratio to the median: the quantile of an even draw, straight lines between those that are given."""
     if not quantiles:
         return 1.0
-    place = chance.random()
+    place = rng.random()
     after = bisect_right(AT, place)
     low, high = AT[after - 1], AT[after]
     return quantiles[after - 1] + (quantiles[after] - quantiles[after - 1]) * (place - low) / (high - low)

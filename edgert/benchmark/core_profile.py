@@ -26,7 +26,7 @@ from edgert.jitter import AT
 from edgert.placement.cost.fused_kernels import units
 from edgert.placement.cost.work import Work
 from edgert.placement.cutting import Part, cut, partition
-from edgert.placement.profile import MAX_GAP, Handing, Profile, ProfiledUnit, Whole, tensor_bytes
+from edgert.placement.profile import MAX_GAP, MeasuredTransition, Profile, ProfiledUnit, Whole, tensor_bytes
 
 _CUTS = 4
 """Places where a model is cut in two to see what cutting costs."""
@@ -78,8 +78,8 @@ def profile(model: Model, runs: int = 12) -> Profile:
         ProfiledUnit(work.name, work.nodes, {name: found[name][index] for name in cores})
         for index, work in enumerate(works)
     )
-    handing = bench.handing(graph, works, next(iter(cores.values())))
-    return Profile(model.path.stem, model.digest, HOST, "", machine_identity(), runs, whole, profiled, handing)
+    transition = bench.transition(graph, works, next(iter(cores.values())))
+    return Profile(model.path.stem, model.digest, HOST, "", machine_identity(), runs, whole, profiled, transition)
 
 
 def figures_of(found: Profile) -> list[Figure]:
@@ -95,9 +95,9 @@ def figures_of(found: Profile) -> list[Figure]:
         figures.append(
             Figure(jitter, whole.jitter[AT.index(0.99)], "×", n=_BUSY_RUNS * found.runs)
         )  # of one round at least
-    handing = found.handing
-    per_mib = {"tensor_ms": handing.tensor_ms, "ms_per_mib": handing.ms_per_mib}
-    figures.append(Figure("handing a frame to the next thread", handing.hop_ms, "ms", detail=per_mib))
+    transition = found.transition
+    per_mib = {"tensor_ms": transition.tensor_ms, "ms_per_mib": transition.ms_per_mib}
+    figures.append(Figure("passing a frame to the next thread", transition.hop_ms, "ms", detail=per_mib))
     return figures
 
 
@@ -134,11 +134,11 @@ class _Bench:
                 busy = timed(session.run, _BUSY_RUNS * self._runs)
         return _Turn(kernels, alone_ms, busy)
 
-    def handing(self, graph: Graph, works: Sequence[Work], core: int) -> Handing:
+    def transition(self, graph: Graph, works: Sequence[Work], core: int) -> MeasuredTransition:
         """Whole models against the same cut in two, in turn; what is left over is the price of the cut."""
         cuts = [self._cut(graph, parts, core) for parts in _halves(graph, works)]
         tensor_ms, ms_per_mib = fit(cuts)
-        return Handing(hop(rounds=3, frames=1000).value / 1e3, tensor_ms, ms_per_mib)
+        return MeasuredTransition(hop(rounds=3, frames=1000).value / 1e3, tensor_ms, ms_per_mib)
 
     def _cut(self, graph: Graph, parts: Sequence[Part], core: int) -> Cut:
         engines = [_engine(cut(graph, part, self._model)) for part in parts]

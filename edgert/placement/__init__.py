@@ -1,1 +1,1 @@
-"""Which part of a model runs where: costs, exact solvers, simulation of the schedule they choose."""
+"""Which part of a model runs where: costs, limits, exact solvers, and schedules in simulated time."""

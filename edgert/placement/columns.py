@@ -1,4 +1,4 @@
-"""Placements of one network as columns of a linear program, and the search for those that prices make worth having.
+"""Placements of one network as columns of a linear program, and the search for those worth having at given prices.
 
 Accelerators that are interchangeable (two DLA cores) are one class with as much time as they have together.
 With equal prices no network gains by using two of a class: moving its units to one of them drops transitions.
@@ -146,7 +146,7 @@ class Search:
             yield from (self._column(index, assignment) for assignment in dict.fromkeys(placed) if assignment)
 
     def cuts(self, price: Price, *, entry: F64 | float = 0.0) -> Iterator[Offer]:
-        """The best of every network on every two classes. ``entry``: paid for every tensor the second is handed."""
+        """The best of every network on every two classes. ``entry``: paid for every tensor that goes to the second."""
         entries = np.broadcast_to(entry, len(self._networks))
         for able, cutter in self._cutters:
             for index, found in zip(able, cutter.solve(price, entry=entries[able]), strict=True):

@@ -1,4 +1,4 @@
-"""A placement of several networks: the engines, and what the model says they do."""
+"""What a placement of several networks has to keep to, and what it comes to: engines, rates, power and memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgert.errors import PlacementError
 from edgert.placement.contention import Asked
 from edgert.placement.cutting import Segment, segments
 from edgert.placement.problem import Assignment, Network
-from edgert.placement.run_load import Load, handed, loads
+from edgert.placement.run_load import Load, loads, transitions_of
 from edgert.placement.schedule import Replica, Stream
 from edgert.placement.segment_engines import steps
 
@@ -198,7 +198,7 @@ def asked(networks: Sequence[Network], placement: Placement) -> dict[str, Asked]
             often = one.fps / network.batch * engine.weight
             for unit, name in zip(network.units, engine.assignment, strict=True):
                 traffic[name] += often * unit.costs[name].traffic_bytes
-            for _, start, _, transition in handed(network, engine.assignment):
+            for _, start, _, transition in transitions_of(network, engine.assignment):
                 traffic[transition.mover(start)] += often * transition.traffic_bytes
     return {
         name: Asked(min(busy, 1.0), traffic[name] / busy if busy > 0 else 0.0)
@@ -223,10 +223,10 @@ def _form(engines: Sequence[Engine]) -> Form:
     return "split" if len(set(engines[0].assignment)) > 1 else "whole"
 
 
-# Networks whose engines, and what part of the frames each gets, stand in the pipeline file.
+# Networks whose engines, and their shares of the frames, are given in the pipeline file.
 
 
-def kept(networks: Sequence[Network], found: Placement, limits: Limits) -> Placement:
+def with_given_shares(networks: Sequence[Network], found: Placement, limits: Limits) -> Placement:
     """The placement with the engines of networks that have ``shares`` in place of those that were found for them."""
     if not any(network.shares for network in networks):
         return found
@@ -237,7 +237,7 @@ def kept(networks: Sequence[Network], found: Placement, limits: Limits) -> Place
 
 
 def dispatched(network: Network) -> Placed:
-    """The network as its shares say, with as many runs as the accelerator that is busiest with it has time for."""
+    """The network as its shares ask for, with as many runs as the accelerator that is busiest with it has time for."""
     engines = [(share, _whole(network, name)) for name, share in network.shares.items()]
     found: list[tuple[float, Assignment, Load]] = [(share, one, loads(network, one)) for share, one in engines]
     busy_ms: dict[str, float] = defaultdict(float)

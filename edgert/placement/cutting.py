@@ -1,4 +1,4 @@
-"""Cutting a placed network into segments: connected pieces of one accelerator that can run one after the other."""
+"""Cutting a placed network into segments: connected pieces of one accelerator, each run and compiled by itself."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def partition(graph: Graph, accelerators: Mapping[str, str]) -> tuple[Part, ...]
 
 
 def cut(graph: Graph, part: Part, like: Model) -> Model:
-    """A part as a model whose inputs and outputs are the tensors it is handed and hands on.
+    """A part as a model whose inputs and outputs are the tensors that go into it and out of it.
 
     Raises:
         PlacementError: the type or size of one of these tensors is not known before the model runs.

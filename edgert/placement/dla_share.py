@@ -1,4 +1,4 @@
-"""What of a network a DLA can run: verdicts, segments, shares, and what would change them."""
+"""What part of a network a DLA can run: verdicts, segments, shares, and what would change them."""
 
 from __future__ import annotations
 

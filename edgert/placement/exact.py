@@ -11,7 +11,17 @@ from edgert.errors import PlacementError
 from edgert.placement.cutting import segments
 from edgert.placement.integer import Answer, Forest, Program, forbid
 from edgert.placement.problem import Assignment, Edge, Network, Transition
-from edgert.placement.run_load import Load, Price, handed, loads, preferring, priced, priced_transition, stranded, use
+from edgert.placement.run_load import (
+    Load,
+    Price,
+    loads,
+    preferring,
+    priced,
+    priced_transition,
+    stranded,
+    transitions_of,
+    use,
+)
 
 _TOLERANCE = 1e-6  # HiGHS keeps rows this well; they are scaled to 1
 
@@ -42,7 +52,7 @@ class Condition:
         for index in range(len(network.units)) if self.units is None else self.units:
             unit, name = network.units[index], assignment[index]
             total += priced(unit.costs[name], self.price, name) + self.weights.get(name, 0) * unit.weight_bytes
-        for edge, start, end, transition in handed(network, assignment):
+        for edge, start, end, transition in transitions_of(network, assignment):
             total += priced_transition(transition, self.price, start, end) if self.counts(edge) else 0.0
         return total <= self.most + _TOLERANCE * abs(self.most) + 1e-12
 
@@ -116,7 +126,7 @@ def exact(
 
 
 class _Model:
-    """The program: which unit runs where, which tensor is handed where, which neighbors are one segment."""
+    """The program: which unit runs where, which tensor goes where, which neighbors are one segment."""
 
     def __init__(
         self,
@@ -143,7 +153,7 @@ class _Model:
             self.program.equal({self._runs[index, name]: 1.0 for name in self._able(index)}, 1.0)
         is_bought = any(min(_signs(condition)) < 0 for condition in conditions)
         for edge in network.edges:
-            self._hand(edge, is_bought)
+            self._add_transitions(edge, is_bought)
         for condition in conditions:
             self._keep(condition)
         self._forests = {
@@ -184,8 +194,8 @@ class _Model:
     def _on(self, name: str) -> dict[int, int]:
         return {unit: variable for (unit, other), variable in self._runs.items() if other == name}
 
-    def _hand(self, edge: Edge, is_bought: bool) -> None:
-        """One variable per pair of accelerators: 1 where the tensor is handed over. All of them are costs."""
+    def _add_transitions(self, edge: Edge, is_bought: bool) -> None:
+        """One variable per pair of accelerators: 1 where the tensor makes that transition. All of them are costs."""
         home = self._network.home
         starts = [home] if edge.producer is None else self._able(edge.producer)
         ends = dict.fromkeys([*self._among, home])

@@ -13,9 +13,9 @@ from edgert.placement.run_load import Price, Use, accelerators, preferring, stra
 
 # Accelerators that another one beats in everything, so that nothing is lost by leaving them out.
 #
-# One beats another if every unit that the other can run costs it no more time, energy and traffic, and handing
-# tensors to and from it costs no more. Moving all of the other's units to it then costs no more either: transitions
-# between the two go away, and a tensor that both read is handed over once. It is only time that may run out, so
+# One beats another if every unit that the other can run costs it no more time, energy and traffic, and no
+# transition to or from it costs more. Moving all of the other's units to it then costs no more either: transitions
+# between the two go away, and a tensor that both read makes one transition. It is only time that may run out, so
 # whoever leaves the beaten ones out has to check that it does not.
 
 _FREE = Transition(0.0)

@@ -1,4 +1,4 @@
-"""How many segments a placement has, as rows of an integer program.
+"""Integer programs, written down term by term and solved by SciPy's HiGHS, and rows that count a placement's segments.
 
 A connected piece has one unit more than a spanning tree has edges, so segments are units less edges of a forest. The
 forest keeps to edges with no longer path beside them: a segment is convex and holds such a path whole, and stays

@@ -2,11 +2,11 @@
 
 Exact for any DAG and any costs that are not negative: Stone, "Multiprocessor scheduling with the aid of network flow
 algorithms", IEEE TSE 1977, https://doi.org/10.1109/TSE.1977.233840. A tensor that several units read has a node of its
-own, so that handing it over is paid once.
+own, so that its transition is paid once.
 
 SciPy's flows have 32-bit capacities. Each network is scaled so that the cheaper of its two plain placements (all that
 can on one accelerator) is 2**30 above the sum of what every unit costs where it is cheapest. What rounding can lose is
-told, and the costs of what is found are the true ones.
+reported, and the costs of what is found are the true ones.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from edgert.placement.run_load import Price, Use, preferring, stranded
 SOURCE, SINK = -1, -2
 TIME, ENERGY, TRAFFIC, FIRST, SECOND, REFORMAT, HOME, ENTRIES = range(8)
 """Columns of an arc's load: as in Load; busy time of the first and the second; the shares of transitions of the GPU
-and of the home where they are neither of the two; tensors that the second is handed."""
+and of the home where they are neither of the two; tensors that go to the second."""
 
 _NUMBERS = 8
-"""Of an arc: time, energy, traffic; busy time of who hands over, the GPU and who takes it; columns of the first and the
+"""Of an arc: time, energy, traffic; busy time of who gives away, the GPU and who takes it; columns of the first and the
 last of these. A unit's arc has all busy time in one place, and the same column twice."""
 
 Arc = tuple[int, int]
@@ -208,7 +208,7 @@ class Cutter:
 
         Args:
             price: of what runs take.
-            entry: also paid for every tensor that the second accelerator is handed, by all or by each, (networks,).
+            entry: also paid for every tensor that goes to the second accelerator, by all or by each, (networks,).
             latency: also paid per millisecond of a run, likewise.
         """
         worth = self._loads @ self._vector(price)

@@ -1,4 +1,4 @@
-"""What ``placement:`` in a pipeline file asks for, held against the model and this machine."""
+"""The ``placement:`` section of a model, checked against its nodes and this machine's accelerators."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def assign(graph: Graph, globs: Mapping[str, str], original: Collection[str]) ->
     """Node → accelerator. The last glob that fits decides; what none fits goes where the first one puts it.
 
     Nodes of a quantized model that the file does not know stay with those they serve: QuantizeLinear with what it
-    reads, DequantizeLinear with what reads it, so that bytes are handed on and not floats.
+    reads, DequantizeLinear with what reads it, so that bytes go between accelerators and not floats.
 
     Args:
         graph: the model as it will run.

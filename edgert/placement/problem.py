@@ -1,4 +1,4 @@
-"""The placement problem as plain records: networks of units, the accelerators they may run on, what moving costs.
+"""The placement problem as plain records: networks of units, accelerators they may run on, and transitions.
 
 Times are milliseconds per run of the network (one batch), energy millijoules, traffic bytes. The records carry no
 graph: where the numbers come from (a cost model, a measured profile) does not matter to the solvers.
@@ -36,13 +36,13 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One tensor handed from one accelerator to another; paid once, however many units read it there.
+    """One tensor moved from one accelerator to another; paid once, however many units read it there.
 
     Attributes:
         time_ms: added to the latency of a run.
         gpu_ms: how long it keeps the GPU busy, which reformats for the DLA.
         energy_mj, traffic_bytes: as in :class:`Cost`.
-        from_ms, to_ms: how long it keeps the accelerator busy that hands the tensor over, and the one that takes it;
+        from_ms, to_ms: how long it keeps the accelerator busy that gives the tensor away, and the one that takes it;
             these two and ``gpu_ms`` are parts of ``time_ms``.
     """
 
@@ -81,14 +81,14 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A tensor that units hand on.
+    """A tensor between units, into the network or out of it.
 
     Attributes:
         name: of the tensor.
         producer: index of the unit that writes it; None for an input of the network.
         consumers: indices of the units that read it.
         is_output: whether it also leaves the network.
-        transitions: (from, to) → what handing it over costs; a pair that is missing costs nothing.
+        transitions: (from, to) → what the transition costs; a pair that is missing costs nothing.
         size_bytes: of one run.
     """
 

@@ -68,12 +68,12 @@ class ProfiledUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class Handing:
+class MeasuredTransition:
     """What a cut costs beyond the work of the units. Half of it is counted on either side: ``docs/costs.md``.
 
     Attributes:
         hop_ms: a frame from one thread to the next.
-        tensor_ms, ms_per_mib: per tensor that crosses, and per MiB of it: kernels that cannot fuse across the cut, and
+        tensor_ms, ms_per_mib: per tensor at the cut, and per MiB of it: kernels that cannot fuse across the cut, and
             the layout inside the runtime turned into that of ONNX and back.
     """
 
@@ -81,7 +81,7 @@ class Handing:
     tensor_ms: float
     ms_per_mib: float
 
-    def transition_ms(self, size_bytes: int) -> float:
+    def time_ms(self, size_bytes: int) -> float:
         """For one tensor, both sides together, without the hop."""
         return self.tensor_ms + self.ms_per_mib * size_bytes / 2**20
 
@@ -107,7 +107,7 @@ class Profile:
     runs: int
     whole: Mapping[str, Whole]
     units: tuple[ProfiledUnit, ...]
-    handing: Handing
+    transition: MeasuredTransition
 
     def check(self, digest: str, machine: Mapping[str, str]) -> None:
         """Raises PlacementError when it was measured on another model or another machine."""
@@ -165,7 +165,9 @@ def _profile(data: dict[str, Any]) -> Profile:
     whole = {str(name): _whole(one) for name, one in data["whole"].items()}
     if not units or not whole or any(unit.time_ms.keys() != whole.keys() for unit in units):
         raise ValueError("units and accelerators do not fit together")
-    return Profile(**{**data, "units": units, "whole": whole, "handing": Handing(**_times(data["handing"]))})
+    return Profile(
+        **{**data, "units": units, "whole": whole, "transition": MeasuredTransition(**_times(data["transition"]))}
+    )
 
 
 def _whole(data: Mapping[str, Any]) -> Whole:
@@ -228,9 +230,9 @@ def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:
 
 
 def _transitions(profile: Profile, size_bytes: int) -> dict[tuple[str, str], Transition]:
-    time_ms = profile.handing.hop_ms + profile.handing.transition_ms(size_bytes)
-    transition = Transition(time_ms, from_ms=time_ms / 2, to_ms=time_ms / 2)
-    return {(a, b): transition for a in profile.whole for b in profile.whole if a != b}
+    time_ms = profile.transition.hop_ms + profile.transition.time_ms(size_bytes)
+    each = Transition(time_ms, from_ms=time_ms / 2, to_ms=time_ms / 2)
+    return {(a, b): each for a in profile.whole for b in profile.whole if a != b}
 
 
 def tensor_bytes(graph: Graph, name: str) -> int:
@@ -249,7 +251,7 @@ _ITEM_BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 
 
 def part_ms(profile: Profile, graph: Graph, parts: Sequence[Part], number: int) -> float:
     """Milliseconds that one part of a model takes, with its half of the transitions to it and from it."""
-    part, handing = parts[number], profile.handing
+    part, transition = parts[number], profile.transition
     own = set(part.nodes)
     work = sum(unit.time_ms[part.accelerator] * len(own & set(unit.nodes)) / len(unit.nodes) for unit in profile.units)
     made_before = {name for other in parts[:number] for name in other.outputs}
@@ -257,5 +259,5 @@ def part_ms(profile: Profile, graph: Graph, parts: Sequence[Part], number: int) 
     crossed = [*made_before.intersection(part.inputs), *read_later.intersection(part.outputs)]
     hops = (number > 0) + (number < len(parts) - 1)
     return (
-        work + sum(handing.transition_ms(tensor_bytes(graph, name)) for name in crossed) / 2 + hops * handing.hop_ms / 2
+        work + sum(transition.time_ms(tensor_bytes(graph, name)) for name in crossed) / 2 + hops * transition.hop_ms / 2
     )

@@ -38,7 +38,7 @@ def priced(cost: Cost | None, price: Price, accelerator: str) -> float:
 
 
 def priced_transition(transition: Transition, price: Price, start: str, end: str) -> float:
-    """What handing a tensor from one accelerator to another is worth."""
+    """The price of a transition from one accelerator to another."""
     busy = (price.busy.get(name, 0.0) * busy_ms for name, busy_ms in transition.busy(start, end))
     return _flat(transition, price) + sum(busy)
 
@@ -96,8 +96,8 @@ def targets(edge: Edge, assignment: Assignment, home: str) -> set[str]:
     return wanted | {home} if edge.is_output else wanted
 
 
-def handed(network: Network, assignment: Assignment) -> Iterator[tuple[Edge, str, str, Transition]]:
-    """Every (tensor, accelerator that hands it over, accelerator that takes it, cost), in the order of the edges."""
+def transitions_of(network: Network, assignment: Assignment) -> Iterator[tuple[Edge, str, str, Transition]]:
+    """Every (tensor, accelerator it leaves, accelerator it goes to, transition), in the order of the edges."""
     for edge in network.edges:
         source = network.home if edge.producer is None else assignment[edge.producer]
         for target in sorted(targets(edge, assignment, network.home) - {source}):
@@ -123,7 +123,7 @@ def check(network: Network, assignment: Assignment) -> None:
 
 
 def use(network: Network, assignment: Assignment) -> Use:
-    """Adds a run up; a transition is paid once per tensor and accelerator it is handed to.
+    """Adds a run up; a transition is paid once per tensor and accelerator it goes to.
 
     Raises:
         PlacementError: a unit cannot run where it is put.
@@ -135,7 +135,7 @@ def use(network: Network, assignment: Assignment) -> Use:
         cost = unit.costs[accelerator]
         busy[accelerator] += cost.time_ms
         parts.append(cost)
-    for _, start, end, transition in handed(network, assignment):
+    for _, start, end, transition in transitions_of(network, assignment):
         for name, busy_ms in transition.busy(start, end):
             if busy_ms:
                 busy[name] += busy_ms

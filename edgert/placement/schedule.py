@@ -1,4 +1,4 @@
-"""Simulated time: what happens when, and steps that wait for an accelerator and slow one another down."""
+"""Simulated time: events, accelerators that steps wait for and share memory on, and placements played with them."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Accelerators:
 #
 # Frames of a stream arrive at its rate and are dispatched to its replicas by weight. Every step waits in line for
 # its accelerator, first come first served, and is never interrupted. Accelerators that run at once slow one another
-# down as the contention model says. Frames leave in the order they came in. The same input gives the same output.
+# down as the contention model has it. Frames leave in the order they came in. The same input gives the same output.
 
 _WARM_UP = 0.1  # of the simulated time, not counted
 

@@ -1,6 +1,6 @@
-"""A model cut into segments and compiled one by one, and the tensors they hand each other without copying.
+"""Engines made of segments: as steps that take time on accelerators, and compiled to run here without copies.
 
-Every tensor that one segment hands to another exists several times, in slots. While a segment writes slot 1 for frame
+Every tensor that one segment passes to another exists several times, in slots. While a segment writes slot 1 for frame
 n + 1, the next one reads slot 0 of frame n; the channel between them holds the writer up before it comes round again.
 """
 
@@ -19,7 +19,7 @@ from edgert.graph import Graph, Model, TensorSpec
 from edgert.memory import aligned_empty
 from edgert.placement.cutting import Part, Segment, cut, segments
 from edgert.placement.problem import Assignment, Network, Transition
-from edgert.placement.run_load import handed
+from edgert.placement.run_load import transitions_of
 
 # An engine as steps, one after the other: what its execution context does with a frame.
 
@@ -53,17 +53,17 @@ class Step:
 
 
 def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
-    """The segments in order, each behind the tensors it is handed; outputs are handed home at the end.
+    """The segments in order, each behind the transitions of its inputs; outputs return home at the end.
 
-    A tensor is handed over once, to the first segment of an accelerator that reads it. Who hands it over is busy right
-    after its segment, who reformats and who takes it right before theirs; the rest only takes time. The times add up to
-    the latency of a run.
+    A tensor makes one transition to an accelerator, before the first segment there that reads it. Who gives it away is
+    busy right after its segment, who reformats and who takes it right before theirs; the rest only takes time. The
+    times add up to the latency of a run.
     """
     cuts = segments(network, assignment)
     place = {unit: index for index, segment in enumerate(cuts) for unit in segment.units}
     before: list[list[Step]] = [[] for _ in range(len(cuts) + 1)]
     after: list[list[Step]] = [[] for _ in cuts]
-    for edge, start, end, transition in handed(network, assignment):
+    for edge, start, end, transition in transitions_of(network, assignment):
         given, *taken = _moved(transition, start, end)
         reader = min((place[unit] for unit in edge.consumers if assignment[unit] == end), default=len(cuts))
         before[reader] += taken
@@ -80,7 +80,7 @@ def _run(network: Network, segment: Segment) -> Step:
 
 
 def _moved(transition: Transition, start: str, end: str) -> list[Step]:
-    """Of who hands over, of the GPU, of who takes it, of nobody; the traffic is with who moves it."""
+    """Of who gives the tensor away, of the GPU, of who takes it, of nobody; the traffic is with who moves it."""
     shares = transition.busy(start, end)
     traffic = (0.0, transition.traffic_bytes, 0.0) if transition.gpu_ms else (transition.traffic_bytes, 0.0, 0.0)
     busy = [Step(name, busy_ms, moved) for (name, busy_ms), moved in zip(shares, traffic, strict=True)]

@@ -15,10 +15,10 @@ from edgert.placement.constraints import (
     Placement,
     asked,
     engine_bytes,
-    kept,
     placed,
     streams,
     together,
+    with_given_shares,
 )
 from edgert.placement.contention import Contention, settle
 from edgert.placement.engine_selection import EngineSelector
@@ -76,8 +76,8 @@ def solve(
 
 def _solve(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
     if objective == "throughput":
-        return kept(networks, _most_frames(networks, limits, time_limit_s), limits)
-    return kept(networks, _least(networks, objective, limits, time_limit_s), limits)
+        return with_given_shares(networks, _most_frames(networks, limits, time_limit_s), limits)
+    return with_given_shares(networks, _least(networks, objective, limits, time_limit_s), limits)
 
 
 def _played(networks: Sequence[Network], placement: Placement, contention: Contention) -> float:

@@ -204,10 +204,10 @@ class _Mixer:
         return float(found.x[count]) * self._unit, found.x[:count], found.eqlin.marginals * self._unit, prices.tolist()
 
 
-# Columns worth having where loadables are scarce: a mix in which every segment has a price too.
+# Columns for scarce loadables: a mix in which every segment has a price too.
 #
 # An engine takes its loadables however seldom it runs; the linear program here lets it take them in proportion to
-# its share of the frames, and a cut pays for every tensor handed to the DLA instead of for every segment. Neither
+# its share of the frames, and a cut pays for every transition to the DLA instead of for every segment. Neither
 # is exact: what comes out are candidates for the integer program of :mod:`edgert.placement.engine_selection`.
 
 _FEW_ROUNDS = 12

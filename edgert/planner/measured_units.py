@@ -2,8 +2,8 @@
 
 Where layers were timed, a unit takes what the layers with its nodes took. A layer that has nodes of several units is
 shared among them as the cost model would. What an engine took beyond its layers (launches, copies of inputs and
-outputs) is spread in proportion, so that the units of an engine take together what the engine did; layers that hand
-tensors over are left out of that where several accelerators were used, because a plan counts transitions by themselves.
+outputs) is spread in proportion, so that the units of an engine take together what the engine did; layers that reformat
+tensors are left out of that where several accelerators were used, because a plan counts transitions by themselves.
 
 Elsewhere all units on an accelerator that an engine used are scaled by one factor: what the engine took over what the
 cost model predicts for the same nodes in the same places.
@@ -89,7 +89,7 @@ def _shared(network: Network, engine: MeasuredEngine, predicted: Mapping[Place, 
 
 
 def _alone_ms(engine: MeasuredEngine, used: set[str]) -> float:
-    """What the engine took, without its share of handing tensors over where several accelerators were used."""
+    """What the engine took, without its share of transitions where several accelerators were used."""
     total = sum(layer.median_ms for layer in engine.layers)
     moved = sum(layer.median_ms for layer in engine.layers if layer.moves) if len(used) > 1 else 0.0
     return engine.median_ms * (1 - moved / total)

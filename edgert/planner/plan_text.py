@@ -1,4 +1,4 @@
-"""A plan in sentences, for terminal and page alike."""
+"""A plan in sentences and as plain data, and checks of what ``edgert plan`` asks for."""
 
 from __future__ import annotations
 

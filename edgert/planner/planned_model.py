@@ -1,4 +1,4 @@
-"""A model as a plan sees it: its graph at one size, rewritten for the DLA, in the precision it will have."""
+"""A model to be planned: its graph at one size, rewritten for the DLA, and the units that ``placement:`` allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a plan as what a governor may do to the board's clocks: lower caps of the GPU, lower power modes."""
+"""What a governor may do to the board's clocks, predicted by a plan: lower caps of the GPU, lower power modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows against budgets: which miss which, which is taken, and what would have to give."""
+"""Rows against budgets: which budgets each row misses, which row is taken, and what would have to be relaxed."""
 
 from __future__ import annotations
 

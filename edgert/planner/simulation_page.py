@@ -12,7 +12,7 @@ from edgert.report.numbers import counted, fixed, milliseconds, significant
 from edgert.report.plots import LINES, Series, series_chart
 from edgert.simulator import Moment
 
-# A simulation in sentences, for terminal and page alike.
+# A simulation in sentences, for the terminal, too.
 
 _SPACE = "\N{NO-BREAK SPACE}"
 

@@ -1,4 +1,4 @@
-"""A quantization's result as one HTML file: records in, text out."""
+"""HTML reports: pages, tables and charts, and a quantization's result as records in and one file out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts as SVG text: pure functions from numbers, drawn with the classes of ``page.css``.
+"""Bars and intervals as SVG text: pure functions from numbers, drawn with the classes of ``page.css``.
 
 Positions across are percentages and positions down are pixels, so that a chart fills whatever width it is given while
 its text and lines keep their size; what is drawn beyond 0 and 100 % needs a margin of the page.

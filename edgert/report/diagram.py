@@ -1,4 +1,4 @@
-"""Where the boxes of a directed graph go: in rows, every box below those that feed it, with few crossing lines.
+"""A directed graph drawn as boxes and lines: in rows, every box below those that feed it, with few crossing lines.
 
 The method is that of Sugiyama, Tagawa and Toda (1981, https://doi.org/10.1109/TSMC.1981.4308636): rows by longest path,
 a dummy node on every row that a long line passes, rows ordered by the mean place of their neighbors, and then places as

@@ -1,4 +1,4 @@
-"""What of a network a DLA can run, as one HTML file: summary, obstacles, segments, and every node with its reason."""
+"""What part of a network a DLA can run, as one HTML file: summary, obstacles, segments, and every node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections on layers: their noise, and which of them compute in something else."""
+"""The sections on layers and activations: noise, layers in another precision, histograms with their thresholds."""
 
 from __future__ import annotations
 

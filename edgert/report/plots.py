@@ -1,4 +1,4 @@
-"""A small histogram with thresholds marked in it, as SVG text; drawn like the charts of :mod:`edgert.report.chart`."""
+"""Histograms with marked thresholds, and values over time, as SVG text; drawn like :mod:`edgert.report.chart`."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _marker_lines(markers: Sequence[Marker], end: float, top: int) -> list[Marku
     return [*lines, *(one for one in drawn if not one.startswith("<line"))]
 
 
-# Values over time as lines, as SVG text; drawn like the charts of :mod:`edgert.report.chart`.
+# Values over time as lines.
 
 _SERIES_PLOT_PX, _TOP_PX, _SERIES_AXIS_PX = 120, 14, 20
 _SERIES_ROOM = 1.05  # above the highest value

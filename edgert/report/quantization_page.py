@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else."""
+"""A quantization report as one HTML file that needs nothing else, and as lines of plain text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgert.report.numbers import counted, decibels, difference, milliseconds, s
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, QuantizationReport, SpeedRow, Verdict
 from edgert.report.verdict_section import correction_section, judge, note_section, origin_section
 
-# The report's essence as lines of plain text, for terminals and logs.
+# As lines of plain text, for terminals and logs.
 
 _WORST = 3
 _STATES = {True: "kept", False: "MISSED", None: ""}

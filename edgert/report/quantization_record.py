@@ -1,4 +1,4 @@
-"""What a quantization amounted to, as plain records: all that a report shows, nothing that it can work out itself."""
+"""A quantization's result as plain records: all that a report shows, nothing that it can work out itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict: what all the rows come to, in one sentence."""
+"""The verdict in one sentence, and the sections on corrections, warnings, settings and provenance."""
 
 from __future__ import annotations
 

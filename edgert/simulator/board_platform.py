@@ -1,4 +1,4 @@
-"""How models run in a simulated pipeline: by a plan's row on a board, by measured profiles on this machine."""
+"""What simulations run on: a board in a power mode, and engines placed by a plan's row or timed by profiles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from edgert.simulator.design import ASSUMED_HZ, levels_of
 from edgert.simulator.hardware import ANY_CORE, CoreStep
 from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 
-# A board in a power mode as what simulations run on.
+# A board in a power mode.
 
 AMBIENT_C = 25.0
 """Ambient temperature around the board, by default."""
@@ -146,7 +146,7 @@ def static_graph(config: ModelConfig) -> Graph:
     return read(clean(with_shapes(model, shapes))[0])
 
 
-# The rows of a plan that count, played as whole pipelines.
+# The rows of a plan that may be chosen, simulated as whole pipelines.
 
 _FRAMES = 240  # of the slowest source: enough for a 99th percentile
 

@@ -1,4 +1,4 @@
-"""What is simulated, as plain records: sources, the threads between them and the sinks, and what each result costs."""
+"""What is simulated, as plain records: rates, levels of fallback models, sources, threads and their work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgert.placement.plan_record import Row
 from edgert.placement.segment_engines import Step
 from edgert.policy import Drop
 
-# How often each model of a pipeline has to run.
+# Rates: how often each model of a pipeline has to run.
 
 ASSUMED_HZ = 30.0
 """Of a source whose rate the file does not give."""

@@ -1,4 +1,4 @@
-"""Processor cores in simulated time: threads that are ready share them evenly, as a fair scheduler lets them."""
+"""Hardware in simulated time: cores that threads share evenly, times that jitter, and a board's power and heat."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from edgert.placement.cost.speeds import Power, relative_energy
 from edgert.placement.schedule import Progress, Then, Timeline, Used
 from edgert.placement.segment_engines import Step
 
-# How long things take this time.
+# Times that jitter.
 
 
-class Chance:
+class Sampler:
     """Draws from what was measured: single times anew each time, and slow phases as they came, from a moment of the
     measured run that is drawn once. So these last as long as they did, and strike threads together where they did.
     """
@@ -69,11 +69,11 @@ class CoreStep(Step):
         """So many of it, one after the other."""
         return replace(Step.times(self, factor), rows=max(1, round(self.rows * factor)))
 
-    def drawn_ms(self, chance: Random) -> float:
+    def drawn_ms(self, rng: Random) -> float:
         """How long it takes this time, alone."""
         if not self.jitter:
             return self.time_ms
-        return self.time_ms / self.rows * sum(draw(self.jitter, chance) for _ in range(self.rows))
+        return self.time_ms / self.rows * sum(draw(self.jitter, rng) for _ in range(self.rows))
 
 
 @dataclass(slots=True, eq=False)
@@ -90,11 +90,11 @@ class Cores:
 
     Args:
         names: of the cores, as steps name them.
-        chance: of times that jitter.
+        rng: source of jitter.
     """
 
-    def __init__(self, timeline: Timeline, names: Sequence[str], chance: Random) -> None:
-        self._timeline, self._names, self._chance = timeline, tuple(names), chance
+    def __init__(self, timeline: Timeline, names: Sequence[str], rng: Random) -> None:
+        self._timeline, self._names, self._rng = timeline, tuple(names), rng
         self._jobs: list[_Job] = []
         self._used = Used()
 
@@ -103,7 +103,7 @@ class Cores:
 
     def run(self, step: Step, then: Then) -> None:
         """Begins at once, as fast as the others leave room; ``then`` follows when the step is done."""
-        time_ms = step.drawn_ms(self._chance) if isinstance(step, CoreStep) else step.time_ms
+        time_ms = step.drawn_ms(self._rng) if isinstance(step, CoreStep) else step.time_ms
         job = _Job(step, Progress(self._timeline, time_ms, lambda: self._finish(job, then)))
         self._jobs.append(job)
         self._pace()
@@ -170,7 +170,7 @@ def _threads(step: Step) -> int:
 #
 # At the passive trip point clocks are lowered as Linux's step-wise thermal governor does it: a step at each look
 # while it is too warm, and a step back at each look below (drivers/thermal/gov_step_wise.c). How large steps are
-# and how often it looks stands in each board's device tree: both are assumed.
+# and how often it looks is set in each board's device tree: both are assumed.
 
 TICK_MS = 100.0
 _STEP, _SLOWEST, _STEP_S = 0.05, 0.25, 1.0  # of the clock, its least, and between two looks

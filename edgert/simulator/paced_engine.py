@@ -1,4 +1,4 @@
-"""Engines that compute here and take as long as they would on a board that is not here."""
+"""Engines that compute here, paced to take as long as an emulated board would."""
 
 from __future__ import annotations
 

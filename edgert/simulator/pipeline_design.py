@@ -1,4 +1,4 @@
-"""A pipeline file as what a simulation plays: the same nodes and queues as a run has, with the times of its engines."""
+"""From a pipeline file to what a simulation plays: the nodes and queues of a run, with the times of its engines."""
 
 from __future__ import annotations
 

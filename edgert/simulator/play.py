@@ -14,7 +14,7 @@ from edgert.placement.cost.speeds import Power
 from edgert.placement.schedule import Accelerators, Then, Timeline, Used
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import Design
-from edgert.simulator.hardware import ANY_CORE, TICK_MS, Chance, Cooling, Cores, ThermalModel
+from edgert.simulator.hardware import ANY_CORE, TICK_MS, Cooling, Cores, Sampler, ThermalModel
 from edgert.simulator.sources import Camera, connected
 from edgert.simulator.statistics import Meter, Simulated
 from edgert.simulator.threads import LEAST_MS, BatchThread, Thread, Token
@@ -61,17 +61,18 @@ class _Simulation:
     def __init__(
         self, design: Design, platform: Platform, seconds: float, seed: int, governing: Governing | None
     ) -> None:
-        self._end_ms, self._chance = 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
+        self._end_ms, self._rng = 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
         self._time = Timeline()
-        self._cores = Cores(self._time, platform.cores or (ANY_CORE,), self._chance)
+        self._cores = Cores(self._time, platform.cores or (ANY_CORE,), self._rng)
         self._accelerators = Accelerators(self._time, platform.contention)
         self._thermal = ThermalModel(platform.power, platform.cooling) if platform.power and platform.cooling else None
-        finished, chance = self._finished, Chance(self._chance, self._time)
+        finished, sampler = self._finished, Sampler(self._rng, self._time)
         self._threads = [
-            (BatchThread if node.task.batch else Thread)(node, self._perform, finished, chance) for node in design.nodes
+            (BatchThread if node.task.batch else Thread)(node, self._perform, finished, sampler)
+            for node in design.nodes
         ]
         self._cameras = [
-            Camera(source, self._time, Random(self._chance.random()), self._perform)  # noqa: S311 - a simulation
+            Camera(source, self._time, Random(self._rng.random()), self._perform)  # noqa: S311 - a simulation
             for source in design.sources
         ]
         connected(self._cameras, self._threads)

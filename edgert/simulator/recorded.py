@@ -1,4 +1,6 @@
-"""What a camera delivered: when frames came, and how many objects were on each. One JSON object per line.
+"""What was recorded of a real run: a camera's trace, and the times of stages.
+
+A trace has when frames came, and how many objects were on each, one JSON object per line:
 
     {"time_s": 0.033, "objects": 4, "stream": "camera"}
 
@@ -52,7 +54,7 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
         before = found[stream]
         if before and time_ms <= before[-1][0]:
             raise ConfigError("a frame that came before the last one", why=f"{time_ms:g} ms after {before[-1][0]:g} ms",
-                              where=where, fix="lines of a stream stand in the order of time")  # fmt: skip
+                              where=where, fix="sort the lines of each stream by time")  # fmt: skip
         before.append((time_ms, objects))
     if not found or any(len(frames) < 2 for frames in found.values()):
         raise ConfigError(f"trace {path} is too short", why="a stream needs two frames to have a rate", fix=_FIX)
@@ -100,7 +102,7 @@ def _counted(outputs: Any) -> int:
     return counts[-1] if counts else 0
 
 
-# What stages take besides their models and how that jitters, from the summary of a run that was measured.
+# Times of stages besides their models, with their jitter, from the summary of a run.
 
 _MEASURED_FIX = "write one: edgert run pipeline.yaml --json run.json, on that machine and at an easy rate"
 

@@ -1,4 +1,4 @@
-"""Sources in simulated time: when frames are due, what is on them, and what making them takes."""
+"""Sources in simulated time, when their frames are due and what making them takes, and threads connected to them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Camera(Sender):
         limiter: how many of its frames go on.
     """
 
-    def __init__(self, source: Source, timeline: Timeline, chance: Random, perform: Perform) -> None:
+    def __init__(self, source: Source, timeline: Timeline, rng: Random, perform: Perform) -> None:
         super().__init__()
-        self.source, self._timeline, self._chance = source, timeline, chance
+        self.source, self._timeline, self._rng = source, timeline, rng
         self._perform = perform
         self.passed = self.lost = self.throttled = 0
         self.limiter = RateLimiter()
@@ -131,8 +131,8 @@ class Camera(Sender):
             return rounds * (times_ms[-1] + times_ms[-1] / max(1, len(times_ms) - 1)) + times_ms[place]
         assert self.source.rate_hz is not None
         period_ms = 1e3 / self.source.rate_hz
-        late_ms = draw(self.source.late_ms, self._chance) if self.source.late_ms else 0.0
-        return count * period_ms + late_ms + max(0.0, self._chance.gauss(0.0, self.source.jitter * period_ms))
+        late_ms = draw(self.source.late_ms, self._rng) if self.source.late_ms else 0.0
+        return count * period_ms + late_ms + max(0.0, self._rng.gauss(0.0, self.source.jitter * period_ms))
 
     def _objects(self, index: int) -> int:
         objects = self.source.objects
@@ -140,14 +140,14 @@ class Camera(Sender):
             return self.source.most
         if isinstance(objects, tuple):
             return objects[index % len(objects)]
-        return poisson(self._chance, objects)
+        return poisson(self._rng, objects)
 
 
-def poisson(chance: Random, mean: float) -> int:
+def poisson(rng: Random, mean: float) -> int:
     """A draw, for small means, by a product of uniform numbers (Knuth, The Art of Computer Programming 2, 3.4.1)."""
-    least, product, count = math.exp(-mean), chance.random(), 0
+    least, product, count = math.exp(-mean), rng.random(), 0
     while product > least:
-        product *= chance.random()
+        product *= rng.random()
         count += 1
     return count
 

@@ -1,4 +1,4 @@
-"""Counts what comes out of a simulation, in all and second by second."""
+"""Results of a simulation, in all and second by second, and the meter that counts them."""
 
 from __future__ import annotations
 

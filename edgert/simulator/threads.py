@@ -11,7 +11,7 @@ from edgert.placement.schedule import Then
 from edgert.placement.segment_engines import Step
 from edgert.policy import ADDED, FULL, Batcher, BoundedQueue, Dispatcher, Join, ReorderBuffer
 from edgert.simulator.design import Edge, Node, Task
-from edgert.simulator.hardware import Chance
+from edgert.simulator.hardware import Sampler
 
 LEAST_MS = 0.02
 """A thread's time for a result that costs nothing, so that nothing goes on forever at one moment."""
@@ -89,12 +89,14 @@ class Thread(Sender):
     Args:
         perform: carries out its steps.
         finished: called with every result it is done with.
-        chance: of how long things take.
+        sampler: draws how long things take.
     """
 
-    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], chance: Chance) -> None:
+    def __init__(
+        self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], sampler: Sampler
+    ) -> None:
         super().__init__()
-        self.node, self.perform, self._finished, self._chance = node, perform, finished, chance
+        self.node, self.perform, self._finished, self._sampler = node, perform, finished, sampler
         self.inlets: list[Channel] = []
         self.ready: deque[int] = deque()
         self.join: Join[Token] | None = None
@@ -125,7 +127,7 @@ class Thread(Sender):
         """Something came. Takes it, sooner or later, if it has nothing to do."""
         if self.node.wakeup_latency_ms and not self.is_busy:
             self.is_busy = True
-            self.perform((Step(None, self._chance.of(self.node.wakeup_latency_ms)),), self.free)
+            self.perform((Step(None, self._sampler.of(self.node.wakeup_latency_ms)),), self.free)
         else:
             self._take()
 
@@ -162,7 +164,7 @@ class Thread(Sender):
     def jittered(self, steps: Sequence[Step]) -> Sequence[Step]:
         """As long as they take this time."""
         jitter = self.task.jitter
-        return tuple(times(steps, self._chance.now(jitter))) if jitter and steps else steps
+        return tuple(times(steps, self._sampler.now(jitter))) if jitter and steps else steps
 
     def _results(self, token: Token) -> Iterator[Token]:
         if self.node.spread is not None:
@@ -207,8 +209,10 @@ def times(steps: Sequence[Step], count: float) -> Iterator[Step]:
 class BatchThread(Thread):
     """Runs what has come as soon as it has nothing else to do: a thread that waits for its runs has an idle engine."""
 
-    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], chance: Chance) -> None:
-        super().__init__(node, perform, finished, chance)
+    def __init__(
+        self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], sampler: Sampler
+    ) -> None:
+        super().__init__(node, perform, finished, sampler)
         self._batch: Batcher[Token] = Batcher(node.task.batch or 1, node.task.wait_ms, node.task.every)
         self._current = node.task
         self._pace = 1.0
@@ -221,13 +225,13 @@ class BatchThread(Thread):
             return
         if not batch.held:  # a batch is of one model, whatever is decided while it is filled
             self._current = self.task
-            self._pace = self._chance.now(self._current.jitter)
+            self._pace = self._sampler.now(self._current.jitter)
             batch.most = self._current.batch or 1
-        is_wanted = batch.hold(token, token.index, self._chance.timeline.now_ms) is not None
+        is_wanted = batch.hold(token, token.index, self._sampler.timeline.now_ms) is not None
         self.perform(tuple(times(self._current.steps, self._pace)) if is_wanted else (), self._filled)
 
     def _filled(self) -> None:
-        if self._batch.is_due(self._chance.timeline.now_ms, idle=not self.ready):
+        if self._batch.is_due(self._sampler.timeline.now_ms, idle=not self.ready):
             self._run()
         else:
             self.free()

@@ -10,9 +10,9 @@ import yaml
 from scipy.stats import spearmanr
 
 from edgert.placement.cost.coefficients import Accuracy, Coefficients, ContentionCost, DlaCost, GpuCost, TransitionCost
+from scripts.fitting.parts import Fit, fit_dla, fit_gpu
 from scripts.fitting.power import fit_power, leave_one_out_power
 from scripts.fitting.solve import Trial
-from scripts.fitting.time import Fit, fit_dla, fit_gpu
 
 _RANKED = 8  # rows a board must have for the order of its predictions to mean something
 _HEAD = (

@@ -10,12 +10,9 @@ import numpy as np
 
 from edgert.placement.cost.coefficients import Coefficients, DlaCost, GpuCost
 from scripts.fitting.chip import Chip, by_board, fit_chip, rank_correlation, text
-from scripts.fitting.contention import contention_error, fit_contention
-from scripts.fitting.design import Design
-from scripts.fitting.row import PUBLISHED
+from scripts.fitting.parts import Fit, contention_error, fit_contention, fit_transition
+from scripts.fitting.published import PUBLISHED, Design
 from scripts.fitting.solve import Trial
-from scripts.fitting.time import Fit
-from scripts.fitting.transition import fit_transition
 
 _SOCS = ("tegra234", "tegra194", "tegra264", "tegra210")
 _LIKE = {"tegra186": ("tegra210", "nothing is published for TX2 here; Jetson Nano's, which has no tensor cores either")}

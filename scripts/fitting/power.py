@@ -14,8 +14,7 @@ from edgert.placement.cost.coefficients import DlaCost, GpuCost, PowerCost
 from edgert.placement.cost.speeds import gpu_speed, power
 from edgert.placement.cost.times import gpu_bytes, gpu_seconds
 from edgert.placement.cost.work import Numbers, table
-from scripts.fitting.design import Design
-from scripts.fitting.row import Timing, published, set_mode, works
+from scripts.fitting.published import Design, Timing, published, set_mode, works
 
 START = PowerCost(static_w=8.0, gpu_w=1.5, dla_w=2.0, dram_pj_per_byte=60.0)
 _KEYS = ("static_w", "gpu_w", "dla_w")

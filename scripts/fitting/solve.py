@@ -11,8 +11,7 @@ from scipy.optimize import least_squares
 
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
 from edgert.placement.cost.work import Numbers
-from scripts.fitting.design import Design
-from scripts.fitting.row import Timing
+from scripts.fitting.published import Design, Timing
 
 HIGHEST = {**dict.fromkeys(("dense_fp32", "dense_fp16", "dense_int8", "dense", "plain"), 1.0), "bandwidth": 0.93}
 """What no share can be above. Of the DRAM's rate, refreshing takes about 7 %:

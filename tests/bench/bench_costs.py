@@ -23,11 +23,10 @@ from edgert.placement.cost.coefficients import GpuCost, coefficients
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scripts.fitting.chip import Chip, by_board, rank_correlation
-from scripts.fitting.contention import contention_error
-from scripts.fitting.design import Design
 from scripts.fitting.main import fit_all
+from scripts.fitting.parts import Fit, contention_error
+from scripts.fitting.published import Design
 from scripts.fitting.solve import Trial
-from scripts.fitting.time import Fit
 
 ERROR_BAR, RANK_BAR, TOTAL_BAR = 0.25, 0.9, 0.15
 _TABLE = "Deep-Learning-Accelerator-SW"

@@ -13,7 +13,7 @@ from edgert.config import load_pipeline
 from edgert.graph import load
 from edgert.jitter import AT
 from edgert.pipeline import Pipeline
-from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole
+from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
 from edgert.planner.simulation import Scenario, simulate
 
 MODEL = Path(__file__).parents[2] / "pipelines" / "assets" / "parts.onnx"
@@ -40,7 +40,9 @@ def nearly_nothing(folder: Path) -> Path:
     """A profile of a model that computes nothing."""
     whole = {core: Whole(1e-3, 1e-3, 1e-3) for core in core_accelerators()}
     unit = ProfiledUnit("all", ("all",), dict.fromkeys(whole, 1e-3))
-    made = Profile("parts", load(MODEL).digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), Handing(0.0, 0.0, 0.0))
+    made = Profile(
+        "parts", load(MODEL).digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), MeasuredTransition(0.0, 0.0, 0.0)
+    )
     path = folder / "profile.json"
     path.write_text(json.dumps({"schema": 1, **asdict(made)}), encoding="utf-8")
     return path

@@ -1,4 +1,4 @@
-"""What a board's accelerators can do at most in a power mode; the formulas take their shares of it."""
+"""Peak speeds of a board's accelerators in a power mode, of which formulas take their shares, and what they draw."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What handing a tensor between GPU and DLA costs: a reformat kernel on the GPU, and starting the other engine.
+"""Formulas for times: of transitions between GPU and DLA, of units on a DLA core, of units on the GPU.
 
-Reformats run on the GPU in both directions (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ), so that one
-takes GPU time even where the GPU computes nothing else. The fixed parts belong to whom they were measured on: they are
-what a run on the GPU alone, or on the DLA alone, took longer when it also had to give a tensor away. A loadable's start
-keeps the DLA busy as it does in the published rates of one whole loadable after the other.
+A transition is a reformat kernel on the GPU and the start of the other engine. Reformats run on the GPU in both
+directions (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ), so that one takes GPU time even where the GPU
+computes nothing else. The fixed parts belong to whom they were measured on: they are what a run on the GPU alone, or on
+the DLA alone, took longer when it also had to give a tensor away. A loadable's start keeps the DLA busy as it does in
+the published rates of one whole loadable after the other.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def transition(
     """One tensor from accelerator ``start`` to ``end``; between two DLA cores it is reformatted once, too.
 
     Args:
-        size_bytes: of the tensor, in the precision it is handed over in.
+        size_bytes: of the tensor, in the precision of its transition.
         run_us: that starting a loadable takes; counted where ``end`` is a DLA.
     """
     is_into, is_out_of = end != GPU, start != GPU

@@ -14,7 +14,7 @@ from edgert.jitter import AT
 from edgert.placement.contention import MEASURED
 from edgert.placement.cutting import partition
 from edgert.placement.profile import (
-    Handing,
+    MeasuredTransition,
     Profile,
     ProfiledUnit,
     Whole,
@@ -49,7 +49,7 @@ def profile(contention: float = 1.0) -> Profile:
     units = tuple(
         ProfiledUnit(name, (name,), {"cpu0": ms, "cpu1": ms}) for name, ms in (("a", 5.0), ("b", 3.0), ("c", 2.0))
     )
-    return Profile("m", "d" * 64, "host", "", MACHINE, 30, whole, units, Handing(0.1, 0.2, 0.4))
+    return Profile("m", "d" * 64, "host", "", MACHINE, 30, whole, units, MeasuredTransition(0.1, 0.2, 0.4))
 
 
 def test_a_profile_comes_back_from_json(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         broken(schema=2),
         broken(units=[]),
         broken(whole={}),
-        broken(handing={"hop_ms": 1}),
+        broken(transition={"hop_ms": 1}),
         broken(extra=1),
         broken(units=[{"name": "a", "nodes": ["a"], "time_ms": {"cpu0": 1.0}}]),
         broken(units=[{"name": "a", "nodes": ["a"], "time_ms": {"cpu0": -1.0, "cpu1": 1.0}}]),

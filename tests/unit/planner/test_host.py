@@ -11,7 +11,7 @@ from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ArtifactError, ConfigError, PlacementError
 from edgert.graph import clean, load, read
 from edgert.placement.cost.fused_kernels import units
-from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole
+from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
 from edgert.planner import plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import to_json
@@ -34,7 +34,7 @@ def profiled(model: Path, out: Path, contention: float = 1.25) -> Path:
         9,
         dict.fromkeys(CORES, whole),
         tuple(ProfiledUnit(work.name, work.nodes, dict.fromkeys(CORES, 1.0)) for work in works),
-        Handing(0.01, 0.0, 0.0),
+        MeasuredTransition(0.01, 0.0, 0.0),
     )
     out.write_text(json.dumps(found.to_json()))
     return out

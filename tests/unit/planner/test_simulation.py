@@ -18,7 +18,7 @@ from edgert.graph import load, to_bytes
 from edgert.jitter import AT, Quantiles, mean_of
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.cost.speeds import power
-from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole
+from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
 from edgert.planner import plan
 from edgert.planner.power_steps import step_of
 from edgert.planner.simulation import Scenario, Simulation, simulate
@@ -171,7 +171,7 @@ def profile(
     whole = {core: Whole(alone_ms, 1.5 * alone_ms, alone_ms, jitter) for core in cores}
     unit = ProfiledUnit(nodes[0], nodes, dict.fromkeys(cores, alone_ms))
     digest = load(config.onnx).digest
-    made = Profile(model, digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), Handing(0.1, 0.0, 0.0))
+    made = Profile(model, digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), MeasuredTransition(0.1, 0.0, 0.0))
     path = folder / "profile.json"
     path.write_text(json.dumps({"schema": 1, **asdict(made)}))
     return path

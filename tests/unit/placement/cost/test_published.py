@@ -8,11 +8,9 @@ import pytest
 from edgert.board.record import board
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.cost.fused_kernels import units
-from scripts.fitting.contention import contention_error
-from scripts.fitting.design import Design
-from scripts.fitting.row import Timing, timings
+from scripts.fitting.parts import GPU_START, contention_error
+from scripts.fitting.published import Design, Timing, timings
 from scripts.fitting.solve import HIGHEST, fit
-from scripts.fitting.time import GPU_START
 from scripts.networks.table import PUBLISHED, Published, build, known
 
 LARGEST_ERROR = {

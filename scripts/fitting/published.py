@@ -1,19 +1,23 @@
-"""Published rows: ``configs/costs/published.yaml`` as records."""
+"""Published rows: ``configs/costs/published.yaml`` as records, and timings as one table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from edgert.board.record import Board, board
 from edgert.board.sections import Mode
+from edgert.placement.cost.coefficients import DlaCost, GpuCost
 from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.work import Work
+from edgert.placement.cost.speeds import Speed, dla_speed, gpu_speed
+from edgert.placement.cost.times import dla_seconds, gpu_seconds
+from edgert.placement.cost.work import Numbers, Work, joined, table
 from scripts.networks.table import build
 
 PUBLISHED = Path(__file__).parents[2] / "configs" / "costs" / "published.yaml"
@@ -93,3 +97,49 @@ def _layers() -> Iterator[Timing]:
     mode = set_mode(record, group["mode"], group["clocks"])
     for part, time_ms in enumerate(group["milliseconds"]):
         yield Timing(record, mode, group["model"], 1280, "int8", 1, "dla0", time_ms, group["source"], part=part)
+
+
+# Many timings as one table, so that a set of coefficients predicts all of them in one go.
+
+
+class Design:
+    """The inputs of the formulas for these timings, all of the GPU or all of a DLA."""
+
+    def __init__(self, rows: Sequence[Timing], fp16_share: float) -> None:
+        self.rows = list(rows)
+        tables = [table(row.works, row.batch) for row in rows]
+        counts = [len(item) for item in tables]
+        self._table = joined(tables)
+        self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
+        self._speed = _joined([_speed(row, fp16_share) for row in rows], counts)
+        self._runs = np.array([row.part is None for row in rows], dtype=np.float64)
+        self._calls = np.array([row.is_call for row in rows], dtype=np.float64)
+        self.measured_ms: Numbers = np.array([row.time_ms for row in rows])
+        self.models = np.array([row.model for row in rows])
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether some timings are of a Python call."""
+        return bool(self._calls.any())
+
+    def predict_ms(self, cost: GpuCost | DlaCost, call_us: float = 0.0) -> Numbers:
+        """Milliseconds of every timing; ``call_us`` is what a Python call adds where that was timed."""
+        if isinstance(cost, GpuCost):
+            seconds = gpu_seconds(self._table, self._speed, cost)
+        else:
+            seconds = dla_seconds(self._table, self._speed, cost)
+        sums: Numbers = np.add.reduceat(seconds, self._starts)
+        return np.asarray(1e3 * (sums + (self._runs * cost.run_us + self._calls * call_us) * 1e-6))
+
+
+def _speed(row: Timing, fp16_share: float) -> Speed:
+    if row.accelerator == "gpu":
+        return gpu_speed(row.board, row.mode, row.precision)  # type: ignore[arg-type]
+    speed = dla_speed(row.board, row.mode, row.precision, 0, fp16_share)  # type: ignore[arg-type]
+    assert speed is not None, f"{row.board.name} has no DLA for {row.precision}"
+    return speed
+
+
+def _joined(speeds: Sequence[Speed], counts: Sequence[int]) -> Speed:
+    columns = ([getattr(speed, column.name) for speed in speeds] for column in fields(Speed))
+    return Speed(*(np.repeat(np.array(column, dtype=np.float64), counts) for column in columns))

@@ -1,0 +1,117 @@
+"""What is fitted, part by part: times of GPU and DLA, transitions, contention for memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+
+from edgert.board.record import board
+from edgert.placement.contention import Contention
+from edgert.placement.cost.coefficients import ContentionCost, DlaCost, GpuCost, TransitionCost
+from edgert.placement.cost.speeds import gpu_speed
+from edgert.placement.cost.times import Reformat
+from scripts.fitting.published import Design, Timing, published, timings
+from scripts.fitting.solve import Solution, Trial, fit, leave_one_out
+
+# Time of GPU and DLA, chip by chip: which coefficients are fitted, where they start, what stays assumed.
+
+GPU_START = GpuCost(
+    dense_fp32=0.6, dense_fp16=0.6, dense_int8=0.5, half_depth=64, half_columns=20, plain=0.3, bandwidth=0.7,
+    launch_us=3, launch_kcycles=6, run_us=50,
+)  # fmt: skip
+DLA_START = DlaCost(
+    dense=0.8, half_depth=100, half_columns=20, bandwidth=0.25, plain_per_clock=32, layer_us=3, layer_kcycles=1,
+    run_us=50, sram_bytes=0, curved_passes=5, fp16_share=0.0625,
+)  # fmt: skip
+GPU_KEYS = tuple(GpuCost.model_fields)
+DLA_KEYS = (
+    "dense",
+    "half_depth",
+    "half_columns",
+    "bandwidth",
+    "plain_per_clock",
+    "layer_us",
+    "layer_kcycles",
+    "run_us",
+)
+_SRAM_BYTES = {"tegra194": 0, "tegra234": 2**20}
+"""Managed SRAM that TensorRT gives an engine unless told otherwise: 1 MiB from 8.6 on, none before; Xavier's last is
+8.5. https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html"""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Coefficients, and how they do on networks that were left out."""
+
+    rows: list[Timing]
+    solution: Solution
+    trials: list[Trial]
+
+
+def fit_gpu(soc: str) -> Fit:
+    """The GPU of one chip. Precisions without a row keep where they started."""
+    rows = timings(soc, "gpu")
+    seen = {_ran(row) for row in rows}
+    keys = [key for key in GPU_KEYS if not key.startswith("dense_") or key.removeprefix("dense_") in seen]
+    found = fit(Design(rows, 1.0), GPU_START, keys)
+    return Fit(rows, found, leave_one_out(rows, GPU_START, keys, 1.0))
+
+
+def fit_dla(soc: str, like: DlaCost | None) -> Fit:
+    """The DLA of one chip; ``like`` is that of another, where a chip with few rows starts, but for its shares."""
+    shares = {"dense": DLA_START.dense, "bandwidth": DLA_START.bandwidth, "sram_bytes": _SRAM_BYTES[soc]}
+    start = (like or DLA_START).model_copy(update=shares)
+    rows = timings(soc, "dla0")
+    found = fit(Design(rows, start.fp16_share), start, DLA_KEYS)
+    return Fit(rows, found, leave_one_out(rows, start, DLA_KEYS, start.fp16_share))
+
+
+def _ran(row: Timing) -> str:
+    return "fp16" if row.precision == "int8" and row.board.gpu.ops_per_clock.int8 is None else row.precision
+
+
+# What a transition costs, from HaX-CoNN's GoogleNet whose result was forced out after single layers.
+
+_HALF_BYTES = 2
+_ELEMENTS = {  # Caffe layer → elements of its result; the inception modules of GoogleNet in order
+    10: 192 * 28 * 28, 24: 256 * 28 * 28, 38: 480 * 28 * 28, 53: 512 * 14 * 14, 67: 512 * 14 * 14, 81: 512 * 14 * 14,
+    95: 528 * 14 * 14, 110: 832 * 14 * 14, 124: 832 * 7 * 7,
+}  # fmt: skip
+
+
+def fit_transition(gpu: GpuCost) -> TransitionCost:
+    """Of an AGX Xavier at full clocks: the medians of what the reformat kernel does not explain."""
+    record = board("agx-xavier-32gb")
+    reformat = Reformat.on(gpu_speed(record, record.mode("MAXN"), "fp16"), gpu)
+    measured = published()["transitions"]
+    rest_us = {
+        name: [1e3 * (ms - reformat.time_ms(_ELEMENTS[layer] * _HALF_BYTES)) for layer, ms in measured[name]]
+        for name in ("gpu", "dla")
+    }
+    to_dla, from_dla = (max(float(np.median(rest_us[name])), 0.0) for name in ("gpu", "dla"))
+    return TransitionCost(to_dla_us=to_dla, from_dla_us=from_dla)
+
+
+# Ceiling and floor of the bandwidth that is left beside others, from the matrix of PCCS.
+
+
+def fit_contention() -> ContentionCost:
+    """Shares of the DRAM's bandwidth with the least mean relative error."""
+    found = minimize(lambda shares: contention_error(*shares), (0.6, 0.3), method="Nelder-Mead")
+    ceiling, floor = found.x
+    return ContentionCost(ceiling=float(ceiling), floor=float(floor))
+
+
+def contention_error(ceiling: float, floor: float) -> float:
+    """Mean relative error over the matrix."""
+    data = published()["contention"]
+    full = data["bandwidth_gb_s"]
+    memory = Contention(ceiling * full, floor_bytes_s=floor * full)  # the same in any unit
+    errors = [
+        abs(own / memory.slowdown(own, other) / got - 1)
+        for own, row in zip(data["own"], data["achieved"], strict=True)
+        for other, got in zip(data["others"], row, strict=True)
+    ]
+    return float(np.mean(errors))
