@@ -33,7 +33,8 @@ def figures(root: Path, bench: str) -> dict[str, Mapping[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figures.json"
         command = [sys.executable, str(root / BENCHES / f"bench_{bench}.py"), "--json", str(path)]
-        environment = os.environ | {"PYTHONPATH": str(root)}
+        paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
         if not path.exists():
             print(f"  {root}: {(done.stdout + done.stderr).strip().splitlines()[-1:] or 'no output'}")

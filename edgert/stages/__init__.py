@@ -1,1 +1,1 @@
-"""TODO edgert.stages"""
+"""Everything that a pipeline file can name: sources, inference, decoders, tracking, drawing, sinks."""
