@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from time import perf_counter_ns
 from typing import Any
 
+from edgert.assemble import Environment
 from edgert.assemble.board_watts import PowerStep
 from edgert.assemble.models import replicas_of, threads_of
 from edgert.backend import Engine
@@ -61,10 +62,9 @@ class Emulation:
     notes: tuple[str, ...]
 
     @property
-    def options(self) -> dict[str, Any]:
-        """What :class:`edgert.pipeline.Pipeline` is given besides the file."""
-        names = ("clock", "engines", "meters", "predicted", "label")
-        return {name: getattr(self, name) for name in names}
+    def environment(self) -> Environment:
+        """What :meth:`edgert.Pipeline.within` runs the file in."""
+        return Environment(self.clock, self.engines, self.meters, self.label, predicted=self.predicted)
 
     def report(self, frames: int) -> dict[str, Any]:
         """What the board would have drawn so far, as plain data.

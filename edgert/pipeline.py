@@ -8,14 +8,13 @@ with edgert.Pipeline("dock.yaml") as pipeline:
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edgert.assemble import Assembly, Bar, Callback, Engines, assemble
-from edgert.clock import REAL, Clock
+from edgert.assemble import HERE, Assembly, Bar, Callback, Environment, assemble
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, StageError, nearest
 from edgert.meters import peak_rss_bytes
@@ -26,10 +25,8 @@ from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
 
 if TYPE_CHECKING:
-    from edgert.assemble.board_watts import PowerStep, PowerSteps
     from edgert.budget.footprint import Footprint
     from edgert.budget.watch import Watch
-    from edgert.meters.all import Meters
 
 _TAP_QUEUE = 4
 
@@ -46,18 +43,13 @@ class Pipeline:
     the engines.
 
     Args:
-        path: the YAML file, or a pipeline already loaded.
-        overrides: ``key.path=value`` strings, as given to ``--set``.
+        file: path of the YAML file, or a pipeline loaded by :func:`edgert.load_pipeline`.
+        overrides: ``key.path=value`` strings, as given to ``--set``; for a path only.
         callbacks: stage name → function called with each of that stage's results, in a thread of its own; also the
             functions of ``sink: callback`` stages.
         bar: called with (what, done, total) while a model is calibrated, or compiled by TensorRT, which happens once,
             before anything starts.
-        engines: who compiles the models, such as those of an unpacked bundle; by default the file's ``engines:``.
-        strict: an engine of the chain that would be skipped is an error.
-        meters: what budgets are watched by; those of this machine by default.
-        label: written on every result that a sink gets; none by default.
-        power: ways to clock this board that a governor may take; none by default.
-        predicted: what a plan says of this board at each level of degraded models; none by default.
+        strict: an engine of ``engines:`` that would be skipped is an error.
 
     Raises:
         EdgertError: the file, a model or a stage is wrong, or a budget cannot be kept; nothing has been started then.
@@ -65,32 +57,55 @@ class Pipeline:
 
     def __init__(
         self,
-        path: str | Path | PipelineFile,
+        file: str | Path | PipelineFile,
+        *,
         overrides: Iterable[str] = (),
         callbacks: Mapping[str, Callback] | None = None,
-        clock: Clock = REAL,
         bar: Bar | None = None,
-        engines: Engines | None = None,
         strict: bool = False,
-        meters: Meters | None = None,
-        label: str = "",
-        power: PowerSteps | None = None,
-        predicted: Sequence[PowerStep] = (),
     ) -> None:
-        self.file = load_pipeline(path, overrides)
-        self._footprint = self._fitted(engines)
-        callbacks = dict(callbacks or {})
+        self._assemble(HERE, load_pipeline(file, overrides), callbacks or {}, bar, strict)
+
+    @classmethod
+    def within(
+        cls,
+        environment: Environment,
+        file: str | Path | PipelineFile,
+        *,
+        callbacks: Mapping[str, Callback] | None = None,
+        bar: Bar | None = None,
+        strict: bool = False,
+    ) -> Pipeline:
+        """A pipeline that runs in an environment of edgert's own, such as a bundle or an emulated board.
+
+        Args:
+            environment: clock, engines, meters and what else differs from this machine.
+            file, callbacks, bar, strict: see the class.
+        """
+        made = cls.__new__(cls)
+        made._assemble(environment, load_pipeline(file), callbacks or {}, bar, strict)
+        return made
+
+    def _assemble(
+        self,
+        environment: Environment,
+        file: PipelineFile,
+        callbacks: Mapping[str, Callback],
+        bar: Bar | None,
+        strict: bool,
+    ) -> None:
+        self.file, self._footprint = _fitted(file, has_engines=environment.engines is not None)
         self._assembly: Assembly = assemble(
-            self.file, callbacks=callbacks, clock=clock, bar=bar, engines=engines, strict=strict, label=label
+            self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment
         )
         self._assembly.stats = self._stats
-        self._clock = clock
+        self._environment = environment
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
                 self._listen(stage, function)
-        self._runner = Runner(self._assembly.nodes, clock, self.file.located)
-        self._watch = self._watched(meters, power, predicted)
-        self._label, self._beacon = label, Beacon(self._state)
+        self._runner = Runner(self._assembly.nodes, environment.clock, self.file.located)
+        self._watch = self._watched()
+        self._beacon = Beacon(self._state)
         self._started = False
 
     def __enter__(self) -> Pipeline:
@@ -192,34 +207,22 @@ class Pipeline:
     def summary(self) -> Summary:
         """The state of the run so far, or of the whole run once it ended."""
         runner, assembly = self._runner, self._assembly
-        end_ns = runner.ended_ns or self._clock.now_ns()
+        end_ns = runner.ended_ns or self._environment.clock.now_ns()
         engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
         wall_ns = end_ns - runner.started_ns if self._started else 0
         counts, rss = assembly.counter.read(), peak_rss_bytes()
         over = bool(runner.ended_ns)
         return summarize(assembly.nodes, wall_ns, counts, rss, engines, self._budgets(rss), has_ended=over)
 
-    def _fitted(self, engines: Engines | None) -> Footprint | None:
-        """Makes the pipeline small enough for its memory budget and this machine; its memory by plan. None without such
-        a budget, where there is memory in plenty."""
-        from edgert.assemble.memory import fits_easily, fitted
-
-        if self.file.config.budgets.memory is None and fits_easily(self.file):
-            return None
-        self.file, footprint = fitted(self.file, has_engines=engines is not None)
-        return footprint
-
-    def _watched(self, meters: Meters | None, power: PowerSteps | None, predicted: Sequence[PowerStep]) -> Watch | None:
-        """What keeps the budgets; most pipelines have none and start without it."""
+    def _watched(self) -> Watch | None:
+        """The thread that keeps the budgets; most pipelines have none and start without it."""
         budgets = self.file.config.budgets
         if budgets == type(budgets)():
             return None
-        from edgert.assemble.board_watts import meters_here
         from edgert.assemble.governing import watch
 
-        meters = meters or meters_here(self._clock)
         try:
-            return watch(self.file, self._assembly, meters, self._clock, self._runner.fail, power, predicted)
+            return watch(self.file, self._assembly, self._environment, self._runner.fail)
         except BudgetError:
             self._assembly.close()
             raise
@@ -235,7 +238,7 @@ class Pipeline:
     def _state(self) -> dict[str, Any]:
         """What ``edgert top`` is told; nothing of where frames come from, which may hold a password."""
         config, file = self.file.config, str(self.file.document.path.absolute())
-        return {"name": config.name, "file": file, "label": self._label, "stats": self._stats()}
+        return {"name": config.name, "file": file, "label": self._environment.label, "stats": self._stats()}
 
     def _stats(self) -> dict[str, Any]:
         """The state of the run, and what it promised."""
@@ -328,6 +331,16 @@ class Results(Iterator[Result]):
         if self._held is not None:
             self._held.frame.lease.release()
             self._held = None
+
+
+def _fitted(file: PipelineFile, *, has_engines: bool) -> tuple[PipelineFile, Footprint | None]:
+    """The pipeline, made small enough for its memory budget and this machine, and its planned memory; None without such
+    a budget, where there is memory in plenty."""
+    from edgert.assemble.memory import fits_easily, fitted
+
+    if file.config.budgets.memory is None and fits_easily(file):
+        return file, None
+    return fitted(file, has_engines=has_engines)
 
 
 class _NoWork:

@@ -7,9 +7,8 @@ import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
-import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -167,7 +166,7 @@ def _import(module: str, where: str, search: Path | None) -> ModuleType:
         raise ConfigError(
             f"module {module!r} needs {missing!r}, which is not installed", where=where, fix=f"install {missing}"
         ) from error
-    except Exception as error:  # a stranger's code may raise anything while it is imported; the cause is kept
+    except Exception as error:  # a user's code may raise anything while it is imported; the cause is chained
         raise ConfigError(
             f"module {module!r} fails when it is imported", why=f"{type(error).__name__}: {error}", where=where
         ) from error
@@ -185,32 +184,26 @@ def _member(holder: object, name: str, spec: str, where: str) -> object:
     return found
 
 
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-def check_object(spec: str, where: str, search: Path | None, args: Mapping[str, Any] | None = None) -> None:
-    """Whether ``module:name`` is there, as far as its text tells; modules without a text are taken to hold it.
+def check_object(spec: str, where: str, search: Path | None) -> None:
+    """Checks that the source of a module binds ``name`` at its top level; modules without source are taken to.
 
     Args:
         spec, where, search: see :func:`code_name`.
-        args: what a function is called with besides its first argument; None leaves that unchecked.
 
     Raises:
-        ConfigError: no such module or name, the text does not parse, or the function does not take ``args``.
+        ConfigError: no such module or name, or the source does not parse.
     """
     code = code_name(spec, where, search)
     module = code.module
     text = _source(module, where, code.folder)
     tree = None if text is None else _parsed(text, module, where)
-    name, _, member = code.member.partition(".")
+    name = code.member.partition(".")[0]
     if tree is None or _is_open(tree):
         return
-    names = dict(_names(tree))
+    names = set(_names(tree))
     if name not in names:
         why = f"{module!r} has no {name!r}{nearest(name, names)}"
         raise ConfigError(f"{spec!r} does not exist", why=why, where=where)
-    if args is not None and not member:
-        _check_call(names[name], args, where)
 
 
 def registered(file: Path, where: str) -> frozenset[str] | None:
@@ -256,53 +249,17 @@ def _parsed(text: bytes, module: str, where: str) -> ast.Module:
 def _is_open(tree: ast.Module) -> bool:
     """Whether names may come from elsewhere: ``from x import *``, or a module's own ``__getattr__``."""
     stars = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-    return any(item.name == "*" for node in stars for item in node.names) or "__getattr__" in dict(_names(tree))
+    return any(item.name == "*" for node in stars for item in node.names) or "__getattr__" in _names(tree)
 
 
-def _names(scope: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Names that a module's statements bind, those under ``if`` and ``try`` too, and by what; the last one counts."""
+def _names(scope: ast.AST) -> Iterator[str]:
+    """Names that a module's statements bind, those under ``if`` and ``try`` too."""
     for node in ast.iter_child_nodes(scope):
-        if isinstance(node, _Definition):
-            yield node.name, node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
             continue
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (((item.asname or item.name).partition(".")[0], node) for item in node.names)
+            yield from ((item.asname or item.name).partition(".")[0] for item in node.names)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id, node
+            yield node.id
         yield from _names(node)
-
-
-def _check_call(found: ast.AST, args: Mapping[str, Any], where: str) -> None:
-    """Raises ConfigError for a plain function that cannot be called with one value and ``args``."""
-    if not isinstance(found, ast.FunctionDef) or found.decorator_list:
-        return
-    what = f"{found.name}({ast.unparse(found.args)}) cannot be called"
-    check_arguments(_signature(found.args), args, what, where)
-
-
-def check_arguments(signature: inspect.Signature, args: Mapping[str, Any], what: str, where: str) -> None:
-    """Raises ConfigError, which says ``what``, where a signature does not take one value and ``args`` by name."""
-    try:
-        signature.bind(None, **args)
-    except TypeError as error:
-        fix = "it takes a Result first, and what stands under args by name"
-        raise ConfigError(what, why=str(error), where=where, fix=fix) from error
-
-
-def _signature(written: ast.arguments) -> inspect.Signature:
-    kind = inspect.Parameter
-    plain = [*written.posonlyargs, *written.args]
-    first_default = len(plain) - len(written.defaults)
-    made = [
-        kind(
-            one.arg,
-            kind.POSITIONAL_ONLY if number < len(written.posonlyargs) else kind.POSITIONAL_OR_KEYWORD,
-            default=None if number >= first_default else kind.empty,
-        )
-        for number, one in enumerate(plain)
-    ]
-    made += [kind(written.vararg.arg, kind.VAR_POSITIONAL)] if written.vararg else []
-    for one, default in zip(written.kwonlyargs, written.kw_defaults, strict=True):
-        made.append(kind(one.arg, kind.KEYWORD_ONLY, default=kind.empty if default is None else None))
-    made += [kind(written.kwarg.arg, kind.VAR_KEYWORD)] if written.kwarg else []
-    return inspect.Signature(made)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.assemble import assemble
-from edgert.config import ModelConfig, PipelineConfig, PipelineFile, PythonStage, load_pipeline
+from edgert.config import ModelConfig, PipelineConfig, PipelineFile, load_pipeline
 from edgert.config.engine_choice import ORT, ORT_CUDA
 from edgert.config.pipeline_file import CODE
 from edgert.errors import ModelError
@@ -67,9 +67,7 @@ def not_run(*_: object, **__: object) -> tuple[()]:
 def _check_code(file: PipelineFile) -> None:
     """Raises ConfigError for a module or a name that is not there."""
     for loc, spec in file.config.code.items():
-        stage = file.config.stages[loc[1]] if loc[0] == "stages" else None
-        args = stage.args if isinstance(stage, PythonStage) else None
-        check_object(spec, file.where(*loc), file.document.path.parent, args)
+        check_object(spec, file.where(*loc), file.document.path.parent)
 
 
 def _check_operators(file: PipelineFile) -> None:

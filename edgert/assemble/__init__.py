@@ -1,11 +1,12 @@
 """Config in, live objects out: the only place that knows everything."""
 
 from edgert.assemble.engines import Engines
-from edgert.assemble.graph import FILE_QUEUE, LIVE_QUEUE, Assembly, Callback, assemble
+from edgert.assemble.graph import FILE_QUEUE, HERE, LIVE_QUEUE, Assembly, Callback, Environment, assemble
 from edgert.assemble.models import MOST_REPLICAS, STAGE_QUEUE, Bar, replicas_of, threads_of
 
 __all__ = [
     "FILE_QUEUE",
+    "HERE",
     "LIVE_QUEUE",
     "MOST_REPLICAS",
     "STAGE_QUEUE",
@@ -13,6 +14,7 @@ __all__ = [
     "Bar",
     "Callback",
     "Engines",
+    "Environment",
     "assemble",
     "replicas_of",
     "threads_of",

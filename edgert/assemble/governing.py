@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgert.assemble.board_watts import PowerStep, PowerSteps
-from edgert.assemble.graph import Assembly
+from edgert.assemble.board_watts import PowerStep, meters_here
+from edgert.assemble.graph import Assembly, Environment
 from edgert.assemble.run_settings import RunSetting, clocked, predicted_setting, run_settings, worthwhile
 from edgert.backend import Engine
 from edgert.board.host import core_count
@@ -19,7 +19,6 @@ from edgert.config import InferStage, PipelineFile, SourceStage
 from edgert.config.flow import fallbacks, sources_of, stages_at, streams_of
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.errors import BudgetError, EdgertError, StageError
-from edgert.meters.all import Meters
 from edgert.meters.reading import Reading
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.runtime import Source, SourceRateLimiter
@@ -103,20 +102,16 @@ def _patience(budget: Budget, has_variants: bool) -> Patience:
 def watch(
     file: PipelineFile,
     assembly: Assembly,
-    meters: Meters,
-    clock: Clock,
+    environment: Environment,
     fail: Fail,
-    power: PowerSteps | None = None,
-    predicted: Sequence[PowerStep] = (),
 ) -> Watch | None:
     """The thread that keeps the budgets of a pipeline, not started; None for one without budgets.
 
     Runs the engines a few times, to know what they cost.
 
     Args:
+        environment: its clock, its meters, and what it knows of the board's power.
         fail: called when a budget with ``when_exceeded: stop`` was exceeded for too long.
-        power: clock settings of the board that the governor may use; None: it must not change clocks.
-        predicted: the board as it is, at each level of degraded models; none where no plan tells.
 
     Raises:
         BudgetError: no setting is predicted to keep the budgets, or ``stop`` with power that nothing here measures.
@@ -124,6 +119,8 @@ def watch(
     budgets = file.config.budgets
     if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
         return None
+    clock, power = environment.clock, environment.power
+    meters = environment.meters or meters_here(clock)
     meters.sample()  # energy counters give no power before they are read a second time
     limiters, streams = _limiters(assembly, clock), streams_of(file.config.stages)
     smaller = fallbacks(file.config.stages, file.config.models)
@@ -134,7 +131,7 @@ def watch(
         found = clocked(found, power.steps)
         every = rules_of(budgets, found, costs).settings
         found = tuple(found[index] for index in worthwhile(every))
-    rules = rules_of(budgets, found, costs, predicted)
+    rules = rules_of(budgets, found, costs, environment.predicted)
     try:
         notes = _check(rules, meters.sample().power)
     except BudgetError as error:

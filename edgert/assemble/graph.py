@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgert.assemble.board_watts import board_of
 from edgert.assemble.engines import Engines
@@ -43,10 +43,39 @@ from edgert.stages.source.select import source_for
 from edgert.stages.track import Track
 from edgert.user_code import load_object
 
+if TYPE_CHECKING:
+    from edgert.assemble.board_watts import PowerStep, PowerSteps
+    from edgert.meters.all import Meters
+
 Callback = Callable[[Result], object]
 FILE_QUEUE, LIVE_QUEUE = 4, 1
 """Results that may wait: after a file, ahead of the decoder's bursts; after a camera, only the newest."""
 _ASSUMED_RATE_HZ = 30.0  # of a stream whose rate nobody told
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a pipeline runs in, where that is not simply this machine: an unpacked bundle, or an emulated board.
+
+    Attributes:
+        clock: by which frames are timed, paced and held in batches.
+        engines: compiles the models; None: by the file's ``engines:``, or each section's backend.
+        meters: what budgets are watched by; None: those of this machine.
+        label: written on every result that a sink gets; empty for none.
+        power: clock settings of this board that a governor may use; None: it must not change clocks.
+        predicted: what a plan predicts of this board at each level of degraded models; empty without a plan.
+    """
+
+    clock: Clock = REAL
+    engines: Engines | None = None
+    meters: Meters | None = None
+    label: str = ""
+    power: PowerSteps | None = None
+    predicted: Sequence[PowerStep] = ()
+
+
+HERE = Environment()
+"""This machine, in real time."""
 
 
 @dataclass(slots=True)
@@ -93,12 +122,10 @@ def assemble(
     file: PipelineFile,
     *,
     callbacks: Mapping[str, Callback] | None = None,
-    clock: Clock = REAL,
     backend_name: str | None = None,
     bar: Bar | None = None,
-    engines: Engines | None = None,
     strict: bool = False,
-    label: str = "",
+    environment: Environment = HERE,
 ) -> Assembly:
     """Builds every engine and stage of a pipeline and connects them; starts nothing and opens no camera.
 
@@ -106,15 +133,15 @@ def assemble(
         callbacks: functions for the stages ``sink: callback``, by stage name.
         backend_name: runs every model on this backend, whatever the file says.
         bar: moved while a model is calibrated, or compiled by TensorRT: what, done, total.
-        engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
         strict: an engine of ``engines:`` that would be skipped is an error.
-        label: written on every result that a sink gets; none by default.
+        environment: its clock, engines and label are used.
 
     Raises:
         EdgertError: whatever does not fit together, with the line of the file it comes from.
     """
     board_of(file)
-    models = Models(file, backend_name, bar, clock, engines, strict)
+    clock, label = environment.clock, environment.label
+    models = Models(file, backend_name, bar, clock, environment.engines, strict)
     return _Assembler(file, callbacks or {}, clock, models, label).build()
 
 

@@ -122,6 +122,7 @@ def run(
 
         edgert run pipeline.yaml --as orin-nx-16gb --mode 15W
     """
+    from edgert.assemble import Environment
     from edgert.cli.build_steps import FirstTimeProgress
     from edgert.cli.progress import FirstTimeBar, show, stop_on_signal
     from edgert.cli.run_summary import print_summary
@@ -143,10 +144,10 @@ def run(
             power = _power(stack, file, bundle, as_board) if allow_power_control else None
             if place is None:
                 made_by = bundle.engines if bundle else None
-                predicted = _predicted(file)
-                pipe = Pipeline(file, bar=bar, engines=made_by, strict=strict, power=power, predicted=predicted)
+                environment = Environment(engines=made_by, power=power, predicted=_predicted(file))
+                pipe = Pipeline.within(environment, file, bar=bar, strict=strict)
             else:
-                pipe = Pipeline(place.file, bar=bar, **place.options)
+                pipe = Pipeline.within(place.environment, place.file, bar=bar)
         label = place.label if place else ""
         with pipe as running, stop_on_signal(running.stop):
             show(running, duration_s=duration, plain=plain, quiet=quiet, label=label)

@@ -8,7 +8,6 @@ from typing import Any
 
 from edgert.errors import ConfigError, StageError
 from edgert.runtime import Result, Stage
-from edgert.user_code import check_arguments
 
 Function = Callable[..., Any]
 """Called with a Result; returns a Result, several, or None."""
@@ -109,4 +108,8 @@ def _check_signature(name: str, function: Function, args: Mapping[str, Any], whe
     except (TypeError, ValueError):  # functions written in C need not tell
         return
     what = f"stage {name!r} cannot call {getattr(function, '__name__', 'its object')}{signature}"
-    check_arguments(signature, args, what, where)
+    try:
+        signature.bind(None, **args)
+    except TypeError as error:
+        fix = "it takes a Result first, and what stands under args by name"
+        raise ConfigError(what, why=str(error), where=where, fix=fix) from error

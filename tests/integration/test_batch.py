@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from edgert.assemble import assemble
+from edgert.assemble import Environment, assemble
 from edgert.backend import Engine
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.unpack import unpacked
@@ -230,7 +230,7 @@ class _Bundled:
 
 def test_the_export_is_not_blamed_for_what_a_bundle_fixed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batches of 4 for a model that takes 1 at a time") as caught:
-        assemble(load_pipeline(written(tmp_path, "batch: {max: 4}")), engines=_Bundled())
+        assemble(load_pipeline(written(tmp_path, "batch: {max: 4}")), environment=Environment(engines=_Bundled()))
     assert caught.value.why.endswith("in the bundle") and "run the pipeline file itself" in caught.value.fix
 
 

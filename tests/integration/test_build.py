@@ -163,7 +163,7 @@ def test_a_bundle_runs_and_gives_what_its_pipeline_gives(tmp_path: Path, cache: 
     image = np.random.default_rng(5).integers(0, 256, (24, 24, 3), np.uint8)
     with unpacked(tmp_path / "a.edgert") as found:
         packed = embedding(Pipeline(found.file), image)
-    plain = embedding(Pipeline(path, ["models.parts.precision=fp32"]), image)
+    plain = embedding(Pipeline(path, overrides=["models.parts.precision=fp32"]), image)
     assert np.abs(packed - plain).max() < 0.05 * np.abs(plain).max()
 
 

@@ -53,7 +53,7 @@ def pipeline(
 
 def paced(file: PipelineFile, slower: float = SLOWER) -> tuple[Summary, Emulation]:
     place = emulate(file, ORIN, MODE, slower=slower)
-    with Pipeline(place.file, **place.options) as running:
+    with Pipeline.within(place.environment, place.file) as running:
         return running.run(), place
 
 
@@ -157,7 +157,7 @@ def test_the_governor_moves_the_work_to_the_boards_dla(tmp_path: Path) -> None:
     budgets = {"power": f"{(gpu_w + dla_w) / 2:.3f}W", "when_exceeded": "degrade"}
     file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, {"models": models, "budgets": budgets})
     place = emulate(file, XAVIER, XAVIER_MODE, slower=SLOWER)
-    with Pipeline(place.file, **place.options) as running:
+    with Pipeline.within(place.environment, place.file) as running:
         summary = running.run()
     assert summary.frames_out >= 0.9 * 60.0 * SECONDS
     assert list(summary.to_json()["budgets"]["governor"]["seconds"]) == ["all frames, with parts-dla"]

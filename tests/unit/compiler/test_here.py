@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from edgert.assemble import Environment
 from edgert.backend.ort import Function
 from edgert.bundle.bundle import open_bundle
 from edgert.compiler.unpack import Unpacked, built_here
@@ -49,7 +50,7 @@ def run(path: Path, on: Bench) -> tuple[Unpacked, Summary, list[Event]]:
     with built_here(load_pipeline(path), machine=ORIN, trt=on.backend, on_event=events.append) as found:
         assert found is not None and found.file.document.path == path
         assert found.file.config.models["parts"].onnx.name == "ort.onnx"
-        with Pipeline(found.file, engines=found.engines) as pipeline:
+        with Pipeline.within(Environment(engines=found.engines), found.file) as pipeline:
             return found, pipeline.run(), events
 
 

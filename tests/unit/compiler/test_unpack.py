@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from edgert.assemble import gpu_models
+from edgert.assemble import Environment, gpu_models
 from edgert.backend import Engine, EngineOptions
 from edgert.backend.chain import Replicated
 from edgert.backend.tensorrt.trt_backend import TrtBackend
@@ -107,7 +107,7 @@ class TestOnABoard:
     def run(self, path: Path, on: Bench, events: list[Event]) -> dict[str, Any]:
         """Runs a bundle as ``edgert run`` does; what the summary says of its engine."""
         with unpacked(path, machine=ORIN, trt=on.backend, on_event=events.append) as found:
-            with Pipeline(found.file, engines=found.engines) as pipeline:
+            with Pipeline.within(Environment(engines=found.engines), found.file) as pipeline:
                 summary = pipeline.run()
             assert (found.engine, summary.frames_out) == ("tensorrt-dla", 3)
             return dict(summary.engine["parts"])
@@ -159,7 +159,7 @@ class TestOnABoard:
             unpacked(path, strict=True, machine=ORIN, trt=on.backend) as found,
             pytest.raises(PlacementError) as caught,
         ):
-            Pipeline(found.file, engines=found.engines, strict=True).run()
+            Pipeline.within(Environment(engines=found.engines), found.file, strict=True).run()
         assert "'conv' runs on gpu, not dla0" in caught.value.why and "--strict" in caught.value.fix
 
     def test_engines_of_the_bundle_are_taken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,24 +66,6 @@ def test_modules_without_a_text_are_taken_to_hold_it() -> None:
     check_object("math:sqrt", "", None)
 
 
-@pytest.mark.parametrize("args", [{"limit": 3}, {"limit": 3, "unit": "mm"}])
-def test_arguments_that_fit(tmp_path: Path, args: dict[str, object]) -> None:
-    check_object("mine:function", "", written(tmp_path), args)
-
-
-@pytest.mark.parametrize(
-    ("args", "why"), [({}, "missing a required"), ({"limit": 3, "lmit": 4}, "unexpected keyword argument 'lmit'")]
-)
-def test_arguments_that_do_not_fit(tmp_path: Path, args: dict[str, object], why: str) -> None:
-    with pytest.raises(ConfigError, match=r"function\(result, \*, limit, unit='px'\) cannot be called") as caught:
-        check_object("mine:function", "p.yaml:3", written(tmp_path), args)
-    assert why in caught.value.why and "stands under args" in caught.value.fix
-
-
-def test_what_a_decorator_makes_is_not_judged(tmp_path: Path) -> None:
-    check_object("mine:decorated", "", written(tmp_path), {"any": 1})
-
-
 def test_operators_are_read_off_their_decorators(tmp_path: Path) -> None:
     text = 'raise SystemExit\n@edgert.op("demo::A", cuda=K)\ndef a(x): ...\n@op("demo::B")\ndef b(x): ...\n'
     assert registered(written(tmp_path, text) / "mine.py", "") == {"demo::A", "demo::B"}
