@@ -1,17 +1,19 @@
-"""The nodes that stand for one stage of the pipeline file: one, a chain of segments, or several branches of these."""
+"""The nodes that together run one stage of the pipeline file: one, a chain of segments, or several branches of these.
+
+A branch is one stage, or a chain of them. Before several branches a dispatcher sends each frame into one; behind them a
+reorder buffer restores the order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from edgert.policy import Dispatcher, Drop
-from edgert.runtime.dispatch import Dispatch, Reorder
+from edgert.policy import Dispatcher, Drop, ReorderBuffer
+from edgert.runtime.records import Result
 from edgert.runtime.stage import Stage
 from edgert.runtime.worker import Node
-
-# Nodes connected by channels.
 
 
 def connect(producer: Node, consumer: Node, streams: frozenset[str], capacity: int, drop: Drop) -> None:
@@ -32,6 +34,54 @@ def disconnect(producer: Node, consumer: Node) -> None:
     gone = consumer.inlet.channels
     producer.outlets = tuple(outlet for outlet in producer.outlets if outlet not in gone)
     consumer.inlet.abandon()
+
+
+class Dispatch:
+    """A stage that passes everything on; its node asks it to which branch.
+
+    Args:
+        level: the level whose branches get the frame, asked for every frame.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, level: Callable[[], int] = lambda: 0) -> None:
+        self.dispatcher, self._level = dispatcher, level
+
+    def branch(self, result: Result) -> int:
+        """The branch of this result, which is now under way."""
+        return self.dispatcher.branch(id(result.frame), result.frame.index, self._level())
+
+    def open(self) -> None:
+        """Needs nothing."""
+
+    def process(self, result: Result) -> Result:
+        """Passes it on."""
+        return result
+
+    def close(self) -> None:
+        """Has nothing to give back."""
+
+
+class Reorder:
+    """The stage behind the branches. Holds a result back until those dispatched before it have come."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._buffer: ReorderBuffer[Result] = ReorderBuffer(dispatcher)
+
+    def open(self) -> None:
+        """Needs nothing."""
+
+    def process(self, result: Result) -> Iterator[Result]:
+        """Passes on what is due, this result among it or not."""
+        result.frame.lease.retain()
+        self._buffer.add(id(result.frame), result)
+        while (due := self._buffer.pop()) is not None:
+            yield due
+            due.frame.lease.release()
+
+    def close(self) -> None:
+        """Lets go of what waits for a frame that was lost, as when a pipeline is broken off."""
+        for result in self._buffer.drain():
+            result.frame.lease.release()
 
 
 @dataclass(frozen=True, slots=True)

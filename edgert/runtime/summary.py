@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from edgert.memory import Counts
-from edgert.runtime.metrics import LatencyHistogram, Percentiles
+from edgert.runtime.metrics import WINDOW_NS, LatencyHistogram, Percentiles, StageTiming, Timing
 from edgert.runtime.stage import Source, SourceStats
-from edgert.runtime.timing import WINDOW_NS, StageTiming, Timing
 from edgert.runtime.worker import Node
 
 

@@ -12,11 +12,10 @@ from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
 from edgert.policy import Join, join_of, most_under_way
 from edgert.runtime.channel import Channel, Inlet
-from edgert.runtime.metrics import StageMeter
+from edgert.runtime.metrics import Lateness, StageMeter, Timing
 from edgert.runtime.records import Result
 from edgert.runtime.stage import Batching, Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
-from edgert.runtime.timing import Lateness, Timing
 
 
 @dataclass(slots=True, eq=False)

@@ -13,8 +13,7 @@ from edgert.errors import StageError
 from edgert.memory import Counter, Lease, lend
 from edgert.policy import Dispatcher
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats
-from edgert.runtime.branches import Branch, branch_nodes, connect
-from edgert.runtime.dispatch import Dispatch, Reorder
+from edgert.runtime.branches import Branch, Dispatch, Reorder, branch_nodes, connect
 from tests.helpers.frames import frame_of, result_of
 
 STREAM = frozenset({"cam"})

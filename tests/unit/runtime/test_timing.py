@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgert.jitter import STEADY
-from edgert.runtime.timing import RESULTS, Lateness, Timing
+from edgert.runtime.metrics import RESULTS, Lateness, Timing
 
 
 def test_before_anything_happened() -> None:
