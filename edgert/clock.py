@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the rest of edgert may ask of time."""
+    """What edgert needs of a clock."""
 
     def now_ns(self) -> int:
         """Monotonic nanoseconds since an arbitrary origin."""

@@ -1,4 +1,4 @@
-"""Operators of the user's own, written once for every engine that can take them.
+"""Custom operators: a NumPy function and a CUDA kernel, written once for every engine that can run them.
 
     @edgert.op("demo::HardMishLite", cuda=KERNEL)
     def hard_mish_lite(x, *, alpha=0.5):
@@ -40,7 +40,7 @@ class Operator:
 
     Attributes:
         domain, name: ``demo`` and ``HardMishLite``.
-        function: arrays → array, or one for each output. It must not change or keep what it is given.
+        function: arrays → array, or one for each output. It must neither change nor hold on to its arguments.
         inputs, outputs: names, in order.
         attributes: name → default; an int, a float or a text.
         dtypes: element types that the first input may have; the other inputs are free.
@@ -78,8 +78,8 @@ class Operator:
         """Output shapes for input shapes."""
         if self.shape is None:
             return [tuple(inputs[0])] * len(self.outputs)
-        told = self.shape(*inputs, **settings)
-        many = told if isinstance(told, list) else [told]
+        found = self.shape(*inputs, **settings)
+        many = found if isinstance(found, list) else [found]
         return [tuple(int(size) for size in shape) for shape in many]
 
     def result_dtypes(self, inputs: Sequence[str], node: str) -> list[str]:
@@ -88,8 +88,8 @@ class Operator:
             raise self.misfit(node, f"{inputs[0]} inputs", f"it takes {', '.join(self.dtypes)}")
         if self.dtype is None:
             return [inputs[0]] * len(self.outputs)
-        told = self.dtype(*inputs)
-        return list(told) if isinstance(told, (list, tuple)) else [told]
+        found = self.dtype(*inputs)
+        return list(found) if isinstance(found, (list, tuple)) else [found]
 
     def __call__(self, arrays: Sequence[Array], settings: Mapping[str, Any]) -> list[Array]:
         """The outputs."""
@@ -99,7 +99,7 @@ class Operator:
         return [np.asarray(one) for one in (made if isinstance(made, (list, tuple)) else [made])]
 
     def misfit(self, node: str, what: str, why: str) -> ModelError:
-        """The error of a node that is not as the operator says."""
+        """The error of a node that does not fit the operator."""
         return ModelError(f"node {node!r}: {self} has {what}", why=why, where=str(self.file), fix="see edgert.op")
 
 
@@ -135,7 +135,7 @@ def op(
     if not domain or not short or domain in ("ai.onnx", "com.microsoft"):
         raise ConfigError(
             f"{name!r} is no name for an operator",
-            why="it wants a domain of your own",
+            why="it needs a domain of your own",
             fix="demo::Name, as in the model",
         )
     for each in types:
@@ -168,7 +168,7 @@ def source_files(some: Iterable[Operator]) -> tuple[str, ...]:
 
 
 def source_digests() -> dict[str, str]:
-    """Operator → SHA-256 of its file, for whatever is kept under the results of its function."""
+    """Operator → SHA-256 of its file, for caches of its function's results."""
     return {str(one): hashlib.sha256(one.file.read_bytes()).hexdigest() for _, one in sorted(_KNOWN.items())}
 
 

@@ -11,7 +11,7 @@
     ├── DeviceError        a camera, GPU or other device
     └── StageError         a stage of a running pipeline
 
-An error says what happened, why, where, and how to fix it. A refusal that is normal is a value, not an error.
+An error states what happened, why, where, and how to fix it. A refusal that is normal is a value, not an error.
 Anything else that escapes edgert is a bug in edgert.
 """
 
@@ -57,12 +57,12 @@ class EdgertError(Exception):
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, for another process; :func:`error_of` reads it."""
-        told = {"what": self.what, "why": self.why, "where": self.where, "fix": self.fix}
-        return {"class": type(self).__name__, **told, "others": [one.to_json() for one in self.others]}
+        parts = {"what": self.what, "why": self.why, "where": self.where, "fix": self.fix}
+        return {"class": type(self).__name__, **parts, "others": [one.to_json() for one in self.others]}
 
 
 class ConfigError(EdgertError):
-    """The pipeline file says something that cannot be meant."""
+    """The pipeline file has a mistake."""
 
 
 class ModelError(EdgertError):
@@ -82,7 +82,7 @@ class BuildError(EdgertError):
 
 
 class ArtifactError(EdgertError):
-    """A bundle or cache entry is damaged, foreign or out of date."""
+    """A bundle or cache entry is damaged, of other software or out of date."""
 
 
 class BudgetError(EdgertError):
@@ -98,10 +98,10 @@ class StageError(EdgertError):
 
 
 def error_of(plain: Mapping[str, Any]) -> EdgertError:
-    """An error that another process told as plain data, in its class; a class unknown here becomes EdgertError."""
+    """An error from another process's plain data, in its class; a class unknown here becomes EdgertError."""
     kind = {one.__name__: one for one in _kinds(EdgertError)}.get(plain["class"], EdgertError)
-    told = {name: plain[name] for name in ("why", "where", "fix")}
-    return kind(plain["what"], **told, others=[error_of(one) for one in plain["others"]])
+    parts = {name: plain[name] for name in ("why", "where", "fix")}
+    return kind(plain["what"], **parts, others=[error_of(one) for one in plain["others"]])
 
 
 def _kinds(kind: type[EdgertError]) -> Iterator[type[EdgertError]]:
@@ -111,7 +111,7 @@ def _kinds(kind: type[EdgertError]) -> Iterator[type[EdgertError]]:
 
 
 def cause(error: Exception) -> str:
-    """What another library's exception says, without the number and the path that an OSError repeats."""
+    """The message of another library's exception, without the number and the path that an OSError repeats."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

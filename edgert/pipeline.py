@@ -137,7 +137,7 @@ class Pipeline:
             self._beacon.open()
 
     def run(self) -> Summary:
-        """Runs until the sources end; returns what it amounted to. Raises the first error of any stage."""
+        """Runs until the sources end; returns the summary. Raises the first error of any stage."""
         self.start()
         self.wait()
         return self.summary()
@@ -150,7 +150,7 @@ class Pipeline:
             self._leave()
 
     def stop(self) -> None:
-        """Tells the sources to end and returns at once; files are closed within 2 s."""
+        """Asks the sources to end and returns at once; files are closed within 2 s."""
         self._runner.stop()
 
     def close(self) -> None:
@@ -165,8 +165,8 @@ class Pipeline:
         """An iterator over a stage's results, from now on.
 
         On live sources it yields the newest result and skips what it is too slow for; on files it yields every one,
-        and the pipeline waits for it. A result's frame is lent until the next one is asked for; arrays that are kept
-        longer stay as they are.
+        and the pipeline waits for it. A result's frame is lent until the next one is asked for; arrays that outlive
+        that stay as they are.
 
         Args:
             stage: name of a stage that passes something on.
@@ -236,7 +236,7 @@ class Pipeline:
         self._beacon.close()
 
     def _state(self) -> dict[str, Any]:
-        """What ``edgert top`` is told; nothing of where frames come from, which may hold a password."""
+        """What ``edgert top`` shows; nothing of where frames come from, which may hold a password."""
         config, file = self.file.config, str(self.file.document.path.absolute())
         return {"name": config.name, "file": file, "label": self._environment.label, "stats": self._stats()}
 
@@ -249,13 +249,13 @@ class Pipeline:
         if self._watch is None:
             return {}
         throttled = sum(node.limiter.throttled for node in self._assembly.nodes if node.limiter is not None)
-        told: dict[str, Any] = {"governor": asdict(self._watch.report()), "throttled": throttled}
+        report: dict[str, Any] = {"governor": asdict(self._watch.report()), "throttled": throttled}
         if (used := self._watch.used) is not None:
-            told["used"] = asdict(used)
+            report["used"] = asdict(used)
         if self._footprint is None:
-            return told
+            return report
         measured = {"measured_bytes": peak_bytes, "more_bytes": peak_bytes - self._footprint.total_bytes}
-        return {**told, "memory": {**self._footprint.to_json(), **measured, "nvmap_bytes": self._watch.nvmap_bytes}}
+        return {**report, "memory": {**self._footprint.to_json(), **measured, "nvmap_bytes": self._watch.nvmap_bytes}}
 
     def _listen(self, stage: str, function: Callable[[Result], object]) -> None:
         node, listener = self._node(stage), Node(f"callback of {stage}", CallbackSink(stage, function))

@@ -1,7 +1,7 @@
 """What queues, joins, batches, dispatchers and rate limiters decide, without threads and without a clock.
 
 Each class is a state machine: it is given what came and what time it is, and answers what to pass on, drop or wait for.
-:mod:`edgert.runtime` wraps them in threads and runs them by the real clock, :mod:`edgert.simulate` and
+:mod:`edgert.runtime` wraps them in threads and runs them by the real clock, :mod:`edgert.simulator` and
 :mod:`edgert.placement` by a virtual one, so that a policy is changed here for all of them.
 """
 
@@ -27,7 +27,7 @@ FULL: Offer = "full"
 """Nothing happened; the producer has to wait for room."""
 
 _USER_HELD = 16
-"""Results that a user's stage may hold back, to pass several on at once, without a join giving their frames up."""
+"""Results that a user's stage may collect, to pass several on at once, without a join giving their frames up."""
 _LEARNING_RATE = 0.1
 """Of learning how fast a file goes by itself, per frame."""
 _UNLIMITED_FRAMES = 8
@@ -45,7 +45,7 @@ class QueueStats:
 
 
 class BoundedQueue(Generic[T]):
-    """Items of one producer on their way to one consumer, in order.
+    """Items from one producer to one consumer, in order.
 
     Needs no lock: the one producer adds, and whoever takes an item away does so by a single pop.
 
@@ -83,7 +83,7 @@ class BoundedQueue(Generic[T]):
         """Puts an item into the full queue or not; returns the one that is lost for it."""
         if self.drop == "newest":
             return item
-        # Append before taking the oldest away, so that a consumer that was told of an item always finds one.
+        # Append before taking the oldest away, so that a consumer that was notified of an item always finds one.
         self.items.append(item)
         return self.pop()
 
@@ -107,7 +107,7 @@ class Join(Generic[T]):
     """Passes a frame on when every edge that carries its stream has delivered it.
 
     Where the edges of a stage carry different streams this is a plain merge. Each edge keeps the order of a stream,
-    so once it delivers frame n, frames before n that still wait for it were dropped on the way and are given up. An
+    so once it delivers frame n, frames before n that still wait for it were dropped before and are given up. An
     edge may also fall silent, when a filter lets nothing pass: then the oldest frame is given up beyond ``limit``.
 
     Args:
@@ -165,7 +165,7 @@ def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[
 
 
 def most_under_way(edges: Sequence[tuple[int, int]], joins: bool) -> int:
-    """The most results of one stream that can be between its source and a stage, by the slowest way.
+    """The most results of one stream that can be between its source and a stage, by the slowest path.
 
     Args:
         edges: of each into the stage, how many can be under way to its producer, and its capacity.
@@ -179,7 +179,7 @@ def most_under_way(edges: Sequence[tuple[int, int]], joins: bool) -> int:
 
 
 class Dispatcher:
-    """Sends each frame to one of several branches: as often as its weight says, spread as evenly as can be.
+    """Sends each frame to one of several branches: in proportion to the weights, spread as evenly as can be.
 
     The smooth weighted round robin: each turn every branch earns its weight, and the richest pays the sum of all.
     Weights 2 and 1 give the branches 0, 1, 0, 0, 1, 0 …
@@ -205,8 +205,8 @@ class Dispatcher:
         self.order: deque[Hashable] = deque()
 
     def branch(self, key: Hashable, index: int, level: int = 0) -> int:
-        """The branch of frame ``index``, which is under way from now on as ``key``; the last level stands for all
-        beyond."""
+        """The branch of frame ``index``, which is under way from now on as ``key``; levels beyond
+        the last count as the last."""
         level = min(level, len(self._next) - 1)
         branch = self._next[level]
         if index % self._every == 0:
@@ -314,7 +314,7 @@ class Batcher(Generic[T]):
 
 
 class RateLimiter:
-    """How many of a source's frames go on: a camera's that stay behind are lost, evenly; a file's all come, later.
+    """How many of a source's frames go on: of a camera the rest is dropped, evenly; of a file all come, later.
 
     Attributes:
         share: of the frames, 0 to 1; 0 lets none through.

@@ -20,7 +20,7 @@ def checkout() -> Path | None:
 
 
 def data_folder(name: str) -> Path:
-    """The folder ``configs`` or ``pipelines``, wherever this edgert keeps it."""
+    """The folder ``configs`` or ``pipelines``, of this edgert."""
     return (checkout() or _PACKAGE / "data") / name
 
 
@@ -59,5 +59,5 @@ def pipeline_path(name: str) -> Path:
 
 
 def pipeline_names() -> tuple[str, ...]:
-    """What :func:`pipeline_named` knows."""
+    """Names that :func:`pipeline_named` finds."""
     return tuple(sorted(file.stem for file in data_folder("pipelines").glob("*.yaml")))

@@ -1,4 +1,4 @@
-"""Power modes and clock caps of a board as settings of a governor, and what carries them out."""
+"""The board of a pipeline file, its modeled power, and the clock settings that a governor may use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edgert.placement.cost.speeds import power
 # The board that a pipeline file is written for.
 
 THIS_MACHINE = ("auto", HOST)
-"""What ``board:`` says of the machine edgert runs on; ``host`` of its processor only."""
+"""Values of ``board:`` for the machine edgert runs on; ``host`` is its processor only."""
 
 
 def board_of(file: PipelineFile) -> Board | None:
@@ -42,13 +42,14 @@ def board_of(file: PipelineFile) -> Board | None:
         raise
 
 
-# Watts of a board whose sensor does not tell: idle, and the GPU as busy as it says.
+# Modeled watts of a board without a readable sensor: idle, and the GPU at its reported load.
 
 _LOAD = "gpu.load"
 
 
 def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:
-    """The meters of this machine, with modeled power where it is a board that edgert knows and no sensor tells."""
+    """The meters of this machine, with modeled power where it is a board that edgert knows and no sensor can be
+    read."""
     return Meters(root, clock, power_model(root))
 
 

@@ -1,4 +1,4 @@
-"""Carrying out ``placement:`` on the cores of this machine."""
+"""Engines of a pipeline's models: which backend compiles each, and on which cores of this machine it runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ from edgert.placement.cutting import Part, partition
 from edgert.placement.placement_section import accelerators_of, assign, check_accelerators, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 
-# Who compiles the models of a pipeline: one backend, or the first of a chain that can.
-
 Form = Literal["ort", "gpu"]
-"""Who a model that is made INT8 is made for."""
+"""The engine that an INT8 model is made for."""
 ModelOf = Callable[[str, ModelConfig, Form], Model]
 Bar = Callable[[str, int, int], object]
 
@@ -41,7 +39,7 @@ class Engines(Protocol):
     in_bundle: bool
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
-        """The engine that runs a model here; its ``info`` says which, and what was skipped.
+        """The engine that runs a model here; its ``info`` names it, and what was skipped.
 
         Raises:
             BuildError: no engine takes it; or an engine would be skipped where that must not be.
@@ -88,7 +86,8 @@ class ChainEngines:
 
 
 def _why_not(engine: str, machine: Machine, trt: TrtBackend, file: str) -> str:
-    """A DLA wants a placement, scales and rewritten models, which stand in a bundle."""
+    """Why an engine of the chain is skipped. A DLA needs a placement, scales and rewritten models: those of a
+    bundle."""
     why = why_not(engine, machine, trt)
     if why or engine != TENSORRT_DLA:
         return why
@@ -103,7 +102,7 @@ def _listener(bar: Bar | None) -> Listener:
 
 @dataclass(frozen=True, slots=True)
 class CorePlacement:
-    """A core, and how many frames it gets in comparison with others."""
+    """A core, and its share of the frames, against that of the others."""
 
     core: int
     weight: int = 1
@@ -111,7 +110,7 @@ class CorePlacement:
 
 @dataclass(frozen=True, slots=True)
 class SplitModel:
-    """A model to be run in parts: static and clean, the same as a graph, and what it is cut into."""
+    """A model that is split into segments: static and simplified, the same as a graph, and its parts."""
 
     model: Model
     graph: Graph
@@ -123,16 +122,16 @@ class ModelPlacement:
     """How one model runs.
 
     Attributes:
-        whole: the cores that run all of it; empty where nothing was asked for, or it is cut.
-        cut: for a model that is split.
+        cores: those that run all of it; empty for ``placement: auto``, and for a model that is split.
+        split: its parts, for a model that is split.
     """
 
-    whole: tuple[CorePlacement, ...] = ()
-    cut: SplitModel | None = None
+    cores: tuple[CorePlacement, ...] = ()
+    split: SplitModel | None = None
 
 
 class Placer:
-    """Knows the accelerators of this machine, and what the file wants of them."""
+    """Resolves ``placement:`` to cores of this machine."""
 
     def __init__(self, file: PipelineFile) -> None:
         self._file = file
@@ -168,7 +167,7 @@ class Placer:
             cut = _cut(config, config.placement, model())
             if len(cut.parts) > 1:
                 _check_split(config, stage)
-                return ModelPlacement(cut=cut)
+                return ModelPlacement(split=cut)
             return ModelPlacement(self._at({cut.parts[0].accelerator: 1}))
         return ModelPlacement(self._at(weights_of(config.placement)))
 
@@ -210,7 +209,7 @@ def _check_split(config: ModelConfig, stage: InferStage) -> None:
     if len(config.profiles) > 1:
         raise PlacementError(
             f"a split model has one profile, not {len(config.profiles)}",
-            why="what its segments hand each other is allocated once",
+            why="the tensors between its segments are allocated once",
             fix="leave one of the profiles, or placement: auto",
         )
 

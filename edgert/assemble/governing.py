@@ -1,4 +1,4 @@
-"""A pipeline's budgets as a governor's rules, and what it may turn while the pipeline runs."""
+"""A pipeline's budgets as a governor's rules, and what carries its decisions out while the pipeline runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from edgert.runtime.channel import Channel
 from edgert.runtime.metrics import RecentLatency
 from edgert.runtime.throttle import CpuTokenBucket, QueuePressure
 
-_ASSUMED_HZ = 30.0  # of a camera whose rate the file does not tell
+_ASSUMED_HZ = 30.0  # of a camera whose rate the file leaves open
 _RUNS = 3
-_STAND_IN = 0.9
-"""Of the power, for each model in the place of another, where nobody can predict it: named for drawing less, even if it
+_FALLBACK = 0.9
+"""Of the power, for each fallback model, where nobody can predict it: named for drawing less, even if it
 takes longer, as on a DLA."""
 _LATENCY_LOOKS = 4  # two seconds
 
@@ -44,7 +44,7 @@ class Cost:
     Attributes:
         rates_hz: stream → frames a second, if all go on.
         cores: CPU time of that: of engines on whole frames, as nobody knows how many crops will come; all cores where
-            files go as fast as they can; None where no engine tells.
+            files go as fast as they can; None without an engine to time.
         engine_ms: of the slowest engine's run: no frame is through in less.
     """
 
@@ -59,12 +59,12 @@ def rules_of(
     """The rules of a governor; the first setting is that of all frames.
 
     Power that nobody can predict is taken to fit the budget when all frames go on, to fall with them, and with the
-    time that engines take, by a tenth at least for each stand-in; the governor measures what is true within its first
-    seconds.
+    time that engines take, by a tenth at least for each fallback model; the governor measures what is true within its
+    first seconds.
 
     Args:
         costs: for each level of degraded models.
-        predicted: the board at each of them; none where no plan tells.
+        predicted: the board at each of them; empty without a plan.
     """
     is_cpu = budgets.cpu is not None
     cap = budgets.cpu if is_cpu else budgets.power
@@ -78,7 +78,7 @@ def rules_of(
             return predicted_setting(run, cost.rates_hz, run.step, work)
         if predicted and not is_cpu:
             return predicted_setting(run, cost.rates_hz, predicted[run.level])
-        full = cost.cores if is_cpu and cost.cores is not None else (cap or 0.0) * min(work, _STAND_IN**run.level)
+        full = cost.cores if is_cpu and cost.cores is not None else (cap or 0.0) * min(work, _FALLBACK**run.level)
         return Setting(run.name, full * share, total_hz * share, cost.engine_ms, run.level)
 
     budget = Budget(
@@ -159,7 +159,7 @@ def watch(
 
 
 def _is_live(assembly: Assembly, channel: Channel) -> bool:
-    """Whether a full channel says that too much comes. One that a file fills is as it should be: the file waits."""
+    """Whether a full channel means overload. One that a file fills is as it should be: the file waits."""
     return assembly.live or channel.drop != "never"
 
 
@@ -184,17 +184,17 @@ def _share_cpu(budgets: BudgetConfig, limiters: Iterable[SourceRateLimiter], clo
 
 
 def _check(rules: Rules, power: Reading) -> tuple[str, ...]:
-    """What has to be said of the budgets before the start. Raises BudgetError where that is a reason not to start."""
-    budget, told = rules.budget, list[str]()
+    """Warnings about the budgets before the start. Raises BudgetError where one is a reason not to start."""
+    budget, warnings = rules.budget, list[str]()
     try:
         check_settings(rules)
     except BudgetError as error:
         if budget.when_exceeded != "warn":
             raise
-        told.append(f"{error.what}: {error.why}")
+        warnings.append(f"{error.what}: {error.why}")
     if budget.unit != CORES and (note := check_meter(budget, power)):
-        told.append(note)
-    return tuple(told)
+        warnings.append(note)
+    return tuple(warnings)
 
 
 def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float]], level: int) -> Cost:

@@ -1,4 +1,4 @@
-"""Where the images of each source are wanted: on the GPU, when every stage that looks at them is there."""
+"""Frames and models on a GPU: which sources give their frames there, and inference slots of its engines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GpuSource(Protocol):
     """A source that can give its frames on a GPU."""
 
     def on_gpu(self, device: CudaDevice) -> str:
-        """Does so from its start on; or says why not, and gives them on the host. Raises EdgertError."""
+        """Gives them there from its start on; returns why it cannot, or an empty string. Raises EdgertError."""
         ...
 
 
@@ -63,7 +63,7 @@ def put_on_gpu(
     devices: Mapping[str, CudaDevice],
     listened: Collection[str] = (),
 ) -> None:
-    """Has each source give its frames where they are looked at, and tells where they are and why.
+    """Has each source give its frames where they are read, and logs where that is and why.
 
     Args:
         sources: by the name of their stage, not started yet.
@@ -135,7 +135,7 @@ def _host_reason(
     return "" if any(name in devices for name in readers) else "no model reads them on a GPU"
 
 
-# A model's lane where its engine is on a GPU: frames go up, records come down, pixels and tensors stay there.
+# Inference slots of engines on a GPU: frames go up, records come down, pixels and tensors stay there.
 
 
 def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[GpuEngine]:
@@ -153,7 +153,8 @@ def gpu_lane(
     beside: bool = True,
     is_urgent: bool = False,
 ) -> GpuLane | None:
-    """A lane over sessions of its own; None where the host must prepare images or read outputs, and says why.
+    """A lane over sessions of its own; None where the host must prepare images or read outputs, which is logged with
+    its reason.
 
     Args:
         decoder_for: gives the decoder for a network of (width, height).
@@ -190,7 +191,7 @@ def gpu_lane(
 
 
 def _raise_priority(streams: Sequence[Stream], where: str) -> None:
-    """What cannot be had is told: the model runs as any other then."""
+    """Where that cannot be, it is logged, and the model runs like any other."""
     try:
         for stream in streams:
             stream.raise_priority()

@@ -1,4 +1,4 @@
-"""A pipeline's nodes and the channels between them."""
+"""From a pipeline file to connected nodes: every engine and stage is made, nothing is started."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 Callback = Callable[[Result], object]
 FILE_QUEUE, LIVE_QUEUE = 4, 1
 """Results that may wait: after a file, ahead of the decoder's bursts; after a camera, only the newest."""
-_ASSUMED_RATE_HZ = 30.0  # of a stream whose rate nobody told
+_ASSUMED_RATE_HZ = 30.0  # of a stream of unknown rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Assembly:
         counter: copies and allocations of this pipeline, on the host and to and from its GPUs.
         live: whether all sources are cameras or the like.
         lanes: what holds memory of a GPU beside the engines.
-        choice: among models and those that may take their place.
+        choice: between models and their fallback models.
         stats: the state of the run as plain data, for live pages; set by whoever runs it.
         opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: images of network
             size are too small to share out, and its pool fights the engine's for cores.
@@ -131,7 +131,7 @@ def assemble(
 
     Args:
         callbacks: functions for the stages ``sink: callback``, by stage name.
-        backend_name: runs every model on this backend, whatever the file says.
+        backend_name: runs every model on this backend, not that of the file.
         bar: moved while a model is calibrated, or compiled by TensorRT: what, done, total.
         strict: an engine of ``engines:`` that would be skipped is an error.
         environment: its clock, engines and label are used.
@@ -159,7 +159,7 @@ def queue_of(before: StageConfig, after: StageConfig, live: bool) -> tuple[int, 
 
 
 class _Assembler:
-    """Holds what all steps of one assembly share."""
+    """The steps of one assembly, and what they share."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class _Assembler:
         return Marked(sink, self.label, stage.shows_images) if self.label else sink
 
     def _context(self, name: str, function: Callback | None = None) -> Context:
-        """What the pipeline lends to a stage."""
+        """What a stage may use of the pipeline."""
         return Context(self.directory, self.clock, self.counter, self._stats, function, self._rate_hz(name))
 
     def _stats(self) -> Mapping[str, object]:
@@ -264,7 +264,7 @@ class _Assembler:
         return self.assembly.stats() if self.assembly else {}
 
     def _rate_hz(self, name: str) -> float:
-        """How often detections reach a stage, as far as the file tells."""
+        """How often detections reach a stage, as far as the file determines it."""
         before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
         rates = [stage.fps for stage in before if isinstance(stage, SourceStage) and stage.fps]
         every = max((stage.every for stage in before if isinstance(stage, InferStage)), default=1)

@@ -1,4 +1,4 @@
-"""A pipeline's memory on this machine, before anything of it is made.
+"""A pipeline's memory on this machine, predicted before anything is made, and the steps that make it smaller.
 
     peak = process + libraries + engines + frames
 
@@ -53,14 +53,14 @@ from edgert.stages.source.select import is_live as source_is_live
 from edgert.stages.source.select import kind_of
 from edgert.units import format_bytes
 
-# Memory of frames on their way: those of sources, images that are drawn on, and what decoders and encoders keep.
+# Memory of frames under way: those of sources, images that are drawn on, and what decoders and encoders hold.
 
-_ASSUMED_PX = (1920, 1080)  # of a file or stream whose size nobody told
+_ASSUMED_PX = (1920, 1080)  # of a file or stream of unknown size
 _POOL = 4  # buffers that a source begins with
-_IMAGES = 6  # that a drawing stage or a video sink keeps
+_IMAGES = 6  # that a drawing stage or a video sink holds
 _I420, _BGR = 1.5, 3.0
 _MOST_REFERENCES, _REFERENCE_PX = 16, 32_768 * 256
-"""Frames that an H.264 decoder keeps, and pixels of all of them at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
+"""Frames that an H.264 decoder holds, and pixels of all of them at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
 _LOOKAHEAD = 10 + 3 + 1
 """Frames inside x264 at preset veryfast: look-ahead, B frames and a reference (x264 --fullhelp)."""
 
@@ -87,8 +87,10 @@ def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]
     held = max(_POOL, 1 + _under_way(name, file))
     yield Part(name, "cpu", "frames", round(held * width * height * pixel), f"{held} frames of {width}x{height}{note}")
     if kind in ("file", "network"):
-        kept = max(1, min(_MOST_REFERENCES, _REFERENCE_PX // (width * height)))
-        yield Part(name, "cpu", "decoder", round(kept * width * height * _I420), f"{kept} reference frames{note}")
+        references = max(1, min(_MOST_REFERENCES, _REFERENCE_PX // (width * height)))
+        yield Part(
+            name, "cpu", "decoder", round(references * width * height * _I420), f"{references} reference frames{note}"
+        )
 
 
 def _under_way(source: str, file: PipelineFile) -> int:
@@ -123,7 +125,7 @@ def is_live(stage: object, file: PipelineFile) -> bool:
     return isinstance(stage, SourceStage) and source_is_live(stage, file.document.path.parent)
 
 
-# What gives way in a pipeline for memory, step by step.
+# How a pipeline is made smaller for memory, step by step.
 
 
 def alternating_models(config: PipelineConfig) -> list[tuple[str, ...]]:
@@ -139,7 +141,7 @@ def alternating_models(config: PipelineConfig) -> list[tuple[str, ...]]:
 
 
 def is_ort(config: PipelineConfig, name: str) -> bool:
-    """Whether a model's engine is one of ONNX Runtime on the processor, as far as the file says."""
+    """Whether a model's engine is one of ONNX Runtime on the processor, as far as the file determines it."""
     model = config.models[name]
     return model.backend == "ort" or (model.backend == "auto" and set(config.engines) <= {ORT})
 
@@ -211,7 +213,7 @@ STEPS: tuple[Step[PipelineFile], ...] = (
     ("a replica less", _fewer),
     ("batches half as large", _narrower),
 )
-"""What gives way for memory, the least harmful first."""
+"""How a pipeline is made smaller, the least harmful step first."""
 
 
 _LOG = logging.getLogger(__name__)
@@ -222,8 +224,8 @@ _SURELY = 1 / 16
 """Of what is planned for an engine that is none of ONNX Runtime on the processor, what it takes in any case: one copy
 of its weights where four are planned, and one byte of each where four are."""
 _UNREAD_TIMES, _UNREAD_BYTES = 60, 2**30
-"""Tensors of one lane, of a model's file, and beside it: of eleven networks a style transfer has 55 times, all others 6
-times at most."""
+"""Tensors of one inference slot, in sizes of the model's file, and beside it: of eleven networks a style transfer has
+55 times, all others 6 times at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ def planned(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
     Reads the models; makes nothing. Takes a second, for a child process that measures what libraries take.
 
     Args:
-        has_engines: whether those of a bundle run the models, whatever the file says.
+        has_engines: whether those of a bundle run the models, not those of the file.
 
     Raises:
         EdgertError: a model cannot be read or its size is open; a library is missing.
@@ -252,28 +254,30 @@ def planned(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
 
 def fitted(file: PipelineFile, *, has_engines: bool = False) -> tuple[PipelineFile, Footprint]:
     """The pipeline with shorter queues, fewer replicas and smaller batches, as far as its memory budget, or the memory
-    of this machine, asks for them. A warning in the log says so where it fits, but less is free at the moment.
+    of this machine, asks for them. Logs a warning where it fits, but less is free at the moment.
 
     Args:
         has_engines: as of :func:`planned`.
 
     Raises:
-        BudgetError: it does not fit even so; says what would do.
+        BudgetError: it does not fit even so; names the budget that would do.
         EdgertError: as :func:`planned`.
     """
     found, plan = _shrunk(file, has_engines)
     check_footprint(plan, file.where("models") if plan.keeps_budget else file.where("budgets", "memory"))
     more, free = plan.least_bytes - rss_bytes(), free_bytes()
     if 0 < free < more:
-        told = f"at least {format_bytes(more)} more of memory are planned and {format_bytes(free)} are free now"
-        _LOG.warning("%s: other programs will be swapped out, or one is ended", told)
+        needs = f"at least {format_bytes(more)} more of memory are planned and {format_bytes(free)} are free now"
+        _LOG.warning("%s: other programs will be swapped out, or one is ended", needs)
     return found, plan
 
 
 def fits_easily(file: PipelineFile) -> bool:
-    """Whether a pipeline takes no more than half of what is free at the moment, by all that is planned but libraries;
-    so that nobody has to wait until those are measured, nor, where the models' files are small enough to tell, until
-    they are read. True, too, of one that cannot be planned: who makes its engines will say why, or run it."""
+    """Whether a pipeline takes no more than half of what is free at the moment, so that no exact plan is needed.
+
+    Looks at the sizes of files first, then at a plan without libraries, which take a second to measure. True, too,
+    where nothing can be planned: making the engines then raises the reason, or works.
+    """
     room_bytes = free_bytes() / 2
     if not room_bytes or _at_most(file) <= room_bytes:
         return True
@@ -285,7 +289,7 @@ def fits_easily(file: PipelineFile) -> bool:
 
 
 def _at_most(file: PipelineFile) -> int:
-    """What a pipeline hardly exceeds, as far as files tell that nobody has read: with all that lies beside a model
+    """An upper bound from the sizes of files alone: with all that lies beside a model
     under its name, where large ones keep their weights."""
     most = _UNREAD_BYTES + sum(part.size_bytes for part in frame_parts(file))
     for name, replicas in _replicas(file).items():
@@ -296,7 +300,7 @@ def _at_most(file: PipelineFile) -> int:
 
 
 def _replicas(file: PipelineFile) -> dict[str, int]:
-    """Of every model that a stage runs, be it in the place of another."""
+    """Model → replicas, of every model that a stage runs, fallback models among them."""
     config = file.config
     live = any(is_live(stage, file) for stage in config.stages.values())
     users = {name: users_of(config.stages, config.models, name) for name in config.models}
@@ -346,17 +350,17 @@ def _shared(config: PipelineConfig, parts: list[Part]) -> list[Part]:
 
 def engine_parts(name: str, sizes: Sizes, replicas: int) -> tuple[Part, ...]:
     """Of one model's engine of ONNX Runtime."""
-    lanes = 1 + replicas
+    slots = 1 + replicas
     return (
         Part(name, "cpu", "weights", WEIGHT_COPIES * sizes.weights, f"{WEIGHT_COPIES} copies while opened"),
-        Part(name, "cpu", "activations", lanes * sizes.activations, f"{lanes} times what is alive at once"),
-        Part(name, "cpu", "bindings", lanes * sizes.bindings, f"{lanes} sets of inputs and outputs"),
+        Part(name, "cpu", "activations", slots * sizes.activations, f"{slots} times what is alive at once"),
+        Part(name, "cpu", "bindings", slots * sizes.bindings, f"{slots} sets of inputs and outputs"),
         Part(name, "cpu", "structure", round(sizes.nodes * NODE_BYTES), f"{sizes.nodes} nodes"),
     )
 
 
 def sizes_of(config: PipelineConfig, name: str) -> Sizes:
-    """What a model's graph says of it. Raises ModelError: it cannot be read, or its size is open."""
+    """Sizes of a model, from its graph. Raises ModelError: it cannot be read, or its size is open."""
     model = config.models[name]
     return _sizes(model.onnx, _shapes(model, batch_of(config, name)))
 

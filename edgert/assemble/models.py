@@ -1,4 +1,4 @@
-"""The models of a pipeline: compiled once each, and made into what an ``infer`` stage runs."""
+"""The models of a pipeline: each compiled once, and made into the stages that run it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Models:
     """Engines of one assembly, by the model's name.
 
     Args:
-        backend_name: runs every model on this backend, whatever the file says.
+        backend_name: runs every model on this backend, not that of the file.
         clock: by which batches are held.
         engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
         strict: an engine of ``engines:`` that would be skipped is an error.
@@ -82,7 +82,7 @@ class Models:
         self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
 
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
-        """What runs a stage: one branch, or several that frames are dealt to.
+        """What runs a stage: one branch, or several that frames are dispatched to.
 
         Args:
             live: whether any source is.
@@ -92,12 +92,12 @@ class Models:
         """
         names = variants_of(self.config.models, stage.infer)
         if len(names) > 1 and any(self.config.models[one].placement != "auto" for one in names):
-            return self._elsewhere(name, stage, names, live)
+            return self._placed_apart(name, stage, names, live)
         return self._branches(name, stage, self._section(stage.infer), live)
 
-    def _elsewhere(self, name: str, stage: InferStage, names: Sequence[str], live: bool) -> list[Branch]:
-        """The model and those that may take its place, each in threads of its own, as placed ones have; frames are
-        dealt to those whose turn it is."""
+    def _placed_apart(self, name: str, stage: InferStage, names: Sequence[str], live: bool) -> list[Branch]:
+        """The model and its fallback models, each in threads of its own, as placed ones have; frames are dispatched to
+        that of the level in use."""
         check_labels(self.file, names)
         made = []
         for level, one in enumerate(names):
@@ -119,9 +119,9 @@ class Models:
                     why="placed models take one frame at a time",
                     fix="placement: auto",
                 )
-            if plan.cut is not None:
-                return [self._split(name, stage, model, plan.cut)]
-            return self._whole(name, stage, model, plan.whole, live)
+            if plan.split is not None:
+                return [self._split(name, stage, model, plan.split)]
+            return self._whole(name, stage, model, plan.cores, live)
         except EdgertError as error:
             raise self.file.located(error, self.file.where("models", stage.infer))  # noqa: B904 - with its place
 
@@ -138,7 +138,7 @@ class Models:
     ) -> list[Branch]:
         """The model on its accelerators, or as often as it suits the machine's threads."""
         if model.degrade_to is not None:
-            return self._varied(name, stage, live)
+            return self._with_fallbacks(name, stage, live)
         count = len(placed) or replicas_of(self.config, stage.infer, live)
         threads = 1 if placed else threads_of(self.config, stage.infer) // count
         engine = self._engine(stage.infer, model, threads)
@@ -165,8 +165,8 @@ class Models:
             return Branch((self._infer(name, stage, self._choosing(lanes)),))
         return Branch((self._infer(name, stage, self._choosing(list(map(Submitting, lanes)))), Collect(name)))
 
-    def _varied(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
-        """The model and those that may take its place, all loaded, in the same threads."""
+    def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
+        """The model and its fallback models, all loaded, in the same threads."""
         names = variants_of(self.config.models, stage.infer)
         check_labels(self.file, names)
         count = replicas_of(self.config, stage.infer, live)

@@ -1,4 +1,4 @@
-"""What libraries take that this process has not loaded yet: measured in a child process that loads them."""
+"""Memory of this process and of the libraries that a pipeline loads, measured in a child process that loads them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def library_memory(needed: Sequence[str]) -> Mapping[str, LibraryMemory]:
     Args:
         needed: of :data:`ENGINE`, :data:`VIDEO`, :data:`CUDA`, which is a context on the first GPU, and
             :data:`CUDA_ENGINE`; of the last two, nothing where they cannot be had. What comes later uses what is
-            before it, and tells only what it adds.
+            before it, and counts only what it adds.
 
     Raises:
         DeviceError: a library cannot be loaded.
@@ -84,8 +84,8 @@ def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise DeviceError(f"cannot measure what {' and '.join(names)} take", why=last[0], fix="edgert doctor")
-    told: dict[str, tuple[int, int]] = json.loads(done.stdout)
-    return {name: LibraryMemory(*sizes) for name, sizes in told.items()}
+    sizes: dict[str, tuple[int, int]] = json.loads(done.stdout)
+    return {name: LibraryMemory(*pair) for name, pair in sizes.items()}
 
 
 def _use_engine() -> None:
@@ -105,7 +105,7 @@ def _use_cuda_engine() -> None:
             _ENGINES.append(OrtCudaBackend(device).compile(smallest(), EngineOptions(threads=1)))
             _ENGINES[-1].session().run()
         except (DeviceError, BuildError):
-            return  # no model will run there, and who tries says why
+            return  # no model will run there, and opening one raises the reason
 
 
 def _use_video() -> None:
@@ -120,7 +120,7 @@ def _use_cuda() -> None:
     try:
         _OPENED.append(open_device())
     except DeviceError:
-        return  # no context will be there either: engines of the GPU are skipped, or say why they cannot run
+        return  # no context will be there either: engines of the GPU are skipped, or fail with the reason
 
 
 _OPENED: list[CudaDevice] = []
@@ -168,15 +168,13 @@ def own_bytes(devices: Sequence[CudaDevice]) -> int:
     try:
         return sum(device.context_bytes() for device in devices if not device.traits.integrated)
     except DeviceError:
-        return 0  # it is only told; a model that does not fit says so when it is opened
+        return 0  # only for information; a model that does not fit fails when it is opened
 
 
 def _free_bytes() -> int:
     """Of GPUs with memory of their own whose contexts are open."""
     return sum(device.free_bytes()[0] for device in _OPENED if not device.traits.integrated)
 
-
-# Memory of the process itself and of the libraries that a pipeline loads: measured, not predicted.
 
 _TITLES: Mapping[str, tuple[str, str]] = {
     CUDA: ("CUDA", "opens a context"),

@@ -1,4 +1,4 @@
-"""What a board is, and what this one is. Board records stand in :mod:`edgert.board.record`, which reads YAML."""
+"""Jetson boards as data, and this machine. Board records stand in :mod:`edgert.board.record`, which reads YAML."""
 
 from edgert.board.detect import HOST, UNKNOWN, Machine, detect
 

@@ -1,7 +1,7 @@
-"""Numbers of a board file that cannot all be true: a mode faster than its board, more cores on than there are.
+"""Mistakes in a board file: wrong types, and numbers that cannot all be true, as a mode faster than its board.
 
-Checks work on the plain data, so that they can tell their mistakes beside those of type; whatever is not a number is
-left to those.
+Checks of numbers work on the plain data, so that their mistakes are reported beside those of type; whatever is not a
+number is left to those.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from edgert.errors import nearest
-
-# What is wrong with a board file, told in its writer's words.
 
 Loc = tuple[int | str, ...]
 
@@ -109,7 +107,7 @@ _COMMON = frozenset({"source", "confidence", "notes", "origins"})
 
 
 def contradictions(data: Any) -> list[Mistake]:
-    """What cannot be true of a board file's plain data. Of data that is no mapping nothing is said."""
+    """What cannot be true of a board file's plain data. Nothing for data that is no mapping."""
     if not isinstance(data, dict):
         return []
     modes = [(n, mode) for n, mode in enumerate(_list(data.get("modes"))) if isinstance(mode, dict)]

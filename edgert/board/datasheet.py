@@ -1,4 +1,4 @@
-"""A board's data sheet: everything its file says, what follows from it, and where each number comes from."""
+"""A board's data sheet: every number of its file, what follows from it, and where it comes from."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which board this machine is.
+"""Which board this machine is, and which release of Jetson Linux and JetPack it runs.
 
 The device tree's ``compatible`` names module and carrier, ``nvidia,p3768-0000+p3767-0000-super``; its ``model`` names
-the kit and is changed by makers of carriers, so it is only shown. Modules that share a device tree are told apart by
-their memory. See https://docs.kernel.org/devicetree/usage-model.html.
+the kit and is changed by makers of carriers, so it is only shown. Modules that share a device tree differ by their
+memory. See https://docs.kernel.org/devicetree/usage-model.html.
 """
 
 from __future__ import annotations

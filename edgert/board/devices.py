@@ -1,6 +1,7 @@
-"""NVIDIA GPUs, asked of the CUDA driver itself through its C interface, so that no CUDA package need be installed.
+"""Cameras and NVIDIA GPUs of this machine, found without opening them.
 
-Functions and attribute numbers are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/.
+GPUs are those of the CUDA driver's C interface, so that no CUDA package need be installed. Functions and attribute
+numbers are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from edgert.board.host import read_text
-
-# Cameras that the kernel knows, without opening them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class CudaDriver:
 
 
 def cuda_driver(library: str = "libcuda.so.1") -> CudaDriver | None:
-    """What the CUDA driver says; None where there is no driver. Loads it into this process, makes no context."""
+    """The CUDA driver and its GPUs; None where there is no driver. Loads it into this process, makes no context."""
     try:
         driver = ctypes.CDLL(library)
     except OSError:

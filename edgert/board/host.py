@@ -1,4 +1,4 @@
-"""The CPU as the kernel describes it."""
+"""This machine as the kernel describes it: cores and memory, their limits, and threads pinned to cores."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.errors import DeviceError, cause
-
-# This machine: how many cores a process may use.
 
 
 def core_count(root: Path = Path("/")) -> int:
@@ -38,7 +36,7 @@ def core_quota(root: Path = Path("/")) -> float | None:
 
 
 def read_text(path: Path) -> str:
-    """What a small system file says, stripped of the NUL that device trees end with; empty when it cannot be read."""
+    """The text of a small system file, stripped of the NUL that device trees end with; empty when it cannot be read."""
     try:
         return path.read_text(errors="replace").strip("\0 \n\t")
     except OSError:
@@ -141,7 +139,7 @@ _PARTS = {
 
 
 def cpu_name(root: Path = Path("/")) -> str:
-    """``"Cortex-A78AE"``, ``"Intel(R) Xeon(R) …"``; the architecture where the kernel says no more."""
+    """``"Cortex-A78AE"``, ``"Intel(R) Xeon(R) …"``; the architecture where the kernel has no name."""
     fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
     arms = _arm_names(fields)
     names = [value for key, value in fields if key == "model name"]

@@ -30,7 +30,7 @@ class PowerModes:
     Attributes:
         path: the file, for errors.
         names: number → name.
-        default: name of the mode that the system boots into at first; empty where the file does not say.
+        default: name of the mode that the system boots into at first; empty where the file does not name one.
     """
 
     path: str
@@ -57,8 +57,8 @@ def current_mode(root: Path = Path("/")) -> str:
     match = _CURRENT.search(status)
     if match is None or not _is_number(match[1]):
         raise DeviceError(
-            f"/{_STATUS} does not say the power mode",
-            why=f"expected pmode:NUMBER; it says {status.strip()[:60]!r}",
+            f"/{_STATUS} does not name the power mode",
+            why=f"expected pmode:NUMBER; it has {status.strip()[:60]!r}",
             where=f"/{_STATUS}",
             fix=_ASK,
         )
@@ -134,7 +134,7 @@ def _conf(root: Path) -> Path | None:
 
 
 def _text(path: Path) -> str | None:
-    """What a file says; None where there is none."""
+    """The text of a file; None where there is none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

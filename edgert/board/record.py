@@ -167,7 +167,7 @@ def load_board(path: Path) -> Board:
     if isinstance(data, dict) and isinstance(data.get("name"), str) and data["name"] != path.stem:
         wrong += [Mistake(("name",), f"board file calls itself {data['name']!r}", "", f"name: {path.stem}")]
     if record is None or wrong:
-        raise _told(path, node, wrong)
+        raise _error(path, node, wrong)
     return record
 
 
@@ -187,14 +187,14 @@ def board(name: str) -> Board:
     known = board_names()
     if name not in known:
         fix = f"boards: {', '.join(known)}; or the path of a board file of your own"
-        raise ConfigError(f"no board {name!r}{_meant(name, known)}", fix=fix)
+        raise ConfigError(f"no board {name!r}{_suggestion(name, known)}", fix=fix)
     return _shipped(name)
 
 
-def _meant(name: str, known: Sequence[str]) -> str:
-    """Boards with all the words of a name that says too little, as in NVIDIA's "Jetson Orin Nano"; else the nearest."""
-    said = set(re.split(r"[^a-z0-9]+", name.lower())) - {"", "nvidia"}
-    for words in (said, said - {"jetson"}):
+def _suggestion(name: str, known: Sequence[str]) -> str:
+    """Boards with all the words of an incomplete name, as in NVIDIA's "Jetson Orin Nano"; else the nearest."""
+    words_given = set(re.split(r"[^a-z0-9]+", name.lower())) - {"", "nvidia"}
+    for words in (words_given, words_given - {"jetson"}):
         fitting = [board for board in known if words and words <= set(board.split("-"))]
         if fitting:
             *others, last = fitting
@@ -248,7 +248,7 @@ def _bare(name: str) -> str:
 
 
 def _read(path: Path) -> tuple[yaml.Node | None, object]:
-    """What a file says, with its lines and without."""
+    """The content of a file: YAML nodes, which know their lines, and plain data."""
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
         return node, yaml.constructor.SafeConstructor().construct_document(node) if node else None
@@ -290,7 +290,7 @@ def _children(node: yaml.Node | None) -> Iterator[tuple[yaml.Node | None, yaml.N
         yield from ((None, child) for child in node.value)
 
 
-def _told(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> ConfigError:
+def _error(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> ConfigError:
     """All mistakes as one error, in the order of the file."""
     placed = sorted(((_line(node, mistake.loc), mistake) for mistake in wrong), key=lambda pair: pair[0])
     errors = [

@@ -1,4 +1,4 @@
-"""The parts of a board file. Whatever is a number has a source and a confidence beside it; ``null`` is unknown."""
+"""The sections of a board file. Whatever is a number has a source and a confidence beside it; ``null`` is unknown."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Match(Sourced):
 
     Attributes:
         compatible: part numbers and names; one of them stands in the device tree's ``compatible``.
-        super: whether the firmware is the faster one, whose device tree says ``-super``.
+        super: whether the firmware is the faster one, whose device tree has ``-super``.
     """
 
     compatible: Words
@@ -206,7 +206,7 @@ class Mode(Sourced):
     (``available_frequencies`` in sysfs), which differs a little between releases of JetPack.
 
     Attributes:
-        name: as ``nvpmodel -p`` says it. Modes are known by name: their numbers differ from board to board.
+        name: as ``nvpmodel -p`` prints it. Modes are known by name: their numbers differ from board to board.
         watts: what the module may draw, by the mode's name; None for a mode without a limit, such as ``MAXN``.
         cpu_cores: cores that are on.
         cpu_mhz: fastest clock of the fastest of them.

@@ -1,1 +1,1 @@
-"""Budgets: what a pipeline may use, and what it does use."""
+"""Budgets of a running pipeline: power, CPU time, memory and latency, and the governor that keeps them."""

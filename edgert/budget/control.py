@@ -34,7 +34,7 @@ Run = Callable[[Sequence[str]], str]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change: ``what`` is ``mode``, or the file of a clock cap; before and after as the system says them."""
+    """One change: ``what`` is ``mode``, or the file of a clock cap; before and after as the system writes them."""
 
     what: str
     before: str
@@ -56,11 +56,11 @@ def run_nvpmodel(command: Sequence[str]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DeviceError("nvpmodel cannot be run", why=str(error)) from error
-    said = done.stdout + done.stderr
-    if done.returncode or "NVPM ERROR" in said:
-        last = said.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+    output = done.stdout + done.stderr
+    if done.returncode or "NVPM ERROR" in output:
+        last = output.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise DeviceError("nvpmodel refused", why=last[0], fix="it needs root; edgert changes power only when allowed")
-    return said
+    return output
 
 
 class PowerControl:
@@ -68,7 +68,7 @@ class PowerControl:
 
     Args:
         allow: the user's consent, ``--allow-power-control``; without it every change is refused.
-        dry_run: only tell what would be changed; needs no consent and no root.
+        dry_run: only log what would be changed; needs no consent and no root.
         root: where the files of a running Linux are.
         run: runs ``nvpmodel``.
 
@@ -118,7 +118,7 @@ class PowerControl:
         return tuple(name for name, mask in masks.items() if mask == masks.get(now))
 
     def gpu_steps_hz(self) -> tuple[int, ...]:
-        """Clocks that the GPU can be capped at; none where there is no GPU that tells."""
+        """Clocks that the GPU can be capped at; none where there is no GPU, or it lists none."""
         folder = gpu_folder(self._root)
         if folder is None:
             return ()
@@ -156,7 +156,7 @@ class PowerControl:
         steps = self.gpu_steps_hz()
         slower = [step for step in steps if step <= hz]
         if not slower:
-            slowest = f"the slowest step is {min(steps)} Hz" if steps else "it tells no steps"
+            slowest = f"the slowest step is {min(steps)} Hz" if steps else "it lists no steps"
             raise BudgetError(f"cannot cap the GPU at {hz} Hz", why=slowest)
         path = folder / "max_freq"
         return self._make(Change(shown_path(path, self._root), _read(path).strip(), str(max(slower))))

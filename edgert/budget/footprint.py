@@ -1,4 +1,4 @@
-"""The memory that a pipeline will take, part by part, and what gives way where it is too much. Pure."""
+"""The memory that a pipeline will take, part by part, and how it is made smaller where that is too much. Pure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Footprint:
 
 
 Step = tuple[str, Callable[[T], T | None]]
-"""A name for people, and what makes a smaller pipeline of one; None where it has nothing to give."""
+"""A name for people, and what makes a smaller pipeline of one; None where nothing is left to save."""
 
 
 def shrunk(first: T, plan: Callable[[T], Footprint], steps: Iterable[Step[T]]) -> tuple[T, Footprint]:
@@ -127,11 +127,11 @@ def check_footprint(footprint: Footprint, where: str) -> None:
     if footprint.fits:
         return
     largest = sorted(footprint.parts, key=lambda part: -part.size_bytes)[:3]
-    told = ", ".join(f"{part.name} {part.kind} {format_bytes(part.size_bytes)}" for part in largest)
+    listed = ", ".join(f"{part.name} {part.kind} {format_bytes(part.size_bytes)}" for part in largest)
     tried = f"; already tried: {'; '.join(footprint.steps)}" if footprint.steps else ""
     raise BudgetError(
         f"the pipeline needs {_of(footprint)}",
-        why=f"the largest parts: {told}{tried}",
+        why=f"the largest parts: {listed}{tried}",
         where=where,
         fix=f"{_fix(footprint)}; or a smaller model; edgert run --dry-run shows every part",
     )

@@ -1,4 +1,4 @@
-"""One governor at work: it is shown what is, decides, has it carried out, and notes what it did.
+"""One governor at work: gets observations, decides, has the decision carried out, and records it.
 
 No clock and no thread: whoever looks every :data:`PERIOD_S` calls :meth:`Loop.step`, a control thread in a real run, an
 event in a simulated one.
@@ -18,7 +18,7 @@ PERIOD_S = 0.5
 _KEPT_EVENTS = 1000
 
 Carry = Callable[[Action], None]
-"""Carries out a ``switch`` (to the setting whose index is in the action) or a ``stop``; told of a ``warn``, too."""
+"""Carries out a ``switch`` (to the setting whose index is in the action) or a ``stop``; called for a ``warn``, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ class GovernorReport:
         notes: what else there is to say, as of a meter that vanished.
         queued: how full the fullest queue of live frames was, the mean of all looks, 0 to 1; None without any.
         lost: results that those queues dropped.
-        level: of the setting in use: 0 is every model as it was written, each level more has one more stand-in.
+        level: of the setting in use: 0 is every model as it was written, each further level has one more fallback
+            model.
     """
 
     setting: str

@@ -1,4 +1,4 @@
-"""The thread beside a running pipeline that looks at meters and latency twice a second, and lets a governor decide."""
+"""The governor's thread beside a running pipeline: reads meters and latency twice a second, and lets it decide."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CPU_LOOKS = 4
 """Looks that CPU time is averaged over, two seconds: in half a second a camera gives a dozen frames, one more or less
 is too much."""
 CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * PERIOD_S, surge=0.1, agree=0.05)
-"""What an average over two seconds needs to tell of the setting in use alone; and frames differ in work by more than
+"""What an average over two seconds needs to cover the setting in use alone; and frames differ in work by more than
 the noise of a power sensor."""
 ALLOWED_PATIENCE = replace(
     CPU_PATIENCE,
@@ -45,7 +45,7 @@ mispredicted is what a frame costs, which is the same in every setting. So a ris
 against the setting."""
 VARIANT_PATIENCE = replace(ALLOWED_PATIENCE, over=-0.2, surge=0.2, spare_down=-0.1, spare_known=-0.1, spare_new=-0.1)
 """The same where a smaller model is at hand: all frames of that one are worth more than two thirds of the larger."""
-_LEAST_SHARE = 0.05  # of granted frames: from fewer, what all would take cannot be told
+_LEAST_SHARE = 0.05  # of granted frames: from fewer, what all would take cannot be estimated
 
 _RSS, _NVMAP = "memory.rss", "memory.nvmap"
 _MOST_NOTES = 100
@@ -60,7 +60,7 @@ class Used:
         limit: the budget.
         mean: over the time that is covered; None where that is nothing.
         total: watts or cores times seconds.
-        covered_s: time that readings tell of; modeled_s: of that, with modeled values; missing_s: what nobody knows.
+        covered_s: time with readings; modeled_s: of that, with modeled values; missing_s: time without.
     """
 
     unit: str
@@ -73,7 +73,7 @@ class Used:
 
 
 class Observer:
-    """Sees what a governor wants to know. For one thread.
+    """Reads what a governor decides by. For one thread.
 
     Args:
         meters: of the machine; read once per look.
@@ -101,7 +101,7 @@ class Observer:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What meters had to say: one that vanished, what is used instead."""
+        """What meters reported: one that vanished, what is used instead."""
         return tuple(self._notes)
 
     @property
@@ -110,8 +110,8 @@ class Observer:
         budget, energy = self._budget, self._energy
         if budget.power_w is None:
             return None
-        told = energy.average_w, energy.joules, energy.covered_s, energy.modeled_s, energy.missing_s
-        return Used(budget.unit, budget.power_w, *told)
+        amounts = energy.average_w, energy.joules, energy.covered_s, energy.modeled_s, energy.missing_s
+        return Used(budget.unit, budget.power_w, *amounts)
 
     def observe(self) -> Observation:
         """Reads everything once. Does not raise."""
@@ -154,7 +154,7 @@ class Watch(threading.Thread):
 
     Args:
         fail: called with what went wrong, once; the thread then ends.
-        notes: to be told beside what meters say, as of a budget that cannot be watched here.
+        notes: warnings to report beside those of meters, as about a budget that cannot be watched here.
     """
 
     def __init__(
@@ -201,6 +201,6 @@ class Watch(threading.Thread):
 
 
 def _log(action: Action) -> None:
-    """An action and its reason, for who watches the run; the summary has all of them."""
+    """Logs an action and its reason; the summary has all of them."""
     if action.kind != "keep":
         _LOG.log(logging.INFO if action.kind == "switch" else logging.WARNING, "budgets: %s", action.reason)

@@ -1,4 +1,4 @@
-"""Bytes and their owners: pools, leases, and the counter that proves nothing was copied."""
+"""Host memory of frames and tensors: pools, leases, and counters of copies and allocations."""
 
 from edgert.memory.buffer import ALIGN_BYTES, SETTLED, Counter, Counts, GrowingPool, Lease, Pool, aligned_empty, lend
 

@@ -1,7 +1,7 @@
-"""Who owns which bytes: a Pool owns Buffers and lends them by Lease.
+"""Host memory: pools that own buffers, leases that lend them, and counters of copies and allocations.
 
-A lease is counted: every branch of a pipeline that keeps a frame retains it, and the last release gives the buffer
-back. Memory that is owned elsewhere (a decoder's frame, a mapped camera buffer) is lent the same way by
+A lease is reference-counted: every branch of a pipeline that holds a frame retains it, and the last release gives the
+buffer back. Memory that is owned elsewhere (a decoder's frame, a mapped camera buffer) is lent the same way by
 :func:`lend`, which only has to know how to give it back.
 """
 
@@ -19,8 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import StageError
-
-# Counting what should not happen: copies of pixels and allocations on the hot path.
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +136,16 @@ def _nothing() -> None:
 
 def lend(owner: object, counter: Counter) -> Lease:
     """A lease on memory that ``owner`` keeps alive by itself, such as a decoder's reference-counted frame."""
-    kept = [owner]
-    return Lease(kept.clear, counter)
+    held = [owner]
+    return Lease(held.clear, counter)
 
 
 class Pool:
     """A fixed number of equal host buffers, allocated once.
 
-    A buffer that came back while somebody still holds a NumPy array onto it is not lent again until he lets go; if
-    there is no other, it is left to him for good, replaced by a fresh one and counted as *escaped*. So arrays that
-    a user keeps never change under him, and a pipeline that keeps nothing never allocates.
+    A buffer that came back while somebody still holds a NumPy array onto it is not lent again until that is gone; if
+    there is no other, it is left to its holder for good, replaced by a new one and counted as *escaped*. So arrays that
+    a user holds never change, and a pipeline that holds none never allocates.
 
     Args:
         nbytes: size of each buffer.
@@ -182,7 +180,7 @@ class Pool:
                 return None
             self.counter.escaped()
             root = self._allocate()
-        # NumPy chains every further view to `root`, so its reference count tells whether any array is still around.
+        # NumPy chains every further view to `root`, so its reference count shows whether any array is still around.
         return root[: self.nbytes], self._lease(root)
 
     def _lease(self, root: U8) -> Lease:
@@ -205,8 +203,8 @@ class GrowingPool:
     standstill.
 
     Args:
-        most: how many there may be; None for no limit, where beyond :data:`SETTLED` the buffers that arrays are kept
-            onto are replaced, as a Pool does, instead of looked at again for every image.
+        most: how many there may be; None for no limit, where beyond :data:`SETTLED` buffers that somebody
+            holds arrays onto are replaced, as by a Pool, instead of checked again for every image.
         make: makes pools of (size, number, counter).
     """
 
@@ -240,7 +238,7 @@ def _references(root: U8) -> int:
 
 
 def _count_references() -> int:
-    """What :func:`_references` says, on this interpreter, to a caller like :meth:`Pool.acquire` that alone holds an
+    """What :func:`_references` returns, on this interpreter, to a caller like :meth:`Pool.acquire` that alone holds an
     array."""
     root = np.empty(1, np.uint8)
     return _references(root)

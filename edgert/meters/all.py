@@ -20,8 +20,6 @@ from edgert.meters.reading import GONE, NO_TIME, SWITCHED_OFF, Gauges, Meter, Re
 from edgert.meters.thermal import MARGIN, TEMPERATURE, THROTTLE_CURRENT, THROTTLE_HEAT, Thermal
 from edgert.meters.usage import CpuLoad, Memory
 
-# Everything the meters say at one moment.
-
 EXPECTED: Mapping[str, tuple[str, str]] = {
     POWER: ("W", "INA3221, INA238, NVML, RAPL"),
     "gpu.load": ("%", "gpu.0/load, NVML"),
@@ -35,7 +33,7 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
     THROTTLE_CURRENT: ("", "alarms of INA3221"),
     "memory.nvmap": ("B", "NvMapMemUsed in /proc/meminfo"),
 }
-"""What a sample always has, if only to say that it is not there: name → unit and where it is looked for."""
+"""What a sample always has, if only as unavailable: name → unit and where it is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class Sample:
 
 def complete(readings: Mapping[str, Reading]) -> dict[str, Reading]:
     """With what is expected and missing as unavailable."""
-    absent = {name: unavailable(*told, "none here") for name, told in EXPECTED.items() if name not in readings}
+    absent = {name: unavailable(*where, "none here") for name, where in EXPECTED.items() if name not in readings}
     return {**readings, **absent}
 
 
@@ -91,7 +89,7 @@ class Meters:
         root: where the files of a running Linux are.
         clock: of samples and of watts from energy counters.
         model: stands in for ``power`` where no sensor gives it, from the start or from when one vanishes.
-        nvml: finds NVIDIA's management library, or says why not.
+        nvml: finds NVIDIA's management library, or returns why not.
     """
 
     def __init__(
@@ -109,7 +107,7 @@ class Meters:
         self._status, self._mode = "", ""
 
     def sample(self) -> Sample:
-        """Reads everything once. Does not raise: what cannot be read is ``unavailable`` and says why."""
+        """Reads everything once. Does not raise: what cannot be read is ``unavailable``, with the reason."""
         at_ns = self._clock.now_ns()
         readings = self._read()
         if any(map(_is_lost, self._absent(readings))) and at_ns - self._searched_ns >= _SEARCH_EVERY_NS:
@@ -141,7 +139,7 @@ class Meters:
         return meters
 
     def _read(self) -> dict[str, Reading]:
-        """What all meters say; of a name that two give, the first that is known."""
+        """Readings of all meters; of a name that two give, the first that is known."""
         found: dict[str, Reading] = {}
         for meter in self._meters:
             for name, reading in meter.read().items():
@@ -175,7 +173,8 @@ class Meters:
 
 
 def _parts(found: Mapping[str, Reading]) -> dict[str, Reading]:
-    """Power of a machine without a sensor for all of it: its GPUs and processor packages, as far as they tell."""
+    """Power of a machine without a sensor for all of it: its GPUs and processor packages, as far as they can be
+    read."""
     parts = {name: reading for name, reading in found.items() if name.startswith(f"{POWER}.")}
     known = {name: reading.value for name, reading in parts.items() if reading.value is not None}
     if not parts:
@@ -197,7 +196,7 @@ def _is_lost(reading: Reading) -> bool:
 
 
 def _changes(before: Mapping[str, Reading], now: Mapping[str, Reading]) -> list[str]:
-    """What to say of readings that became known, unknown or of another source."""
+    """Notes on readings that became known, unknown or of another source."""
     return [text for name in before if name in now and (text := _change(name, before[name], now[name]))]
 
 

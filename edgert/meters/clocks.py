@@ -1,4 +1,5 @@
-"""Clocks and load of GPU, DLA and memory controller (EMC) of a Jetson. What only root may read says so.
+"""Clocks and load of GPU, DLA and memory controller (EMC) of a Jetson. What only root may read is unavailable, with
+that reason.
 
 GPU and, on Thor, EMC are devfreq devices (https://docs.kernel.org/driver-api/devfreq.html), found by the name of their
 device tree node. The names are those of the chips: gm20b (Nano), gp10b (TX2), gv11b (Xavier), ga10b (Orin), gb10b; on
@@ -70,7 +71,7 @@ class PoweredGauge:
         except OSError as error:
             return unavailable("", self.source, failure_of(error))
         if status not in ("active", "suspended", "resuming", "suspending"):
-            return unavailable("", self.source, f"says {status[:40]!r}")
+            return unavailable("", self.source, f"it reads {status[:40]!r}")
         return measured(float(status != "suspended"), "", self.source)
 
 
@@ -106,7 +107,7 @@ def emc_gauges(root: Path) -> dict[str, Gauge]:
 
 
 def dla_gauges(root: Path) -> dict[str, Gauge]:
-    """``dla0.powered`` and ``dla0.clock`` of each core; how busy a core is, no public file tells."""
+    """``dla0.powered`` and ``dla0.clock`` of each core; how busy a core is, no public file shows."""
     found: dict[str, Gauge] = {}
     for core, folder in enumerate(_dla_folders(root)):
         status = folder / "power/runtime_status"
@@ -116,7 +117,7 @@ def dla_gauges(root: Path) -> dict[str, Gauge]:
 
 
 def cpu_gauges(root: Path) -> dict[str, Gauge]:
-    """``cpu0.clock`` … of the cores whose clock cpufreq tells (https://docs.kernel.org/admin-guide/pm/cpufreq.html)."""
+    """``cpu0.clock`` … of the cores whose clock cpufreq reports (https://docs.kernel.org/admin-guide/pm/cpufreq.html)."""
     folders = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
     paths = sorted(folders, key=lambda path: int(path.parts[-3][3:]))
     return {f"{path.parts[-3]}.clock": file_gauge(path, root, "Hz", 1e3, 0.0, _MOST_HZ) for path in paths}

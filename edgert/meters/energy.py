@@ -1,7 +1,7 @@
 """Energy as the integral of power over monotonic time.
 
-Jetson's power sensors average over about 0.4 s: one sample says little, and samples taken faster repeat. So budgets are
-judged by energy over a stretch of time, by the trapezoid rule between samples.
+Jetson's power sensors average over about 0.4 s: one sample means little, and samples taken faster repeat. So budgets
+are judged by energy over a stretch of time, by the trapezoid rule between samples.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Rapl:
         spent_uj += counter.range_uj if spent_uj < 0 else 0.0  # it wrapped around
         watts = spent_uj * 1e3 / (counter.last_ns - before_ns)
         if not 0.0 <= watts <= _MOST_W:
-            return unavailable("W", source, f"says {watts:g} W, which cannot be")
+            return unavailable("W", source, f"it reads {watts:g} W, which cannot be")
         return measured(watts, "W", source)
 
 

@@ -168,7 +168,7 @@ def _sensors(root: Path, name: str) -> Iterator[Path]:
 
 
 def _device(folder: Path) -> str:
-    """The sensor's place on the bus, ``1-0040``; the hwmon's own name where it is not told."""
+    """The sensor's place on the bus, ``1-0040``; the hwmon's own name where there is none."""
     device = folder / "device"
     name = device.resolve().name if device.exists() else ""
     return name or folder.name

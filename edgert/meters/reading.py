@@ -1,4 +1,4 @@
-"""Numbers that the kernel keeps in small files, and why one cannot be read."""
+"""Readings of meters, each measured, modeled or unavailable, and the kernel's small files that they come from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Literal, Protocol
 
 from edgert.board.host import read_text
 
-# One value of a meter, with where it comes from.
-
 Kind = Literal["measured", "modeled", "unavailable"]
 
 
@@ -24,7 +22,7 @@ class Reading:
     Attributes:
         value: in ``unit``; None exactly when ``kind`` is ``unavailable``.
         unit: ``W``, ``Hz``, ``%``, ``C``, ``B``, ``cores``; empty for a count.
-        kind: whether hardware said so, a model did, or nobody.
+        kind: whether hardware measured it, a model computed it, or neither.
         source: the file, library or model; for ``unavailable``, where it was looked for.
         why: for ``unavailable``, what was in the way; else a remark, or empty.
 
@@ -51,12 +49,12 @@ class Reading:
 
 
 def measured(value: float, unit: str, source: str, why: str = "") -> Reading:
-    """What hardware or kernel said. Raises ValueError when it is not finite."""
+    """A value of hardware or kernel. Raises ValueError when it is not finite."""
     return Reading(value, unit, "measured", source, why)
 
 
 def modeled(value: float, unit: str, source: str, why: str = "") -> Reading:
-    """What a model says in place of a meter. Raises ValueError when it is not finite."""
+    """A modeled value in place of a meter's. Raises ValueError when it is not finite."""
     return Reading(value, unit, "modeled", source, why)
 
 
@@ -115,9 +113,9 @@ def read_number(path: str, low: float = float("-inf"), high: float = float("inf"
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"says {text.strip()[:40]!r}, which is no number") from None
+        raise ValueError(f"it reads {text.strip()[:40]!r}, which is no number") from None
     if not low <= value <= high:
-        raise ValueError(f"says {value:g}, which cannot be (limits {low:g} to {high:g})")
+        raise ValueError(f"it reads {value:g}, which cannot be (limits {low:g} to {high:g})")
     return value
 
 
@@ -189,7 +187,7 @@ def file_gauge(
 
 
 def is_jetson(root: Path) -> bool:
-    """Whether the device tree or the release file says so; cheaper than :func:`edgert.board.detect`."""
+    """Whether the device tree or the release file shows a Jetson; cheaper than :func:`edgert.board.detect`."""
     return (
         "nvidia,tegra" in read_text(root / "proc/device-tree/compatible") or (root / "etc/nv_tegra_release").is_file()
     )

@@ -50,7 +50,7 @@ class ZoneGauge:
         if reading.value == _OFF_C:
             return unavailable("C", reading.source, SWITCHED_OFF)
         if reading.value is not None and not _COLDEST_C <= reading.value <= _HOTTEST_C:
-            return unavailable("C", reading.source, f"says {reading.value:g} C, which cannot be")
+            return unavailable("C", reading.source, f"it reads {reading.value:g} C, which cannot be")
         return reading
 
 

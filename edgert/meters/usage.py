@@ -1,4 +1,4 @@
-"""Memory of machine, container and process."""
+"""CPU time and memory of machine, container and process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from edgert.board.host import memory_file, read_text
 from edgert.clock import Clock
 from edgert.meters.reading import NO_TIME, Reading, failure_of, measured, read_small, shown_path, unavailable
 
-# CPU time: of this process in cores, of the machine in percent. On a machine without a power sensor, cores stand in
-# for watts.
+# CPU time: of this process in cores, of the machine in percent. On a machine without a power sensor, cores
+# replace watts.
 
 PROCESS, MACHINE = "cpu.process", "cpu.load"
 _STAT = "proc/stat"
@@ -71,7 +71,7 @@ def _ticks(path: str) -> tuple[int, int] | str:
 def peak_rss_bytes(root: Path = Path("/")) -> int:
     """The most physical memory this process ever held (proc(5): status, VmHWM).
 
-    Where the system does not tell, getrusage(2): that one also remembers the parent's size from before the exec.
+    Where the system has no such file, getrusage(2): that one also remembers the parent's size from before the exec.
     """
     try:
         lines = (root / "proc/self/status").read_text().splitlines()
@@ -82,7 +82,7 @@ def peak_rss_bytes(root: Path = Path("/")) -> int:
 
 
 def rss_bytes(root: Path = Path("/")) -> int:
-    """Physical memory this process holds now; its peak where the system does not tell (proc(5): statm, field 2)."""
+    """Physical memory this process holds now; its peak where the system has no such file (proc(5): statm, field 2)."""
     try:
         pages = int((root / "proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -138,5 +138,5 @@ def _bytes(path: Path, root: Path) -> Reading:
     if text == "max" or (text.isdigit() and int(text) >= _NO_LIMIT_BYTES):
         return unavailable("B", source, "no limit")
     if not text.isdigit():
-        return unavailable("B", source, f"says {text[:40]!r}, which is no number")
+        return unavailable("B", source, f"it reads {text[:40]!r}, which is no number")
     return measured(float(text), "B", source)

@@ -1,9 +1,9 @@
-"""Running pipelines of this user: each tells its state to whoever of the same user asks, with nothing to set up.
+"""How ``edgert top`` finds running pipelines: each serves its state to processes of the same user, without any setup.
 
 A pipeline listens on an abstract Unix socket (unix(7)). Such a socket has no file: it needs no folder that can be
 written, a process that is killed leaves nothing behind, and none that comes later can be taken for it. Whose it is,
-either side learns from the kernel (SO_PEERCRED, socket(7)), not from what the other side says. Until somebody asks, it
-costs a thread that sleeps.
+either side learns from the kernel (SO_PEERCRED, socket(7)), not from the other side. Until somebody connects, it costs
+one sleeping thread.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _LOG = logging.getLogger(__name__)
 _NAME = "edgert/pipeline"
 _LISTENING = re.compile(rf"^\S+ \S+ \S+ 00010000 .* @({_NAME}/[0-9a-f-]+)$", re.MULTILINE)
 """Of a line of /proc/net/unix: flag __SO_ACCEPTCON, and an abstract name, whose first NUL is shown as @."""
-_WAITING = 8  # who ask at once
+_WAITING = 8  # connections that wait at once
 _PATIENCE_S = 1.0
 MOST_BYTES = 1 << 20
-"""What is read of an answer."""
+"""Most that is read of an answer."""
 STRANGE = "does not answer like a pipeline of edgert"
 
 State = Mapping[str, Any]
@@ -44,9 +44,9 @@ class RunningPipeline:
     """A running pipeline.
 
     Attributes:
-        key: tells it from all others, as long as it runs.
-        pid: its process, as the kernel says; 0 for one in a container whose processes are not seen from here.
-        state: what it tells of itself; or why that is not known.
+        key: identifies it as long as it runs.
+        pid: its process, from the kernel; 0 for one in a container whose processes are not seen from here.
+        state: what it reports of itself; or why that is not known.
     """
 
     key: str
@@ -55,10 +55,10 @@ class RunningPipeline:
 
 
 class Beacon:
-    """Lets a running pipeline be seen by :func:`running_pipelines`, from :meth:`open` to :meth:`close`.
+    """Makes a running pipeline visible to :func:`running_pipelines`, from :meth:`open` to :meth:`close`.
 
     Args:
-        state: called in a thread of its own, each time somebody asks; what it gives must have a plain form
+        state: called in a thread of its own for each connection; its result must have a plain form
             (:func:`edgert.runtime.json_form.plain`) and hold no secrets.
     """
 
@@ -68,7 +68,8 @@ class Beacon:
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
-        """Begins to answer. A system that has no such sockets is told in the log; the pipeline runs all the same."""
+        """Begins to answer. Where the system has no such sockets, that is logged, and the pipeline runs all the
+        same."""
         try:
             self._server = _listening()
         except OSError as error:
@@ -89,18 +90,18 @@ class Beacon:
     def _answer(self, server: socket.socket) -> None:
         while self._server is server:
             try:
-                asker, _ = server.accept()
+                client, _ = server.accept()
             except OSError as error:
                 _LOG.debug("the beacon ends: %s", error)
                 return
-            with asker:
-                self._tell(asker)
+            with client:
+                self._send(client)
 
-    def _tell(self, asker: socket.socket) -> None:
+    def _send(self, client: socket.socket) -> None:
         try:
-            asker.settimeout(_PATIENCE_S)
-            if _peer(asker)[1] == os.geteuid():
-                asker.sendall(json.dumps(plain(self._state()), allow_nan=False, separators=(",", ":")).encode())
+            client.settimeout(_PATIENCE_S)
+            if _peer(client)[1] == os.geteuid():
+                client.sendall(json.dumps(plain(self._state()), allow_nan=False, separators=(",", ":")).encode())
         except EdgertError as error:
             _LOG.warning("edgert top gets no answer: %s", error)
         except OSError as error:  # whoever asked has left, or does not read
@@ -112,7 +113,7 @@ def running_pipelines(root: Path = Path("/")) -> tuple[RunningPipeline, ...]:
 
     Waits up to a second for each that does not answer.
     """
-    found = (_asked(name) for name in sorted(set(_names(root))))
+    found = (_query(name) for name in sorted(set(_names(root))))
     return tuple(sorted((one for one in found if one is not None), key=lambda one: one.pid))
 
 
@@ -139,23 +140,23 @@ def _names(root: Path) -> Iterator[str]:
     yield from _LISTENING.findall(text)
 
 
-def _asked(name: str) -> RunningPipeline | None:
-    """What the pipeline behind a socket tells; None for another user's, and for one that is gone."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
-        asker.settimeout(_PATIENCE_S)
+def _query(name: str) -> RunningPipeline | None:
+    """The pipeline behind a socket; None for another user's, and for one that is gone."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(_PATIENCE_S)
         try:
-            asker.connect(f"\0{name}")
-            pid, user = _peer(asker)
-            return RunningPipeline(name.rpartition("/")[2], pid, _read(asker)) if user == os.geteuid() else None
+            client.connect(f"\0{name}")
+            pid, user = _peer(client)
+            return RunningPipeline(name.rpartition("/")[2], pid, _read(client)) if user == os.geteuid() else None
         except OSError as error:
             _LOG.debug("%s: %s", name, error)
             return None
 
 
-def _read(asker: socket.socket) -> State | str:
+def _read(client: socket.socket) -> State | str:
     text = bytearray()
     try:
-        while len(text) <= MOST_BYTES and (more := asker.recv(1 << 16)):
+        while len(text) <= MOST_BYTES and (more := client.recv(1 << 16)):
             text += more
         state = json.loads(text)
     except TimeoutError:

@@ -20,7 +20,7 @@ def connect(producer: Node, consumer: Node, streams: frozenset[str], capacity: i
     """Lets ``consumer`` listen to ``producer``, also while the producer already runs.
 
     Args:
-        streams: the sources whose frames come this way.
+        streams: the sources whose frames pass here.
         capacity, drop: bound of the new edge; see :class:`~edgert.runtime.channel.Channel`.
     """
     channel = consumer.inlet.connect(capacity, drop)
@@ -37,7 +37,7 @@ def disconnect(producer: Node, consumer: Node) -> None:
 
 
 class Dispatch:
-    """A stage that passes everything on; its node asks it to which branch.
+    """The stage before the branches. Passes everything on; its node asks it for the branch.
 
     Args:
         level: the level whose branches get the frame, asked for every frame.
@@ -62,7 +62,7 @@ class Dispatch:
 
 
 class Reorder:
-    """The stage behind the branches. Holds a result back until those dispatched before it have come."""
+    """The stage behind the branches. A result waits here until those dispatched before it have come."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._buffer: ReorderBuffer[Result] = ReorderBuffer(dispatcher)
@@ -86,10 +86,10 @@ class Reorder:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Stages one behind the other, and how many frames they get in comparison with the branches beside them.
+    """Stages one behind the other, and their share of the frames, against that of the other branches.
 
     Attributes:
-        level: how far the pipeline is degraded while frames come this way.
+        level: at which level of degraded models frames are sent here.
     """
 
     stages: tuple[Stage, ...]
@@ -111,7 +111,7 @@ def branch_nodes(
     called ``name:0``, ``name:1`` …
 
     Args:
-        streams: the sources whose frames come this way.
+        streams: the sources whose frames pass here.
         capacity: results that may wait between two of the nodes.
         every: frames between two that the branches work on.
         level: asked for every frame where branches are of several.

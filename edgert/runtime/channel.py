@@ -1,7 +1,7 @@
-"""Bounded, closable channels between stages.
+"""Bounded channels between stages, which can be closed from either end.
 
-An :class:`Inlet` is the consumer's end of one or more edges; each edge has its own bound and its own way of being
-full (:class:`edgert.policy.BoundedQueue`), so a flood on one never displaces frames of another. Threads wait on
+An :class:`Inlet` is the consumer's end of one or more edges; each edge has its own bound and drop policy
+(:class:`edgert.policy.BoundedQueue`), so a flood on one never displaces frames of another. Threads wait on
 ``queue.SimpleQueue``, whose put and get run in C and hold no Python-level lock.
 """
 
@@ -16,11 +16,11 @@ from edgert.runtime.metrics import LatencyHistogram
 from edgert.runtime.records import Result
 
 Ready = tuple[int, int]
-"""An edge on which something waits, or the complement of one that was closed; and when this was said, nanoseconds."""
+"""An edge that has a result, or the complement of one that was closed; and when it was reported, nanoseconds."""
 
 
 class Channel(BoundedQueue[Result]):
-    """One edge: a queue between two threads. What it loses lets go of its frame.
+    """One edge: a queue between two threads. A result that is dropped releases its frame.
 
     Args:
         capacity: results that may wait.
@@ -86,7 +86,8 @@ class Inlet:
     """Everything one stage listens to. Iterating yields ``(edge, result)`` until all edges are closed.
 
     Attributes:
-        wakeup: how long after something came it went on, whenever it waited for that; of this machine's clock.
+        wakeup: delay between the arrival of something that the thread waited for, and its wake-up; by this machine's
+            clock.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ One result::
     {"stream": "camera", "frame": 12, "timestamp_ns": 81234567, "media_s": 0.48, "outputs": {STAGE: RECORD, ...}}
 
 ``frame`` counts from 0, ``timestamp_ns`` is the monotonic clock at capture, ``media_s`` the position in the stream.
-The records, told apart by ``type``; boxes and points are pixels of the source image, scores lie in 0–1:
+The records, distinguished by ``type``; boxes and points are pixels of the source image, scores lie in 0–1:
 
 * ``detections``: ``objects``: [{``label``?, ``class``, ``score``, ``box``: [x1, y1, x2, y2], ``id``?}, ...]
 * ``classification``: ``classes``: [{``label``?, ``class``, ``score``}, ...], best first

@@ -105,7 +105,7 @@ class StageMeter:
 RESULTS = 8192
 """Results that are remembered; two numbers each."""
 WINDOW_NS = 60_000_000_000
-"""What is reported at most, up to the end of a run."""
+"""The most that is reported, counted from the end of a run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What models and trackers say about a frame: plain typed records of NumPy arrays.
+"""The output of models and trackers for a frame: plain typed records of NumPy arrays.
 
 Coordinates are pixels of the source image, whatever was resized or cropped on the way; arrays are read-only by
 convention and owned by the record.
@@ -99,7 +99,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crops:
-    """What a second model said about crops of another stage's detections.
+    """Records of a second model, which looked at crops of another stage's detections.
 
     Attributes:
         parent: the stage whose detections were cropped.
@@ -119,7 +119,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """A frame and everything said about it so far; what flows from stage to stage.
+    """A frame and the records made about it so far; what flows from stage to stage.
 
     Attributes:
         frame: the image; its lease covers ``planes``.

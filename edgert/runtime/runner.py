@@ -12,7 +12,7 @@ from edgert.runtime.channel import Inlet
 from edgert.runtime.worker import Node, Worker
 
 DRAIN_S = 1.2
-"""After a stop, results on their way may still arrive for so long; then they are dropped and files are closed.
+"""After a stop, results under way may still arrive for so long; then they are dropped and files are closed.
 Leaves 0.8 s of the promised 2 s for finishing files."""
 _LEAVE_S = 5.0
 
@@ -22,7 +22,7 @@ class Runner:
 
     Args:
         nodes: every node after those it listens to, channels already connected.
-        located: completes where an error happened, before it is kept.
+        located: adds the place in the file to an error before it is stored.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Runner:
 
     @property
     def stopping(self) -> bool:
-        """Whether the sources were told to end."""
+        """Whether the sources were asked to end."""
         return self._stop.is_set()
 
     def is_working(self, node: Node) -> bool:
@@ -68,7 +68,7 @@ class Runner:
             worker.start()
 
     def stop(self) -> None:
-        """Tells the sources to end; returns at once. Callable from any thread, more than once."""
+        """Asks the sources to end; returns at once. Callable from any thread, more than once."""
         with self._error_lock:
             if self._stop.is_set():
                 return

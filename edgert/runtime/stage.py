@@ -1,4 +1,4 @@
-"""What the runner asks of a source, a stage and a sink. Each runs in one thread of its own."""
+"""The protocols of sources, stages and sinks. Each runs in one thread of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgert.runtime.records import Result
 
 @dataclass(frozen=True, slots=True)
 class SourceStats:
-    """What a source had to put up with.
+    """What a source skipped, lost and reopened.
 
     Attributes:
         skipped: corrupt pieces that gave no frame.
@@ -69,7 +69,7 @@ class Stage(Protocol):
 
 @runtime_checkable
 class Batching(Stage, Protocol):
-    """A stage that holds results back, to work on several together, but not for longer than it promised."""
+    """A stage that collects results to work on several together, but no longer than until :meth:`due_ns`."""
 
     def due_ns(self) -> int | None:
         """When :meth:`flush` is to be called if nothing else has come, by the pipeline's clock; at once if that has
@@ -77,6 +77,6 @@ class Batching(Stage, Protocol):
         ...
 
     def flush(self, last: bool = False) -> Iterable[Result]:
-        """Gives out what must wait no longer. Called in the stage's thread: when it is due, and, ``last``, at the end
-        of the input, where it gives out everything."""
+        """Returns what must wait no longer. Called in the stage's thread: when it is due, and, ``last``, at the end
+        of the input, where it returns everything."""
         ...

@@ -1,4 +1,4 @@
-"""What a run amounted to, as one record and as plain JSON."""
+"""The summary of a run: counts, rates and latencies, as a record and as plain JSON."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from edgert.runtime.worker import Node
 
 @dataclass(frozen=True, slots=True)
 class StageSummary:
-    """One thread's share of a run. Percentages are of the run's wall time.
+    """What one stage's thread did in a run. Percentages are of the run's wall time.
 
     Attributes:
-        dropped: results this stage never saw because its queues were full or a join lost its other half.
+        dropped: results this stage never saw because its queues were full or a join never got the other part.
         busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
-        source: for a source, what it had to put up with.
+        source: for a source, what it skipped and lost.
     """
 
     results_in: int
@@ -40,11 +40,11 @@ class Summary:
     Attributes:
         frames_in: frames the sources gave.
         frames_out: results the last stages took, per last stage the most of any.
-        dropped: frames lost on the way, for whatever reason.
+        dropped: frames lost between source and sink, for whatever reason.
         fps: ``frames_out`` per second of ``seconds``.
         latency_ms: from capture to the end of the last stages.
         budgets: what was done to keep them; empty for a pipeline without.
-        simulation: per stage, what a simulation of the run draws from; empty while it runs.
+        simulation: per stage, the jitter that a simulation of the run samples from; empty while it runs.
         copies_per_frame, bytes_copied_per_frame: copies of pixels in host memory, from every ``to_x`` call.
     """
 
@@ -81,7 +81,7 @@ def summarize(
 ) -> Summary:
     """The state of a running or finished pipeline; callable at any time from any thread.
 
-    What a simulation draws from takes some milliseconds per thread and is only reported of one that has ended.
+    The jitter takes some milliseconds per thread and is only reported of one that has ended.
     """
     sources = [node for node in nodes if isinstance(node.work, Source)]
     ends = [node for node in nodes if not node.outlets]

@@ -20,17 +20,17 @@ from edgert.runtime.throttle import SourceRateLimiter
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A stage in its place: what runs, what it listens to, and whom it feeds.
+    """A stage in the graph: what runs, what it listens to, and what listens to it.
 
     Attributes:
         outlets: one channel per stage that listens to this one; replaced as a whole when a listener joins.
         carried: per edge of ``inlet``, the streams that arrive on it.
         producers: per edge of ``inlet``, the node at its other end.
-        meter: totals of its thread; ``timing``: what a simulation of it draws from.
+        meter: totals of its thread; ``timing``: how they vary, from which a simulation samples.
         branch: which one of the outlets a result goes to, by number; None: to all.
         joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
             each brings frames of its own.
-        limiter: of a source that a governor may turn down; None: all its frames go on.
+        limiter: limits the frames of a source that a governor may throttle; None: all of them go on.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Node:
         self.inlet.wakeup = self.timing.wakeup
 
     def under_way(self) -> int:
-        """The most results of one stream that can be between its source and this node, by the slowest way."""
+        """The most results of one stream that can be between its source and this node, by the slowest path."""
         edges = zip(self.producers, self.inlet.channels, strict=True)
         return most_under_way([(producer.under_way(), channel.capacity) for producer, channel in edges], self.joins)
 
@@ -104,7 +104,7 @@ class Worker(threading.Thread):
                 continue
             made = now()
             worked_ns = made - started
-            if source.live:  # it waits for the camera, mostly; what is its own work only the processor's time tells
+            if source.live:  # it mostly waits for the camera: its own work is the CPU time of this thread
                 used_ns = thread_time_ns()
                 worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
                 timing.wakeup.add(lateness.of(frame.timestamp_ns, frame.media_ns))
@@ -139,7 +139,7 @@ class Worker(threading.Thread):
                 self._give_up(node, join.drain())
 
     def _arrivals(self, node: Node, stage: Stage) -> Iterator[tuple[int, Result]]:
-        """What comes in; between, stages that hold results back give them out when they are due, and at the end."""
+        """Yields what comes in; in between, batching stages pass results on when they are due, and at the end."""
         if not isinstance(stage, Batching):
             yield from node.inlet
             return

@@ -1,4 +1,4 @@
-"""Keeps budgets while a pipeline runs, by choosing among settings that were planned before. Pure: no clock, no I/O."""
+"""The governor: keeps budgets while a pipeline runs, by choosing among planned settings. Pure: no clock, no I/O."""
 
 from edgert.budget.governor.decide import decide, start
 from edgert.budget.governor.feasible import check_meter, check_settings

@@ -24,7 +24,7 @@ class Trouble:
     Attributes:
         why: for people.
         helps: the largest share of a setting's throughput at which this budget would be kept; 0 where none is.
-        power_w: what was drawn, if that was too much and a sensor said so.
+        power_w: what was drawn, if a sensor measured that it was too much.
         lasts: the setting in use is at fault whatever the demand, and should be left alone for a while.
         eases: whether drawing less power makes it less, even where no setting keeps the budget.
     """
@@ -108,8 +108,8 @@ def _measured_over(rules: Rules, state: State, seen: Observation, cap: float) ->
 
 
 def _doubt(rules: Rules, state: State, seen: Observation, least: float = 0.0) -> float:
-    """How much more than expected may be drawn by now: the longer no sensor tells, the more the board may have warmed
-    up. Only where one did tell before."""
+    """How much more than expected may be drawn by now: the longer there is no reading, the more the board may have
+    warmed up. Only where there was one before."""
     if state.blind_ns is None or state.common is None:
         return 1.0
     blind_s = (seen.at_ns - state.blind_ns) / 1e9
@@ -117,7 +117,7 @@ def _doubt(rules: Rules, state: State, seen: Observation, least: float = 0.0) ->
 
 
 def _is_blind(rules: Rules, state: State, seen: Observation) -> bool:
-    """Whether no reading tells of the present demand: the sensor is gone, or the demand is younger than readings."""
+    """Whether no reading covers the present demand: the sensor is gone, or the demand is younger than readings."""
     if seen.power_w is None:
         return True
     is_new = seen.at_ns - state.steady_ns < rules.patience.sensor_s * 1e9
@@ -156,7 +156,7 @@ def _memory(rules: Rules, seen: Observation) -> Trouble | None:
     return Trouble(f"memory {format_bytes(held)} of {format_bytes(most)}", lambda index: 0.0, eases=False)
 
 
-# Whether a budget can be kept at all, asked before a pipeline starts.
+# Whether a budget can be kept at all, checked before a pipeline starts.
 
 
 def check_settings(rules: Rules) -> None:
@@ -180,13 +180,13 @@ def check_settings(rules: Rules) -> None:
 
 
 def check_meter(budget: Budget, power: Reading) -> str:
-    """What to tell of a power budget on a machine whose power no sensor knows; empty where one does, or none is asked.
+    """A warning about a power budget on a machine without a power sensor; empty where there is one, or no such budget.
 
     Args:
         power: measured; or modeled, which the budget is then kept by; or unavailable, and then it is not watched.
 
     Raises:
-        BudgetError: ``when_exceeded: stop`` on such a machine: a pipeline is not ended for what a model says.
+        BudgetError: ``when_exceeded: stop`` on such a machine: a pipeline is not ended because of modeled power.
     """
     if budget.power_w is None or power.kind == "measured":
         return ""
@@ -199,8 +199,8 @@ def check_meter(budget: Budget, power: Reading) -> str:
             fix="when_exceeded: warn or degrade use modeled values; or leave budgets.power out",
         )
     if not power.is_known:
-        told = f"budgets.power is not watched: no power sensor, and no model of this machine ({why})"
-        return f"{told}; budgets.cpu limits CPU time instead"
+        warning = f"budgets.power is not watched: no power sensor, and no model of this machine ({why})"
+        return f"{warning}; budgets.cpu limits CPU time instead"
     return f"budgets.power is kept by modeled values: no power sensor ({why})"
 
 
@@ -217,7 +217,7 @@ def _needs(setting: Setting, budget: Budget) -> str:
 
 
 def _fix(setting: Setting, budget: Budget) -> str:
-    """Budgets that it would keep, as the pipeline file says them."""
+    """Budgets that it would keep, in the form of the pipeline file."""
     power = _check_power(math.ceil(10 * setting.power_w) / 10, budget.unit) if budget.power_w else ""
     latency = f"latency: {math.ceil(setting.latency_ms)}ms" if budget.latency_ms else ""
     return f"budgets: {{{', '.join(filter(None, (power, latency)))}}}"

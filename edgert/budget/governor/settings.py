@@ -1,4 +1,4 @@
-"""What a governor may choose from, what it must keep, and how patient it is."""
+"""The governor's records: its settings, budgets and tolerances, what it observes, remembers and decides."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class Budget:
         power_w: averaged over a second.
         latency_ms: p99 from capture to sink.
         memory_bytes: of the process. No setting frees any, since only engines that are loaded are used; memory is
-            planned before the start, and only told of, or a reason to stop, when it grows beyond the budget later.
+            planned before the start, and only reported, or a reason to stop, when it grows beyond the budget later.
         margin_c: degrees to stay below the temperature at which the hardware throttles.
-        when_exceeded: tell, choose another setting, or end the pipeline.
+        when_exceeded: warn, choose another setting, or end the pipeline.
         unit: of ``power_w``: ``W``, or ``cores`` where CPU time stands in for watts.
     """
 
@@ -100,7 +100,7 @@ class Patience:
     """Times and tolerances of a governor. The defaults fit Jetson's sensors, whose values are up to a second old.
 
     Attributes:
-        sensor_s: after a switch, readings tell of the setting before, too: half a second between looks, 0.4 s that the
+        sensor_s: after a switch, readings include the setting before, too: half a second between looks, 0.4 s that the
             sensor averages over, and up to 0.8 s that it lags.
         headroom_s: a better setting must have fitted for so long before it is taken.
         between_s: and so long after the last switch.
@@ -117,7 +117,7 @@ class Patience:
         doubt_per_s, most_doubt: added to expected power for each second without a sensor, and at most.
         cool_margin_c: degrees more than the budget's margin that a better setting needs.
         stop_s: how long a budget must be exceeded before ``stop`` ends the pipeline.
-        agree: part of the power by which two readings in a row may differ and still tell of a steady state.
+        agree: part of the power by which two readings in a row may differ and still mean a steady state.
         own_error: part by which a setting's power may be mispredicted beyond what all settings have in common; what is
             seen beyond that is taken to be common: the machine has changed, and not the setting.
     """
@@ -156,18 +156,16 @@ class Rules:
     patience: Patience = Patience()
 
 
-# What a governor sees, what it remembers, and what it wants done.
-
 ActionKind = Literal["keep", "switch", "warn", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at the pipeline and its machine, every half second. None is not known.
+    """What is seen of the pipeline and its machine, every half second. None is not known.
 
     Attributes:
         at_ns: monotonic.
-        power_w: averaged (energy over time) since the look before; None when no sensor tells.
+        power_w: averaged (energy over time) since the look before; None without a reading.
         demand: results per second that the sources ask for.
         latency_ms: p99 of the recent past.
         margin_c: degrees to throttling.
@@ -196,8 +194,8 @@ class Record:
     """What is known of one setting.
 
     Attributes:
-        own: its measured power over what the prediction, corrected by what all settings have in common, says; None
-            before it was tried.
+        own: its measured power over what the prediction, corrected by what all settings have in common; None before
+            it was tried.
         blocked_until_ns: not to be taken before.
         refused: the share of its throughput that failed last, which blocks it.
         failures: how often it had to be left.
@@ -225,7 +223,7 @@ class State:
         rose: whether that switch was to a better one.
         demand: that learning is based on.
         powers: the last readings since the switch, newest last.
-        blind_ns: since when no sensor tells of power; None: one does.
+        blind_ns: since when there is no reading of power; None: there is one.
         margin_c: of the look before.
         wanted_ns: since when a better setting would fit; None: none does.
         late: how many looks in a row latency was too long.
@@ -233,7 +231,7 @@ class State:
         exceeded_ns: since when a budget is exceeded; None: it is kept.
         was_reported: whether it was reported.
         tried: indices of settings whose own error is known, and ``failures``: how often any had to be left; both of
-            ``records``, told here as every setting is judged by them at every look.
+            ``records``, stored here as every setting is judged by them at every look.
     """
 
     index: int

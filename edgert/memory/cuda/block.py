@@ -1,4 +1,4 @@
-"""Pieces of memory, each owned by whoever made it: for the GPU alone, shared, or a pair with copies between."""
+"""Allocations on a GPU: memory of the GPU alone, memory mapped by host and GPU, or a host and device pair."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _zero(device: Context, address: int, nbytes: int) -> None:
 def _pinned(driver: Any, nbytes: int, flags: int) -> tuple[Any, U8]:
     """PyCUDA's owner of pinned memory, and the zeroed memory as an array.
 
-    The owner frees it when told to, also under arrays that somebody still holds: blocks are released after their use.
+    The owner frees it on request, also under arrays that somebody still holds: blocks are released after their use.
     """
     host: U8 = driver.pagelocked_empty(nbytes, np.uint8, mem_flags=flags)
     host.fill(0)

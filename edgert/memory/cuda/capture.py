@@ -1,4 +1,4 @@
-"""CUDA graphs: work recorded once, launched as one. PyCUDA has none, so the driver is asked itself.
+"""CUDA graphs: work recorded once, launched as one. PyCUDA has none, so the driver is called directly.
 
 Functions and constants are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html.
 """
@@ -84,16 +84,16 @@ class GraphDriver:
 
     def kernel(self, node: int) -> _KernelNode:
         """What a kernel's node launches."""
-        told = _KernelNode()
-        self._call(self._get_kernel, ctypes.c_void_p(node), ctypes.byref(told))
-        return told
+        node_parameters = _KernelNode()
+        self._call(self._get_kernel, ctypes.c_void_p(node), ctypes.byref(node_parameters))
+        return node_parameters
 
     def relaunch(self, ready: int, node: int, function: int, launch: Launch) -> None:
         """From now on, a kernel's node launches another function, or with another grid and argument."""
         argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
-        told = _KernelNode(function=function, grid=launch.grid, block=launch.block)
-        told.parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
-        self._call(self._set_kernel, ctypes.c_void_p(ready), ctypes.c_void_p(node), ctypes.byref(told))
+        node_parameters = _KernelNode(function=function, grid=launch.grid, block=launch.block)
+        node_parameters.parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+        self._call(self._set_kernel, ctypes.c_void_p(ready), ctypes.c_void_p(node), ctypes.byref(node_parameters))
 
     def launch(self, ready: int, stream: int) -> None:
         """Puts the whole graph on a stream."""
@@ -136,7 +136,7 @@ class Graph:
             self._driver.launch(self._ready, self._stream.handle)
 
     def start_with(self, launch: Launch) -> None:
-        """Another launch takes the place of the first kernel, from the next time on; runs under way keep theirs.
+        """Replaces the first kernel's launch from the next run on; runs under way are not affected.
 
         Raises DeviceError when the graph does not start with one kernel.
         """
@@ -146,7 +146,7 @@ class Graph:
             self._driver.relaunch(self._ready, self._first, self._function(launch), launch)
 
     def _function(self, launch: Launch) -> int:
-        """The driver's handle of a kernel, which PyCUDA keeps to itself: read off a recording of its launch."""
+        """The driver's handle of a kernel, which PyCUDA does not expose: read off a recording of its launch."""
         if launch.kernel not in self._functions:
             stream = Stream(self._device)
             recorded = _recorded(self._driver, stream, lambda: launch.enqueue(stream))

@@ -1,4 +1,4 @@
-"""A GPU's context: what everything that is made on the GPU works in, and is counted by."""
+"""A GPU's CUDA context, which is made current in a thread, and what kind of memory suits the GPU."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# Which kind of memory host and GPU should share tensors in: a pure function of what the GPU is.
-
 MemoryKind = Literal["mapped", "staged"]
 """mapped: one piece of memory that both sides see. staged: pinned host memory, device memory, and a copy between."""
 
@@ -28,7 +26,7 @@ for Tegra", table of memory types."""
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What decides.
+    """What decides the kind of memory.
 
     Attributes:
         integrated: the GPU shares the CPU's memory (CU_DEVICE_ATTRIBUTE_INTEGRATED).
@@ -114,7 +112,7 @@ class Context:
 
     @property
     def context_handle(self) -> int:
-        """The ``CUcontext``, for libraries that are told which to use. Raises DeviceError once closed."""
+        """The ``CUcontext``, for libraries that take one. Raises DeviceError once closed."""
         if self._context is None:
             raise DeviceError(f"{self.name} was closed", why="its context was given back")
         return int(self._context.handle)

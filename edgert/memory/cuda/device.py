@@ -29,7 +29,7 @@ class CudaDevice(Context):
         return Event(self, timed)
 
     def block(self, nbytes: int, kind: MemoryKind | None = None) -> Block:
-        """New memory for host and GPU, filled with zeros, of the device's own kind unless told otherwise.
+        """New memory for host and GPU, filled with zeros, of the device's own kind unless ``kind`` is given.
 
         Raises:
             DeviceError: there is not enough.

@@ -1,4 +1,4 @@
-"""DLPack, both ways: https://dmlc.github.io/dlpack/latest/c_api.html and its Python specification."""
+"""DLPack import and export: https://dmlc.github.io/dlpack/latest/c_api.html and its Python specification."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ _lent: dict[int, tuple[Any, ...]] = {}
 
 def _give_back(managed: int) -> None:
     number = _Managed.from_address(managed).context
-    kept = _lent.pop(number or 0, None)
-    if kept is not None:
-        kept[0].lease.release()
+    held = _lent.pop(number or 0, None)
+    if held is not None:
+        held[0].lease.release()
 
 
 def _drop(capsule: int) -> None:

@@ -1,4 +1,4 @@
-"""PyCUDA: found, and its errors understood. Nothing else imports it."""
+"""PyCUDA and the CUDA driver library: loaded, called, and their errors translated. Nothing else imports PyCUDA."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def unusable(message: str) -> DeviceError:
 
 
 def failed(error: Exception, doing: str, *, free_bytes: int = 0, asked_bytes: int = 0) -> DeviceError:
-    """A CUDA error as edgert's, told apart by its message. ``doing`` is what failed, such as ``allocating``."""
+    """A CUDA error as edgert's, distinguished by its message. ``doing`` is what failed, such as ``allocating``."""
     message = str(error)
     if "out of memory" in message:
         return DeviceError(
@@ -86,7 +86,7 @@ def failed(error: Exception, doing: str, *, free_bytes: int = 0, asked_bytes: in
 
 
 def lost(doing: str, message: str) -> DeviceError:
-    """What is said when the context takes no more work."""
+    """The error of a context that takes no more work."""
     return DeviceError(
         f"{doing}: the GPU is lost to this process",
         why=message,
@@ -99,7 +99,7 @@ def is_lost(message: str) -> bool:
     return any(part in message for part in _LOST)
 
 
-# The CUDA driver's own functions, for what PyCUDA does not have: loaded, called, and their errors understood.
+# Functions of the CUDA driver that PyCUDA does not have.
 
 
 def load_driver(library: str = "libcuda.so.1") -> Any:

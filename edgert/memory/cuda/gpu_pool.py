@@ -34,8 +34,8 @@ class DevicePool:
     """A fixed number of equal buffers, allocated once, zeroed then.
 
     A buffer is lent again when its lease was released, the events of :meth:`StreamLease.after` have passed, and nobody
-    holds a view of it. Where only views stand in the way, the buffer is left to their holder for good, replaced, and
-    counted as *escaped*, as in :class:`~edgert.memory.Pool`.
+    holds a view of it. Where only views prevent that, the buffer is left to their holder for good, replaced by a new
+    one, and counted as *escaped*, as in :class:`~edgert.memory.Pool`.
 
     Args:
         nbytes: size of each buffer.
@@ -98,7 +98,7 @@ class DevicePool:
         return next((slot for slot in self._free if fits(slot)), None)
 
     def _replaced(self) -> _Slot:
-        """A fresh buffer for one that somebody kept an array onto."""
+        """A new buffer for one that somebody still holds an array onto."""
         slot = self._free.popleft()
         self._all.remove(slot)
         self._escaped.append(slot)

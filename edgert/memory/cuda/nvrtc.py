@@ -1,4 +1,4 @@
-"""CUDA C to machine code, by NVIDIA's run-time compiler (libnvrtc): no nvcc, no host compiler, no headers.
+"""Kernels: CUDA C compiled by NVIDIA's run-time compiler (libnvrtc; no nvcc, host compiler or headers), and launched.
 
 Functions are those of https://docs.nvidia.com/cuda/nvrtc/. The library comes with the CUDA toolkit (on a Jetson, with
 nvidia-jetpack) and with the pip package nvidia-cuda-nvrtc, which PyTorch brings along.
@@ -172,8 +172,6 @@ class DriverKernel:
         call(self._library, name, *arguments, whose=f"kernel {self.name}")
 
 
-# Compiled kernels, and launching them.
-
 Size3 = tuple[int, int, int]
 
 
@@ -207,7 +205,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launch:
-    """A kernel, what it is told, and its grid and blocks; not yet on a stream."""
+    """A kernel, its argument, grid and block; not yet on a stream."""
 
     kernel: Kernel
     argument: bytes

@@ -1,4 +1,4 @@
-"""Memory of others that the GPU reads: a decoder's surfaces, a camera's buffers. Given back when the GPU has passed."""
+"""Memory that the GPU reads and others own or fill: leases that end with a stream's work, loans, and shared pools."""
 
 from __future__ import annotations
 

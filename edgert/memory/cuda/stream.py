@@ -10,7 +10,7 @@ from edgert.errors import DeviceError
 from edgert.memory.cuda.current import Context
 from edgert.memory.cuda.driver import call, failed, load_driver
 
-# Streams that go first. PyCUDA makes none, so the driver is told after it made one.
+# Stream priorities. PyCUDA cannot create such streams, so the driver changes their priority afterwards.
 #
 # Functions and the number are those of cuda.h, from CUDA 12 on:
 # https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html.
@@ -121,7 +121,7 @@ class Stream:
         return self._stream
 
     def raise_priority(self) -> None:
-        """Kernels put here from now on start before those that wait on other streams.
+        """Gives kernels that are put here from now on the GPU's highest priority.
 
         Raises:
             DeviceError: the GPU or its driver cannot do that; the stream works as before.

@@ -110,7 +110,7 @@ class DeviceView:
             DeviceError: it is not known which stream wrote the bytes.
         """
         if self.stream is None:
-            raise DeviceError("this memory cannot be brought to the host", why="nobody said what stream wrote it")
+            raise DeviceError("this memory cannot be brought to the host", why="the stream that wrote it is unknown")
         span = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)) + self.dtype.itemsize
         raw = np.empty(span, np.uint8)
         device = self.stream.device
@@ -156,16 +156,16 @@ def view_of(address: int, nbytes: int, lease: Lease, ordinal: int, base: object)
 
 
 def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceView:
-    """Another library's array, without a copy; ``owner`` is kept until the view's lease is released.
+    """Another library's array, without a copy; ``owner`` stays alive until the view's lease is released.
 
     The caller orders its own work behind the owner's. Raises DeviceError for objects without the interface.
     """
-    told = getattr(owner, "__cuda_array_interface__", None)
-    if told is None:
+    interface = getattr(owner, "__cuda_array_interface__", None)
+    if interface is None:
         raise DeviceError(f"a {type(owner).__name__} is no array on a GPU", why="it has no __cuda_array_interface__")
-    dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
-    strides = told.get("strides") or _row_major(shape, dtype)
-    return DeviceView(int(told["data"][0]), shape, tuple(strides), dtype, lend(owner, counter), ordinal)
+    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+    strides = interface.get("strides") or _row_major(shape, dtype)
+    return DeviceView(int(interface["data"][0]), shape, tuple(strides), dtype, lend(owner, counter), ordinal)
 
 
 def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> DeviceView:
