@@ -78,7 +78,7 @@ def test_what_no_sensor_can_say_is_not_believed(tmp_path: Path, file: str, text:
     write(tmp_path, f"{folder}/{file}", text)
     sample = meters(tmp_path).sample()
     assert sample.power.kind == "unavailable"
-    assert "says" in sample.power.why
+    assert "reads" in sample.power.why
 
 
 def test_a_meter_that_vanishes_is_replaced_by_the_model_and_both_are_told(tmp_path: Path) -> None:
