@@ -250,7 +250,7 @@ def boards_page() -> str:
         "",
         "    edgert boards orin-nx-16gb --yaml > my-board.yaml",
         "",
-        "Change its `name` to `my-board`, then its numbers; `source` may name who measured them, and `null` is unknown.",
+        "Change its `name` to `my-board`, then its numbers; `source` may name who measured them; `null` is unknown.",
         "`board: my-board.yaml` in a pipeline, relative to it, and `--board my-board.yaml` take it. All mistakes are",
         "reported at once, with their lines: numbers that are missing, and numbers that cannot all be true.",
         "",

@@ -93,7 +93,7 @@ def test_a_damaged_file_is_told_with_its_line(tmp_path: Path, text: str, why: st
 def test_a_damaged_status_is_told(tmp_path: Path, status: str) -> None:
     nvpmodel(tmp_path, NAMES)
     write(tmp_path, "var/lib/nvpmodel/status", status)
-    with pytest.raises(DeviceError, match="/var/lib/nvpmodel/status does not say the power mode"):
+    with pytest.raises(DeviceError, match="/var/lib/nvpmodel/status does not name the power mode"):
         current_mode(tmp_path)
 
 
