@@ -2,6 +2,7 @@
 
     python scripts/structure.py                  this tree
     python scripts/structure.py ../before .      two trees, one after the other
+    python scripts/structure.py --trace          also counts the files that two jobs enter, by running them
 
 Prints a table of every measure with its bar, and exits 1 when one of the last tree is over it. Add a measure as a
 function of a :class:`Tree` that returns a :class:`Measure`, and its name to ``MEASURES``.
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import re
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -104,6 +107,30 @@ def reading_list(tree: Tree) -> Measure:
     return Measure("lines of the reading list", sum(sizes) if named else math.inf, 1_500, tuple(named))
 
 
+# Files that a job enters.
+
+
+def int8_files(tree: Tree) -> Measure:
+    """Files that making the demo's model INT8 enters; runs it."""
+    return _entered(tree, "int8", "files entered by INT8", 40)
+
+
+def frame_files(tree: Tree) -> Measure:
+    """Files that each frame enters on its way from a video through the demo's model to a JSON lines file; runs it."""
+    return _entered(tree, "frame", "files entered by a frame", 30)
+
+
+def _entered(tree: Tree, job: str, name: str, bar: float) -> Measure:
+    script = Path(__file__).with_name("entered_files.py")
+    environment = {**os.environ, "PYTHONPATH": str(tree.root.resolve())}
+    run = subprocess.run([sys.executable, script, job], env=environment, capture_output=True, text=True, check=False)
+    found = run.stdout.split()
+    if run.returncode or not found:
+        return Measure(name, math.inf, bar, tuple(run.stderr.splitlines()[-1:]))
+    packages = Counter(str(Path(path).parent) for path in found)
+    return Measure(name, len(found), bar, tuple(f"{package} {count}" for package, count in packages.most_common()))
+
+
 # Operators.
 
 MAY_NAME_OPERATORS = ("edgert/graph/operators.py", "edgert/graph/numpy_eval.py", "edgert/graph/dla_rewrites/", "dla/")
@@ -178,11 +205,13 @@ MEASURES: tuple[Callable[[Tree], Measure], ...] = (
     operator_names,
     operator_tables,
 )
+TRACED: tuple[Callable[[Tree], Measure], ...] = (int8_files, frame_files)
+"""Measures that take seconds, as they run the product."""
 
 
-def show(tree: Tree) -> bool:
+def show(tree: Tree, measures: Sequence[Callable[[Tree], Measure]] = MEASURES) -> bool:
     """Prints the table of one tree, and returns whether every measure is within its bar."""
-    found = [measure(tree) for measure in MEASURES]
+    found = [measure(tree) for measure in measures]
     print(tree.root.resolve())
     for one in found:
         verdict = "ok" if one.value <= one.bar else "OVER"
@@ -190,9 +219,11 @@ def show(tree: Tree) -> bool:
     return all(one.value <= one.bar for one in found)
 
 
-def main(roots: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """1 when a measure of the last tree is over its bar."""
-    verdicts = [show(Tree(Path(root))) for root in roots or [str(Path(__file__).resolve().parents[1])]]
+    measures = MEASURES + TRACED if "--trace" in arguments else MEASURES
+    roots = [argument for argument in arguments if argument != "--trace"]
+    verdicts = [show(Tree(Path(root)), measures) for root in roots or [str(Path(__file__).resolve().parents[1])]]
     return int(not verdicts[-1])
 
 
