@@ -1,11 +1,8 @@
-"""Work and traffic of every node, from shapes alone.
+"""Work, traffic and memory of a graph's nodes, from shapes alone.
 
 What is counted, per inference at the model's static shapes:
 
-- **macs**: multiply-adds of convolutions, matrix products (Gemm, MatMul, Einsum over two operands) and recurrent
-  layers, in float or integer form; one multiply-add is one MAC, the bias is free. Every other operator counts 0:
-  pooling and elementwise nodes cost traffic, not MACs. That is the convention of the papers that publish "M MACs"
-  (MobileNet, https://arxiv.org/abs/1704.04861, calls them mult-adds).
+- **macs**: multiply-adds, see :mod:`edgert.graph.multiply_adds`. Pooling and elementwise nodes cost traffic, not MACs.
 - **params**: elements of the stored tensors the node reads, in the first node that reads them, so the sum counts each
   weight once. Integer tensors that hold shapes, axes or indices (int64) are no parameters.
 - **weight_bytes**: bytes of the stored tensors the node reads, shapes too, in every node that reads them.
@@ -18,23 +15,19 @@ Bodies of If, Loop and Scan are not counted: how often they run is not known bef
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError
 from edgert.graph.ir import Graph, Node
 from edgert.graph.model import Model, TensorSpec, inputs
-from edgert.graph.onnx_convert import records
-from edgert.graph.operators import ACTIVATIONS, KNOWN_FROM_SHAPES, VIEWS, about, of_kind
+from edgert.graph.multiply_adds import product_of
+from edgert.graph.onnx_convert import to_graph
+from edgert.graph.operators import ACTIVATIONS, KNOWN_FROM_SHAPES, VIEWS, of_kind
 from edgert.graph.passes.noop import constant_value
-from edgert.graph.proto import attributes, dtype_name, label, tensor_bytes
+from edgert.graph.proto import dtype_name, tensor_bytes
 from edgert.graph.static_shape import types
 from edgert.graph.type_inference import lighten
-
-if TYPE_CHECKING:
-    import onnx
-
 
 # Memory that a graph's tensors need while it runs, node after node in its order.
 
@@ -127,50 +120,46 @@ def count(model: Model) -> tuple[NodeCost, ...]:
         ModelError: a dimension is dynamic, or a tensor's shape cannot be inferred; names it and says what to do.
     """
     counter = _Counter(model)
-    return tuple(counter.cost(node, position) for position, node in enumerate(model.proto.graph.node))
+    return tuple(map(counter.cost, counter.graph.nodes))
 
 
-def op_name(node: onnx.NodeProto) -> str:
-    """``"Conv"``; with its domain for operators outside the standard set."""
-    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+def stored_tensors(model: Model) -> dict[str, TensorSpec]:
+    """What is there before the first frame: initializers and what Constant nodes hold, by name; needs no shapes."""
+    return _stored(model, _light_graph(model))
 
 
-def stored_bytes(graph: onnx.GraphProto) -> int:
-    """Bytes of all tensors a graph stores, in initializers and Constant nodes."""
-    return sum(map(_spec_bytes, _stored(graph).values()))
+def stored_bytes(stored: Mapping[str, TensorSpec]) -> int:
+    """Bytes of stored tensors."""
+    return sum(map(_spec_bytes, stored.values()))
 
 
-def parameters(graph: onnx.GraphProto) -> int:
-    """Number of weights a graph stores, each counted once; needs no shapes."""
-    return sum(_elements(spec) for spec in _stored(graph).values() if _is_weight(spec))
+def parameters(stored: Mapping[str, TensorSpec]) -> int:
+    """Number of weights among stored tensors, each counted once."""
+    return sum(_elements(spec) for spec in stored.values() if _is_weight(spec))
 
 
 class _Counter:
     """One walk over a model in order; ``seen`` are the weights already counted."""
 
     def __init__(self, model: Model) -> None:
-        self.model = model
-        self.specs: Mapping[str, TensorSpec] = types(records(lighten(model.proto))[0])
-        self.stored = _stored(model.proto.graph)
+        self.model, self.graph = model, _light_graph(model)
+        self.specs: Mapping[str, TensorSpec] = types(self.graph)
+        self.stored = _stored(model, self.graph)
         self.seen: set[str] = set()
 
-    def cost(self, node: onnx.NodeProto, position: int) -> NodeCost:
-        name = label(node, position)
-        reads, writes = _names(node.input), _names(node.output)
-        weights = [self.stored[item] for item in reads if item in self.stored]
-        info = about(node.op_type)
-        work = _MACS.get(info.work)
+    def cost(self, node: Node) -> NodeCost:
+        reads, writes = (tuple(filter(None, names)) for names in (node.inputs, node.outputs))
         return NodeCost(
-            name=name,
-            op=op_name(node),
-            macs=work(_Shapes(self, node, name), info.weight) if work else 0,
+            name=node.name,
+            op=f"{node.domain}.{node.op}" if node.domain else node.op,
+            macs=product_of(node, lambda tensor: self.shape(tensor, node)).macs,
             params=self._params(reads),
-            weight_bytes=sum(_spec_bytes(spec) for spec in weights),
-            activation_bytes=self._activation_bytes(node, name, (*reads, *writes)),
-            output_shape=self.shape(writes[0], name) if writes else (),
+            weight_bytes=sum(_spec_bytes(self.stored[name]) for name in reads if name in self.stored),
+            activation_bytes=self._activation_bytes(node, (*reads, *writes)),
+            output_shape=self.shape(writes[0], node) if writes else (),
         )
 
-    def shape(self, tensor: str, node: str) -> tuple[int, ...]:
+    def shape(self, tensor: str, node: Node) -> tuple[int, ...]:
         """A tensor's static shape. Raises ModelError."""
         spec = self.stored.get(tensor) or self.specs.get(tensor)
         if spec is not None and spec.is_static:
@@ -180,21 +169,17 @@ class _Counter:
     def _params(self, reads: tuple[str, ...]) -> int:
         fresh = {name for name in reads if name in self.stored and name not in self.seen}
         self.seen |= fresh
-        return sum(_elements(self.stored[name]) for name in fresh if _is_weight(self.stored[name]))
+        return parameters({name: self.stored[name] for name in fresh})
 
-    def _activation_bytes(self, node: onnx.NodeProto, name: str, tensors: tuple[str, ...]) -> int:
-        if node.op_type in _FREE:
-            return 0
-        moved = [tensor for tensor in tensors if tensor not in self.stored]
-        shapes = {tensor: self.shape(tensor, name) for tensor in moved}
-        return sum(tensor_bytes(self._dtype(tensor), math.prod(shapes[tensor])) for tensor in moved)
+    def _activation_bytes(self, node: Node, tensors: tuple[str, ...]) -> int:
+        moved = [] if node.op in _FREE else [tensor for tensor in tensors if tensor not in self.stored]
+        elements = {name: math.prod(self.shape(name, node)) for name in moved}
+        return sum(tensor_bytes(self.specs[name].dtype, elements[name]) for name in moved)
 
-    def _dtype(self, tensor: str) -> str:
-        return self.specs[tensor].dtype
-
-    def _not_static(self, tensor: str, node: str, spec: TensorSpec | None) -> ModelError:
+    def _not_static(self, tensor: str, node: Node, spec: TensorSpec | None) -> ModelError:
         dynamic = [item for item in inputs(self.model) if not item.is_static]
-        what = f"node {node!r} of model {str(self.model.path)!r} cannot be counted: its tensor {tensor!r} has no size"
+        path = str(self.model.path)
+        what = f"node {node.name!r} of model {path!r} cannot be counted: its tensor {tensor!r} has no size"
         if dynamic:
             dims = "; ".join(f"input {item.name!r} has dynamic dimensions {_open_dims(item)}" for item in dynamic)
             return ModelError(what, why=dims, fix="fix these shapes first: a shape profile, or with_shapes in Python")
@@ -202,82 +187,19 @@ class _Counter:
         return ModelError(what, why=why, fix="export with static shapes and standard operators only")
 
 
-class _Shapes:
-    """Shapes around one node, by position, for the rules below."""
-
-    def __init__(self, counter: _Counter, node: onnx.NodeProto, name: str) -> None:
-        self._counter, self.node, self._name = counter, node, name
-
-    def input(self, position: int) -> tuple[int, ...]:
-        return self._counter.shape(self.node.input[position], self._name)
-
-    def output(self) -> tuple[int, ...]:
-        return self._counter.shape(next(filter(None, self.node.output)), self._name)
+def _light_graph(model: Model) -> Graph:
+    """The nodes of a model as they stand, large stored tensors left out."""
+    return to_graph(lighten(model.proto))[0]
 
 
-def _convolution(shapes: _Shapes, weight: int) -> int:
-    """Every output element takes a kernel of C/g * prod(k) products; the weights have shape (M, C/g, k…)."""
-    return math.prod(shapes.output()) * math.prod(shapes.input(weight)[1:])
-
-
-def _transposed_convolution(shapes: _Shapes, weight: int) -> int:
-    """Every input element meets a kernel of M/g * prod(k) products; the weights have shape (C, M/g, k…)."""
-    return math.prod(shapes.input(0)) * math.prod(shapes.input(weight)[1:])
-
-
-def _gemm(shapes: _Shapes, _weight: int) -> int:
-    rows, columns = shapes.input(0)
-    depth = rows if attributes(shapes.node).get("transA", 0) else columns
-    return math.prod(shapes.output()) * depth
-
-
-def _product(shapes: _Shapes, _weight: int) -> int:
-    """Every output element of a matrix product is a sum over the last axis of the left operand."""
-    return math.prod(shapes.output()) * shapes.input(0)[-1]
-
-
-def _einsum(shapes: _Shapes, _weight: int) -> int:
-    """One multiply-add for each combination of labels of two operands; other forms count 0."""
-    equation = attributes(shapes.node)["equation"].decode().replace(" ", "")
-    terms = equation.split("->")[0].split(",")
-    if len(terms) != 2 or "." in equation:
-        return 0
-    sizes: dict[str, int] = {}
-    for position, term in enumerate(terms):
-        sizes.update(zip(term, shapes.input(position), strict=True))
-    return math.prod(sizes.values())
-
-
-def _recurrent(shapes: _Shapes, weight: int) -> int:
-    """W is (directions, gates * hidden, input), R (directions, gates * hidden, hidden); both at every step."""
-    steps_and_batch = math.prod(shapes.input(0)[:2])
-    return steps_and_batch * (math.prod(shapes.input(weight)) + math.prod(shapes.input(weight + 1)))
-
-
-_MACS: dict[str, Callable[[_Shapes, int], int]] = {
-    "conv": _convolution,
-    "transposed": _transposed_convolution,
-    "gemm": _gemm,
-    "matmul": _product,
-    "einsum": _einsum,
-    "recurrent": _recurrent,
-}
-
-
-def _stored(graph: onnx.GraphProto) -> dict[str, TensorSpec]:
-    """Tensors that are there before the first frame: initializers and what Constant nodes hold."""
-    found = {
-        item.name: TensorSpec(item.name, tuple(item.dims), dtype_name(item.data_type)) for item in graph.initializer
-    }
-    for node in graph.node:
+def _stored(model: Model, graph: Graph) -> dict[str, TensorSpec]:
+    initializers = model.proto.graph.initializer
+    found = {item.name: TensorSpec(item.name, tuple(item.dims), dtype_name(item.data_type)) for item in initializers}
+    for node in graph.nodes:
         array = constant_value(node)
         if array is not None:
-            found[node.output[0]] = TensorSpec(node.output[0], array.shape, array.dtype.name)
+            found[node.outputs[0]] = TensorSpec(node.outputs[0], array.shape, array.dtype.name)
     return found
-
-
-def _names(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(filter(None, names))
 
 
 def _is_weight(spec: TensorSpec) -> bool:

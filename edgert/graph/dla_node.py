@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from dla import Tensor
@@ -34,32 +33,6 @@ def dla_nodes(graph: Graph) -> tuple[DlaNode, ...]:
     """The graph's nodes in order. Results of stored tensors alone, and shapes of static ones, count as stored."""
     reader = _Reader(graph)
     return tuple(map(reader.node, graph.nodes))
-
-
-def macs_of(node: DlaNode) -> int:
-    """Multiply-adds of a node, counted as :mod:`edgert.graph.count` does; 0 where a shape is open.
-
-    Operators that never run on a DLA and are not in this list (recurrent layers, Einsum) count 0.
-    """
-    kernel = node.inputs[1] if len(node.inputs) > 1 else None
-    source, made = node.inputs[0] if node.inputs else None, node.outputs[0] if node.outputs else None
-    if source is None or kernel is None or made is None or not kernel.shape or not source.shape:
-        return 0
-    match about(node.op).work:
-        case "conv":
-            return (made.size or 0) * _product(kernel.shape[1:])
-        case "transposed":
-            return (source.size or 0) * _product(kernel.shape[1:])
-        case "gemm":
-            depth = source.shape[0 if node.attributes.get("transA", 0) else -1]
-            return (made.size or 0) * (depth or 0)
-        case "matmul":
-            return (made.size or 0) * (source.shape[-1] or 0)
-    return 0
-
-
-def _product(dims: tuple[int | None, ...]) -> int:
-    return prod(dim or 0 for dim in dims)
 
 
 class _Reader:

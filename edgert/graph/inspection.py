@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgert.errors import ModelError
-from edgert.graph.count import NodeCost, count, op_name, parameters, stored_bytes
+from edgert.graph.count import NodeCost, count, parameters, stored_bytes, stored_tensors
 from edgert.graph.custom_nodes import custom_operator_of
 from edgert.graph.load import load
 from edgert.graph.model import Model, TensorSpec, initializer_names, inputs, outputs
@@ -46,6 +46,11 @@ def unsupported_nodes(model: Model, own: Collection[str] = ()) -> str:
     ]
     others = len(told) - _NAMED
     return "; ".join(told[:_NAMED]) + (f"; and {others} more" if others > 0 else "")
+
+
+def op_name(node: onnx.NodeProto) -> str:
+    """``"Conv"``; with its domain for operators outside the standard set."""
+    return node.op_type if is_standard(node) else f"{node.domain}.{node.op_type}"
 
 
 def _why(node: onnx.NodeProto, opset: int) -> str:
@@ -126,7 +131,7 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
     loaded = source if isinstance(source, Model) else load(source)
     model = with_shapes(loaded, shapes) if shapes else loaded
     costs, uncounted = _costs(model)
-    proto, given = model.proto, inputs(model)
+    proto, given, stored = model.proto, inputs(model), stored_tensors(model)
     counted = not uncounted
     return ModelSummary(
         path=str(Path(model.path)),
@@ -142,8 +147,8 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
         nodes=len(proto.graph.node),
         ops=dict(Counter(map(op_name, proto.graph.node)).most_common()),
         macs=sum(cost.macs for cost in costs) if counted else None,
-        params=parameters(proto.graph),
-        weight_bytes=stored_bytes(proto.graph),
+        params=parameters(stored),
+        weight_bytes=stored_bytes(stored),
         activation_bytes=sum(cost.activation_bytes for cost in costs) if counted else None,
         costs=costs,
         uncounted=uncounted,

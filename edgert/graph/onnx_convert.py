@@ -36,7 +36,7 @@ LIGHT_ELEMENTS = 1024
 """Stored tensors up to this size may hold shapes and axes, which decide shapes; larger ones are weights."""
 
 
-def records(proto: onnx.ModelProto) -> tuple[Graph, tuple[Change, ...]]:
+def to_graph(proto: onnx.ModelProto) -> tuple[Graph, tuple[Change, ...]]:
     """The graph of a message, as it stands, and what was changed to make it one. Types are those that are recorded."""
     proto, changes = _inlined(proto)
     graph = proto.graph
@@ -54,7 +54,7 @@ def records(proto: onnx.ModelProto) -> tuple[Graph, tuple[Change, ...]]:
     return Graph(nodes, constants, fed, results, specs, default_opset(proto), domains), tuple(changes)
 
 
-def message(graph: Graph, *, typed: bool = False) -> onnx.ModelProto:
+def to_proto(graph: Graph, *, typed: bool = False) -> onnx.ModelProto:
     """A message of the nodes and the stored tensors they read.
 
     Args:

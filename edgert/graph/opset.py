@@ -17,7 +17,7 @@ from edgert.errors import ModelError
 from edgert.graph.draft import Draft
 from edgert.graph.ir import Node
 from edgert.graph.model import Model
-from edgert.graph.onnx_convert import records
+from edgert.graph.onnx_convert import to_graph
 from edgert.graph.proto import (
     DEFAULT_DOMAINS,
     Array,
@@ -117,7 +117,7 @@ def _with_resampling(converted: onnx.ModelProto, model: Model) -> Model:
     kept = [item for item in converted.opset_import if item.domain != _HIDDEN]
     del converted.opset_import[:]
     converted.opset_import.extend(kept)
-    draft = Draft(records(converted)[0], "raise-opset")
+    draft = Draft(to_graph(converted)[0], "raise-opset")
     for node in draft.graph.nodes:
         if node.domain == _HIDDEN:
             draft.put(node, [_resize(node, draft, model)], "Resize")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from edgert.graph.ir import Graph
 from edgert.graph.model import Model, inputs, outputs, value_spec
-from edgert.graph.onnx_convert import message, records
+from edgert.graph.onnx_convert import to_graph, to_proto
 from edgert.graph.static_shape import types
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def read(model: Model) -> Graph:
         ModelError: the graph is broken, or an input is no tensor.
     """
     fed, results = inputs(model), outputs(model)
-    graph = replace(records(model.proto)[0], inputs=fed, outputs=results)
+    graph = replace(to_graph(model.proto)[0], inputs=fed, outputs=results)
     return replace(graph, specs=types(graph))
 
 
@@ -39,7 +39,7 @@ def write(graph: Graph, like: Model, *, typed: bool = False) -> Model:
         typed: also record the types that ``like`` records of the tensors that are left; otherwise types of inner
             tensors are inferred again when needed.
     """
-    proto = message(graph)
+    proto = to_proto(graph)
     body, old = proto.graph, like.proto.graph
     body.name = old.name
     _keep_values(body.input, old.input)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edgert.errors import ModelError, nearest
 from edgert.graph.ir import Graph
 from edgert.graph.model import Model, TensorSpec, initializer_names, inputs, value_spec
-from edgert.graph.onnx_convert import lightened, records
+from edgert.graph.onnx_convert import lightened, to_graph
 from edgert.graph.passes.fold_constants import with_known
 from edgert.graph.passes.noop import STORE_CONSTANTS
 from edgert.graph.passes.tidy import SORT_NODES
@@ -156,7 +156,7 @@ def _check_consistent(proto: onnx.ModelProto, model: Model, shapes: Shapes) -> N
 
 def _record(proto: onnx.ModelProto) -> None:
     """Writes what can be inferred into the message: types of inner tensors and shapes of outputs."""
-    inferred = _infer_folded(records(lighten(proto))[0])
+    inferred = _infer_folded(to_graph(lighten(proto))[0])
     graph = proto.graph
     known = {item.name for item in (*graph.input, *graph.output)} | initializer_names(graph)
     made = [name for node in graph.node for name in node.output if name in inferred and name not in known]

@@ -10,7 +10,7 @@ from edgert.errors import ModelError
 from edgert.graph.custom_nodes import type_custom_nodes
 from edgert.graph.ir import Graph
 from edgert.graph.model import TensorSpec, value_spec
-from edgert.graph.onnx_convert import LIGHT_ELEMENTS, lightened, message
+from edgert.graph.onnx_convert import LIGHT_ELEMENTS, lightened, to_proto
 from edgert.graph.proto import attributes, default_opset, is_standard, set_attribute
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def infer_values(proto: onnx.ModelProto, *, strict: bool = False) -> dict[str, o
 
 def infer_graph(graph: Graph) -> dict[str, onnx.ValueInfoProto]:
     """As :func:`infer_values`, for a graph in records; stored tensors that are large are among the results."""
-    return _inferred(message(lightened(graph), typed=True), strict=False)
+    return _inferred(to_proto(lightened(graph), typed=True), strict=False)
 
 
 def infer_specs(graph: Graph) -> dict[str, TensorSpec]:

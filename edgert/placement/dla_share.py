@@ -10,7 +10,8 @@ from typing import Any
 from dla import MAX_LOADABLES, Answer, Region, Summary, Target, Verdict, check_graph, regions, summarize
 from edgert.errors import ConfigError
 from edgert.graph import Graph
-from edgert.graph.dla_node import DlaNode, dla_nodes, macs_of
+from edgert.graph.dla_node import DlaNode, dla_nodes
+from edgert.graph.multiply_adds import multiply_adds
 
 _HOPED: tuple[Answer, ...] = ("yes", "verify")
 
@@ -138,7 +139,7 @@ def survey(
         min_nodes: smaller segments are left to the GPU.
     """
     nodes = dla_nodes(graph)
-    work = {node.name: macs_of(node) for node in nodes} if macs is None else dict(macs)
+    work = multiply_adds(graph) if macs is None else dict(macs)
     verdicts = check_graph(nodes, target, scaled)
 
     grown = partial(regions, nodes, verdicts, target, macs=work, outputs=graph.output_names, min_nodes=min_nodes)

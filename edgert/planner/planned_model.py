@@ -14,8 +14,8 @@ from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import EdgertError, PlacementError
 from edgert.graph import Change, Graph, load, read
 from edgert.graph.count import peak_bytes
-from edgert.graph.dla_node import dla_nodes, macs_of
 from edgert.graph.dla_rewrites import fit, ready, without
+from edgert.graph.multiply_adds import multiply_adds
 from edgert.model_engine import default_profile
 from edgert.placement.dla_share import Survey, survey
 from edgert.placement.placement_section import no_node
@@ -60,7 +60,7 @@ class PlannedModel:
     @cached_property
     def macs(self) -> Mapping[str, int]:
         """Node → multiply-adds."""
-        return {node.name: macs_of(node) for node in dla_nodes(self.graph)}
+        return multiply_adds(self.graph)
 
     def survey(self, generation: int, tensorrt: str) -> Survey | None:
         """What of it a DLA can run; None for FP32, which no DLA knows."""

@@ -9,26 +9,21 @@ Two things in an ONNX file tell how its input was scaled, whatever the photos sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.backend import EngineOptions, Session, Shapes, backend
 from edgert.config import InputConfig
-from edgert.graph import Model
-from edgert.graph.passes.noop import constant_value
-from edgert.graph.proto import to_array
+from edgert.graph import Graph, Model, extract, read, write
+from edgert.graph.passes.noop import STORE_CONSTANTS
 from edgert.wiring.photos import View
 from edgert.wiring.trial import Trial
 
-if TYPE_CHECKING:
-    import onnx
-
 F64 = npt.NDArray[np.float64]
-Array = npt.NDArray[Any]
 _LAYERS = 4  # deeper ones depend on what the photos show
 _WEAK = 1e-3  # of the median variance: channels that hardly ever fired in training tell nothing
 
@@ -56,12 +51,14 @@ def memories(model: Model, shapes: Shapes, threads: int) -> tuple[Memory, ...]:
     Args:
         shapes: of the input, where the model's own is dynamic.
     """
-    stored = _stored(model.proto.graph)
+    graph, _ = STORE_CONSTANTS.apply(read(model))
     found: list[Memory] = []
-    if (span := _calibrated_span(model.proto.graph, stored)) is not None:
+    if (span := _calibrated_span(graph)) is not None:
         found.append(CalibratedRange(span))
-    if layers := _normalized(model.proto.graph, stored):
-        found.append(TrainingStatistics(layers, _session(model, [layer.tensor for layer in layers], shapes, threads)))
+    if layers := _normalized(graph):
+        part = write(extract(graph, [layer.tensor for layer in layers]), model)
+        session = backend("ort").compile(part, EngineOptions(threads, {"default": shapes})).session()
+        found.append(TrainingStatistics(layers, session))
     return tuple(found)
 
 
@@ -129,22 +126,11 @@ def _divergence(layer: Layer, mean: F64, variance: F64) -> float:
     return float(np.minimum(both[telling] / 2, 50).mean())
 
 
-def _stored(graph: onnx.GraphProto) -> Mapping[str, Array]:
-    """Every small stored tensor by name."""
-    found: dict[str, Array] = {item.name: to_array(item) for item in graph.initializer if len(item.dims) <= 1}
-    for node in graph.node:
-        value = constant_value(node)
-        if value is not None and value.ndim <= 1:
-            found[node.output[0]] = value
-    return found
-
-
-def _calibrated_span(graph: onnx.GraphProto, stored: Mapping[str, Array]) -> tuple[float, float] | None:
-    weights = {item.name for item in graph.initializer}
-    images = {item.name for item in graph.input} - weights
-    for node in graph.node:
-        if node.op_type == "QuantizeLinear" and node.input[0] in images and len(node.input) == 3:
-            scale, zero = stored.get(node.input[1]), stored.get(node.input[2])
+def _calibrated_span(graph: Graph) -> tuple[float, float] | None:
+    images = {spec.name for spec in graph.inputs}
+    for node in graph.nodes:
+        if node.op == "QuantizeLinear" and node.inputs[0] in images and len(node.inputs) == 3:
+            scale, zero = (graph.constants.get(name) for name in node.inputs[1:])
             if scale is None or zero is None or scale.size != 1 or zero.dtype.kind not in "iu":
                 return None
             bounds = np.iinfo(zero.dtype)
@@ -153,39 +139,14 @@ def _calibrated_span(graph: onnx.GraphProto, stored: Mapping[str, Array]) -> tup
     return None
 
 
-def _normalized(graph: onnx.GraphProto, stored: Mapping[str, Array]) -> list[Layer]:
+def _normalized(graph: Graph) -> list[Layer]:
+    """The first layers whose input has a known type, so that it can be an output of the model."""
     layers: list[Layer] = []
-    for node in graph.node:
-        if node.op_type != "BatchNormalization" or len(layers) == _LAYERS or len(node.output) > 1:
+    for node in graph.nodes:
+        spec = graph.specs.get(node.inputs[0])
+        if node.op != "BatchNormalization" or len(node.outputs) > 1 or spec is None or spec.dtype == "unknown":
             continue
-        mean, variance = stored.get(node.input[3]), stored.get(node.input[4])
+        mean, variance = (graph.constants.get(name) for name in node.inputs[3:5])
         if mean is not None and variance is not None and float(np.min(variance)) >= 0 and float(np.max(variance)) > 0:
-            layers.append(Layer(node.input[0], mean.astype(np.float64), variance.astype(np.float64) + 1e-9))
-    return layers
-
-
-def _session(model: Model, tensors: Sequence[str], shapes: Shapes, threads: int) -> Session:
-    """The model up to a few tensors, which become its outputs."""
-    proto = model.copied_proto()
-    graph = proto.graph
-    del graph.output[:]
-    for name in tensors:
-        graph.output.add().name = name
-    _keep_needed(graph, set(tensors))
-    engine = backend("ort").compile(model.derive(proto), EngineOptions(threads, {"default": shapes}))
-    return engine.session()
-
-
-def _keep_needed(graph: onnx.GraphProto, needed: set[str]) -> None:
-    kept = []
-    for node in reversed(graph.node):
-        if needed & set(node.output):
-            needed |= set(node.input)
-            kept.append(node)
-    kept.reverse()
-    weights = [item for item in graph.initializer if item.name in needed]
-    inputs = [item for item in graph.input if item.name in needed]  # old models list their weights among them
-    del graph.node[:], graph.initializer[:], graph.input[:], graph.value_info[:]
-    graph.node.extend(kept)
-    graph.initializer.extend(weights)
-    graph.input.extend(inputs)
+            layers.append(Layer(node.inputs[0], mean.astype(np.float64), variance.astype(np.float64) + 1e-9))
+    return layers[:_LAYERS]

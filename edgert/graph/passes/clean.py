@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgert.errors import ModelError
 from edgert.graph.model import Model
-from edgert.graph.onnx_convert import records
+from edgert.graph.onnx_convert import to_graph
 from edgert.graph.passes.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
 from edgert.graph.passes.contract import Change, Pass, run
 from edgert.graph.passes.fold_constants import FOLD_CONSTANTS
@@ -43,7 +43,7 @@ def clean(model: Model, passes: Sequence[Pass] = PASSES) -> tuple[Model, tuple[C
     Raises:
         ModelError: the graph is broken: two nodes compute one tensor, one reads what nothing makes, or a cycle.
     """
-    read, normal = records(model.proto)
+    read, normal = to_graph(model.proto)
     try:
         graph, found = run(read, passes)
     except ModelError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +13,8 @@ from edgert.graph.ir import Graph, Node
 from edgert.graph.model import TensorSpec
 from edgert.graph.passes.contract import Change, Pass, Result
 from edgert.graph.passes.fold_constants import tensor_summary
-from edgert.graph.proto import Array, attributes, dtype_name, is_standard, to_array
+from edgert.graph.proto import Array, dtype_name, to_array
 from edgert.graph.type_inference import infer_specs
-
-if TYPE_CHECKING:
-    import onnx
-
 
 # Constant nodes and stored tensors.
 
@@ -27,7 +22,7 @@ if TYPE_CHECKING:
 def _store_constants(graph: Graph) -> Result:
     draft = Draft(graph, "store-constants")
     for node in graph.nodes:
-        array = _value(node.attributes) if node.op == "Constant" and not node.domain else None
+        array = constant_value(node)
         if array is None or node.outputs[0] in graph.output_names:
             continue  # some backends take no stored tensor as a graph output
         draft.known({node.outputs[0]: array})
@@ -35,13 +30,11 @@ def _store_constants(graph: Graph) -> Result:
     return draft.done()
 
 
-def constant_value(node: onnx.NodeProto) -> Array | None:
+def constant_value(node: Node) -> Array | None:
     """What a Constant node holds; None for other nodes, and for strings and sparse tensors."""
-    return _value(attributes(node)) if node.op_type == "Constant" and is_standard(node) else None
-
-
-def _value(given: Mapping[str, Any]) -> Array | None:
-    (name, value), *_ = [*given.items(), ("", None)]
+    if node.op != "Constant" or node.domain:
+        return None
+    (name, value), *_ = [*node.attributes.items(), ("", None)]
     if name == "value":
         return to_array(value)
     dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}

@@ -14,7 +14,7 @@ from dataclasses import replace
 from edgert.graph import Graph, Node
 from edgert.graph.fusion import GENERATED, flowing, is_index, kernel
 from edgert.graph.operators import VIEWS, about, of_kind
-from edgert.placement.cost.work import CONV, MOVE, NO_KERNEL, POOL, VIEW, Shapes, Work, kind_of, product_of, traffic
+from edgert.placement.cost.work import CONV, MOVE, NO_KERNEL, POOL, VIEW, Shapes, Work, kind_of, traffic, work_in
 
 _ALONE = of_kind("normalization", "reduction", "recurrent")
 _CURVED = of_kind("curve")
@@ -70,7 +70,7 @@ class _Fuser:
         return any(item.name not in self.allowed for item in group)
 
     def _grow(self, node: Node) -> list[Node]:
-        kind = kind_of(node, product_of(node, self.shapes))
+        kind = kind_of(node, work_in(node, self.shapes))
         alone = kind in (POOL, MOVE) or node.op in _ALONE
         group = [node] if alone else kernel(self.graph, node, GENERATED, self._is_free)
         return sorted(group, key=lambda item: self.position[id(item)])
@@ -100,7 +100,7 @@ class _Fuser:
     def _work(self, group: Sequence[Node]) -> Work:
         inside = {name for node in group for name in node.outputs}
         main = next((node for node in group if node.op not in NO_KERNEL and not self._is_view(node)), group[0])
-        product = product_of(main, self.shapes)
+        product = work_in(main, self.shapes)
         kind = VIEW if self._is_view(main) else kind_of(main, product)
         busy = [] if kind == VIEW else [node for node in group if not self._is_view(node)]
         copied = None if kind == VIEW else self._copied(main)

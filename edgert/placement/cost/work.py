@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import ModelError
 from edgert.graph import Graph, Node
-from edgert.graph.operators import about, of_kind, of_values
+from edgert.graph.multiply_adds import Product, product_of
+from edgert.graph.operators import of_kind, of_values
 
 CONV, DEPTHWISE, PRODUCT, POOL, MAP, MOVE, VIEW = "conv", "depthwise", "product", "pool", "map", "move", "view"
 """Kinds of unit: dense and grouped convolution; one channel per group; matrix product; window maximum or mean;
@@ -29,30 +29,6 @@ _KINDS: dict[str, str] = {
     **dict.fromkeys(of_kind("copy", "join", "selection"), MOVE),
 }
 _PARTS = of_values("some")
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Sums of products as a matrix product: ``groups`` times (rows x depth) by (depth x columns).
-
-    Attributes:
-        rows: output positions, batch included.
-        channels: read per position and group; for a convolution times ``taps`` gives the depth.
-        columns: written per position and group.
-        taps: positions of the kernel.
-        groups: independent products.
-    """
-
-    rows: int = 0
-    channels: int = 0
-    columns: int = 0
-    taps: int = 1
-    groups: int = 1
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds."""
-        return self.rows * self.channels * self.columns * self.taps * self.groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +101,9 @@ def kind_of(node: Node, product: Product) -> str:
     return DEPTHWISE if kind == CONV and product.groups > 1 and product.channels == 1 else kind
 
 
-def product_of(node: Node, shapes: Shapes) -> Product:
+def work_in(node: Node, shapes: Shapes) -> Product:
     """The matrix product inside a node; empty for one that multiplies nothing. Raises ModelError: no static shape."""
-    info = about(node.op)
-    rule = _RULES.get(info.work)
-    return rule(node, info.weight, shapes) if rule else Product()
+    return product_of(node, lambda tensor: shapes.of(tensor, node))
 
 
 def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
@@ -138,57 +112,6 @@ def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
     if node.op not in _PARTS:
         return read
     return min(read, sum(shapes.elements(name, node) for name in node.outputs if name))
-
-
-def _attribute(node: Node, name: str, default: int) -> int:
-    attributes: Mapping[str, Any] = node.attributes
-    return int(attributes.get(name, default))
-
-
-def _conv(node: Node, weight: int, shapes: Shapes) -> Product:
-    """Weights have shape (M, C/g, k...)."""
-    batch, columns, *space = shapes.of(node.outputs[0], node)
-    _, channels, *kernel = shapes.of(node.inputs[weight], node)
-    groups = _attribute(node, "group", 1)
-    return Product(batch * math.prod(space), channels, columns // groups, math.prod(kernel), groups)
-
-
-def _transposed(node: Node, weight: int, shapes: Shapes) -> Product:
-    """Every input position meets a whole kernel; weights have shape (C, M/g, k...)."""
-    batch, channels, *space = shapes.of(node.inputs[0], node)
-    _, columns, *kernel = shapes.of(node.inputs[weight], node)
-    groups = _attribute(node, "group", 1)
-    return Product(batch * math.prod(space), channels // groups, columns, math.prod(kernel), groups)
-
-
-def _gemm(node: Node, weight: int, shapes: Shapes) -> Product:
-    first, second = shapes.of(node.inputs[0], node), shapes.of(node.inputs[weight], node)
-    rows, depth = reversed(first) if _attribute(node, "transA", 0) else first
-    return Product(rows, depth, second[0] if _attribute(node, "transB", 0) else second[-1])
-
-
-def _matmul(node: Node, weight: int, shapes: Shapes) -> Product:
-    """A stored right operand serves every matrix of the left one, so that these are rows of one product."""
-    left, right, out = (shapes.of(name, node) for name in (node.inputs[0], node.inputs[weight], node.outputs[0]))
-    columns = right[-1] if len(right) > 1 else 1
-    groups = math.prod(out[:-2]) if len(right) > 2 else 1
-    return Product(math.prod(out) // max(columns * groups, 1), left[-1], columns, 1, groups)
-
-
-def _recurrent(node: Node, weight: int, shapes: Shapes) -> Product:
-    """W is (directions, gates * hidden, input), R (directions, gates * hidden, hidden); both at every step."""
-    steps, batch, depth = shapes.of(node.inputs[0], node)
-    directions, gates, hidden = shapes.of(node.inputs[weight + 1], node)
-    return Product(steps * batch, depth + hidden, gates, 1, directions)
-
-
-_RULES: dict[str, Callable[[Node, int, Shapes], Product]] = {
-    "conv": _conv,
-    "transposed": _transposed,
-    "gemm": _gemm,
-    "matmul": _matmul,
-    "recurrent": _recurrent,
-}
 
 
 # Many units of work as columns of numbers, so that one formula costs all of them at once.

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from edgert.graph import Change, Model, Pass, from_proto, infer, inputs, write
-from edgert.graph.onnx_convert import records
+from edgert.graph.onnx_convert import to_graph
 from edgert.graph.passes.contract import run as run_passes
 
 Shape = Sequence[int | str | None]
@@ -61,7 +61,7 @@ def ops(model: Model) -> list[str]:
 
 def applied(step: Pass, model: Model) -> tuple[Model, tuple[Change, ...]]:
     """The model after one pass; the very same where the pass had nothing to do."""
-    graph, changes = run_passes(records(model.proto)[0], [step])
+    graph, changes = run_passes(to_graph(model.proto)[0], [step])
     return (write(graph, model, typed=True) if changes else model), changes
 
 

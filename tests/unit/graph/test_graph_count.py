@@ -7,7 +7,8 @@ import onnx
 import pytest
 
 from edgert.errors import ModelError
-from edgert.graph import NodeCost, count, to_bytes
+from edgert.graph import Node, NodeCost, count, to_bytes
+from edgert.graph.multiply_adds import Product, product_of
 from tests.unit.graph.graphs import make, node, value, weights
 
 
@@ -135,3 +136,18 @@ def test_shapes_that_depend_on_data_or_unknown_operators() -> None:
     foreign = make([node("Mystery", ["x"], ["a"], domain="acme"), node("Relu", ["a"], ["y"])], {"x": [4]}, {"y": None})
     with pytest.raises(ModelError, match="tensor 'a' has no size"):
         count(foreign)
+
+
+def test_an_einsum_is_a_product_of_rows_and_columns() -> None:
+    cases = {
+        "bij,bjk->bik": (3, 4, 5, 2),
+        "bij,bjk": (3, 8, 5, 1),
+        "ij,kj->ik": (3, 4, 5, 1),
+        "ij,ij->ij": (1, 1, 1, 12),
+    }
+    sizes = {"b": 2, "i": 3, "j": 4, "k": 5}
+    for equation, (rows, channels, columns, groups) in cases.items():
+        first, second = equation.split("->")[0].split(",")
+        shapes = {name: tuple(sizes[label] for label in term) for name, term in (("x", first), ("w", second))}
+        one = Node("Einsum", ("x", "w"), ("y",), {"equation": equation.encode()})
+        assert product_of(one, shapes.__getitem__) == Product(rows, channels, columns, 1, groups), equation

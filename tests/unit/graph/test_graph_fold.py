@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgert.graph import Model, to_bytes
-from edgert.graph.onnx_convert import records
+from edgert.graph.onnx_convert import to_graph
 from edgert.graph.passes import fold_constants as fold_module
 from edgert.graph.passes.fold_constants import FOLD_CONSTANTS
 from tests.unit.graph.graphs import applied, assert_same, make, node, ops, value, weights
@@ -109,7 +109,7 @@ def test_all_results_together_are_capped(monkeypatch: pytest.MonkeyPatch) -> Non
     nodes = [node("ConstantOfShape", ["n"], [name]) for name in "abc"]
     nodes += [node("Sum", ["x", "a", "b", "c"], ["y"])]
     model = make(nodes, {"x": [1]}, {"y": None}, {"n": np.array([10])})  # 40 bytes each
-    once, _ = FOLD_CONSTANTS.apply(records(model.proto)[0])
+    once, _ = FOLD_CONSTANTS.apply(to_graph(model.proto)[0])
     assert [item.op for item in once.nodes] == ["ConstantOfShape", "Sum"]
 
 

@@ -8,12 +8,12 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from edgert.errors import ModelError
 from edgert.graph import Graph, clean, from_proto
-from edgert.graph.onnx_convert import message, records
+from edgert.graph.onnx_convert import to_graph, to_proto
 from tests.unit.graph.graphs import make_proto, node, value, weights
 
 
 def graph_of(proto: ModelProto) -> Graph:
-    return records(proto)[0]
+    return to_graph(proto)[0]
 
 
 def test_producers_consumers_and_constants() -> None:
@@ -69,5 +69,5 @@ def test_a_node_is_written_as_it_was_read() -> None:
     odd = node("Relu", ["x"], ["y"], "r", doc_string="from line 7")
     odd.attribute.add(name="axes", type=odd.attribute.add().INTS)  # a list without elements, and an empty attribute
     proto = make_proto([odd], {"x": [2]}, {"y": [2]})
-    (written,) = message(graph_of(proto)).graph.node
+    (written,) = to_proto(graph_of(proto)).graph.node
     assert written.SerializeToString() == odd.SerializeToString()

@@ -8,7 +8,8 @@ import pytest
 from dla import Target
 from edgert.errors import ConfigError
 from edgert.graph import Model, count, read
-from edgert.graph.dla_node import dla_nodes, macs_of
+from edgert.graph.dla_node import dla_nodes
+from edgert.graph.multiply_adds import multiply_adds
 from edgert.graph.proto import Array
 from edgert.placement.dla_share import compare, survey, target_of
 from tests.unit.graph.graphs import make, node, weights
@@ -51,7 +52,7 @@ def test_work_is_counted_as_elsewhere() -> None:
     ]
     stored = {"w": weights(3, 4, 2, 2), "v": weights(10, 4 * 16 * 16), "u": weights(10, 5)}
     model = make(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 5]}, stored)
-    assert [macs_of(one) for one in dla_nodes(read(model))] == [one.macs for one in count(model)]
+    assert multiply_adds(read(model)) == {one.name: one.macs for one in count(model)}
     assert survey(read(model), ORIN, macs={"up": 1}).macs == (1, 0, 0, 0)
 
 
