@@ -8,14 +8,14 @@ place, so nothing is copied on the way in or out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from edgert.errors import BuildError, ModelError
+from edgert.errors import BuildError, ModelError, nearest
 from edgert.graph import Model
 from edgert.graph.custom_nodes import custom_operator_of
 from edgert.graph.proto import label
@@ -223,6 +223,38 @@ def share_first_dimension(inputs: Sequence[Sequence[object]], outputs: Sequence[
     """
     batch = inputs[0][0] if inputs and inputs[0] else None
     return tuple(bool(shape) and batch is not None and shape[0] == batch for shape in outputs)
+
+
+def has_open_batch(shapes: Iterable[Sequence[object]]) -> bool:
+    """Whether the shapes of all inputs share one first dimension of unknown size, by name or None."""
+    batches = {shape[0] if shape else 1 for shape in shapes}
+    return len(batches) == 1 and not isinstance(batches.pop(), int)
+
+
+def row_count(arrays: Iterable[Array]) -> int:
+    """The rows of a batch that input tensors have."""
+    return min((array.shape[0] for array in arrays if array.ndim), default=1)
+
+
+def checked_rows(rows: int | None, most: int, where: str = "") -> int:
+    """How many rows to run: ``most`` for None. Raises ModelError for more than there are, or none."""
+    count = most if rows is None else rows
+    if not 1 <= count <= most:
+        raise ModelError(f"cannot run {count} rows", why=f"this session has {most}", where=where)
+    return count
+
+
+def checked_profile(name: str | None, profiles: Sequence[str], where: str = "") -> str:
+    """The profile to open a session for: the first for None. Raises ModelError for an unknown one."""
+    if name is not None and name not in profiles:
+        fix = f"profiles: {', '.join(profiles)}"
+        raise ModelError(f"no profile {name!r}{nearest(name, profiles)}", where=where, fix=fix)
+    return name or profiles[0]
+
+
+def closed_engine(where: str) -> ModelError:
+    """The error of a session that is asked of an engine after :meth:`Engine.close`."""
+    return ModelError("the engine is closed", why="its memory was given back", where=where)
 
 
 class Backend(Protocol):

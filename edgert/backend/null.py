@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Tensor, share_first_dimension
-from edgert.errors import ModelError, nearest
+from edgert.backend.base import (
+    DEFAULT_PROFILE,
+    Array,
+    EngineOptions,
+    Tensor,
+    checked_profile,
+    checked_rows,
+    has_open_batch,
+    row_count,
+    share_first_dimension,
+)
 from edgert.graph import Model, TensorSpec, inputs, outputs, with_shapes
 from edgert.memory import aligned_empty
 
@@ -23,11 +32,8 @@ class NullBackend:
             ModelError: a profile does not fit the model's inputs.
         """
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
-        batches = {spec.shape[0] if spec.shape else 1 for spec in inputs(model)}
-        free = len(batches) == 1 and not isinstance(batches.pop(), int)
-        return NullEngine(
-            {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}, free
-        )
+        models = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
+        return NullEngine(models, has_open_batch(spec.shape for spec in inputs(model)))
 
 
 class NullEngine:
@@ -45,11 +51,7 @@ class NullEngine:
 
     def session(self, profile: str | None = None) -> NullSession:
         """A new set of tensors. Raises ModelError for an unknown profile."""
-        name = profile or self.profiles[0]
-        if name not in self._tensors:
-            raise ModelError(
-                f"no profile {name!r}{nearest(name, self.profiles)}", fix=f"profiles: {', '.join(self.profiles)}"
-            )
+        name = checked_profile(profile, self.profiles)
         return NullSession(*self._tensors[name], self.batched if self.dynamic_batch else ())
 
     def close(self) -> None:
@@ -67,17 +69,14 @@ class NullSession:
         self.inputs: Mapping[str, Array] = {t.name: _zeros(t) for t in inputs}
         self._outputs: list[Array] = [_zeros(t) for t in outputs]
         self._batched = batched
-        self._rows = min((t.shape[0] for t in inputs if t.shape), default=1)
+        self._rows = row_count(self.inputs.values())
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
         """Returns the zeros. Raises ModelError for more rows than there are, or none."""
-        if rows is None or not self._batched:
+        count = checked_rows(rows if self._batched else None, self._rows)
+        if count == self._rows:
             return self._outputs
-        if not 1 <= rows <= self._rows:
-            raise ModelError(f"cannot run {rows} rows", why=f"this session has {self._rows}")
-        if rows == self._rows:
-            return self._outputs
-        return [array[:rows] if has else array for array, has in zip(self._outputs, self._batched, strict=True)]
+        return [array[:count] if has else array for array, has in zip(self._outputs, self._batched, strict=True)]
 
 
 def _tensors(specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:

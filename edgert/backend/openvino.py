@@ -17,13 +17,19 @@ from edgert.backend.base import (
     DEFAULT_PROFILE,
     Array,
     EngineOptions,
+    RunOnce,
     Tensor,
     bound_input,
+    checked_profile,
+    checked_rows,
+    closed_engine,
+    has_open_batch,
     refuse_custom_operators,
+    row_count,
     share_first_dimension,
 )
 from edgert.board.host import core_count
-from edgert.errors import BuildError, DeviceError, ModelError, nearest
+from edgert.errors import BuildError, DeviceError
 from edgert.graph import Model, TensorSpec, clean, inputs, outputs, to_bytes, with_shapes
 from edgert.memory import aligned_empty
 
@@ -47,7 +53,7 @@ class OpenVinoBackend:
         started = time.perf_counter()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         ready = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
-        open_batch = _has_open_batch(model)
+        open_batch = has_open_batch(spec.shape for spec in inputs(model))
         compiled = {
             name: _compile(clean(model if open_batch else each)[0], inputs(each), open_batch, options.threads)
             for name, each in ready.items()
@@ -81,7 +87,7 @@ class OpenVinoEngine:
         self.info: Mapping[str, Any] = info
         self.profiles = tuple(compiled)
         declared_in, declared_out = inputs(model), outputs(model)
-        self.dynamic_batch = _has_open_batch(model)
+        self.dynamic_batch = has_open_batch(spec.shape for spec in declared_in)
         self.outputs_known = all(spec.is_static for spec in outputs(ready[self.profiles[0]]))
         self.batched = share_first_dimension([s.shape for s in declared_in], [s.shape for s in declared_out])
         first = self.session()
@@ -98,15 +104,9 @@ class OpenVinoEngine:
 
     def session(self, profile: str | None = None) -> OpenVinoSession:
         """A new set of bound tensors."""
-        name = profile or self.profiles[0]
         if not self._compiled:
-            raise ModelError("the engine is closed", why="its memory was given back", where=self.path)
-        if name not in self._compiled:
-            raise ModelError(
-                f"no profile {name!r}{nearest(name, self.profiles)}",
-                where=self.path,
-                fix=f"profiles: {', '.join(self.profiles)}",
-            )
+            raise closed_engine(self.path)
+        name = checked_profile(profile, self.profiles, self.path)
         specs = inputs(self._ready[name])
         return OpenVinoSession(self._compiled[name], specs, self.dynamic_batch, self.outputs_known, self.path)
 
@@ -124,7 +124,7 @@ class OpenVinoSession:
             spec.name: bound_input(spec.name, spec.shape, spec.dtype, path) for spec in specs
         }
         self.dynamic = dynamic
-        self.rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
+        self.rows = row_count(self.inputs.values())
         self._runs: dict[int, Callable[[], Sequence[Array]]] = {}
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
@@ -134,9 +134,7 @@ class OpenVinoSession:
             BuildError: OpenVINO fails.
             ModelError: more rows than there are, or none.
         """
-        count = self.rows if rows is None or not self.dynamic else rows
-        if not 1 <= count <= self.rows:
-            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._path)
+        count = checked_rows(rows if self.dynamic else None, self.rows, self._path)
         run = self._runs.get(count)
         try:
             if run is None:
@@ -174,12 +172,6 @@ class OpenVinoSession:
         return run
 
 
-def _has_open_batch(model: Model) -> bool:
-    """Whether all inputs share one first dimension of unknown size."""
-    batches = {spec.shape[0] if spec.shape else 1 for spec in inputs(model)}
-    return len(batches) == 1 and not isinstance(batches.pop(), int)
-
-
 def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, threads: int | None) -> Any:
     """One stream per group of ``threads`` cores: requests of several sessions run side by side, each on its share.
 
@@ -212,9 +204,7 @@ def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, thread
         ) from error
 
 
-def reference_run(
-    path: Path, feeds: Mapping[str, Array], threads: int
-) -> tuple[str, Callable[[], Mapping[str, Array]]]:
+def reference_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple[str, RunOnce]:
     """OpenVINO as its documentation shows it, with options as they are, but for the threads: what edgert's engine is
     compared with.
 

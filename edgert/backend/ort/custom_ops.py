@@ -19,11 +19,13 @@ from edgert.backend.base import (
     Shapes,
     Tensor,
     bound_input,
+    checked_profile,
+    closed_engine,
     share_first_dimension,
 )
 from edgert.backend.ort.tensors import OrtEngine
 from edgert.custom_op import Operator
-from edgert.errors import BuildError, ModelError, nearest
+from edgert.errors import BuildError, ModelError
 from edgert.graph import Graph, Model, TensorSpec, clean, extract, read, with_shapes, write
 from edgert.graph.partition import Part, parts
 from edgert.memory import aligned_empty
@@ -251,13 +253,9 @@ class CustomOpEngine:
 
     def session(self, profile: str | None = None) -> CustomOpSession:
         """A new set of bound tensors. Raises ModelError for an unknown profile."""
-        name = profile or self.profiles[0]
         if not self._chains:
-            raise ModelError("the engine is closed", why="its memory was given back", where=self.path)
-        if name not in self._chains:
-            known = ", ".join(self.profiles)
-            raise ModelError(f"no profile {name!r}{nearest(name, self.profiles)}", fix=f"profiles: {known}")
-        return CustomOpSession(self._chains[name])
+            raise closed_engine(self.path)
+        return CustomOpSession(self._chains[checked_profile(profile, self.profiles, self.path)])
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Run:
         """A run over the caller's own tensors; see :meth:`edgert.backend.ort.OrtEngine.bind`."""

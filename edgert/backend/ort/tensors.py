@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgert.backend.base import Array, Shapes, Tensor, bound_input, share_first_dimension
+from edgert.backend.base import (
+    Array,
+    Shapes,
+    Tensor,
+    bound_input,
+    checked_profile,
+    checked_rows,
+    closed_engine,
+    has_open_batch,
+    row_count,
+    share_first_dimension,
+)
 from edgert.backend.ort.runtime import first_line, ort_errors
-from edgert.errors import BuildError, EdgertError, ModelError, nearest
+from edgert.errors import BuildError, EdgertError, ModelError
 from edgert.memory import aligned_empty
 
 _DTYPES = {
@@ -50,19 +61,12 @@ class OrtEngine:
 
     def shapes_of(self, profile: str | None) -> Shapes:
         """The shapes of a profile, the first by default. Raises ModelError for an unknown one."""
-        name = profile or self.profiles[0]
-        if name not in self._profiles:
-            raise ModelError(
-                f"no profile {name!r}{nearest(name, self.profiles)}",
-                where=self.path,
-                fix=f"profiles: {', '.join(self.profiles)}",
-            )
-        return self._profiles[name]
+        return self._profiles[checked_profile(profile, self.profiles, self.path)]
 
     def open_session(self) -> Any:
         """ONNX Runtime's own session. Raises ModelError after :meth:`close`."""
         if self._ort_session is None:
-            raise ModelError("the engine is closed", why="its memory was given back", where=self.path)
+            raise closed_engine(self.path)
         return self._ort_session
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
@@ -101,9 +105,8 @@ class OrtSession:
     def __init__(self, session: Any, shapes: Shapes, path: str) -> None:
         self._session, self._path = session, path
         self.inputs: Mapping[str, Array] = {arg.name: self._input(arg, shapes) for arg in session.get_inputs()}
-        self.rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
-        batches = {arg.shape[0] if arg.shape else 1 for arg in session.get_inputs()}
-        self.dynamic = len(batches) == 1 and not isinstance(batches.pop(), int)
+        self.rows = row_count(self.inputs.values())
+        self.dynamic = has_open_batch(arg.shape for arg in session.get_inputs())
         self._runs: dict[int, Callable[[], Sequence[Array]]] = {}
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
@@ -123,10 +126,7 @@ class OrtSession:
             raise self._failed(error) from error
 
     def _count(self, rows: int | None) -> int:
-        count = self.rows if rows is None or not self.dynamic else rows
-        if not 1 <= count <= self.rows:
-            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._path)
-        return count
+        return checked_rows(rows if self.dynamic else None, self.rows, self._path)
 
     def _failed(self, error: Exception) -> EdgertError:
         return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)

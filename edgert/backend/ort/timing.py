@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgert.backend.base import Array
+from edgert.backend.base import Array, RunOnce
 from edgert.backend.ort.custom_ops import CustomOpFunction
 from edgert.backend.ort.runtime import first_line, open_session, ort, ort_errors, session_settings
 from edgert.errors import BuildError
@@ -125,9 +125,7 @@ class Function:
 # ONNX Runtime as its documentation shows it: what edgert's engine is compared with.
 
 
-def reference_run(
-    path: Path, feeds: Mapping[str, Array], threads: int
-) -> tuple[str, Callable[[], Mapping[str, Array]]]:
+def reference_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple[str, RunOnce]:
     """A session with options as they are, but for the threads.
 
     Args:

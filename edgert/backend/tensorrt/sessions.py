@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgert.backend.base import Array, Shapes
+from edgert.backend.base import Array, Shapes, checked_rows, row_count
 from edgert.backend.gpu import GpuTensor
 from edgert.backend.tensorrt.execution_context import Context, Layout
 from edgert.errors import ModelError
@@ -100,7 +100,7 @@ class TrtSession:
         self.outputs: tuple[Array, ...] = tuple(one.values for one in self._outputs.values())
         self.inputs_on_gpu: dict[str, GpuTensor] = {name: one.tensor for name, one in self._inputs.items()}
         self.outputs_on_gpu: tuple[GpuTensor, ...] = tuple(one.tensor for one in self._outputs.values())
-        self.rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
+        self.rows = row_count(self.inputs.values())
         self._contexts = {self.rows: whole}
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
@@ -156,9 +156,7 @@ class TrtSession:
         """The one for a number of rows; all where the engine cannot run fewer."""
         if not self._contexts:
             raise ModelError("the session is closed", why="its memory was given back", where=self._title)
-        count = self.rows if rows is None or not self.dynamic else rows
-        if not 1 <= count <= self.rows:
-            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._title)
+        count = checked_rows(rows if self.dynamic else None, self.rows, self._title)
         if count not in self._contexts:
             made = self._open_context({name: (count, *one.tensor.shape[1:]) for name, one in self._inputs.items()})
             made.bind({name: one.tensor.block for name, one in {**self._inputs, **self._outputs}.items()})

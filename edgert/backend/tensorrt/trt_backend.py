@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions, Shapes, Span, Store
+from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions, Shapes, Span, Store, has_open_batch
 from edgert.backend.tensorrt.build_process import build
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
 from edgert.backend.tensorrt.build_result import BuildResult, Progress
@@ -59,7 +59,9 @@ def static_request(model: Model, options: EngineOptions, **further: Any) -> Buil
     specs = [spec for spec in inputs(model) if not spec.is_static]
     fixed = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
     rows = max((sizes[0] for shapes in profiles.values() for sizes in shapes.values() if sizes), default=1)
-    is_one = len(profiles) == 1 and not options.spans and (rows == 1 or not _open_batch(specs))
+    is_one = (
+        len(profiles) == 1 and not options.spans and (rows == 1 or not has_open_batch(spec.shape for spec in specs))
+    )
     if not specs or is_one:
         ready, spans = clean(next(iter(fixed.values())))[0], []
     else:
@@ -90,17 +92,13 @@ def precision_of(graph: Graph, asked: str) -> Precision:
     return "fp16" if asked == "fp16" else "fp32"
 
 
-def _open_batch(specs: Sequence[TensorSpec]) -> bool:
-    batches = {spec.shape[0] if spec.shape else 1 for spec in specs}
-    return len(batches) == 1 and not isinstance(batches.pop(), int)
-
-
 def _spans(specs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, Span]:
     """The profile's own shapes, and below them every smaller batch where the batch is open."""
     found = {}
+    is_open = has_open_batch(spec.shape for spec in specs)
     for spec in specs:
         most = tuple(shapes.get(spec.name, ()))
-        least = (1, *most[1:]) if most and _open_batch(specs) else most
+        least = (1, *most[1:]) if most and is_open else most
         found[spec.name] = Span(least, most, most)
     return found
 

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, share_first_dimension
+from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, checked_profile, closed_engine, share_first_dimension
 from edgert.backend.tensorrt.execution_context import Context, dtype_of
 from edgert.backend.tensorrt.library import (
     ICudaEngine,
@@ -22,7 +22,7 @@ from edgert.backend.tensorrt.library import (
 from edgert.backend.tensorrt.log import LogRecord, logger_to, tail
 from edgert.backend.tensorrt.plugin import can_plug, register_operators
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
-from edgert.errors import DeviceError, ModelError, nearest
+from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice
 from edgert.units import format_bytes
 
@@ -154,15 +154,9 @@ class TrtEngine:
             ModelError: there is no such profile, or an output's size depends on the data.
             DeviceError: there is no memory.
         """
-        name = profile or self.profiles[0]
         if self._engine is None:
-            raise ModelError("the engine is closed", why="its memory was given back", where=self.title)
-        if name not in self._profiles:
-            raise ModelError(
-                f"no profile {name!r}{nearest(name, self.profiles)}",
-                where=self.title,
-                fix=f"profiles: {', '.join(self.profiles)}",
-            )
+            raise closed_engine(self.title)
+        name = checked_profile(profile, self.profiles, self.title)
         made = TrtSession(
             partial(self._open_context, self.profiles.index(name)),
             self.device,
