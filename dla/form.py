@@ -20,6 +20,7 @@ def int8_form(node: Node, target: Target) -> Form:
     A node that only the device can tell about (``verify``) has the form that it has if the device takes it.
 
     Args:
+        node: the node with the tensors around it.
         target: generation and release; its precision does not matter.
     """
     return check(node, _in_int8(target)).int8_form
@@ -36,8 +37,10 @@ def int8_verdicts(nodes: Sequence[Node], target: Target) -> tuple[Verdict, ...]:
 
 
 def fuses(first: str, then: str) -> bool:
-    """Whether an operator works on the results of the one before it in the same kernel, before these are rounded: an
-    activation behind a product or an addition, an addition behind a product."""
+    """Whether an operator works on the results of the one before it in the same kernel, before these are rounded.
+
+    So does an activation behind a product or an addition, and an addition behind a product.
+    """
     return first in _SUMS and (then in _BEHIND or (then == "Add" and first != "Add"))
 
 

@@ -51,26 +51,35 @@ class Tensor:
 
 
 class Node(Protocol):
-    """One ONNX node with the tensors around it; ``None`` stands for one that is left out.
-
-    ``attributes`` holds int, float, str or bytes, or lists of them; ``opset`` is the version of the standard
-    operators, for defaults that changed.
-    """
+    """One ONNX node with the tensors around it."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name, which no other node of the graph has."""
+
     @property
-    def op(self) -> str: ...
+    def op(self) -> str:
+        """Its operator, such as ``Conv``."""
+
     @property
-    def domain(self) -> str: ...
+    def domain(self) -> str:
+        """Domain of the operator; empty for the standard ones."""
+
     @property
-    def opset(self) -> int: ...
+    def opset(self) -> int:
+        """Version of the standard operators, for defaults that changed."""
+
     @property
-    def attributes(self) -> Mapping[str, Any]: ...
+    def attributes(self) -> Mapping[str, Any]:
+        """Name → int, float, str or bytes, or a list of them."""
+
     @property
-    def inputs(self) -> Sequence[Tensor | None]: ...
+    def inputs(self) -> Sequence[Tensor | None]:
+        """In the operator's order; None for one that is left out."""
+
     @property
-    def outputs(self) -> Sequence[Tensor | None]: ...
+    def outputs(self) -> Sequence[Tensor | None]:
+        """In the operator's order; None for one that is left out."""
 
 
 def given(node: Node, position: int) -> Tensor | None:

@@ -100,10 +100,12 @@ def regions(
     Args:
         nodes: each after those it reads.
         verdicts: of the nodes.
+        target: generation, release of TensorRT and precision.
         answers: ``("yes", "verify")`` shows what there would be if every doubt turned out well.
         macs: node name → multiply-adds.
         outputs: outputs of the graph that are also read inside it.
-        min_nodes, min_macs: smaller segments are left to the GPU: handing tensors over costs more than they save.
+        min_nodes: segments of fewer layers are left to the GPU: handing tensors over costs more than they save.
+        min_macs: so are segments with fewer multiply-adds.
         at_most: how many to keep, those with the most work; None for all.
     """
     wiring = Wiring(nodes, verdicts)

@@ -70,6 +70,8 @@ def summarize(
     """The numbers of one graph.
 
     Args:
+        nodes: each after those it reads.
+        verdicts: one per node.
         sure: regions of the nodes that are sure.
         hoped: regions if doubtful ones run, too.
         macs: node name → multiply-adds.

@@ -142,6 +142,8 @@ def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> 
     """Whether the DLA can run a node, as far as the node itself tells.
 
     Args:
+        node: the node with the tensors around it.
+        target: generation, release of TensorRT and precision.
         scaled: tensors that have an INT8 scale; None where that is not known yet, which objects to nothing.
     """
     if target.release.answer == "no":
@@ -167,6 +169,7 @@ def check_graph(nodes: Sequence[Node], target: Target, scaled: Collection[str] |
 
     Args:
         nodes: each after those it reads.
+        target: generation, release of TensorRT and precision.
         scaled: as in :func:`check`. A mapping of tensor to scale is also asked whether scales agree where they must.
     """
     verdicts = [check(node, target, scaled) for node in nodes]

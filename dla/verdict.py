@@ -65,8 +65,9 @@ def note(reason: str, form: Form = "int8") -> Verdict:
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict of several: a refusal beats a doubt beats a yes; all that say the same are heard. Its form is the
-    one furthest from INT8.
+    """One verdict of several: a refusal beats a doubt beats a yes; the reasons of all with that answer are joined.
+
+    Its form is the one furthest from INT8.
 
     Args:
         verdicts: at least one.

@@ -80,7 +80,10 @@ class Pipeline:
 
         Args:
             environment: clock, engines, meters and what else differs from this machine.
-            file, callbacks, bar, strict: see the class.
+            file: see the class, as all that follow.
+            callbacks: see the class.
+            bar: see the class.
+            strict: see the class.
         """
         made = cls.__new__(cls)
         made._assemble(environment, load_pipeline(file), callbacks or {}, bar, strict)
@@ -334,8 +337,10 @@ class Results(Iterator[Result]):
 
 
 def _fitted(file: PipelineFile, *, has_engines: bool) -> tuple[PipelineFile, Footprint | None]:
-    """The pipeline, made small enough for its memory budget and this machine, and its planned memory; None without such
-    a budget, where there is memory in plenty."""
+    """Makes the pipeline small enough for its memory budget and this machine; its memory by plan.
+
+    None without such a budget, where there is memory in plenty.
+    """
     from edgert.assemble.memory import fits_easily, fitted
 
     if file.config.budgets.memory is None and fits_easily(file):

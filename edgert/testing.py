@@ -109,9 +109,11 @@ class StageSuite:
 
 
 class SinkSuite(StageSuite):
-    """Every sink. Attributes:
-    name: as a pipeline file writes it.
-    keys: of its section; those of paths are put below a folder of the test's own.
+    """What every sink must do.
+
+    Attributes:
+        name: as a pipeline file writes it.
+        keys: of its section; those of paths are put below a folder of the test's own.
     """
 
     name: ClassVar[str]
@@ -142,11 +144,13 @@ class SinkSuite(StageSuite):
 
 
 class DecoderSuite:
-    """Every decoder. Attributes:
-    task, name: as a pipeline file writes them, ``detect`` and ``yolox``.
-    shapes: of outputs that it reads, without the batch dimension.
-    network: the input's (width, height).
-    keys: further ones of the task's section.
+    """What every decoder must do.
+
+    Attributes:
+        task, name: as a pipeline file writes them, ``detect`` and ``yolox``.
+        shapes: of outputs that it reads, without the batch dimension.
+        network: the input's (width, height).
+        keys: further ones of the task's section.
     """
 
     task: ClassVar[str]
@@ -201,9 +205,11 @@ class DecoderSuite:
 
 
 class TrackerSuite:
-    """Every tracker. Attributes:
-    name: as a pipeline file writes it.
-    keys: of its section.
+    """What every tracker must do.
+
+    Attributes:
+        name: as a pipeline file writes it.
+        keys: of its section.
     """
 
     name: ClassVar[str]
@@ -252,9 +258,11 @@ class TrackerSuite:
 
 
 class BackendSuite:
-    """Every backend. Attributes:
-    name: as a pipeline file writes it.
-    exact: whether it computes what the model says; a backend that only pretends does not.
+    """What every backend must do.
+
+    Attributes:
+        name: as a pipeline file writes it.
+        exact: whether it computes what the model says; a backend that only pretends does not.
     """
 
     name: ClassVar[str]
@@ -313,8 +321,10 @@ class BackendSuite:
 
 
 class SourceSuite:
-    """Every source. Derive, and give a pytest fixture ``source``: one that is not started, named ``cam``, with at least
-    12 frames to come and nothing wrong with it.
+    """What every source must do.
+
+    Derive, and give a pytest fixture ``source``: one that is not started, named ``cam``, with at least 12 frames to
+    come and nothing wrong with it.
 
     Attributes:
         live: whether it is.

@@ -72,8 +72,9 @@ class DefaultMode(Sourced):
 
 
 class Board(Part):
-    """A Jetson module, or a board of the user's own. Immutable; ``name`` is what ``board:`` and ``--board`` take, and
-    the name of its file.
+    """A Jetson module, or a board of the user's own. Immutable.
+
+    Its ``name`` is what ``board:`` and ``--board`` take, and the name of its file.
 
     Attributes:
         match: how a running system is recognized as this board; None: it never is.
@@ -125,8 +126,10 @@ class Board(Part):
 
     @property
     def peak_mode(self) -> Mode:
-        """Everything on, at the fastest clocks of its sections. What a box advertises; ``nvpmodel`` may have no such
-        mode, and power may not suffice for it."""
+        """Everything on, at the fastest clocks of its sections.
+
+        What a box advertises; ``nvpmodel`` may have no such mode, and power may not suffice for it.
+        """
         return Mode(
             name="peak",
             watts=None,

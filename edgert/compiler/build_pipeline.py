@@ -38,8 +38,9 @@ from edgert.zip_archive import member_of
 
 
 def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
-    """Member → content: modules and packages beside the pipeline file or in the folders it names, without these
-    folders. Installed ones stay where they are.
+    """Member → content: modules and packages beside the pipeline file or in the folders it names.
+
+    Members are named without these folders. Installed modules stay where they are.
 
     Raises:
         ArtifactError: a file cannot be read.
@@ -89,8 +90,10 @@ def pipeline_text(
     """The file's text.
 
     Args:
+        file: the pipeline as it was read.
         models: model → the member that ONNX Runtime runs.
         labels: model → the member with its labels, for those that have some.
+        target: what the bundle is built for.
         static: models whose member has one size; ``input: shape`` has done its work for them.
     """
     data = copy.deepcopy(file.document.data)

@@ -27,8 +27,10 @@ from edgert.kinds import BACKENDS, DECODERS
 
 
 class ShapeConfig(Section):
-    """Sizes that a model with dynamic dimensions is built for: one, or [least, usual, largest]. A Jetson's GPU engine
-    takes them all and is fastest at the usual one; everything else runs at the usual one."""
+    """Sizes that a model with dynamic dimensions is built for: one, or [least, usual, largest].
+
+    A Jetson's GPU engine takes them all and is fastest at the usual one; everything else runs at the usual one.
+    """
 
     N: Extent | None = Field(default=None, description="images at a time")
     H: Extent | None = Field(default=None, description="height, pixels")
@@ -214,8 +216,10 @@ class AccuracyConfig(Section):
 
 
 class TuningConfig(Section):
-    """How ONNX Runtime works inside; the results are the same, but for `tf32`. `edgert build --tune` finds what is
-    fastest."""
+    """How ONNX Runtime works inside; the results are the same, but for `tf32`.
+
+    `edgert build --tune` finds what is fastest.
+    """
 
     optimization: Literal["all", "extended", "basic", "none"] = Field(
         default="all", description="extended leaves out its own tensor layouts, basic its own operators as well"

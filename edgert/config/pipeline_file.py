@@ -93,6 +93,7 @@ class PipelineFile:
         """The error, its bare key path (``stages.camera.source``) completed with file and line.
 
         Args:
+            error: the error; its ``where`` is changed.
             default: its place if it names none.
         """
         bare = error.where.startswith(("stages.", "models.")) and " " not in error.where
@@ -186,7 +187,7 @@ def _told(document: Document, detail: Any) -> ConfigError:
 
 
 def _written_loc(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """pydantic's location without the tags of unions, as far as the file goes."""
+    """Pydantic's location without the tags of unions, as far as the file goes."""
     here: Any = document.data
     path: list[str | int] = []
     for step in loc:

@@ -77,8 +77,10 @@ class Evidence:
 
 
 def facts(root: str | Path = "/") -> dict[str, Any]:
-    """Version of edgert; name of the board, its power mode and releases, all empty where there are none; where the
-    cache is, and the bytes that its disk has left for this user.
+    """Versions, board and cache of this machine, as plain data.
+
+    The name of the board, its power mode and releases are empty where there are none; the bytes are what the cache's
+    disk has left for this user.
 
     Raises:
         ArtifactError: there is no home folder, and no ``EDGERT_CACHE``.

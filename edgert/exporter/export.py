@@ -50,6 +50,7 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
     """A model in one of the forms.
 
     Args:
+        item: the model.
         form: ``float``: as it was built; ``fp16``; ``int8-qdq``: INT8 with Q/DQ nodes; ``fit``: in operators that a DLA
             has.
         target: whose Q/DQ nodes: those for ONNX Runtime, or for TensorRT on a GPU or a DLA.

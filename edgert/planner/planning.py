@@ -317,8 +317,10 @@ def _allowed(found: Survey | None) -> Collection[str]:
 
 
 def _headroom(networks: Iterable[Network], placement: Placement) -> float:
-    """How many times the asked rates go through: until the busiest accelerator has no time left, and never more than
-    what limits of power, traffic and loadables leave."""
+    """How many times the asked rates go through: until the busiest accelerator has no time left.
+
+    Never more than what limits of power, traffic and loadables leave.
+    """
     pairs = zip(networks, placement.networks, strict=True)
     met = min((one.fps / (network.rate_hz * network.batch) for network, one in pairs if network.rate_hz), default=1.0)
     return met / max(max(placement.utilization.values(), default=0.0), 1e-9)

@@ -193,8 +193,10 @@ def _budget(file: PipelineFile, row: Row | None) -> Budget:
 
 
 def _steps(file: PipelineFile, slots: Sequence[Slots], row: Row | None, platform: Platform) -> list[PowerStep]:
-    """What is predicted at each level of degraded models. Of this machine that is the slowest engine's run only, as in
-    a run."""
+    """What is predicted at each level of degraded models.
+
+    Of this machine that is the slowest engine's run only, as in a run.
+    """
     if row is not None and platform.power is not None:
         return [step_of(one, platform.power) for one in (row, *row.fallbacks)]
     return [PowerStep("", 0.0, 0.0, 1.0, _slowest_ms(at, one)) for at, one in zip(levels_of(file), slots, strict=True)]

@@ -45,7 +45,9 @@ def evaluation_report(
         result: of the float model and every version, by name.
         versions: those made here.
         others: name → versions that came as files.
+        config: the model's section.
         labeled: whether accuracy was measured on labels.
+        command: shown as what made the report.
 
     Raises:
         EdgertError: the model's file cannot be read any more, or ONNX Runtime cannot run a version.

@@ -92,6 +92,7 @@ def quantize_section(
     images, and the same is done where hardly anything is left of it; the outcome has a warning then.
 
     Args:
+        config: the model's section.
         calibrated: the model's ranges.
         target: who will run it.
         dla: whose rules hold, for target ``dla``.
@@ -156,6 +157,10 @@ def recovered(
     """The INT8 model of a calibrated one, as :func:`~edgert.quantization.recovery.recover` makes it.
 
     Args:
+        calibrated: the float model, its ranges and its calibration images.
+        recipe: what it is made of and for.
+        evaluator: measures what INT8 costs; None: nothing is measured.
+        run: what is called with each step, and what stops it.
         smooth: whether activations may be smoothed, for TensorRT's forms.
         budget_s: for finding units to keep in higher precision; None keeps none.
         state: a file in which that search survives an interruption.
@@ -203,8 +208,10 @@ def outcome_of(made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds:
     """The record of a model; compares layer by layer, in seconds.
 
     Args:
+        made: the model and how it was recovered.
         recipe: how its numbers are described in a report.
         feeds: images to compare layers on; none leaves that out.
+        seconds: how long making it took.
 
     Raises:
         BuildError: ONNX Runtime cannot run the model.

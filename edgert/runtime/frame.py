@@ -123,7 +123,6 @@ class Frame:
 
     def to_bgr(self) -> U8:
         """A new (height, width, 3) uint8 BGR image. A copy, and counted as one; two for a frame on a GPU."""
-
         image = bgr_from(self.to_host())
         self.lease.counter.copied(image.nbytes)
         return image
@@ -159,6 +158,7 @@ def bgr_into(frame: Frame, out: U8) -> None:
     """Writes ``frame`` as BGR into ``out``; the caller counts the copy.
 
     Args:
+        frame: the frame, of any format.
         out: (h, w, 3) uint8, rows may be padded. Where its size is not the frame's, the planes are scaled first
             and converted afterwards, so that a small image of a large frame is cheap.
 
