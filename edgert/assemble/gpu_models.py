@@ -29,8 +29,8 @@ from edgert.stages.decode.detection import Detector
 from edgert.stages.gpu.gpu_detections import GpuDetector, HostReader
 from edgert.stages.gpu.gpu_detections import unsupported as not_decoded
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
-from edgert.stages.gpu.infer_gpu import SLOTS, GpuLane
-from edgert.stages.gpu.inference_slot import Reader, Slot
+from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference
+from edgert.stages.gpu.inference_slot import InferenceSlot, Reader
 from edgert.stages.gpu.kernel_jobs import ITEM_BYTES, Target, TensorLayout, ValueType, strided, target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
@@ -143,7 +143,7 @@ def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[GpuEngine]:
     return isinstance(getattr(engine, "device", None), CudaDevice)
 
 
-def gpu_lane(
+def gpu_inference(
     engine: GpuEngine,
     profile: str | None,
     config: InputConfig,
@@ -152,8 +152,8 @@ def gpu_lane(
     *,
     beside: bool = True,
     is_urgent: bool = False,
-) -> GpuLane | None:
-    """A lane over sessions of its own; None where the host must prepare images or read outputs, which is logged with
+) -> GpuInference | None:
+    """Inference over sessions of its own; None where the host must prepare images or read outputs, which is logged with
     its reason.
 
     Args:
@@ -185,9 +185,9 @@ def gpu_lane(
         (image,) = session.inputs_on_gpu.values()
         preprocessor = GpuPreprocessor(written, layout, image.block.address, kernels, where=where)
         reader = _reader(session, decoder, engine.batched, preprocessor.network, kernels)
-        slots.append(Slot(session, preprocessor, reader, reading or session.stream))
+        slots.append(InferenceSlot(session, preprocessor, reader, reading or session.stream))
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
-    return GpuLane(slots, config, uploader)
+    return GpuInference(slots, config, uploader)
 
 
 def _raise_priority(streams: Sequence[Stream], where: str) -> None:

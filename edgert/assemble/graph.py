@@ -34,7 +34,7 @@ from edgert.runtime.branches import branch_nodes, connect
 from edgert.stages.context import Context, made
 from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.draw import Draw
-from edgert.stages.gpu.infer_gpu import GpuLane
+from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.infer import Choice
 from edgert.stages.python import python_stage
 from edgert.stages.resampling import set_opencv_threads
@@ -88,7 +88,7 @@ class Assembly:
         engines: model name → its engine.
         counter: copies and allocations of this pipeline, on the host and to and from its GPUs.
         live: whether all sources are cameras or the like.
-        lanes: what holds memory of a GPU beside the engines.
+        inferences: what holds memory of a GPU beside the engines.
         choice: between models and their fallback models.
         stats: the state of the run as plain data, for live pages; set by whoever runs it.
         opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: images of network
@@ -100,7 +100,7 @@ class Assembly:
     engines: Mapping[str, Engine | SegmentedEngine]
     counter: Counter
     live: bool
-    lanes: Sequence[GpuLane] = ()
+    inferences: Sequence[GpuInference] = ()
     choice: Choice = field(default_factory=Choice)
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
     opencv_threads: int = -1
@@ -110,9 +110,9 @@ class Assembly:
         return next(node for node in self.nodes if node.name == name)
 
     def close(self) -> None:
-        """Gives lanes and engines back, once no thread runs, and OpenCV its threads."""
-        for lane in self.lanes:
-            lane.close()
+        """Gives inference slots and engines back, once no thread runs, and OpenCV its threads."""
+        for inference in self.inferences:
+            inference.close()
         for engine in self.engines.values():
             engine.close()
         set_opencv_threads(self.opencv_threads)
@@ -201,7 +201,7 @@ class _Assembler:
             engines,
             self.counter,
             live,
-            self.models.lanes,
+            self.models.inferences,
             self.models.choice,
             opencv_threads=set_opencv_threads(1),
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from edgert.assemble.engines import ChainEngines, CorePlacement, Engines, Form, Placer, SplitModel, compiled
-from edgert.assemble.gpu_models import gpu_lane, is_on_gpu
+from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.assemble.run_settings import check_labels, check_together
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
@@ -36,8 +36,8 @@ from edgert.runtime.branches import Branch
 from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.select import decoder_for
-from edgert.stages.gpu.infer_gpu import Collect, GpuLane, Submitting
-from edgert.stages.infer import AnyLane, Choice, Infer, InferBatch, InferCrops, Lane, VariantLane
+from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
+from edgert.stages.infer import Choice, HostInference, Infer, InferBatch, InferCrops, Inference, VariantInference
 from edgert.stages.infer_segment import FirstSegment, InferSegment, LastSegment, Pinned
 from edgert.stages.label import read_labels
 from edgert.stages.preprocess import Preprocessor
@@ -74,7 +74,7 @@ class Models:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
         self._backend_name, self._bar, self._clock = backend_name, bar, clock
         self.engines: dict[str, Engine | SegmentedEngine] = {}
-        self.lanes: list[GpuLane] = []
+        self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
         self.choice = Choice()  # among variants
         self._placer = Placer(file)
@@ -144,26 +144,26 @@ class Models:
         engine = self._engine(stage.infer, model, threads)
         if isinstance(engine, Replicated):
             return [replace(self._one(name, stage, one, model), weight=weight) for one, weight in engine.parts]
-        lane = None if placed else self._gpu_lane(name, stage, engine, model)
-        if lane is not None:
-            return [self._on_gpu(name, stage, [lane])]
-        stages = [self._infer(name, stage, self._lane(stage, engine, model)) for _ in range(count)]
+        inference = None if placed else self._gpu_inference(name, stage, engine, model)
+        if inference is not None:
+            return [self._on_gpu(name, stage, [inference])]
+        stages = [self._infer(name, stage, self._inference(stage, engine, model)) for _ in range(count)]
         if not placed:
             return [Branch((one,)) for one in stages]
         return [Branch((Pinned(one, at.core),), at.weight) for one, at in zip(stages, placed, strict=True)]
 
     def _one(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> Branch:
         """One of several engines, fed on the GPU where it can be."""
-        lane = self._gpu_lane(name, stage, engine, model)
-        if lane is None:
-            return Branch((self._infer(name, stage, self._lane(stage, engine, model)),))
-        return self._on_gpu(name, stage, [lane])
+        inference = self._gpu_inference(name, stage, engine, model)
+        if inference is None:
+            return Branch((self._infer(name, stage, self._inference(stage, engine, model)),))
+        return self._on_gpu(name, stage, [inference])
 
-    def _on_gpu(self, name: str, stage: InferStage, lanes: Sequence[GpuLane]) -> Branch:
+    def _on_gpu(self, name: str, stage: InferStage, inferences: Sequence[GpuInference]) -> Branch:
         """A thread that brings frames up and one that waits for records; crops need both in one."""
         if stage.crop is not None:
-            return Branch((self._infer(name, stage, self._choosing(lanes)),))
-        return Branch((self._infer(name, stage, self._choosing(list(map(Submitting, lanes)))), Collect(name)))
+            return Branch((self._infer(name, stage, self._choosing(inferences)),))
+        return Branch((self._infer(name, stage, self._choosing(list(map(Submitting, inferences)))), Collect(name)))
 
     def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """The model and its fallback models, all loaded, in the same threads."""
@@ -174,53 +174,53 @@ class Models:
         as_stages = [stage.model_copy(update={"infer": one}) for one in names]  # the stage, if it ran that model
         parts = [(one, self._section(one.infer)) for one in as_stages]
         made = [(one, self._engine(one.infer, model, threads), model) for one, model in parts]
-        on_gpu = [self._gpu_lane(name, *part) for part in made]
-        check_together(self.file, {one: lane is not None for one, lane in zip(names, on_gpu, strict=True)})
-        lanes = [lane for lane in on_gpu if lane is not None]
-        if lanes:
-            return [self._on_gpu(name, stage, lanes)]
-        choosing = [self._choosing([self._lane(*part) for part in made]) for _ in range(count)]
-        return [Branch((self._infer(name, stage, lane),)) for lane in choosing]
+        on_gpu = [self._gpu_inference(name, *part) for part in made]
+        check_together(self.file, {one: inference is not None for one, inference in zip(names, on_gpu, strict=True)})
+        inferences = [inference for inference in on_gpu if inference is not None]
+        if inferences:
+            return [self._on_gpu(name, stage, inferences)]
+        choosing = [self._choosing([self._inference(*part) for part in made]) for _ in range(count)]
+        return [Branch((self._infer(name, stage, inference),)) for inference in choosing]
 
-    def _choosing(self, lanes: Sequence[AnyLane]) -> AnyLane:
+    def _choosing(self, inferences: Sequence[Inference]) -> Inference:
         """The only one, or the one of the variant that is chosen."""
-        return lanes[0] if len(lanes) == 1 else VariantLane(lanes, self.choice)
+        return inferences[0] if len(inferences) == 1 else VariantInference(inferences, self.choice)
 
-    def _infer(self, name: str, stage: InferStage, lane: AnyLane) -> Stage:
+    def _infer(self, name: str, stage: InferStage, inference: Inference) -> Stage:
         if stage.batch is not None:
-            return self._batched(name, stage, stage.batch, lane)
+            return self._batched(name, stage, stage.batch, inference)
         if stage.crop is None:
-            return Infer(name, lane, stage.every)
+            return Infer(name, inference, stage.every)
         self.check_classes(name, stage.crop)
-        return InferCrops(name, lane, stage.crop, stage.every)
+        return InferCrops(name, inference, stage.crop, stage.every)
 
-    def _batched(self, name: str, stage: InferStage, batch: BatchConfig, lane: AnyLane) -> Stage:
-        if batch.max > lane.rows:
+    def _batched(self, name: str, stage: InferStage, batch: BatchConfig, inference: Inference) -> Stage:
+        if batch.max > inference.rows:
             in_bundle = self._by is not None and self._by.in_bundle
             raise ConfigError(
-                f"batches of {batch.max} for a model that takes {lane.rows} at a time",
+                f"batches of {batch.max} for a model that takes {inference.rows} at a time",
                 why="its batch size is fixed" + " in the bundle" * in_bundle,
                 where=self.file.where("stages", name, "batch"),
                 fix="leave batch out, or run the pipeline file itself: a bundle for a board has models of one size"
                 if in_bundle
                 else "export the model with a batch size that is left open, or leave batch out",
             )
-        return InferBatch(name, lane, batch.max, batch.wait, self._clock, stage.every)
+        return InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every)
 
-    def _gpu_lane(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuLane | None:
-        """A lane on the GPU, where the engine is there and the images can be prepared there."""
+    def _gpu_inference(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuInference | None:
+        """An inference slot on the GPU, where the engine is there and the images can be prepared there."""
         if not is_on_gpu(engine):
             return None
         decoder_for = partial(self._decoder, stage.infer, model, engine)
         beside = stage.crop is None  # records of crops are waited for at once: nothing could be beside them
         is_urgent = model.priority == "high"
-        lane = gpu_lane(
+        inference = gpu_inference(
             engine, stage.profile, model.input, decoder_for, str(model.onnx), beside=beside, is_urgent=is_urgent
         )
-        if lane is not None:
-            self.lanes.append(lane)
+        if inference is not None:
+            self.inferences.append(inference)
             self.devices[name] = engine.device
-        return lane
+        return inference
 
     def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: SplitModel) -> Branch:
         """The segments of a cut model, each on its core."""
@@ -246,12 +246,12 @@ class Models:
             engine = self.engines[name] = compiled(cut)
         return engine
 
-    def _lane(self, stage: InferStage, engine: Engine, model: ModelConfig) -> Lane:
+    def _inference(self, stage: InferStage, engine: Engine, model: ModelConfig) -> HostInference:
         session = engine.session(stage.profile)
         tensor = session.inputs[image_input(session.inputs, str(model.onnx))]
         preprocessor = Preprocessor(model.input, tensor, str(model.onnx))
         decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
-        return Lane(session, preprocessor, decoder, engine.batched)
+        return HostInference(session, preprocessor, decoder, engine.batched)
 
     def _decoder(
         self, name: str, model: ModelConfig, engine: Engine | SegmentedEngine, network: tuple[int, int]

@@ -31,7 +31,7 @@ from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
 from edgert.runtime.branches import Branch, branch_nodes, connect
 from edgert.shipped import demo_images
 from edgert.stages.decode.select import decoder_for
-from edgert.stages.infer import Infer, Lane
+from edgert.stages.infer import HostInference, Infer
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.results import NullSink
 from edgert.stages.source.api import ApiSource
@@ -190,9 +190,11 @@ def engine_speed(path: Path, threads: int | None = None, runs: int = 50, null: b
 
 def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, sink: Stage) -> Runner:
     cv2.setNumThreads(1)  # as assemble does
-    lanes = [lane_of(config, engine)[0] for _ in range(replicas)]
-    source, end = Node("still", Still(*lanes[0].network, frames)), Node("end", sink)
-    infers = branch_nodes("infer", [Branch((Infer("infer", lane),)) for lane in lanes], _OVERHEAD_STREAM, STAGE_QUEUE)
+    inferences = [inference_of(config, engine)[0] for _ in range(replicas)]
+    source, end = Node("still", Still(*inferences[0].network, frames)), Node("end", sink)
+    infers = branch_nodes(
+        "infer", [Branch((Infer("infer", inference),)) for inference in inferences], _OVERHEAD_STREAM, STAGE_QUEUE
+    )
     connect(source, infers[0], _OVERHEAD_STREAM, FILE_QUEUE, "never")
     connect(infers[-1], end, _OVERHEAD_STREAM, STAGE_QUEUE, "never")
     return Runner([source, *infers, end])
@@ -228,8 +230,10 @@ class Still:
         """Nothing to give back."""
 
 
-def lane_of(config: ModelConfig, engine: Engine) -> tuple[Lane, Session]:
+def inference_of(config: ModelConfig, engine: Engine) -> tuple[HostInference, Session]:
     """What an infer stage runs, and the session in it."""
     session = engine.session()
     tensor = session.inputs[image_input(session.inputs, str(config.onnx))]
-    return Lane(session, Preprocessor(config.input, tensor), decoder_for(config.task, ()), engine.batched), session
+    return HostInference(
+        session, Preprocessor(config.input, tensor), decoder_for(config.task, ()), engine.batched
+    ), session

@@ -16,8 +16,8 @@ from edgert.stages.decode.decoder import Array, Decoder
 from edgert.stages.preprocess import Preprocessor
 
 
-class AnyLane(Protocol):
-    """What stages ask of a lane, wherever its tensors are. For one thread at a time."""
+class Inference(Protocol):
+    """A model bound to tensors, with what fills and reads them, wherever they are. For one thread at a time."""
 
     @property
     def rows(self) -> int:
@@ -42,13 +42,13 @@ class AnyLane(Protocol):
         ...
 
 
-class Lane:
-    """One set of bound tensors, and what writes and reads it. For one thread at a time.
+class HostInference:
+    """An inference slot on the CPU: one set of bound tensors, and what writes and reads it. For one thread at a time.
 
     Frames are written straight into the session's bound input, so nothing is copied on the way.
 
     Args:
-        session: the tensors; owned by this lane.
+        session: the tensors; owned by this slot.
         preprocessor: fills the session's image input.
         decoder: reads its outputs.
         batched: for every output, whether its first dimension is the batch.
@@ -95,18 +95,18 @@ class Lane:
 class Infer:
     """A stage that adds one model's record to every ``every``-th result; the others pass without."""
 
-    def __init__(self, name: str, lane: AnyLane, every: int = 1) -> None:
-        self.name, self._lane, self._every = name, lane, every
+    def __init__(self, name: str, inference: Inference, every: int = 1) -> None:
+        self.name, self._inference, self._every = name, inference, every
 
     def open(self) -> None:
         """Warms the engine up."""
-        self._lane.warm_up()
+        self._inference.warm_up()
 
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
         if result.frame.index % self._every:
             return result
-        (record,) = self._lane.run(self._lane.fill(result.frame))
+        (record,) = self._inference.run(self._inference.fill(result.frame))
         return result.with_output(self.name, record)
 
     def close(self) -> None:
@@ -117,17 +117,17 @@ class InferCrops:
     """A stage that runs a model on crops of the newest detections and adds a :class:`~edgert.runtime.Crops` record.
 
     Args:
-        lane: as many crops are run at once as it has rows.
+        inference: as many crops are run at once as it has rows.
         crop: which detections.
         every: frames between two runs; the others pass without a record.
     """
 
-    def __init__(self, name: str, lane: AnyLane, crop: CropConfig, every: int = 1) -> None:
-        self.name, self._lane, self._crop, self._every = name, lane, crop, every
+    def __init__(self, name: str, inference: Inference, crop: CropConfig, every: int = 1) -> None:
+        self.name, self._inference, self._crop, self._every = name, inference, crop, every
 
     def open(self) -> None:
         """Warms the engine up."""
-        self._lane.warm_up()
+        self._inference.warm_up()
 
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
@@ -136,13 +136,13 @@ class InferCrops:
         parent, detections = _newest_detections(result)
         rows, boxes = crop_boxes(detections, result.frame, self._crop)
         crops = [result.frame.crop(*box) for box in boxes.tolist()]
-        most = self._lane.rows
+        most = self._inference.rows
         batches = (crops[n : n + most] for n in range(0, len(crops), most))
         records = [record for batch in batches for record in self._run(batch)]
         return result.with_output(self.name, Crops(parent, rows, tuple(records)))
 
     def _run(self, frames: Sequence[Frame]) -> list[Record]:
-        return self._lane.run(*(self._lane.fill(frame, row) for row, frame in enumerate(frames)))
+        return self._inference.run(*(self._inference.fill(frame, row) for row, frame in enumerate(frames)))
 
     def close(self) -> None:
         """The engine belongs to the pipeline."""
@@ -165,42 +165,42 @@ class Choice:
     level: int = 0
 
 
-class VariantLane:
-    """See :class:`~edgert.stages.infer.AnyLane`. Every run is of one model, which is chosen when its first row comes.
+class VariantInference:
+    """See :class:`~edgert.stages.infer.Inference`. Every run is of one model, which is chosen when its first row comes.
 
     Args:
-        lanes: one of each model, with its own preprocessor and decoder; the last stands for all further levels.
+        inferences: one of each model, with its own preprocessor and decoder; the last stands for all further levels.
         choice: looked at before each run; shared by all that change together.
     """
 
-    def __init__(self, lanes: Sequence[AnyLane], choice: Choice) -> None:
-        self._lanes, self._choice = lanes, choice
-        self._lane = lanes[0]
+    def __init__(self, inferences: Sequence[Inference], choice: Choice) -> None:
+        self._inferences, self._choice = inferences, choice
+        self._inference = inferences[0]
 
     @property
     def rows(self) -> int:
         """The most frames that fit in one run of any of them."""
-        return min(lane.rows for lane in self._lanes)
+        return min(inference.rows for inference in self._inferences)
 
     @property
     def idle(self) -> bool:
         """Whether all of them are: one that was left may still be at its last run."""
-        return all(lane.idle for lane in self._lanes)
+        return all(inference.idle for inference in self._inferences)
 
     def warm_up(self) -> None:
         """Makes the first frame of each no slower than the others."""
-        for lane in self._lanes:
-            lane.warm_up()
+        for inference in self._inferences:
+            inference.warm_up()
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         """Takes a frame into a row of the next run, which is of the model chosen when row 0 came."""
         if row == 0:
-            self._lane = self._lanes[min(self._choice.level, len(self._lanes) - 1)]
-        return self._lane.fill(frame, row)
+            self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
+        return self._inference.fill(frame, row)
 
     def run(self, *geometries: Geometry) -> list[Record]:
         """Runs the rows that were filled; a record for each."""
-        return self._lane.run(*geometries)
+        return self._inference.run(*geometries)
 
 
 # Running a model on frames of several cameras at once, without one camera waiting for another.
@@ -216,18 +216,18 @@ class InferBatch:
     it comes. Results leave in the order in which they came.
 
     Args:
-        most: frames in a full batch; no more than the lane has rows.
+        most: frames in a full batch; no more than the inference slot has rows.
         wait_s: the longest that the first frame of a batch waits, however busy the engine is.
     """
 
-    def __init__(self, name: str, lane: AnyLane, most: int, wait_s: float, clock: Clock, every: int = 1) -> None:
-        self.name, self._lane, self._clock = name, lane, clock
+    def __init__(self, name: str, inference: Inference, most: int, wait_s: float, clock: Clock, every: int = 1) -> None:
+        self.name, self._inference, self._clock = name, inference, clock
         self._batch: Batcher[Result] = Batcher(most, round(wait_s * 1e9), every)
         self._geometries: list[Geometry] = []
 
     def open(self) -> None:
         """Warms the engine up."""
-        self._lane.warm_up()
+        self._inference.warm_up()
 
     def process(self, result: Result) -> Result | Iterator[Result]:
         """See :class:`~edgert.runtime.Stage`; nothing comes out until a batch is run."""
@@ -237,18 +237,18 @@ class InferBatch:
         frame.lease.retain()
         row = batch.hold(result, frame.index, self._clock.now_ns())
         if row is not None:
-            self._geometries.append(self._lane.fill(frame, row))
+            self._geometries.append(self._inference.fill(frame, row))
         return self._run() if batch.is_due(self._clock.now_ns(), idle=False) else iter(())
 
     def due_ns(self) -> int | None:
         """See :class:`~edgert.runtime.Batching`; while the engine is busy, it is looked at again and again."""
         now = self._clock.now_ns()
-        due = self._batch.due(now, self._lane.idle)
+        due = self._batch.due(now, self._inference.idle)
         return None if due is None else min(round(due), now + _LOOK_NS)
 
     def flush(self, last: bool = False) -> Iterator[Result]:
         """Runs what is held and gives it out, if the engine is free, or it is late, or the end."""
-        is_due = self._batch.is_due(self._clock.now_ns(), last or self._lane.idle)
+        is_due = self._batch.is_due(self._clock.now_ns(), last or self._inference.idle)
         return self._run() if is_due else iter(())
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ class InferBatch:
         self._geometries = []
 
     def _run(self) -> Iterator[Result]:
-        records = self._lane.run(*self._geometries)
+        records = self._inference.run(*self._geometries)
         self._geometries = []
         return self._given(self._batch.take(), records)
 

@@ -28,7 +28,7 @@ class InferSegment:
 
     Args:
         name: of the stage in the pipeline file, under which the record is kept.
-        chain: shared by the segments of one lane.
+        chain: shared by the segments of one inference slot.
         number: of the segment.
     """
 

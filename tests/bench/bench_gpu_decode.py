@@ -2,7 +2,7 @@
 
     python tests/bench/bench_gpu_decode.py [--json FILE]
 
-The same file, lanes and networks (ResNet-50 at 224 × 224, a detector of YOLOX-s's size at 640 × 640, FP16, random
+The same file and networks (ResNet-50 at 224 × 224, a detector of YOLOX-s's size at 640 × 640, FP16, random
 weights, run by PyTorch) both ways, in one process. ``source_us`` is processor time of the source's thread per frame,
 ``all_us`` that of the whole process; waits for the GPU and its decoder spin, and count. ``decode alone`` is the source
 with nobody behind it, opening included. What NVDEC itself brings over, the compressed video, is not counted as copies.
@@ -26,7 +26,7 @@ from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.assemble.gpu_models import gpu_lane
+from edgert.assemble.gpu_models import gpu_inference
 from edgert.benchmark.measure import Figure
 from edgert.clock import REAL
 from edgert.config import InputConfig
@@ -38,7 +38,7 @@ from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.yolo import YoloX
-from edgert.stages.gpu.infer_gpu import GpuLane
+from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.source.nvdec import missing
 from edgert.stages.source.select import source_for
 from edgert.stages.source.video_file import VideoFile
@@ -99,8 +99,8 @@ def decode_fps(path: Path, counted_on: CudaDevice, device: CudaDevice | None) ->
     return count / (time.perf_counter() - started)
 
 
-def lane_of(name: str, device: CudaDevice) -> tuple[GpuLane, Any]:
-    """A lane over the network, and its engine."""
+def inference_of(name: str, device: CudaDevice) -> tuple[GpuInference, Any]:
+    """An inference slot over the network, and its engine."""
     from tests.bench import gpu_peer
     from tests.bench.torch_session import TorchEngine
 
@@ -108,20 +108,20 @@ def lane_of(name: str, device: CudaDevice) -> tuple[GpuLane, Any]:
     detects = name == "detector"
     config = InputConfig() if detects else InputConfig(resize="stretch", mean=gpu_peer.MEAN, std=gpu_peer.STD)
     decoder: Decoder = Detector(YoloX(), 0.5, 0.45, 300) if detects else Classify("softmax", 5)
-    lane = gpu_lane(cast("Any", engine), None, config, lambda _: decoder, name)
-    assert lane is not None
-    return lane, engine
+    inference = gpu_inference(cast("Any", engine), None, config, lambda _: decoder, name)
+    assert inference is not None
+    return inference, engine
 
 
 def compared(name: str, path: Path, device: CudaDevice) -> Iterator[Figure]:
     """Both ways through one network, in turns."""
-    lane, engine = lane_of(name, device)
+    inference, engine = inference_of(name, device)
     found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for number in range(ROUNDS + 1):
         for on_gpu in (False, True):
             clip = Clip(path, device, device if on_gpu else None)
             before = time.process_time()
-            one = run(lane, device.counter, [clip], COUNT)  # type: ignore[list-item]
+            one = run(inference, device.counter, [clip], COUNT)  # type: ignore[list-item]
             all_us = (time.process_time() - before) / COUNT * 1e6
             told = {"fps": one.fps, "p50_ms": one.p50_ms, "source_us": clip.seconds / COUNT * 1e6, "all_us": all_us}
             if number:  # the first pair records graphs
@@ -134,7 +134,7 @@ def compared(name: str, path: Path, device: CudaDevice) -> Iterator[Figure]:
                  ROUNDS * COUNT, table)  # fmt: skip
     yield Figure(
         f"{name}: host time to submit a frame from NVDEC",
-        submit_us(path, lane, device),
+        submit_us(path, inference, device),
         "µs",
         150,
         "lower",
@@ -142,17 +142,17 @@ def compared(name: str, path: Path, device: CudaDevice) -> Iterator[Figure]:
         table,
     )
     yield Figure(f"{name}: copies per frame with NVDEC", there["copies"], "", 1, "lower", ROUNDS * COUNT, table)
-    lane.close()
+    inference.close()
     engine.close()
 
 
-def submit_us(path: Path, lane: GpuLane, device: CudaDevice) -> float:
+def submit_us(path: Path, inference: GpuInference, device: CudaDevice) -> float:
     """Host microseconds from a decoded frame to all its work being on the stream, the GPU being idle; the median."""
     clip, taken = Clip(path, device, device), []
     for frame in clip.frames(threading.Event()):
         device.synchronize()
         started = time.perf_counter_ns()
-        (pending,) = lane.submit(lane.fill(frame))
+        (pending,) = inference.submit(inference.fill(frame))
         taken.append((time.perf_counter_ns() - started) / 1e3)
         frame.lease.release()
         pending.record()

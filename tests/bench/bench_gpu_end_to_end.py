@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.assemble.gpu_models import gpu_lane
+from edgert.assemble.gpu_models import gpu_inference
 from edgert.backend import EngineOptions
 from edgert.backend.gpu import GpuEngine
 from edgert.backend.ort.cuda import OrtCudaBackend, why_not
@@ -38,7 +38,7 @@ from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.yolo import YoloX
-from edgert.stages.gpu.infer_gpu import GpuLane
+from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.gpu.upload import Staging, Uploader
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.resampling import yuv_matrix
@@ -104,8 +104,8 @@ class Subject:
         profiles = {"default": {self._peer.INPUT: (rows, 3, self.side, self.side)}}
         return OrtCudaBackend(self.device).compile(load(self.path), EngineOptions(profiles=profiles))
 
-    def lane(self, engine: GpuEngine) -> GpuLane:
-        made = gpu_lane(engine, None, self.config, lambda _: self.decoder, self.name)
+    def inference(self, engine: GpuEngine) -> GpuInference:
+        made = gpu_inference(engine, None, self.config, lambda _: self.decoder, self.name)
         assert made is not None
         made.warm_up()
         return made
@@ -134,7 +134,7 @@ def bare_ms(subject: Subject, engine: GpuEngine) -> list[float]:
     return taken[3:]
 
 
-def host_us(subject: Subject, lane: GpuLane) -> dict[str, float]:
+def host_us(subject: Subject, inference: GpuInference) -> dict[str, float]:
     """Host microseconds per frame in the thread of the model, waiting for the GPU left out: of frames on the GPU, in
     pinned memory, and in ordinary memory; and what copying a frame into pinned memory takes its source."""
     uploader = Uploader(subject.device, subject.device.stream(), subject.device.counter)
@@ -149,7 +149,7 @@ def host_us(subject: Subject, lane: GpuLane) -> dict[str, float]:
         "pinned_us": pinned.take,
         "pageable_us": lambda: retained(foreign),
     }
-    found = {name: statistics.median(lane_us(subject.device, lane, take) for _ in range(ROUNDS))
+    found = {name: statistics.median(inference_us(subject.device, inference, take) for _ in range(ROUNDS))
              for name, take in takes.items()}  # fmt: skip
     copying = []
     for _ in range(ROUNDS):
@@ -161,11 +161,11 @@ def host_us(subject: Subject, lane: GpuLane) -> dict[str, float]:
     return {**found, "staging_us": statistics.median(copying)}
 
 
-def lane_us(device: CudaDevice, lane: GpuLane, take: Callable[[], Frame]) -> float:
+def inference_us(device: CudaDevice, inference: GpuInference, take: Callable[[], Frame]) -> float:
     """Of one frame."""
     frame = take()
     started = time.perf_counter_ns()
-    (pending,) = lane.submit(lane.fill(frame))
+    (pending,) = inference.submit(inference.fill(frame))
     submitted = time.perf_counter_ns()
     device.synchronize()
     passed = time.perf_counter_ns()
@@ -181,19 +181,19 @@ def retained(frame: Frame) -> Frame:
     return frame
 
 
-def files(subject: Subject, lane: GpuLane, count: int = COUNT, rows: int = 1, kind: Kind = "written") -> Run:
+def files(subject: Subject, inference: GpuInference, count: int = COUNT, rows: int = 1, kind: Kind = "written") -> Run:
     """A file that is read as fast as results are taken."""
     camera = Camera("cam", subject.pixels, count, device=subject.device, kind=kind)
-    return run(lane, subject.device.counter, [camera], count, rows)
+    return run(inference, subject.device.counter, [camera], count, rows)
 
 
-def cameras(subject: Subject, lane: GpuLane, number: int, seconds: float) -> Run:
+def cameras(subject: Subject, inference: GpuInference, number: int, seconds: float) -> Run:
     """So many cameras at 30 Hz, batched."""
     count = round(seconds * RATE_HZ)
     live = [
         Camera(f"cam{n}", subject.pixels, count, RATE_HZ, n / number, subject.device, "written") for n in range(number)
     ]
-    return run(lane, subject.device.counter, live, count, min(number, lane.rows))
+    return run(inference, subject.device.counter, live, count, min(number, inference.rows))
 
 
 def one_frame(name: str, device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figure]:
@@ -204,8 +204,8 @@ def one_frame(name: str, device: CudaDevice, folder: Path, pixels: list[Any]) ->
         eager[half] = statistics.median(subject.eager_ms())
         engine = subject.engine(1)
         bare = statistics.median(bare_ms(subject, engine))
-        lane = subject.lane(engine)
-        host, found = host_us(subject, lane), files(subject, lane)
+        inference = subject.inference(engine)
+        host, found = host_us(subject, inference), files(subject, inference)
         fps[half] = found.fps
         form = "FP16" if half else "FP32"
         table = {"fps": found.fps, "bare_fps": 1e3 / bare, "eager_ms": eager[half], "gpu": device.name}
@@ -221,14 +221,14 @@ def one_frame(name: str, device: CudaDevice, folder: Path, pixels: list[Any]) ->
             ROUNDS,
             host,
         )
-        others = {kind: files(subject, lane, kind=kind) for kind in ("staged", "foreign")}
-        told = {"in_the_lane": others["foreign"].fps, "copies": others["staged"].copies}
+        others = {kind: files(subject, inference, kind=kind) for kind in ("staged", "foreign")}
+        told = {"in_the_slot": others["foreign"].fps, "copies": others["staged"].copies}
         yield Figure(
             f"{name} {form}: fps from ordinary memory", others["staged"].fps, "Hz", None, "higher", COUNT, told
         )
         yield Figure(f"{name} {form}: copies per frame", found.copies, "", 2, "lower", COUNT,
                      {"bytes": found.bytes_copied, "yuv_bytes": YUV_BYTES, "p50_ms": found.p50_ms})  # fmt: skip
-        lane.close()
+        inference.close()
         engine.close()
     for half, bar in ((False, 4.0), (True, 2.0)):
         form = "FP16" if half else "FP32"
@@ -241,28 +241,28 @@ def many_cameras(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterato
     """Bar 4."""
     subject = Subject("detector", True, folder, device, pixels)
     single_engine = subject.engine(1)
-    lane = subject.lane(single_engine)
-    single = cameras(subject, lane, 1, 6)
-    lane.close()
+    inference = subject.inference(single_engine)
+    single = cameras(subject, inference, 1, 6)
+    inference.close()
     engine = subject.engine(CAMERAS)
     bare = CAMERAS * 1e3 / statistics.median(bare_ms(subject, engine))
-    lane = subject.lane(engine)
-    files(subject, lane, 400, CAMERAS)  # records the graphs of all sizes
-    eight = cameras(subject, lane, CAMERAS, 8)
+    inference = subject.inference(engine)
+    files(subject, inference, 400, CAMERAS)  # records the graphs of all sizes
+    eight = cameras(subject, inference, CAMERAS, 8)
     told = {"p99_ms": eight.p99_ms, "single_p99_ms": single.p99_ms, "p50_ms": eight.p50_ms, "fps": eight.fps}
     yield Figure("eight cameras: frames lost", eight.lost, "", 0, "lower", round(CAMERAS * 8 * RATE_HZ), told)
     yield Figure("eight cameras: p99 / p99 of one", eight.p99_ms / single.p99_ms, "x", 1.5, "lower", 1, told)
     held, tried = CAMERAS, {"bare_batched_fps": bare}
     for number in (16, 24, 32, 36, 40, 44, 48, 56, 64, 80):
-        found = cameras(subject, lane, number, 3)
+        found = cameras(subject, inference, number, 3)
         tried[f"lost_of_{number}"] = found.lost
         if found.lost > 0.001 * number * 3 * RATE_HZ:
             break
         held = number
-    tried["batched_file_fps"] = files(subject, lane, COUNT, CAMERAS).fps
-    tried["batched_file_fps_staged"] = files(subject, lane, COUNT, CAMERAS, "staged").fps
+    tried["batched_file_fps"] = files(subject, inference, COUNT, CAMERAS).fps
+    tried["batched_file_fps_staged"] = files(subject, inference, COUNT, CAMERAS, "staged").fps
     yield Figure("30 fps cameras that one GPU holds", held, "", None, "higher", 1, tried)
-    lane.close()
+    inference.close()
     engine.close()
     single_engine.close()
 
@@ -272,11 +272,11 @@ def growth(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figu
     count = int(os.environ.get("EDGERT_GPU_FRAMES", "100000"))
     subject = Subject("resnet50", True, folder, device, pixels)
     engine = subject.engine(1)
-    lane = subject.lane(engine)
-    files(subject, lane)
+    inference = subject.inference(engine)
+    files(subject, inference)
     gc.collect()  # of each run, the last frame
     before, live, resident, opened = device.free_bytes()[0], device.live_bytes, rss_bytes(), open_files()
-    files(subject, lane, count)
+    files(subject, inference, count)
     gc.collect()
     told = {
         "live_bytes": float(device.live_bytes - live),
@@ -284,7 +284,7 @@ def growth(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figu
         "open_files": float(open_files() - opened),
     }
     yield Figure("GPU memory grown", before - device.free_bytes()[0], "bytes", 0, "lower", count, told)
-    lane.close()
+    inference.close()
     engine.close()
     yield Figure("blocks leaked", device.leaked, "", 0, "lower", count)
 

@@ -19,12 +19,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.assemble.gpu_models import gpu_lane
+from edgert.assemble.gpu_models import gpu_inference
 from edgert.backend.gpu import GpuEngine
 from edgert.backend.ort.cuda import why_not
 from edgert.benchmark.measure import Figure
 from edgert.memory.cuda import CudaDevice, open_device
-from edgert.stages.gpu.infer_gpu import GpuLane
+from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.gpu.upload import Uploader
 from tests.bench.bench_gpu_end_to_end import SIDES, Subject, cameras, files, host_us
 from tests.bench.gpu_run import frame_of, frames
@@ -34,9 +34,9 @@ WAYS = {"one": False, "two": True}
 ROUNDS, COUNT, SECONDS = 3, 1500, 4
 
 
-def lane_of(subject: Subject, engine: GpuEngine, beside: bool) -> GpuLane:
-    """A lane that decodes in the engine's graph, or beside it."""
-    made = gpu_lane(engine, None, subject.config, lambda _: subject.decoder, subject.name, beside=beside)
+def inference_of(subject: Subject, engine: GpuEngine, beside: bool) -> GpuInference:
+    """An inference slot that decodes in the engine's graph, or beside it."""
+    made = gpu_inference(engine, None, subject.config, lambda _: subject.decoder, subject.name, beside=beside)
     assert made is not None
     made.warm_up()
     return made
@@ -48,25 +48,25 @@ def both(subject: Subject) -> dict[str, float]:
     taken: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         for way, beside in WAYS.items():
-            lane = lane_of(subject, engine, beside)
-            host, fast = host_us(subject, lane), files(subject, lane, COUNT)
-            live = cameras(subject, lane, 1, SECONDS)
+            inference = inference_of(subject, engine, beside)
+            host, fast = host_us(subject, inference), files(subject, inference, COUNT)
+            live = cameras(subject, inference, 1, SECONDS)
             told = {"fps": fast.fps, "host_us": host["on_gpu_us"], "p50_ms": live.p50_ms, "p99_ms": live.p99_ms}
-            told["waited_us"] = waited_us(subject, lane)
+            told["waited_us"] = waited_us(subject, inference)
             for name, value in told.items():
                 taken.setdefault(f"{way}_{name}", []).append(value)
-            lane.close()
+            inference.close()
     engine.close()
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
-def waited_us(subject: Subject, lane: GpuLane) -> float:
+def waited_us(subject: Subject, inference: GpuInference) -> float:
     """From a frame on the GPU to its record, one at a time; the median of 300."""
     uploader = Uploader(subject.device, subject.device.stream(), subject.device.counter)
     there, taken = uploader.upload(frame_of(subject.pixels[0])), []
     for _ in range(300):
         started = time.perf_counter_ns()
-        lane.run(lane.fill(there))
+        inference.run(inference.fill(there))
         taken.append((time.perf_counter_ns() - started) / 1e3)
     there.lease.release()
     uploader.close()

@@ -23,13 +23,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.assemble.gpu_models import gpu_lane
+from edgert.assemble.gpu_models import gpu_inference
 from edgert.backend.gpu import GpuEngine
 from edgert.backend.ort.cuda import why_not
 from edgert.benchmark.measure import Figure
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.runtime import Frame
-from edgert.stages.gpu.infer_gpu import GpuLane
+from edgert.stages.gpu.infer_gpu import GpuInference
 from tests.bench.bench_gpu_end_to_end import Subject
 from tests.bench.gpu_run import Camera, Run, frames, run
 from tests.bench.report import main
@@ -62,34 +62,34 @@ class Live:
 
     def __init__(self, subject: Subject, is_urgent: bool) -> None:
         self.subject, self.engine = subject, subject.engine(1)
-        self.lane = lane_of(subject, self.engine, is_urgent)
+        self.inference = inference_of(subject, self.engine, is_urgent)
 
     def seen(self) -> Run:
         """Its camera for some seconds."""
         camera = Camera("cam", self.subject.pixels, COUNT, RATE_HZ, device=self.subject.device, kind="written")
-        return run(self.lane, self.subject.device.counter, [camera], COUNT)
+        return run(self.inference, self.subject.device.counter, [camera], COUNT)
 
     def close(self) -> None:
-        """Frees lane and engine."""
-        self.lane.close()
+        """Frees inference slot and engine."""
+        self.inference.close()
         self.engine.close()
 
 
-def lane_of(subject: Subject, engine: GpuEngine, is_urgent: bool = False) -> GpuLane:
-    """A lane whose kernels go first, or take their turn."""
-    made = gpu_lane(engine, None, subject.config, lambda _: subject.decoder, subject.name, is_urgent=is_urgent)
+def inference_of(subject: Subject, engine: GpuEngine, is_urgent: bool = False) -> GpuInference:
+    """An inference slot whose kernels go first, or take their turn."""
+    made = gpu_inference(engine, None, subject.config, lambda _: subject.decoder, subject.name, is_urgent=is_urgent)
     assert made is not None
     made.warm_up()
     return made
 
 
 @contextmanager
-def busy(subject: Subject, lane: GpuLane) -> Iterator[Future[Run]]:
+def busy(subject: Subject, inference: GpuInference) -> Iterator[Future[Run]]:
     """The other model works as long as this lasts; what came of it is there afterwards."""
     ended = threading.Event()
     file = Endless(subject.pixels, subject.device, ended)
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(run, lane, subject.device.counter, [file], 0, lane.rows)
+        future = pool.submit(run, inference, subject.device.counter, [file], 0, inference.rows)
         try:
             time.sleep(FULL_S)
             yield future
@@ -100,18 +100,18 @@ def busy(subject: Subject, lane: GpuLane) -> Iterator[Future[Run]]:
 def rounds(quick: Subject, heavy: Subject, rows: int) -> Taken:
     """Milliseconds from the camera to its record by way, and frames per second of the busy model beside it."""
     engine = heavy.engine(rows)
-    lane, ways = lane_of(heavy, engine), {"normal": Live(quick, False), "high": Live(quick, True)}
+    inference, ways = inference_of(heavy, engine), {"normal": Live(quick, False), "high": Live(quick, True)}
     taken: Taken = {}
     for _ in range(ROUNDS):
         noted(taken, "alone", ways["normal"].seen())
         for name, live in ways.items():
-            with busy(heavy, lane) as other:
+            with busy(heavy, inference) as other:
                 found = live.seen()
             noted(taken, name, found)
             taken.setdefault(f"{name}_other_fps", []).append(other.result().fps)
     for live in ways.values():
         live.close()
-    lane.close()
+    inference.close()
     engine.close()
     return taken
 

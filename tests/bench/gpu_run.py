@@ -1,4 +1,4 @@
-"""Pipelines over a lane on a GPU, without a file: the same frames over and over, and what came of it."""
+"""Pipelines over an inference slot on a GPU, without a file: the same frames over and over, and what came of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice, SharedPool
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats
 from edgert.runtime.branches import Branch, branch_nodes, connect
-from edgert.stages.gpu.infer_gpu import Collect, GpuLane, Submitting
+from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
 from edgert.stages.gpu.upload import Staging
 from edgert.stages.infer import Infer, InferBatch
 
@@ -158,10 +158,10 @@ class Run:
     records: Any
 
 
-def run(lane: GpuLane, counter: Counter, cameras: Sequence[Camera], count: int, batch: int = 1) -> Run:
-    """Runs ``cameras`` of ``count`` frames each through the lane."""
+def run(inference: GpuInference, counter: Counter, cameras: Sequence[Camera], count: int, batch: int = 1) -> Run:
+    """Runs ``cameras`` of ``count`` frames each through the inference slot."""
     names = frozenset(camera.name for camera in cameras)
-    feed = Submitting(lane)
+    feed = Submitting(inference)
     first = InferBatch("find", feed, batch, WAIT_S, REAL) if batch > 1 else Infer("find", feed)
     chain = branch_nodes("find", [Branch((first, Collect("find")))], names, batch)
     sink = Sink()
@@ -171,7 +171,7 @@ def run(lane: GpuLane, counter: Counter, cameras: Sequence[Camera], count: int, 
         connect(node, chain[0], frozenset({node.name}), 1 if live else 4, "oldest" if live else "never")
     end = Node("sink", sink)
     connect(chain[-1], end, names, 2, "never")
-    lane.warm_up()
+    inference.warm_up()
     before = counter.read()
     runner = Runner([*nodes, *chain, end])
     runner.start()

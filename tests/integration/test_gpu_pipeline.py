@@ -12,7 +12,7 @@ from edgert.backend.ort import cuda
 from edgert.graph import to_bytes
 from edgert.pipeline import Pipeline
 from edgert.shipped import demo_images
-from edgert.stages.gpu.infer_gpu import GpuLane
+from edgert.stages.gpu.infer_gpu import GpuInference
 from tests.helpers import models
 from tests.helpers.gpu import gpu_or_skip
 
@@ -45,21 +45,21 @@ def needs_a_gpu() -> None:
 
 def detections(
     folder: Path, engine: str, interpolation: str = "linear", stage: str = "find"
-) -> tuple[list[Any], list[GpuLane]]:
-    """What a stage says of the frames, and the lanes of the pipeline."""
+) -> tuple[list[Any], list[GpuInference]]:
+    """What a stage says of the frames, and the inference slots of the pipeline."""
     file = folder / "gpu.yaml"
     file.write_text(
         FILE.format(belt=demo_images(), engine=engine, assets=ASSETS, interpolation=interpolation, frames=FRAMES)
     )
     with Pipeline(file) as pipeline:
         found = [result.outputs[stage] for result in pipeline.results(stage, timeout=60)]
-        return found, list(pipeline._assembly.lanes)
+        return found, list(pipeline._assembly.inferences)
 
 
 def test_finds_the_same_things(tmp_path: Path) -> None:
     wanted, none = detections(tmp_path, "onnxruntime")
-    found, lanes = detections(tmp_path, "onnxruntime-cuda")
-    assert len(found) == len(wanted) == FRAMES and not none and len(lanes) == 2
+    found, inferences = detections(tmp_path, "onnxruntime-cuda")
+    assert len(found) == len(wanted) == FRAMES and not none and len(inferences) == 2
     assert sum(map(len, wanted)) > FRAMES
     same = 0
     for one, other in zip(found, wanted, strict=True):
@@ -70,8 +70,8 @@ def test_finds_the_same_things(tmp_path: Path) -> None:
 
 def test_crops_are_looked_at_again(tmp_path: Path) -> None:
     wanted, _ = detections(tmp_path, "onnxruntime", stage="again")
-    found, lanes = detections(tmp_path, "onnxruntime-cuda", stage="again")
-    assert len(lanes) == 2
+    found, inferences = detections(tmp_path, "onnxruntime-cuda", stage="again")
+    assert len(inferences) == 2
     counts = [[len(record) for record in crops.records] for crops in found]
     assert sum(map(len, counts)) > FRAMES
     same = [mine == [len(record) for record in crops.records] for mine, crops in zip(counts, wanted, strict=True)]
@@ -81,8 +81,8 @@ def test_crops_are_looked_at_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["area", "cubic"])
 def test_every_interpolation_is_done_on_the_gpu(tmp_path: Path, how: str) -> None:
     wanted, _ = detections(tmp_path, "onnxruntime", how)
-    found, lanes = detections(tmp_path, "onnxruntime-cuda", how)
-    assert len(lanes) == 2
+    found, inferences = detections(tmp_path, "onnxruntime-cuda", how)
+    assert len(inferences) == 2
     assert sum(len(one) == len(other) for one, other in zip(found, wanted, strict=True)) >= 0.9 * FRAMES
 
 
@@ -108,7 +108,7 @@ def test_float16_runs_in_batches(tmp_path: Path) -> None:
         with Pipeline(file) as pipeline:
             results = pipeline.results("kind", timeout=60)
             found.append({(one.frame.stream, one.frame.index): one.outputs["kind"] for one in results})
-            assert bool(pipeline._assembly.lanes) is (engine == "onnxruntime-cuda")
+            assert bool(pipeline._assembly.inferences) is (engine == "onnxruntime-cuda")
     assert len(found[1]) == 21 and found[0].keys() == found[1].keys()
     for key, record in found[1].items():
         assert np.allclose(np.sort(record.scores), np.sort(found[0][key].scores), rtol=5e-3)
@@ -122,7 +122,7 @@ def test_two_models_share_the_upload_of_a_frame(tmp_path: Path) -> None:
     file.write_text(text.replace(", crop: {limit: 4, min_size: 16}", ""))
     with Pipeline(file) as pipeline:
         assert len(list(pipeline.results("again", timeout=60))) == FRAMES
-        assert len(pipeline._assembly.lanes) == 2
+        assert len(pipeline._assembly.inferences) == 2
         assert pipeline.summary().bytes_copied_per_frame < 1.5 * 640 * 480 * 3
 
 
@@ -156,7 +156,7 @@ def test_a_model_that_goes_first_finds_the_same(tmp_path: Path, caplog: pytest.L
     file.write_text(text.format(engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES))
     with Pipeline(file) as pipeline:
         found = [result.outputs["ahead"] for result in pipeline.results("ahead", timeout=60)]
-        assert len(pipeline._assembly.lanes) == 3
+        assert len(pipeline._assembly.inferences) == 3
     assert len(found) == FRAMES and "priority: high is not used" not in caplog.text
     for one, other in zip(found, wanted, strict=True):
         assert len(one) == len(other) and np.allclose(one.boxes, other.boxes, atol=1e-3)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from edgert.config import InputConfig
 from edgert.runtime import Frame, Record, Result
 from edgert.stages.crop import Geometry
-from edgert.stages.gpu.inference_slot import Slot
+from edgert.stages.gpu.inference_slot import InferenceSlot
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.resampling import place
 
@@ -21,7 +21,7 @@ SLOTS = 3
 class Batch:
     """Frames that the GPU works on together. From any thread."""
 
-    slot: Slot
+    slot: InferenceSlot
     geometries: Sequence[Geometry]
     _records: list[Record] = field(default_factory=list)
     _turn: threading.Lock = field(default_factory=threading.Lock)
@@ -46,18 +46,18 @@ class Pending:
         return self.batch.records()[self.row]
 
 
-class GpuLane:
-    """The GPU's counterpart of :class:`~edgert.stages.infer.Lane`. One thread fills and submits; another may wait.
+class GpuInference:
+    """Inference on the GPU: some slots of tensors, used in turn. One thread fills and submits; another may wait.
 
     Host frames are uploaded as they are, YUV planes and not BGR, on a stream of their own; frames that are on the GPU
     already are read where they lie. What was submitted is done in order.
 
     Args:
         slots: used in turn. A batch that nobody has waited for is read when its slot has its next turn.
-        uploader: owned by this lane.
+        uploader: owned by this.
     """
 
-    def __init__(self, slots: Sequence[Slot], config: InputConfig, uploader: Uploader) -> None:
+    def __init__(self, slots: Sequence[InferenceSlot], config: InputConfig, uploader: Uploader) -> None:
         self._slots, self._config, self._uploader, self._device = slots, config, uploader, uploader.device
         self._frames: dict[int, Frame] = {}
         self._batches: dict[int, Batch] = {}
@@ -116,7 +116,7 @@ class GpuLane:
         return [pending.record() for pending in self.submit(*geometries)]
 
     def close(self) -> None:
-        """Frees what the lane allocated; no thread may use it any more. Twice is once."""
+        """Frees what the inference slot allocated; no thread may use it any more. Twice is once."""
         for frame in self._frames.values():
             frame.lease.release()
         self._frames.clear()
@@ -126,20 +126,20 @@ class GpuLane:
 
 
 class Submitting:
-    """A lane whose records are still pending: what :class:`~edgert.stages.infer.Infer` runs before a collector."""
+    """Inference whose records are still pending: what :class:`~edgert.stages.infer.Infer` runs before a collector."""
 
-    def __init__(self, lane: GpuLane) -> None:
-        self._lane = lane
-        self.rows, self.warm_up, self.fill = lane.rows, lane.warm_up, lane.fill  # what stays the same
+    def __init__(self, inference: GpuInference) -> None:
+        self._inference = inference
+        self.rows, self.warm_up, self.fill = inference.rows, inference.warm_up, inference.fill  # what stays the same
 
     @property
     def idle(self) -> bool:
-        """See :class:`GpuLane`."""
-        return self._lane.idle
+        """See :class:`GpuInference`."""
+        return self._inference.idle
 
     def run(self, *geometries: Geometry) -> list[Record]:
-        """Submits; see :class:`GpuLane`."""
-        return list(self._lane.submit(*geometries))
+        """Submits; see :class:`GpuInference`."""
+        return list(self._inference.submit(*geometries))
 
 
 class Collect:
@@ -157,4 +157,4 @@ class Collect:
         return result.with_output(self.name, pending.record()) if isinstance(pending, Pending) else result
 
     def close(self) -> None:
-        """The lane belongs to the pipeline."""
+        """The inference slot belongs to the pipeline."""

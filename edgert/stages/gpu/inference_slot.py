@@ -36,7 +36,7 @@ class Reader(Protocol):
         ...
 
 
-class Slot:
+class InferenceSlot:
     """Takes frames through preprocessing, engine and decoder; for one batch at a time.
 
     For each number of rows, what the GPU does is recorded as a CUDA graph, which is told each time where the frames lie

@@ -1,4 +1,4 @@
-"""TensorRT's engines on the lane of the GPU: a recording TensorRT over a GPU that is this process's memory."""
+"""TensorRT's engines and inference on the GPU: a recording TensorRT over a GPU that is this process's memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 
 from edgert.assemble import assemble, gpu_models
 from edgert.assemble import models as model
-from edgert.assemble.gpu_models import gpu_lane, is_on_gpu
+from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
 from edgert.config import InputConfig, load_pipeline
 from edgert.errors import DeviceError
 from edgert.memory.cuda import Stream
 from edgert.stages.crop import Geometry
-from edgert.stages.gpu.infer_gpu import SLOTS, GpuLane
+from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.frames import frame_of
 from tests.helpers.small_pipeline import small_pipeline
@@ -34,7 +34,7 @@ FRAME_BYTES, OUTPUT_BYTES = 64 * 48 * 3 // 2, 8
 
 
 class Rig:
-    """An engine whose output counts its runs, and a lane over it."""
+    """An engine whose output counts its runs, and an inference slot over it."""
 
     def __init__(
         self,
@@ -59,15 +59,17 @@ class Rig:
         self.runs += 1
         self.device.array(addresses["y"], "float32", (shapes["x"][0], 2))[...] = self.runs
 
-    def lane(self, **wanted: bool) -> GpuLane | None:
-        return gpu_lane(self.engine, None, InputConfig(resize="stretch"), lambda _: decoded, "parts.onnx", **wanted)
+    def inference(self, **wanted: bool) -> GpuInference | None:
+        return gpu_inference(
+            self.engine, None, InputConfig(resize="stretch"), lambda _: decoded, "parts.onnx", **wanted
+        )
 
-    def ready(self) -> GpuLane:
-        lane = self.lane()
-        assert lane is not None
-        lane.warm_up()
+    def ready(self) -> GpuInference:
+        inference = self.inference()
+        assert inference is not None
+        inference.warm_up()
         self.device.events.clear()
-        return lane
+        return inference
 
 
 def decoded(outputs: Sequence[Any], geometry: Geometry) -> float:
@@ -82,67 +84,67 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_frame_goes_up_and_results_come_down_and_nothing_else() -> None:
     rig = Rig()
-    lane = rig.ready()
+    inference = rig.ready()
     before = rig.runs
-    assert lane.run(lane.fill(frame_of(64, 48, "nv12"))) == [before + 1]
+    assert inference.run(inference.fill(frame_of(64, 48, "nv12"))) == [before + 1]
     copies = [event for event in rig.device.events if "load" in event]
     assert copies == [f"upload {FRAME_BYTES}", f"download {OUTPUT_BYTES}"]
 
 
 def test_an_integrated_gpu_copies_nothing() -> None:
     rig = Rig(integrated=True)
-    lane = rig.ready()
-    lane.run(lane.fill(frame_of(64, 48, "nv12")))
+    inference = rig.ready()
+    inference.run(inference.fill(frame_of(64, 48, "nv12")))
     assert not [event for event in rig.device.events if "load" in event]
 
 
 def test_preprocessing_engine_and_outputs_are_recorded_once() -> None:
     rig = Rig()
-    lane = rig.lane()
-    assert lane is not None
-    lane.warm_up()
+    inference = rig.inference()
+    assert inference is not None
+    inference.warm_up()
     assert rig.device.events.count("capture") == 2 * SLOTS
     rig.device.events.clear()
     for _ in range(2 * SLOTS):
-        lane.run(lane.fill(frame_of(64, 48, "nv12")))
+        inference.run(inference.fill(frame_of(64, 48, "nv12")))
     events = rig.device.events
     assert "capture" not in events and events.count("aim") == 2 * SLOTS and events.count("launch") == 4 * SLOTS
 
 
 def test_where_nothing_can_be_beside_it_everything_is_one_graph() -> None:
     rig = Rig()
-    lane = rig.lane(beside=False)
-    assert lane is not None
-    lane.warm_up()
+    inference = rig.inference(beside=False)
+    assert inference is not None
+    inference.warm_up()
     assert rig.device.events.count("capture") == SLOTS
     rig.device.events.clear()
     for _ in range(2 * SLOTS):
-        lane.run(lane.fill(frame_of(64, 48, "nv12")))
+        inference.run(inference.fill(frame_of(64, 48, "nv12")))
     assert rig.device.events.count("launch") == rig.device.events.count("aim") == 2 * SLOTS
 
 
 def test_each_number_of_rows_is_recorded_and_stays() -> None:
     bound = {"x": ((-1, 3, SIDE, SIDE), "FLOAT", "INPUT"), "y": ((-1, 2), "FLOAT", "OUTPUT")}
     rig = Rig(rows=4, bound=bound)
-    lane = rig.lane()
-    assert lane is not None
-    lane.warm_up()
+    inference = rig.inference()
+    assert inference is not None
+    inference.warm_up()
     assert rig.device.events.count("capture") == 3 * 2 * SLOTS
     contexts = [call for call in rig.double.calls if call.startswith("ICudaEngine.create_execution_context")]
     rig.device.events.clear()
     for rows in (4, 1, 2, 3):
-        lane.run(*(lane.fill(frame_of(64, 48, "nv12"), row) for row in range(rows)))
+        inference.run(*(inference.fill(frame_of(64, 48, "nv12"), row) for row in range(rows)))
     assert "capture" not in rig.device.events
     assert len(contexts) == 1 + 3 * SLOTS  # the engine's own look at its tensors, and one for every size of every slot
 
 
 def test_nothing_with_dla_layers_is_ever_recorded() -> None:
     rig = Rig(loadables=2)
-    lane = rig.lane()
-    assert lane is not None
-    lane.warm_up()
+    inference = rig.inference()
+    assert inference is not None
+    inference.warm_up()
     for _ in range(2 * SLOTS):
-        lane.run(lane.fill(frame_of(64, 48, "nv12")))
+        inference.run(inference.fill(frame_of(64, 48, "nv12")))
     assert not {"capture", "launch"} & set(rig.device.events)
 
 
@@ -152,8 +154,8 @@ def test_a_run_that_cannot_be_recorded_is_done_piece_by_piece(monkeypatch: pytes
 
     monkeypatch.setattr(FakeDevice, "capture", capture)
     rig = Rig()
-    lane = rig.ready()
-    assert lane.run(lane.fill(frame_of(64, 48, "nv12"))) == [rig.runs]
+    inference = rig.ready()
+    assert inference.run(inference.fill(frame_of(64, 48, "nv12"))) == [rig.runs]
 
 
 @pytest.mark.parametrize(
@@ -171,8 +173,8 @@ def test_the_layouts_of_a_dla_are_written_by_the_kernel(
 ) -> None:
     bound = {"x": ((1, 3, SIDE, SIDE), dtype, "INPUT"), "y": OUTPUT}
     rig = Rig(loadables=1, bound=bound, strides={"x": strides}, vectors={"x": (1 if vector > 1 else -1, vector)})
-    lane = rig.ready()
-    lane.run(lane.fill(frame_of(64, 48, "nv12")))
+    inference = rig.ready()
+    inference.run(inference.fill(frame_of(64, 48, "nv12")))
     argument = rig.device.gpu.launches[-1][4]
     address, *told = struct.unpack_from("=Qq3i", argument)
     assert tuple(told) == wanted
@@ -182,8 +184,8 @@ def test_the_layouts_of_a_dla_are_written_by_the_kernel(
 def test_images_are_written_in_the_steps_of_an_int8_input() -> None:
     bound = {"x": ((1, 3, SIDE, SIDE), "INT8", "INPUT"), "y": OUTPUT}
     rig = Rig(loadables=1, scales={"x": 0.5}, bound=bound, strides={"x": (1024, 1, 64, 4)})
-    lane = rig.ready()
-    lane.run(lane.fill(frame_of(64, 48, "nv12")))
+    inference = rig.ready()
+    inference.run(inference.fill(frame_of(64, 48, "nv12")))
     numbers = struct.unpack_from("=Qq6i6f", rig.device.gpu.launches[-1][4])[8:]
     assert numbers == (2.0, 2.0, 2.0, 0.0, 0.0, 0.0)  # levels, (level - 0) / (1 * 0.5)
 
@@ -191,7 +193,7 @@ def test_images_are_written_in_the_steps_of_an_int8_input() -> None:
 def test_outputs_in_a_layout_of_a_dla_are_read_by_the_host(caplog: pytest.LogCaptureFixture) -> None:
     bound = {"x": PLAIN, "y": ((1, 3, 2, 2), "HALF", "OUTPUT")}
     rig = Rig(loadables=1, bound=bound, strides={"y": (4, 4, 2, 1)}, vectors={"y": (1, 16)})
-    assert rig.lane() is None
+    assert rig.inference() is None
     assert "parts.onnx: images are prepared on the host: output 'y' is in a DLA's layout" in caplog.text
 
 
@@ -203,35 +205,35 @@ def test_without_a_compiler_for_kernels_the_host_prepares_images(
 
     monkeypatch.setattr(gpu_models, "Kernels", partial(Kernels, compiler=cast("Any", missing)))
     rig = Rig()
-    assert rig.lane() is None and "no CUDA run-time compiler (sudo apt install nvidia-jetpack)" in caplog.text
+    assert rig.inference() is None and "no CUDA run-time compiler (sudo apt install nvidia-jetpack)" in caplog.text
 
 
 def test_what_is_urgent_goes_first_on_the_streams_of_engine_and_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, first = Rig(), list[Any]()
     monkeypatch.setattr(Stream, "raise_priority", lambda stream: first.append(stream))
-    rig.lane()
+    rig.inference()
     assert first == []
-    rig.lane(is_urgent=True)
+    rig.inference(is_urgent=True)
     assert first[0] is rig.engine.session().stream and len(set(first)) == 2
     assert "capture" not in rig.device.events  # what is recorded later has that priority
-    rig.lane(is_urgent=True, beside=False)
+    rig.inference(is_urgent=True, beside=False)
     assert first[2:] == first[:1]
 
 
 def test_a_driver_that_knows_no_priorities_is_told_and_the_model_runs(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     with caplog.at_level("WARNING", "edgert.gpu"):
-        lane = rig.lane(is_urgent=True)
+        inference = rig.inference(is_urgent=True)
     assert "parts.onnx: priority: high is not used: there is no CUDA driver (libcuda.so.1" in caplog.text
-    assert lane is not None
-    assert lane.run(lane.fill(frame_of(64, 48, "nv12"))) == [1.0]
+    assert inference is not None
+    assert inference.run(inference.fill(frame_of(64, 48, "nv12"))) == [1.0]
 
 
-def test_the_priority_of_a_models_section_reaches_its_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_priority_of_a_models_section_reaches_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     urgent: list[bool] = []
     monkeypatch.setattr(model, "is_on_gpu", lambda engine: True)
     monkeypatch.setattr(
-        model, "gpu_lane", lambda *_, **told: urgent.append(told["is_urgent"])
+        model, "gpu_inference", lambda *_, **told: urgent.append(told["is_urgent"])
     )  # then the host's is used
     for section in ([], ["models.parts.priority=high"]):
         assemble(load_pipeline(small_pipeline(tmp_path), section)).close()

@@ -10,7 +10,7 @@ from edgert.backend import EngineOptions, Session, backend
 from edgert.config import CropConfig, InputConfig
 from edgert.runtime import Crops, Frame
 from edgert.stages.crop import Geometry
-from edgert.stages.infer import Infer, InferCrops, Lane
+from edgert.stages.infer import HostInference, Infer, InferCrops
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers import models
 from tests.helpers.frames import detections, frame_of, result_of
@@ -37,8 +37,8 @@ def level(outputs: Sequence[Any], geometry: Geometry) -> tuple[float, float, Geo
     return round(float(mean), 3), float(whole), geometry
 
 
-def lane(session: Session) -> Lane:
-    return Lane(session, Preprocessor(CONFIG, session.inputs["x"]), level, (True, False))
+def inference(session: Session) -> HostInference:
+    return HostInference(session, Preprocessor(CONFIG, session.inputs["x"]), level, (True, False))
 
 
 def flat(value: int, index: int = 0, width: int = 16, height: int = 12) -> Frame:
@@ -47,7 +47,7 @@ def flat(value: int, index: int = 0, width: int = 16, height: int = 12) -> Frame
 
 def test_a_frame_gets_the_record_of_its_own_pixels() -> None:
     session = Means()
-    stage = Infer("find", lane(session))
+    stage = Infer("find", inference(session))
     stage.open()
     assert session.runs == [1]
     for value in (10, 200):
@@ -59,7 +59,7 @@ def test_a_frame_gets_the_record_of_its_own_pixels() -> None:
 
 
 def test_every_third_frame_is_looked_at_and_the_others_pass() -> None:
-    stage = Infer("find", lane(Means()), every=3)
+    stage = Infer("find", inference(Means()), every=3)
     found = ["find" in stage.process(result_of(flat(9, index))).outputs for index in range(7)]
     assert found == [True, False, False, True, False, False, True]
 
@@ -78,7 +78,7 @@ class TestCrops:
     @pytest.mark.parametrize("rows", [1, 2, 3, 8])
     def test_every_crop_gets_its_own_record_however_they_are_batched(self, rows: int) -> None:
         session = Means(rows)
-        stage = InferCrops("read", lane(session), CropConfig())
+        stage = InferCrops("read", inference(session), CropConfig())
         stage.open()
         session.runs.clear()
         out = stage.process(result_of(self.striped(5), {"find": self.found(5)}))
@@ -90,7 +90,7 @@ class TestCrops:
 
     def test_no_detections_no_run(self) -> None:
         session = Means(2)
-        stage = InferCrops("read", lane(session), CropConfig())
+        stage = InferCrops("read", inference(session), CropConfig())
         for outputs in ({}, {"find": detections()}):
             out = stage.process(result_of(flat(1), outputs))
             assert out.outputs["read"].records == () and len(out.outputs["read"].rows) == 0
@@ -98,11 +98,11 @@ class TestCrops:
 
     def test_the_newest_detections_are_cropped(self) -> None:
         outputs = {"find": self.found(3), "track": self.found(1)}
-        out = InferCrops("read", lane(Means()), CropConfig()).process(result_of(self.striped(3), outputs))
+        out = InferCrops("read", inference(Means()), CropConfig()).process(result_of(self.striped(3), outputs))
         assert out.outputs["read"].parent == "track" and len(out.outputs["read"].records) == 1
 
     def test_frames_between_pass_without_a_record(self) -> None:
-        stage = InferCrops("read", lane(Means()), CropConfig(), every=2)
+        stage = InferCrops("read", inference(Means()), CropConfig(), every=2)
         for index in (0, 1, 2):
             frame = flat(1, index, width=20)
             assert ("read" in stage.process(result_of(frame, {"find": self.found(1)})).outputs) == (index % 2 == 0)
@@ -114,7 +114,8 @@ def test_nothing_is_copied_on_the_way_into_a_real_session(batch: int | str) -> N
     session = engine.session()
     seen: list[Any] = []
     stage = Infer(
-        "find", Lane(session, Preprocessor(CONFIG, session.inputs["x"]), lambda o, g: seen.append(o), engine.batched)
+        "find",
+        HostInference(session, Preprocessor(CONFIG, session.inputs["x"]), lambda o, g: seen.append(o), engine.batched),
     )
     frame = frame_of(32, 32)
     stage.process(result_of(frame))

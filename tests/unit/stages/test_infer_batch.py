@@ -19,7 +19,7 @@ GEOMETRY = Geometry(1, 1, 0, 0, (4, 4), (0.0, 0.0, 4.0, 4.0))
 
 
 class Rows:
-    """A lane whose record for a row is the frame that it was filled with."""
+    """An inference slot whose record for a row is the frame that it was filled with."""
 
     rows = 4
 
@@ -46,10 +46,10 @@ def of(stream: str, index: int) -> Result:
 
 
 def stage(most: int = 3, every: int = 1) -> tuple[InferBatch, Rows, VirtualClock]:
-    lane, clock = Rows(), VirtualClock()
-    made = InferBatch("find", lane, most, 0.005, clock, every)
+    inference, clock = Rows(), VirtualClock()
+    made = InferBatch("find", inference, most, 0.005, clock, every)
     made.open()
-    return made, lane, clock
+    return made, inference, clock
 
 
 def given(out: Any) -> list[Any]:
@@ -58,15 +58,15 @@ def given(out: Any) -> list[Any]:
 
 
 def test_a_full_batch_is_run_and_each_frame_gets_its_own_record() -> None:
-    find, lane, _ = stage()
+    find, inference, _ = stage()
     assert isinstance(find, Batching)
     assert given(find.process(of("a", 0))) == given(find.process(of("b", 0))) == []
     assert given(find.process(of("c", 0))) == ["a0", "b0", "c0"]
-    assert lane.runs == [0, 3] and find.due_ns() is None and given(find.flush()) == []
+    assert inference.runs == [0, 3] and find.due_ns() is None and given(find.flush()) == []
 
 
 def test_a_frame_waits_while_the_engine_is_busy_but_no_longer_than_it_must() -> None:
-    find, lane, clock = stage()
+    find, inference, clock = stage()
     assert given(find.process(of("a", 0))) == []
     assert clock.now_ns() < find.due_ns() < 5_000_000 and given(find.flush()) == []
     clock.wait(threading.Event(), 0.004)
@@ -74,16 +74,16 @@ def test_a_frame_waits_while_the_engine_is_busy_but_no_longer_than_it_must() -> 
     clock.wait(threading.Event(), 0.000999)
     assert find.due_ns() == 5_000_000 and given(find.flush()) == []  # the second frame did not put it off
     clock.wait(threading.Event(), 0.000001)
-    assert given(find.flush()) == ["a0", "b0"] and lane.runs == [0, 2]
+    assert given(find.flush()) == ["a0", "b0"] and inference.runs == [0, 2]
 
 
 def test_an_engine_that_is_free_is_not_kept_waiting() -> None:
-    find, lane, clock = stage()
+    find, inference, clock = stage()
     find.process(of("a", 0))
-    lane.idle = True
+    inference.idle = True
     assert find.due_ns() == clock.now_ns()
     assert given(find.process(of("b", 0))) == []  # what has come already goes with it
-    assert given(find.flush()) == ["a0", "b0"] and lane.runs == [0, 2] and find.due_ns() is None
+    assert given(find.flush()) == ["a0", "b0"] and inference.runs == [0, 2] and find.due_ns() is None
 
 
 def test_a_frame_that_comes_when_the_batch_is_due_goes_with_it() -> None:
@@ -94,10 +94,10 @@ def test_a_frame_that_comes_when_the_batch_is_due_goes_with_it() -> None:
 
 
 def test_frames_left_out_keep_their_place() -> None:
-    find, lane, _ = stage(most=2, every=2)
+    find, inference, _ = stage(most=2, every=2)
     assert given(find.process(of("a", 1))) == [None]
     assert given(find.process(of("a", 2))) == given(find.process(of("a", 3))) == []
-    assert given(find.process(of("b", 2))) == ["a2", None, "b2"] and lane.runs == [0, 2]
+    assert given(find.process(of("b", 2))) == ["a2", None, "b2"] and inference.runs == [0, 2]
 
 
 def test_leases_last_until_a_result_has_gone_on() -> None:
@@ -138,9 +138,9 @@ def run_worker(find: InferBatch, clock: Clock, feed: Any) -> tuple[list[Any], li
 
 @pytest.mark.parametrize("idle", [True, False])
 def test_a_silent_camera_stalls_nobody(idle: bool) -> None:
-    lane = Rows()
-    lane.idle = idle
-    find = InferBatch("find", lane, 2, 0.005, REAL)
+    inference = Rows()
+    inference.idle = idle
+    find = InferBatch("find", inference, 2, 0.005, REAL)
 
     def feed(a: Any, b: Any, out: Any, found: list[Any]) -> None:
         for index in range(2):
@@ -153,7 +153,7 @@ def test_a_silent_camera_stalls_nobody(idle: bool) -> None:
 
 
 def test_what_is_held_at_the_end_is_run() -> None:
-    find, lane, clock = stage(most=4)
+    find, inference, clock = stage(most=4)
 
     def feed(a: Any, b: Any, out: Any, found: list[Any]) -> None:
         a.put(of("a", 0))
@@ -162,4 +162,4 @@ def test_what_is_held_at_the_end_is_run() -> None:
         b.close()
 
     found, errors = run_worker(find, clock, feed)
-    assert sorted(found) == ["a0", "b0"] and not errors and sum(lane.runs) == 2
+    assert sorted(found) == ["a0", "b0"] and not errors and sum(inference.runs) == 2

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from edgert.clock import VirtualClock
 from edgert.runtime import Frame, Record
 from edgert.stages.crop import Geometry
-from edgert.stages.infer import Choice, Infer, InferBatch, VariantLane
+from edgert.stages.infer import Choice, Infer, InferBatch, VariantInference
 from tests.helpers.frames import frame_of, result_of
 
 
 @dataclass
 class Named:
-    """A lane whose records are its name and how many rows were run."""
+    """An inference slot whose records are its name and how many rows were run."""
 
     name: str
     rows: int = 1
@@ -33,10 +33,10 @@ class Named:
 
 
 def test_the_next_frame_is_of_the_model_that_was_chosen() -> None:
-    choice, lanes = Choice(), [Named("large"), Named("small")]
-    stage = Infer("find", VariantLane(lanes, choice))
+    choice, inferences = Choice(), [Named("large"), Named("small")]
+    stage = Infer("find", VariantInference(inferences, choice))
     stage.open()
-    assert [lane.warm for lane in lanes] == [1, 1]
+    assert [inference.warm for inference in inferences] == [1, 1]
     found = []
     for level in (0, 1, 2, 0):  # 2: another model of the pipeline can still be degraded
         choice.level = level
@@ -45,11 +45,11 @@ def test_the_next_frame_is_of_the_model_that_was_chosen() -> None:
 
 
 def test_a_batch_that_has_begun_is_finished_by_the_model_that_began_it() -> None:
-    choice, lanes = Choice(), [Named("large", 2), Named("small", 4)]
-    lane = VariantLane(lanes, choice)
-    lanes[0].idle = False
-    stage = InferBatch("find", lane, 2, 9.0, VirtualClock())
-    assert (lane.rows, lane.idle) == (2, False)
+    choice, inferences = Choice(), [Named("large", 2), Named("small", 4)]
+    inference = VariantInference(inferences, choice)
+    inferences[0].idle = False
+    stage = InferBatch("find", inference, 2, 9.0, VirtualClock())
+    assert (inference.rows, inference.idle) == (2, False)
     assert list(stage.process(result_of(frame_of(4, 4, index=0)))) == []
     choice.level = 1
     first = list(stage.process(result_of(frame_of(4, 4, index=1))))

@@ -16,7 +16,7 @@ from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
 from edgert.stages.gpu.kernel_jobs import target
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.cuda_double import CudaDouble
-from tests.unit.stages.gpu.test_lane import Rig
+from tests.unit.stages.gpu.test_gpu_inference import Rig
 
 LOG = 'preprocess.cu(12): error: identifier "half4" is undefined'
 
@@ -70,13 +70,13 @@ def test_what_does_not_compile_tells_the_compilers_log_and_is_not_kept(tmp_path:
     assert len(compiler.asked) == 2
 
 
-def test_a_lane_says_so_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_inference_says_so_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     broken = Kernels(rig.device, None, lambda: cast("Nvrtc", Compiler(fails=True)))
-    for slot in rig.lane._slots:
+    for slot in rig.inference._slots:
         monkeypatch.setattr(slot._preprocessor, "_kernels", broken)
     with pytest.raises(BuildError, match="does not compile"):
-        rig.lane.warm_up()
+        rig.inference.warm_up()
     rig.close()
 
 

@@ -1,4 +1,4 @@
-"""Frames in a lane: how often they are copied, what memory they take, and in what order their records come."""
+"""Frames in GPU inference: how often they are copied, what memory they take, and in what order their records come."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from edgert.stages.gpu.inference_slot import run_sizes
 from edgert.stages.gpu.upload import Staging, Uploader
 from edgert.stages.infer import Infer
 from tests.helpers.frames import frame_of, result_of
-from tests.helpers.gpu_lane import Rig, bytes_at, nv12, shared
+from tests.helpers.gpu_inference import Rig, bytes_at, nv12, shared
 
 
 def test_a_frame_of_others_is_copied_once_goes_up_once_and_the_outputs_come_down_once() -> None:
     rig = Rig()
-    rig.lane.warm_up()
+    rig.inference.warm_up()
     before, launches = rig.device.counter.read(), len(rig.gpu.launches)
     frame = nv12()
-    geometry = rig.lane.fill(frame)
+    geometry = rig.inference.fill(frame)
     frame.lease.release()  # the host's pixels are not needed any more
-    ((value, way_back),) = rig.lane.run(geometry)
+    ((value, way_back),) = rig.inference.run(geometry)
     after = rig.device.counter.read()
     assert (value, way_back.scale_x, way_back.scale_y) == (3, 4, 3)
     assert after.copies - before.copies == 3 and after.bytes_copied - before.bytes_copied == 2 * (64 * 48 * 3 // 2) + 8
@@ -33,10 +33,10 @@ def test_a_frame_of_others_is_copied_once_goes_up_once_and_the_outputs_come_down
 
 def test_a_frame_in_shared_memory_goes_up_as_it_lies() -> None:
     rig = Rig()
-    rig.lane.warm_up()
+    rig.inference.warm_up()
     frame = shared(rig)
     before = rig.device.counter.read()
-    rig.lane.run(rig.lane.fill(frame))
+    rig.inference.run(rig.inference.fill(frame))
     after = rig.device.counter.read()
     assert after.copies - before.copies == 2 and after.bytes_copied - before.bytes_copied == 64 * 48 * 3 // 2 + 8
     assert after.allocations == before.allocations
@@ -57,11 +57,11 @@ def test_models_that_look_at_the_same_frame_share_one_upload() -> None:
     other = Rig(gpu=one.gpu)  # an engine of its own, which opened the same GPU for itself
     frame = shared(one)
     before = [rig.device.counter.read() for rig in (one, other)]
-    geometries = one.lane.fill(frame), other.lane.fill(frame)
+    geometries = one.inference.fill(frame), other.inference.fill(frame)
     frame.lease.release()
-    one.lane.run(geometries[0])
+    one.inference.run(geometries[0])
     assert frame.lease.alive  # the other is not done with it
-    other.lane.run(geometries[1])
+    other.inference.run(geometries[1])
     assert not frame.lease.alive
     after = [rig.device.counter.read() for rig in (one, other)]
     copies = [now.copies - then.copies for now, then in zip(after, before, strict=True)]
@@ -78,12 +78,12 @@ def test_over_many_frames_no_memory_stream_or_event_is_made(monkeypatch: pytest.
     made = rig.gpu.Event
     monkeypatch.setattr(rig.gpu, "Event", lambda flags=0: events.append(flags) or made(flags))
     staging = Staging(rig.device)
-    rig.lane.warm_up()
+    rig.inference.warm_up()
 
     def run(count: int) -> tuple[int, int, int, int]:
         for index in range(count):
             shared = staging.taken(nv12(index))
-            rig.lane.run(rig.lane.fill(shared), rig.lane.fill(nv12(index).crop(0, 0, 16, 16), 1))
+            rig.inference.run(rig.inference.fill(shared), rig.inference.fill(nv12(index).crop(0, 0, 16, 16), 1))
             shared.lease.release()
         counted = rig.device.counter.read().allocations, rig.device.live_bytes
         return *counted, len(rig.gpu.streams), len(events)
@@ -96,7 +96,7 @@ def test_over_many_frames_no_memory_stream_or_event_is_made(monkeypatch: pytest.
 
 def test_the_host_waits_for_nothing_before_the_record_is_wanted() -> None:
     rig = Rig()
-    stage, collect = Infer("find", Submitting(rig.lane)), Collect("find")
+    stage, collect = Infer("find", Submitting(rig.inference)), Collect("find")
     stage.open()
     rig.gpu.paused = True
     first, second = (stage.process(result_of(nv12(index))) for index in range(2))
@@ -110,17 +110,17 @@ def test_the_host_waits_for_nothing_before_the_record_is_wanted() -> None:
 
 def test_a_batch_that_nobody_read_keeps_its_records_when_its_tensors_are_used_again() -> None:
     rig = Rig()
-    pending = [rig.lane.submit(rig.lane.fill(nv12(index)))[0] for index in range(2 * SLOTS)]
+    pending = [rig.inference.submit(rig.inference.fill(nv12(index)))[0] for index in range(2 * SLOTS)]
     assert [one.record()[0] for one in pending] == [1] * SLOTS + [2] * SLOTS  # runs of each session
     rig.close()
 
 
 def test_sizes_of_a_batch_are_rounded_up_and_rows_keep_their_order() -> None:
     rig = Rig(rows=5)
-    rig.lane.warm_up()
+    rig.inference.warm_up()
     assert rig.sessions[0].sizes == [1, 1, 2, 2, 4, 4, 5, 5]
-    geometries = [rig.lane.fill(nv12(row), row) for row in range(3)]
-    assert [value for value, _ in rig.lane.run(*geometries)] == [9, 10, 11]
+    geometries = [rig.inference.fill(nv12(row), row) for row in range(3)]
+    assert [value for value, _ in rig.inference.run(*geometries)] == [9, 10, 11]
     assert rig.sessions[0].sizes[-1] == 4
     assert rig.gpu.launches[-1][1][2] == 3  # images in the grid
     rig.close()
@@ -137,18 +137,18 @@ def test_crops_and_frames_of_several_sizes_keep_their_memory() -> None:
     rig = Rig(rows=4)
     whole = nv12()
     frames = [whole.crop(0, 0, 16, 16), frame_of(32, 24, "nv12"), whole.crop(8, 8, 64, 48), nv12(1)]
-    geometries = [rig.lane.fill(frame, row) for row, frame in enumerate(frames)]
+    geometries = [rig.inference.fill(frame, row) for row, frame in enumerate(frames)]
     assert (geometries[2].offset_x, geometries[2].offset_y) == (8, 8)
-    held = [rig.lane._frames[row] for row in range(4)]
+    held = [rig.inference._frames[row] for row in range(4)]
     for there, frame in zip(held, frames, strict=True):
         luma: Any = there.planes[0]
         rows = np.lib.stride_tricks.as_strided(bytes_at(luma.address, 64 * 48), luma.shape, luma.strides)
         assert np.array_equal(rows, frame.planes[0])
     del held, there, luma
     blocks = len(rig.gpu.allocations)
-    rig.lane.run(*geometries)
+    rig.inference.run(*geometries)
     for row in range(3):
-        rig.lane.fill(whole.crop(0, 0, 20 + 2 * row, 30), row)
+        rig.inference.fill(whole.crop(0, 0, 20 + 2 * row, 30), row)
     assert len(rig.gpu.allocations) == blocks
     rig.close()
     assert rig.device.live_bytes == 0
@@ -159,7 +159,7 @@ def test_frames_on_the_gpu_are_not_uploaded() -> None:
     uploader = Uploader(rig.device, rig.device.stream(), rig.device.counter)
     frame = uploader.upload(nv12())
     before = rig.device.counter.read()
-    rig.lane.run(rig.lane.fill(frame))
+    rig.inference.run(rig.inference.fill(frame))
     assert rig.device.counter.read().copies == before.copies + 1  # the outputs
     assert frame.lease.alive
     frame.lease.release()

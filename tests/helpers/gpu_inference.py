@@ -1,4 +1,4 @@
-"""A lane on a GPU that is this process's memory; kernels are launched and counted, and compute nothing."""
+"""An inference slot on a GPU that is this process's memory; kernels are launched and counted, and compute nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_detections import HostReader
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
-from edgert.stages.gpu.infer_gpu import SLOTS, GpuLane
-from edgert.stages.gpu.inference_slot import Slot
+from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference
+from edgert.stages.gpu.inference_slot import InferenceSlot
 from edgert.stages.gpu.kernel_jobs import target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Staging, Uploader
@@ -43,7 +43,7 @@ class Session:
     sizes: list[int]
 
     def run(self, rows: int | None = None) -> Sequence[Any]:
-        raise AssertionError("the lane must not go through the host")
+        raise AssertionError("the inference slot must not go through the host")
 
     def enqueue(self, rows: int | None = None) -> None:
         self.sizes.append(rows or 0)
@@ -54,7 +54,7 @@ class Session:
 
 
 class Rig:
-    """A lane on a GPU of its own."""
+    """An inference slot on a GPU of its own."""
 
     def __init__(self, rows: int = 1, dynamic: bool = True, gpu: CudaDouble | None = None, beside: bool = True) -> None:
         self.gpu = gpu or CudaDouble()
@@ -68,12 +68,14 @@ class Rig:
             address = session.inputs_on_gpu["x"].block.address
             preprocessor = GpuPreprocessor(config, target("nchw", "float32", rows, SIDE, SIDE), address, kernels)
             reading = other if beside else session.stream
-            slots.append(Slot(session, preprocessor, HostReader(session.outputs_on_gpu, (True,), record), reading))
+            slots.append(
+                InferenceSlot(session, preprocessor, HostReader(session.outputs_on_gpu, (True,), record), reading)
+            )
         uploader = Uploader(self.device, self.device.stream(), self.device.counter, in_flight=4 * rows)
-        self.lane = GpuLane(slots, config, uploader)
+        self.inference = GpuInference(slots, config, uploader)
 
     def close(self) -> None:
-        self.lane.close()
+        self.inference.close()
         for session in self.sessions:
             for tensor in (*session.inputs_on_gpu.values(), *session.outputs_on_gpu):
                 tensor.block.release()

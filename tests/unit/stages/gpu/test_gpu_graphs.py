@@ -1,4 +1,4 @@
-"""A lane whose work is recorded once, as CUDA graphs, and told where each frame lies."""
+"""An inference slot whose work is recorded once, as CUDA graphs, and told where each frame lies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.stages.gpu import inference_slot
 from edgert.stages.gpu.infer_gpu import SLOTS
 from tests.helpers.frames import frame_of
-from tests.helpers.gpu_lane import Rig, nv12, shared
+from tests.helpers.gpu_inference import Rig, nv12, shared
 
 
 class Recorded:
@@ -38,13 +38,13 @@ def test_graphs_are_recorded_at_the_start_and_told_where_the_frames_are(monkeypa
 
     monkeypatch.setattr(CudaDevice, "capture", capture)
     rig = Rig(rows=2)
-    rig.lane.warm_up()
+    rig.inference.warm_up()
     assert len(graphs) == 2 * 2 * SLOTS and [session.sizes for session in rig.sessions] == [[1, 1, 2, 2]] * SLOTS
-    rig.lane.warm_up()
+    rig.inference.warm_up()
     assert len(graphs) == 2 * 2 * SLOTS
     before = rig.device.counter.read().copies
     for index in range(2 * SLOTS):
-        rig.lane.run(rig.lane.fill(nv12(index)))
+        rig.inference.run(rig.inference.fill(nv12(index)))
     runs, decodes = graphs[: 2 * SLOTS : 2], graphs[1 : 2 * SLOTS : 2]
     assert all(graph.told[1::2] == ["launched"] * 2 and len(graph.told) == 4 for graph in runs)
     assert all(graph.told == ["launched"] * 2 for graph in decodes)
@@ -63,12 +63,12 @@ def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(monkeypatch: py
 
     monkeypatch.setattr(CudaDevice, "capture", capture)
     rig = Rig(beside=False)
-    rig.lane.warm_up()
+    rig.inference.warm_up()
     assert len(graphs) == SLOTS
     before = rig.device.counter.read().copies
     for index in range(2 * SLOTS):
         frame = shared(rig, index)
-        rig.lane.run(rig.lane.fill(frame))
+        rig.inference.run(rig.inference.fill(frame))
         frame.lease.release()
     assert all(graph.told[1::2] == ["launched"] * 2 for graph in graphs)
     assert rig.device.counter.read().copies - before == 2 * SLOTS * 3  # staged, up, outputs down
@@ -79,9 +79,9 @@ def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(monkeypatch: py
 def test_images_of_several_formats_are_several_launches_before_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: Recorded(stream, enqueue))
     rig = Rig(rows=2)
-    rig.lane.warm_up()
+    rig.inference.warm_up()
     launches = len(rig.gpu.launches)
-    rig.lane.run(rig.lane.fill(nv12(), 0), rig.lane.fill(frame_of(64, 48, "bgr"), 1))
+    rig.inference.run(rig.inference.fill(nv12(), 0), rig.inference.fill(frame_of(64, 48, "bgr"), 1))
     assert len(rig.gpu.launches) == launches + 1  # the second is in the graph
     rig.close()
 
@@ -89,9 +89,9 @@ def test_images_of_several_formats_are_several_launches_before_one_graph(monkeyp
 def test_work_that_cannot_be_recorded_is_enqueued_each_time(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     with caplog.at_level("INFO", inference_slot.log.name):
-        rig.lane.warm_up()
+        rig.inference.warm_up()
     assert caplog.text.count("no CUDA graph: there is no CUDA driver") == SLOTS
     for index in range(3 * SLOTS):
-        rig.lane.run(rig.lane.fill(nv12(index)))
+        rig.inference.run(rig.inference.fill(nv12(index)))
     assert [len(session.sizes) for session in rig.sessions] == [5] * SLOTS
     rig.close()

@@ -1,4 +1,4 @@
-"""A GPU that falls away under a lane: an error, what came before is kept, and everything is given back."""
+"""A GPU that falls away under an inference slot: an error, what came before is kept, and everything is given back."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from edgert.runtime import Frame, Node, Result, Runner, SourceStats
 from edgert.runtime.branches import Branch, branch_nodes, connect
 from edgert.stages.gpu.infer_gpu import Collect, Submitting
 from edgert.stages.infer import Infer
-from tests.helpers.gpu_lane import Rig, nv12
+from tests.helpers.gpu_inference import Rig, nv12
 
 
 def test_a_gpu_that_is_lost_is_an_error_and_closing_goes_on() -> None:
     rig = Rig()
-    rig.lane.run(rig.lane.fill(nv12()))
-    pending = rig.lane.submit(rig.lane.fill(nv12(1)))
+    rig.inference.run(rig.inference.fill(nv12()))
+    pending = rig.inference.submit(rig.inference.fill(nv12(1)))
     rig.gpu.broken["event"] = "cuEventSynchronize failed: an illegal memory access was encountered"
     with pytest.raises(DeviceError, match="the GPU is lost to this process"):
         pending[0].record()
@@ -76,7 +76,9 @@ def test_a_gpu_that_is_lost_ends_the_pipeline_and_what_came_before_is_kept() -> 
                 time.sleep(0.001)
             rig.gpu.broken["event"] = "cuEventSynchronize failed: unspecified launch failure"
 
-    chain = branch_nodes("find", [Branch((Infer("find", Submitting(rig.lane)), Collect("find")))], frozenset("a"), 1)
+    chain = branch_nodes(
+        "find", [Branch((Infer("find", Submitting(rig.inference)), Collect("find")))], frozenset("a"), 1
+    )
     source, sink = Node("a", Reel(lose)), Node("sink", kept)
     connect(source, chain[0], frozenset("a"), 1, "never")
     connect(chain[-1], sink, frozenset("a"), 1, "never")
