@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from edgert.cli import table
 from edgert.cli.run_summary import parts_table
 from edgert.cli.table import Column
-from edgert.planner.plan_text import basis, board_headline, headline, listed, why_not
-from edgert.report.numbers import share
-from edgert.units import format_bytes
+from edgert.planner.plan_text import NUMBERS, basis, board_headline, headline, listed, numbers, to_spare, why_not
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,15 +17,7 @@ if TYPE_CHECKING:
     from edgert.placement.plan_record import BoardPlan, ModelRow, Plan, Row
 
 _MOST_REASONS = 6
-_NUMBERS = (
-    Column("fps", is_number=True),
-    Column("p99 ms", is_number=True),
-    Column("W", is_number=True),
-    Column("memory", is_number=True, rank=1),
-    Column("mJ/frame", is_number=True, rank=3),
-    Column("DLA", is_number=True, rank=2),
-    Column("±", is_number=True, rank=4),
-)
+_RANKS = {"memory": 1, "DLA": 2, "mJ/frame": 3, "±": 4}  # columns that a narrow terminal leaves out
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -94,10 +84,15 @@ def _show_boards(console: Console, plan: Plan) -> None:
 def _table(
     screen: Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]], basis: str
 ) -> None:
-    columns = (Column(""), *map(Column, heads), *_NUMBERS, Column("budgets", wraps=True))
+    columns = (
+        Column(""),
+        *map(Column, heads),
+        *(Column(name, is_number=True, rank=_RANKS.get(name, 0)) for name in NUMBERS),
+        Column("budgets", wraps=True),
+    )
     shown = [
         table.Row(
-            ("→" if is_chosen else "·" if row.is_best else "", *names, *_numbers(row), _kept(row)),
+            ("→" if is_chosen else "·" if row.is_best else "", *names, *(text for text, _ in numbers(row)), _kept(row)),
             "bold" if is_chosen else "",
         )
         for names, row, is_chosen in rows
@@ -109,17 +104,4 @@ def _table(
 def _kept(row: Row) -> Text:
     if row.misses:
         return table.marked("; ".join(row.misses), "red")
-    return table.marked(f"kept, {share(row.margin)} of {row.tightest} to spare", "green")
-
-
-def _numbers(row: Row) -> tuple[str, ...]:
-    share = max((model.dla_share for model in row.models), default=0.0)
-    return (
-        f"{row.fps:.4g}",
-        f"{row.p99_ms:.3g}",
-        "–" if row.power_w is None else f"{row.power_w:.1f}",
-        format_bytes(row.memory_bytes),
-        "–" if row.energy_mj is None else f"{row.energy_mj:.3g}",
-        f"{share:.0%}",
-        "–" if row.error is None else f"{row.error:.0%}",
-    )
+    return table.marked(f"kept, {to_spare(row)}", "green")

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from edgert.files import replace_text
 from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row
 from edgert.placement.problem import Edge, Unit
-from edgert.planner.plan_text import basis, headline, listed, share_text
+from edgert.planner.plan_text import NUMBERS, basis, headline, listed, numbers, share_text, to_spare
 from edgert.report.diagram import Box, Line, network_image
-from edgert.report.html import Cell, Column, Markup, code, columns, document, figures, join, paragraph, table, tag
-from edgert.report.numbers import counted, fixed, share, significant, size
+from edgert.report.html import (
+    Cell,
+    Column,
+    Markup,
+    bullets,
+    columns,
+    document,
+    figures,
+    header,
+    join,
+    paragraph,
+    table,
+    tag,
+)
+from edgert.report.numbers import counted, share, significant, size
 
 _STYLES, _SCRIPTS = ("page.css", "network.css"), ("page.js", "network.js")
 
@@ -35,7 +48,7 @@ def _sections(plan: Plan) -> Iterator[tuple[str, str, Markup]]:
     else:
         yield from _board(plan.boards[0])
     if plan.notes:
-        yield "notes", "What was assumed", tag("ul", *(tag("li", note) for note in plan.notes))
+        yield "notes", "What was assumed", bullets(plan.notes)
 
 
 def _board(board: BoardPlan) -> Iterator[tuple[str, str, Markup]]:
@@ -65,15 +78,10 @@ def _names(plan: Plan) -> dict[str, str] | None:
 def _header(plan: Plan) -> Markup:
     first = plan.boards[0]
     row = first.rows[first.chosen] if len(plan.boards) == 1 and first.chosen is not None else None
-    return tag(
-        "header",
-        tag(
-            "p",
-            f"Plan for {plan.objective} · {basis(first)} · ",
-            code(plan.pipeline),
-            class_="kicker",
-        ),
-        tag("h1", headline(plan)),
+    return header(
+        f"Plan for {plan.objective} · {basis(first)}",
+        plan.pipeline,
+        headline(plan),
         figures(_figures(row)) if row else "",
         *(paragraph(text) for text in first.advice if len(plan.boards) == 1),
     )
@@ -116,9 +124,7 @@ def _picked(board: BoardPlan) -> Row | None:
 
 def _verdict(board: BoardPlan) -> Markup:
     if board.chosen is not None:
-        chosen = board.rows[board.chosen]
-        room = f"{share(chosen.margin)} of {chosen.tightest} to spare"
-        return join([tag("span", "✓ kept", class_="good"), f", {room}"])
+        return join([tag("span", "✓ kept", class_="good"), f", {to_spare(board.rows[board.chosen])}"])
     row = _picked(board)
     why = "; ".join(row.misses) if row else "; ".join(board.skipped) or "nothing can run"
     return tag("span", f"✗ {why}", class_="bad")
@@ -135,13 +141,12 @@ def _rows(board: BoardPlan) -> Markup:
             Column("Placement", [placement for _, placement in heads]),
             Column("Choice", [tag("b", mark) if mark == "chosen" else mark for mark in marks]),
             *_numbers(rows),
-            Column("DLA share", [Cell(_dla_share(row), _dla_part(row)) for row in rows], "number"),
             Column("Budgets", [_budgets(row) for row in rows], "prose"),
         ],
         sortable=True,
     )
     more = [*board.advice, *(f"{text}: not planned" for text in board.skipped)]
-    return join([whole, tag("ul", *(tag("li", text) for text in more)) if more else ""])
+    return join([whole, bullets(more) if more else ""])
 
 
 def _memory(row: Row) -> Markup:
@@ -161,27 +166,9 @@ def _memory(row: Row) -> Markup:
 
 
 def _numbers(rows: Sequence[Row | None]) -> Iterator[Column]:
-    def column(header: str, texts: Iterable[tuple[str, float] | None]) -> Column:
-        return Column(header, [Cell("–", 0.0) if one is None else Cell(*one) for one in texts], "number")
-
-    yield column("fps", ((significant(row.fps), row.fps) if row else None for row in rows))
-    yield column("p99, ms", ((significant(row.p99_ms), row.p99_ms) if row else None for row in rows))
-    yield column("W", (_known(row.power_w, lambda value: fixed(value, 1)) if row else None for row in rows))
-    yield column("Memory", ((size(row.memory_bytes), row.memory_bytes) if row else None for row in rows))
-    yield column("mJ/frame", (_known(row.energy_mj, significant) if row else None for row in rows))
-    yield column("±", ((share(row.error), row.error) if row and row.error is not None else None for row in rows))
-
-
-def _known(value: float | None, show: Callable[[float], str]) -> tuple[str, float] | None:
-    return None if value is None else (show(value), value)
-
-
-def _dla_part(row: Row) -> float:
-    return max((model.dla_share for model in row.models), default=0.0)
-
-
-def _dla_share(row: Row) -> str:
-    return ", ".join(share(model.dla_share) for model in row.models)
+    cells = [numbers(row) if row else (("–", 0.0),) * len(NUMBERS) for row in rows]
+    for place, name in enumerate(NUMBERS):
+        yield Column(name, [Cell(*texts[place]) for texts in cells], "number")
 
 
 def _budgets(row: Row) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +11,7 @@ from edgert.board.record import Board
 from edgert.errors import ConfigError, nearest
 from edgert.placement.dla_share import target_of
 from edgert.placement.plan_record import OBJECTIVES, BoardPlan, EngineRow, ModelRow, Plan, Row
-from edgert.report.numbers import counted, share, significant
+from edgert.report.numbers import counted, fixed, share, significant, size
 
 _ROOMY = 1.1  # less headroom than this is not worth a word
 
@@ -88,6 +88,34 @@ def listed(board: BoardPlan) -> list[tuple[tuple[str, str], Row]]:
 def where(row: Row) -> str:
     """Mode and placement."""
     return f"{row.mode}, {row.name}" if row.mode else row.name
+
+
+# A row in a table, on a page or in a terminal.
+
+NUMBERS = ("fps", "p99 ms", "W", "memory", "mJ/frame", "DLA", "±")
+"""Headers of :func:`numbers`."""
+
+
+def numbers(row: Row) -> tuple[tuple[str, float], ...]:
+    """Each number of a row as text, and as what it is sorted by; a dash and 0 for what is not known."""
+
+    def known(value: float | None, show: Callable[[float], str]) -> tuple[str, float]:
+        return ("–", 0.0) if value is None else (show(value), value)
+
+    return (
+        known(row.fps, significant),
+        known(row.p99_ms, significant),
+        known(row.power_w, lambda value: fixed(value, 1)),
+        known(row.memory_bytes, lambda value: size(int(value))),
+        known(row.energy_mj, significant),
+        known(max((model.dla_share for model in row.models), default=0.0), share),
+        known(row.error, share),
+    )
+
+
+def to_spare(row: Row) -> str:
+    """``"40 % of latency to spare"``, of a row that keeps every budget."""
+    return f"{share(row.margin)} of {row.tightest} to spare"
 
 
 # A plan as plain data.

@@ -7,7 +7,20 @@ from pathlib import Path
 
 from edgert.files import replace_text
 from edgert.planner.simulation import Simulation
-from edgert.report.html import Cell, Column, Markup, code, columns, document, figures, join, paragraph, table, tag
+from edgert.report.html import (
+    Cell,
+    Column,
+    Markup,
+    bullets,
+    columns,
+    document,
+    figures,
+    header,
+    join,
+    paragraph,
+    table,
+    tag,
+)
 from edgert.report.numbers import counted, fixed, milliseconds, significant
 from edgert.report.plots import LINES, Series, series_chart
 from edgert.simulator import Moment
@@ -61,15 +74,14 @@ def _header(simulation: Simulation) -> Markup:
     is_kept, budgets = kept(simulation)
     badges = [tag("span", "simulated", class_="badge open")]
     if budgets:
-        badges.append(
-            tag("span", f"{'✓' if is_kept else '✗'} {budgets}", class_=f"badge {'good' if is_kept else 'bad'}")
-        )
-    return tag(
-        "header",
-        tag("p", f"Simulation · {simulation.basis} · ", code(simulation.pipeline), class_="kicker"),
-        tag("p", *badges, class_="badges"),
-        tag("h1", simulation_headline(simulation)),
+        mark, kind = ("✓", "good") if is_kept else ("✗", "bad")
+        badges.append(tag("span", f"{mark} {budgets}", class_=f"badge {kind}"))
+    return header(
+        f"Simulation · {simulation.basis}",
+        simulation.pipeline,
+        simulation_headline(simulation),
         figures(_figures(simulation)),
+        badges=badges,
     )
 
 
@@ -92,7 +104,7 @@ def _sections(simulation: Simulation) -> Iterator[tuple[str, str, Markup]]:
     if governed is not None:
         yield "governor", "What the governor did", _governor(simulation)
     if simulation.notes:
-        yield "notes", "What was assumed", tag("ul", *(tag("li", note) for note in simulation.notes))
+        yield "notes", "What was assumed", bullets(simulation.notes)
 
 
 def _charts(simulation: Simulation) -> Iterator[Markup]:

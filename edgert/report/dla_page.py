@@ -16,6 +16,7 @@ from edgert.report.html import (
     columns,
     document,
     figures,
+    header,
     join,
     paragraph,
     shape,
@@ -73,17 +74,16 @@ def verdict_word(verdict: Verdict) -> str:
 
 def _header(survey: Survey, model: str, sentence: str) -> Markup:
     found, target = survey.summary, survey.target
-    kicker = f"DLA check · TensorRT {target.tensorrt}, {target.precision.upper()} · "
     shown = (
         ("Nodes that run", f"{found.yes}", f"of {found.nodes}; {found.folded} more fold away"),
         ("Work that runs", share(found.macs_yes) if found.macs else "–", f"of {significant(found.macs / 1e6)} M MACs"),
         ("To be verified", f"{found.verify}", f"nodes, {share(found.macs_verify)} of the work"),
         ("Loadables", f"{found.segments}", f"a core holds {MAX_LOADABLES}; {found.segments_hoped} if all verify"),
     )
-    return tag(
-        "header",
-        tag("p", kicker, code(model), class_="kicker"),
-        tag("h1", sentence),
+    return header(
+        f"DLA check · TensorRT {target.tensorrt}, {target.precision.upper()}",
+        model,
+        sentence,
         *(paragraph(text, "caution") for text in cautions(survey)),
         figures(shown),
         _map(survey),

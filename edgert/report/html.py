@@ -181,6 +181,25 @@ def document(
     return f"<!doctype html>\n{tag('html', head, tag('body', *body, tag('script', script)), lang='en')}\n"
 
 
+def header(kicker: str, name: str, sentence: object, *rest: object, badges: Sequence[Markup] = ()) -> Markup:
+    """The head of a page.
+
+    Args:
+        kicker: what the page is, above the heading.
+        name: of the model or pipeline it is about.
+        sentence: the heading: the page's result.
+        rest: what follows it.
+        badges: words that stand out, between kicker and heading.
+    """
+    about = tag("p", f"{kicker} · ", code(name), class_="kicker")
+    return tag("header", about, tag("p", *badges, class_="badges") if badges else "", tag("h1", sentence), *rest)
+
+
+def bullets(texts: Iterable[object]) -> Markup:
+    """A list of texts."""
+    return tag("ul", *(tag("li", text) for text in texts))
+
+
 def columns(sections: Iterable[tuple[str, str, object]], names: Mapping[str, str] | None = None) -> Markup:
     """Sections with a list of them beside.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgert.files import replace_text
 from edgert.report.accuracy_section import accuracy_section, speed_section
-from edgert.report.html import Markup, code, columns, document, escape, figures, join, paragraph, tag, visible
+from edgert.report.html import Markup, columns, document, escape, figures, header, join, paragraph, tag, visible
 from edgert.report.layer_section import kept_section, layer_section, tensor_section, worst_layers
 from edgert.report.numbers import counted, decibels, difference, milliseconds, score
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, QuantizationReport, SpeedRow, Verdict
@@ -94,13 +94,13 @@ def _header(report: QuantizationReport, verdict: Verdict) -> Markup:
     badges = [tag("span", word, class_=f"badge {kind}")]
     if warnings:
         badges.append(tag("a", f"⚠ {counted(warnings, 'warning')}", href="#notes", class_="badge warned"))
-    return tag(
-        "header",
-        tag("p", f"Quantization report{target} · ", code(report.provenance.model), class_="kicker"),
-        tag("p", *badges, class_="badges"),
-        tag("h1", _unbroken(verdict.sentence)),
+    return header(
+        f"Quantization report{target}",
+        report.provenance.model,
+        _unbroken(verdict.sentence),
         *(paragraph(text, "caution") for text in verdict.cautions),
         figures((one.label, one.value, one.detail) for one in verdict.figures),
+        badges=badges,
     )
 
 
