@@ -18,7 +18,7 @@ from edgert.board.record import Board, boards, find_board
 from edgert.bundle.bundle import open_bundle
 from edgert.bundle.manifest import Manifest
 from edgert.compiler.engine_reports import EngineReport, compiled_engines
-from edgert.compiler.tuned_models import tuned_model
+from edgert.compiler.unpack import tuned_model
 from edgert.errors import ConfigError
 from edgert.files import replace_bytes
 from edgert.graph import Change, Model, ModelSummary, clean, inputs, load, read, to_bytes, with_shapes
@@ -187,7 +187,7 @@ def inspect_bundle(path: str | Path) -> BundleInspection:
     """
     with open_bundle(Path(path)) as bundle:
         models = bundle.manifest.models
-        accuracy = {name: json.loads(bundle.read(one.files["evidence"])) for name, one in models.items()}
+        accuracy = {name: json.loads(bundle.read(one.files["quality"])) for name, one in models.items()}
         tuned = {name: one for name in models if (one := tuned_model(bundle, name))}
         return BundleInspection(bundle.path, bundle.manifest, accuracy, tuned, compiled_engines(bundle))
 

@@ -1,4 +1,4 @@
-"""``manifest.json`` of a bundle: what is in it, made of what, for which board."""
+"""``manifest.json`` of a bundle: its members, what they were made from, and the board they are for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgert.errors import ArtifactError
 from edgert.zip_archive import Member, check_paths
 
 NAME = "manifest.json"
-FORMAT, SCHEMA = "edgert bundle", 1
+FORMAT, SCHEMA = "edgert bundle", 2
 _AGAIN = "build the bundle again, or copy it again"
 
 
@@ -38,8 +38,8 @@ class ModelEntry(_Part):
         digest: of that file, as :attr:`edgert.graph.model.Model.digest` has it.
         precision: what the pipeline asked for, with ``auto`` decided.
         inputs, outputs: of every form.
-        forms: who is to run it → the ONNX member: ``float``, ``ort``, ``gpu``, ``dla``, ``fp16``.
-        files: what else there is → its member: ``ranges``, ``cache``, ``exceptions``, ``placement``, ``labels`` …
+        forms: form → the ONNX member that engines of that kind run: ``float``, ``ort``, ``gpu``, ``dla``, ``fp16``.
+        files: kind → member, of what else there is: ``ranges``, ``cache``, ``fp16_nodes``, ``placement``, ``labels`` …
     """
 
     source: str
@@ -57,8 +57,8 @@ class EngineEntry(_Part):
     Attributes:
         plan: member with TensorRT's serialized engine.
         record: member that says how it came about: facts, placement, log, inspector, as JSON.
-        checks: member with what was found of it: where nodes run, how far its outputs are off, how long a run takes.
-        weight: how many frames it gets, in comparison with the model's other engines.
+        checks: member with what was found about it: where nodes run, how far its outputs are off, how long a run takes.
+        weight: its share of the frames, relative to the model's other engines.
     """
 
     plan: str
@@ -94,7 +94,7 @@ class Manifest(_Part):
         board: name of the board it is for; ``host`` for any machine's processor.
         mode: power mode it was planned for; empty for ``host``.
         tensorrt: release that calibration caches and DLA rules are for; empty for ``host``.
-        engines: who may run it, in the order in which they are tried.
+        engines: that may run it, in the order in which they are tried.
         pipeline: member with the pipeline file.
         sources, sinks: stage → kind, where frames come from and where results go.
         models: by name.
@@ -132,7 +132,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     """Reads a manifest that must be whole.
 
     Raises:
-        ArtifactError: no manifest, a later schema, changed since it was written, or it names members that it does not
+        ArtifactError: no manifest, another schema, changed since it was written, or it names members that it does not
             list or that cannot be.
     """
     content = _content(data, where)
@@ -142,8 +142,8 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     if schema != SCHEMA:
         raise ArtifactError(
             f"{where} is a bundle of schema {schema!r}",
-            why=f"edgert {content.get('edgert')} wrote it; edgert {__version__} reads schema {SCHEMA}",
-            fix="update edgert, or build the bundle with this one",
+            why=f"edgert {content.get('edgert')} wrote it; this one, {__version__}, reads schema {SCHEMA}",
+            fix="build the bundle again with this edgert, or update edgert if it is the older one",
         )
     written = {key: value for key, value in content.items() if key not in ("format", "schema", "digest")}
     try:

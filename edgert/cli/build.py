@@ -144,7 +144,7 @@ def _sizes(built: Built) -> dict[str, object]:
 
 
 def _tuned(built: Built) -> Mapping[str, Tuned]:
-    from edgert.compiler.tuned_models import tuned_models
+    from edgert.compiler.unpack import tuned_models
 
     return tuned_models(built.path)
 

@@ -43,7 +43,7 @@ def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
     console.print(table(_COLUMNS, rows, width=console.width, title=f"{name}: {len(tuned.tried)} tactics, for {kind}"))
     for line in (*_not_run(tuned), *(f"left out: {what}: {why}" for what, why in tuned.left_out.items())):
         console.print(escape(line), style="dim", soft_wrap=True)
-    console.print(f"[green]→[/] {escape(name)}: gain {tuned.gain:.2f} ×; {escape(tuned.told)}", soft_wrap=True)
+    console.print(f"[green]→[/] {escape(name)}: gain {tuned.gain:.2f} ×; {escape(tuned.summary)}", soft_wrap=True)
 
 
 def _row(trial: Trial, tuned: Tuned) -> list[str]:
@@ -196,7 +196,7 @@ def _rows(found: BundleInspection) -> Iterator[tuple[str, str]]:
         yield f"model {name}", _model(model)
         yield from (("", line) for line in _accuracy(found.accuracy[name], model))
         if tuned := found.tuned.get(name):
-            yield "", f"tuned for {'cameras' if tuned.live else 'files'} on {tuned.machine['cpu']}: {tuned.told}"
+            yield "", f"tuned for {'cameras' if tuned.live else 'files'} on {tuned.machine['cpu']}: {tuned.summary}"
 
 
 def _model(model: ModelEntry) -> str:

@@ -6,32 +6,88 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgert.backend import Backend, Engine, Store
-from edgert.backend.chain import Chain, Replicated
+from edgert.backend.chain import Chain, Replicated, Skipped
 from edgert.backend.tensorrt.engine_cache import BuiltEngine, Facts, changes, key_of, read_record
-from edgert.backend.tensorrt.trt_backend import TrtBackend
+from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.bundle.bundle import Bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
 from edgert.compiler import engine_checks
-from edgert.compiler.engine_checks import EngineChecks
-from edgert.compiler.engine_specs import Bundled, EngineSpec, engine_specs
-from edgert.compiler.events import CHECK, COMPILE, BuildEvents
-from edgert.compiler.verification import Policy
+from edgert.compiler.engine_checks import EngineChecks, Policy
+from edgert.compiler.engine_specs import BundleModel, EngineSpec, engine_specs
 from edgert.config import ModelConfig
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.errors import EdgertError
 from edgert.graph import load
 from edgert.model_engine import build_engine
-from edgert.steps import to_json
+from edgert.steps import Event, OnEvent, to_json
 from edgert.units import format_bytes
 from edgert.zip_archive import member_of
+
+COMPILE, CHECK = "compile", "check"
+
+
+@dataclass
+class Ended:
+    """How a step ended; filled in while it runs."""
+
+    cached: bool = False
+    detail: str = ""
+
+
+class BuildEvents:
+    """Reports what happens while the engines of a bundle are compiled, one model after the other.
+
+    Args:
+        on_event: called for every event.
+    """
+
+    def __init__(self, on_event: OnEvent | None = None) -> None:
+        self._emit = on_event or (lambda event: None)
+        self._model = ""
+
+    @contextmanager
+    def step(self, name: str, model: str) -> Iterator[Ended]:
+        """A step from its beginning to its end; an error ends it as failed and goes on."""
+        self._model, started, ended = model, time.perf_counter(), Ended()
+        self._emit(Event(name, model, "started"))
+        try:
+            yield ended
+        except EdgertError as error:
+            self._emit(Event(name, model, "failed", time.perf_counter() - started, error.what))
+            raise
+        state = "cached" if ended.cached else "done"
+        self._emit(Event(name, model, state, time.perf_counter() - started, ended.detail))  # type: ignore[arg-type]
+
+    def note(self, text: str) -> None:
+        """A line about the model that is being compiled."""
+        self._emit(Event(COMPILE, self._model, "note", detail=text))
+
+    def skipped(self, one: Skipped) -> None:
+        """An engine that does not run a model, or any."""
+        self._emit(Event(COMPILE, one.model, "skipped", detail=f"{one.engine}: {one.why}"))
+
+    def refused(self, one: Skipped) -> None:
+        """An engine that does not run one model; those that run none are reported at the start of the pipeline."""
+        if one.model:
+            self.skipped(one)
+
+    def listener(self, stop: threading.Event) -> Listener:
+        """For the backend that compiles."""
+        return Listener(self.note, self._progress, stop)
+
+    def _progress(self, title: str, done: int, total: int) -> None:
+        self._emit(Event(COMPILE, self._model, "progress", detail=title, done=done, total=total))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +100,16 @@ class Compiled:
 
 
 class BundleEngines:
-    """The models of a bundle on the engines of its chain. Everything is kept, so that the next start finds it.
+    """The models of a bundle on the engines of its chain. Engines are cached for the next start.
 
     Args:
-        bundled: gives a model of the unpacked bundle.
-        chain: who may run them.
+        folder: of the unpacked bundle.
+        manifest: of the bundle.
+        chain: the engines that may run them.
         trt: compiles and opens TensorRT's engines.
-        store: where engines are kept.
-        events: told of every step.
-        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` says so.
+        store: where engines are cached.
+        events: gets every step.
+        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` logs it.
         opens: whether engines can be opened here; else they are compiled only.
     """
 
@@ -60,7 +117,8 @@ class BundleEngines:
 
     def __init__(
         self,
-        bundled: Bundled,
+        folder: Path,
+        manifest: Manifest,
         chain: Chain,
         trt: TrtBackend,
         store: Store,
@@ -69,7 +127,8 @@ class BundleEngines:
         policy: Policy = "warn",
         opens: bool = True,
     ) -> None:
-        self._bundled, self.chain, self._trt, self._store = bundled, chain, trt, store
+        self._folder, self._manifest = folder, manifest
+        self.chain, self._trt, self._store = chain, trt, store
         self._events, self._policy, self._opens = events, policy, opens
         trt.listener = events.listener(trt.listener.stop)
 
@@ -81,16 +140,16 @@ class BundleEngines:
         return engine
 
     def compiled(self, name: str, config: ModelConfig, engine: str) -> tuple[Compiled, ...]:
-        """A model's engines for one name of the chain; none for ONNX Runtime, which keeps its own.
+        """A model's engines for one name of the chain; none for ONNX Runtime, which has a cache of its own.
 
         Raises:
-            EdgertError: the model cannot be compiled, or an engine does not keep its promises.
+            EdgertError: the model cannot be compiled, or an engine fails its checks.
         """
         if engine not in (TENSORRT, TENSORRT_DLA):
             self._optimized(name, config, engine)
             return ()
         found = []
-        for spec in self._orders(name, config, engine):
+        for spec in self._specs(name, config, engine):
             one, opened = self._checked(name, config, spec)
             found.append(one)
             if opened is not None:
@@ -101,13 +160,13 @@ class BundleEngines:
         if engine not in (TENSORRT, TENSORRT_DLA):
             return build_engine(load(config.onnx), config, threads, batch, by=onnxruntime(engine))
         parts: list[tuple[Engine, int]] = []
-        for spec in self._orders(name, config, engine):
+        for spec in self._specs(name, config, engine):
             _, opened = self._checked(name, config, spec)
             parts += [(opened, spec.weight)] if opened is not None else []
         return parts[0][0] if len(parts) == 1 else Replicated(parts)
 
-    def _orders(self, name: str, config: ModelConfig, engine: str) -> tuple[EngineSpec, ...]:
-        return engine_specs(self._bundled.model(name, config), engine, self._trt.library)
+    def _specs(self, name: str, config: ModelConfig, engine: str) -> tuple[EngineSpec, ...]:
+        return engine_specs(BundleModel(self._folder, self._manifest, name, config), engine, self._trt.library)
 
     def _optimized(self, name: str, config: ModelConfig, engine: str) -> None:
         """ONNX Runtime's own form of a model, in its own cache."""
@@ -118,39 +177,41 @@ class BundleEngines:
             made.close()
 
     def _checked(self, name: str, config: ModelConfig, spec: EngineSpec) -> tuple[Compiled, TrtEngine | None]:
-        """An engine, compiled or found, held to its promises, and opened where it can be."""
+        """An engine, compiled or found, checked, and opened where it can be."""
         with self._events.step(COMPILE, name) as ended:
             made = self._trt.built(spec.request, self._store)
             ended.cached = made.cached
             if spec.input is not None and not made.cached:
-                self._events.note(spec.input.in_words(made.request.formats))
+                self._events.note(spec.input.describe(made.request.formats))
             ended.detail = f"{made.result.library}, {format_bytes(len(made.result.plan))}"
         with self._events.step(CHECK, name) as ended:
             opened = self._trt.open(made, spec.profiles) if self._opens else None
-            kept = engine_checks.kept(self._store, made.key, ran=self._opens)
+            cached = engine_checks.cached_checks(self._store, made.key, ran=self._opens)
             try:
-                if kept is not None and self._policy == "strict":  # it may have been kept under the other one
-                    engine_checks.placed(spec.request, made, self._policy)
-                found = kept or self._proven(config, spec, made, opened)
+                if cached is not None and self._policy == "strict":  # it may have been cached under "warn"
+                    engine_checks.check_placement(spec.request, made, self._policy)
+                found = cached or self._check(config, spec, made, opened)
             except EdgertError:
                 if opened is not None:
                     opened.close()
                 raise
-            ended.cached, ended.detail = kept is not None, engine_checks.in_words(found)
+            ended.cached, ended.detail = cached is not None, engine_checks.summary(found)
         return Compiled(spec, made, found), opened
 
-    def _proven(
+    def _check(
         self, config: ModelConfig, spec: EngineSpec, made: BuiltEngine, opened: TrtEngine | None
     ) -> EngineChecks:
-        found: dict[str, Any] = {"placement": engine_checks.placed(spec.request, made, self._policy)}
+        found: dict[str, Any] = {"placement": engine_checks.check_placement(spec.request, made, self._policy)}
         if spec.input is not None:
-            found["input"] = spec.input.in_words(made.request.formats)
+            found["input"] = spec.input.describe(made.request.formats)
         if opened is not None:
-            found["outputs"] = engine_checks.compared(opened, load(spec.reference), config, made.request.precision)
-            found["profile"] = engine_checks.timed(opened)
-            found["layers"] = engine_checks.layered(opened, made)
-            found["memory"] = engine_checks.occupied(opened, made)
-        engine_checks.keep(self._store, made.key, found)
+            found["outputs"] = engine_checks.compare_outputs(
+                opened, load(spec.reference), config, made.request.precision
+            )
+            found["profile"] = engine_checks.time_runs(opened)
+            found["layers"] = engine_checks.time_layers(opened, made)
+            found["memory"] = engine_checks.memory_use(opened, made)
+        engine_checks.cache_checks(self._store, made.key, found)
         return found
 
 
@@ -211,13 +272,13 @@ def _entry(base: str, weight: int) -> EngineEntry:
 
 
 def take(bundle: Bundle, facts: Facts, store: Store) -> str:
-    """Puts the engines that this machine compiled into the store.
+    """Caches the engines that this machine compiled.
 
     Returns:
-        Why those that are there are left, where none is this machine's; empty otherwise.
+        Why the engines of other machines are not used; empty where one is this machine's, or there are none.
 
     Raises:
-        ArtifactError: a member is damaged, or cannot be kept.
+        ArtifactError: a member is damaged, or cannot be cached.
     """
     compiled = bundle.manifest.compiled
     mine = [entry for entry in compiled.values() if entry.facts == dict(facts)]
@@ -227,7 +288,7 @@ def take(bundle: Bundle, facts: Facts, store: Store) -> str:
     if mine or not compiled:
         return ""
     nearest = min(compiled.values(), key=lambda entry: len(changes(entry.facts, facts)))
-    return f"the bundle's engines are another machine's and are left: {', '.join(changes(nearest.facts, facts))}"
+    return f"the bundle's engines are another machine's and are not used: {', '.join(changes(nearest.facts, facts))}"
 
 
 def _take(bundle: Bundle, engine: EngineEntry, store: Store) -> None:
@@ -238,5 +299,5 @@ def _take(bundle: Bundle, engine: EngineEntry, store: Store) -> None:
             path = Path(folder) / "engine"
             path.write_bytes(record + bundle.read(engine.plan))
             store.put(key, path)
-    if engine_checks.kept(store, key, ran=False) is None:
-        engine_checks.keep(store, key, json.loads(bundle.read(engine.checks)))
+    if engine_checks.cached_checks(store, key, ran=False) is None:
+        engine_checks.cache_checks(store, key, json.loads(bundle.read(engine.checks)))

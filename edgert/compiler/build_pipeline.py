@@ -1,7 +1,7 @@
 """A pipeline built for a board: every step that any machine can do, and one file with all that came of it.
 
 No x86 machine can build a Jetson's engines: a TensorRT engine belongs to the GPU, the TensorRT and the operating system
-that it was made on, and a DLA's loadable needs the DLA. So the board compiles, once, from what stands in the bundle.
+that it was made on, and a DLA's loadable needs the DLA. So the board compiles, once, from what is in the bundle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgert.board.host import core_count, free_bytes
 from edgert.bundle.bundle import save_bundle
 from edgert.bundle.manifest import Manifest, ModelEntry
 from edgert.compiler.build_target import BuildTarget, build_target, engines_of
-from edgert.compiler.model_forms import ModelForms, packed, prepare
+from edgert.compiler.model_forms import ModelForms, build_forms, pack_model
 from edgert.compiler.model_job import ModelJob
 from edgert.compiler.placement_steps import PLAN, plan_step
 from edgert.compiler.tuning_step import batching, check_tune, tuned
@@ -40,7 +40,7 @@ from edgert.zip_archive import member_of
 def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
     """Member → content: modules and packages beside the pipeline file or in the folders it names.
 
-    Members are named without these folders. Installed modules stay where they are.
+    Members are named without these folders. Installed modules are not packed.
 
     Raises:
         ArtifactError: a file cannot be read.
@@ -53,7 +53,7 @@ def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
 
 
 def operator_members(config: PipelineConfig, directory: Path) -> dict[Path, str]:
-    """File of operators → its member: where it stands beside the pipeline file, else its name."""
+    """File of operators → its member: its path beside the pipeline file, else its name."""
     beside = directory.absolute()
     return {
         path: path.absolute().relative_to(beside).as_posix() if path.absolute().is_relative_to(beside) else path.name
@@ -70,11 +70,11 @@ def _content(path: Path) -> bytes:
 
 # The pipeline file of a bundle: the same stages, with the models inside the bundle, runnable by ONNX Runtime.
 #
-# Text that was written with ``${NAME}`` keeps it, so that no password is packed. Mappings are written as YAML
+# Text that was written with ``${NAME}`` stays so, and no password is packed. Mappings are written as YAML
 # blocks, everything else as JSON, which YAML reads (https://yaml.org/spec/1.2.2/#12-relation-to-yaml-11-and-json).
 
-_MADE = ("precision", "calibrate", "accuracy", "quantize")
-"""Keys that have done their work once a model is quantized."""
+_APPLIED = ("precision", "calibrate", "accuracy", "quantize")
+"""Keys that are applied once a model is quantized."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
@@ -94,7 +94,7 @@ def pipeline_text(
         models: model → the member that ONNX Runtime runs.
         labels: model → the member with its labels, for those that have some.
         target: what the bundle is built for.
-        static: models whose member has one size; ``input: shape`` has done its work for them.
+        static: models whose member has one size; ``input: shape`` is applied in them.
     """
     data = copy.deepcopy(file.document.data)
     for loc, text in file.document.written.items():
@@ -109,7 +109,7 @@ def pipeline_text(
             section["input"].pop("shape", None)
         if name in labels:
             section["task"]["labels"] = labels[name]
-        for key in (*_MADE, *(("placement",) if target.board is not None else ())):
+        for key in (*_APPLIED, *(("placement",) if target.board is not None else ())):
             section.pop(key, None)
     if target.board is not None:
         data.pop("board", None)
@@ -142,15 +142,15 @@ def _scalar(value: Any) -> str:
 
 PIPELINE = "pipeline.yaml"
 _FREE_BYTES = 64 * 2**20
-"""Space a build wants on the disk at least, before it begins."""
+"""Space that must be free on the disk before a build begins."""
 _BASE_BYTES, _PER_MODEL_BYTE = 400 * 2**20, 12
-"""Memory for the steps of one model: the libraries' tensors, and what the model's size is multiplied by at most, as it
-is held as bytes, message, arrays and session before and after a step."""
+"""Memory for the steps of one model: a base for the libraries, and bytes per byte of the model at most, as it is held
+as bytes, message, arrays and session before and after a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What came of a build.
+    """The result of a build.
 
     Attributes:
         path: the bundle.
@@ -181,7 +181,7 @@ def build(
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> Built:
-    """Builds a bundle. Blocks until done; what finished steps made is kept, so that the next build goes on from there.
+    """Builds a bundle. Blocks until done; finished steps are cached, so that the next build resumes.
 
     Equal inputs give equal bytes.
 
@@ -200,7 +200,7 @@ def build(
 
     Raises:
         ConfigError: no such board, mode or release; or the pipeline has no model.
-        EdgertError: a step failed, or its promise is not kept.
+        EdgertError: a step failed, or its result did not pass its check.
         ArtifactError: the bundle cannot be written.
     """
     started = time.perf_counter()
@@ -217,7 +217,7 @@ def build(
     on_event = on_event or (lambda event: None)
     runner = Runner(StepCache(cache), on_event, stop)
     jobs = _jobs(file, target, cache / "state", stop)
-    ready = side_by_side(lambda name: prepare(jobs[name], runner), jobs, _workers(jobs), stop)
+    ready = side_by_side(lambda name: build_forms(jobs[name], runner), jobs, _workers(jobs), stop)
     planned = (
         runner.do(plan_step(file, target, {name: one.digest for name, one in ready.items()}))
         if (target.board is not None and _runs_models(file))
@@ -282,7 +282,7 @@ def _check_space(output: Path) -> None:
     if free < _FREE_BYTES:
         raise ArtifactError(
             f"the disk of {str(output)!r} is full",
-            why=f"{free // 2**20} MiB are free, {_FREE_BYTES // 2**20} are wanted at least",
+            why=f"{free // 2**20} MiB are free, {_FREE_BYTES // 2**20} are needed at least",
             fix="free some space, or name a file on another disk: -o FILE",
         )
 
@@ -301,9 +301,8 @@ def _bundle(
     models: dict[str, ModelEntry] = {}
     members = code_files(file.config, file.document.path.parent)
     for name, one in ready.items():
-        part = packed(one, planned, runner)
-        models[name] = part.entry
-        members |= part.members
+        models[name], files = pack_model(one, planned, runner)
+        members |= files
     onnx = {name: entry.forms[ready[name].host] for name, entry in models.items()}
     labels = {name: entry.files["labels"] for name, entry in models.items() if "labels" in entry.files}
     static = [name for name, one in ready.items() if one.is_static]

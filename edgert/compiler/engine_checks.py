@@ -1,4 +1,7 @@
-"""A compiled engine held against its plan and against the model it was made of, and timed."""
+"""A compiled engine held to its plan and to the model it was made of, and timed.
+
+TensorRT moves layers to the GPU without an error, so where each node runs is looked up in the engine.
+"""
 
 from __future__ import annotations
 
@@ -10,45 +13,177 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from edgert.backend.tensorrt.build_request import GPU, BuildRequest
+from edgert.backend.tensorrt.build_result import BuildResult
+from edgert.backend.tensorrt.engine_layers import EngineFacts, accelerators, engine_facts, logged_facts
+from edgert.backend.tensorrt.log import reasons
+from edgert.backend.tensorrt.network import correspond
 from edgert.compiler.model_job import COMPARED_IMAGES
 from edgert.compiler.model_steps import uniform_feeds
-from edgert.compiler.verification import Policy, Verification, distance, verify
+from edgert.compiler.verify_step import distance
 from edgert.config import ModelConfig
-from edgert.errors import ArtifactError, BuildError
+from edgert.errors import ArtifactError, BuildError, PlacementError
 from edgert.steps import to_json
 
 if TYPE_CHECKING:
     from edgert.backend.base import Array, Session, Store
-    from edgert.backend.tensorrt.build_request import BuildRequest
     from edgert.backend.tensorrt.engine_cache import BuiltEngine
     from edgert.backend.tensorrt.trt_engine import TrtEngine
     from edgert.graph import Model
 
 log = logging.getLogger("edgert.build")
+
+Policy = Literal["strict", "warn"]
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlacement:
+    """Where one node was to run and where it does.
+
+    Attributes:
+        node: its name.
+        planned: ``gpu``, ``dla0`` or ``dla1``.
+        actual: the same; empty where it became no layer, as what is folded or does nothing.
+        reason: TensorRT's reason in its log, where the two differ.
+    """
+
+    node: str
+    planned: str
+    actual: str
+    reason: str = ""
+
+    @property
+    def misplaced(self) -> bool:
+        """Whether it runs elsewhere than planned."""
+        return bool(self.actual) and self.actual != self.planned
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """An engine against its plan.
+
+    Attributes:
+        nodes: every node, in the order they run.
+        facts: what the engine's layers are.
+        source: where that is known from: ``inspector``, ``log``, or empty where it is not known.
+    """
+
+    nodes: tuple[NodePlacement, ...]
+    facts: EngineFacts
+    source: Literal["inspector", "log", ""]
+
+    @property
+    def misplaced(self) -> tuple[NodePlacement, ...]:
+        """The nodes that run elsewhere than planned."""
+        return tuple(node for node in self.nodes if node.misplaced)
+
+
+def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict") -> Verification:
+    """Compares planned and actual accelerators, node by node.
+
+    Args:
+        policy: ``warn`` logs what differs.
+
+    Raises:
+        PlacementError: with ``strict``, nodes run elsewhere than planned, or it is unknown; names them with the reason.
+        BuildError: the inspector's answer cannot be read.
+    """
+    facts, source = _facts(result)
+    found = _standings(request, result, facts)
+    verification = Verification(found, facts, source)
+    trouble = _trouble(request, verification)
+    if trouble is not None and policy == "strict":
+        raise trouble
+    if trouble is not None:
+        log.warning("%s", trouble)
+    return verification
+
+
+def _facts(result: BuildResult) -> tuple[EngineFacts, Literal["inspector", "log", ""]]:
+    """The inspector's, else the summary in the log, which an engine that could not be opened has."""
+    if result.inspector:
+        facts = engine_facts(result.inspector)
+        if facts.detailed:
+            return facts, "inspector"
+    logged = logged_facts(result.log)
+    return logged, "log" if logged.layers else ""
+
+
+def _standings(request: BuildRequest, result: BuildResult, facts: EngineFacts) -> tuple[NodePlacement, ...]:
+    actual = accelerators(facts, request.nodes)
+    core = "" if request.dla_core is None else str(request.dla_core)
+    why = _reasons(request, result)
+    nodes = []
+    for name in request.nodes:
+        where = f"dla{core}" if actual.get(name) == "dla" else actual.get(name, "")
+        standing = NodePlacement(name, request.placement.get(name, GPU), where)
+        nodes.append(
+            NodePlacement(name, standing.planned, where, why.get(name, "")) if standing.misplaced else standing
+        )
+    return tuple(nodes)
+
+
+def _reasons(request: BuildRequest, result: BuildResult) -> Mapping[str, str]:
+    """Node → why; the log names layers, of which a node may have several."""
+    found = dict(reasons(result.log))
+    parts = correspond(result.layers, request.nodes)
+    for position, names in enumerate(parts.nodes_of):
+        text = found.get(result.layers[position].name, "")
+        for name in names if text else ():
+            found.setdefault(name, text)
+    for name in result.refused:
+        found.setdefault(name, "TensorRT reports that it cannot run on a DLA")
+    return found
+
+
+def _trouble(request: BuildRequest, verification: Verification) -> PlacementError | None:
+    if request.dla_core is None:
+        return None
+    if not verification.source:
+        return PlacementError(
+            f"it is unknown where the layers of {request.title} run",
+            why="the engine could not be opened, and its build log has no summary",
+            where=request.title,
+            fix="build on the board itself",
+        )
+    misplaced = verification.misplaced
+    if not misplaced:
+        return None
+    first = misplaced[0]
+    names = ", ".join(f"{node.node!r}" for node in misplaced[:_SHOWN]) + (" …" if len(misplaced) > _SHOWN else "")
+    return PlacementError(
+        f"{len(misplaced)} of {len(verification.nodes)} nodes run elsewhere than planned: {names}",
+        why=f"{first.node!r} runs on {first.actual}, not {first.planned}: {first.reason or 'TensorRT gives no reason'}",
+        where=request.title,
+        fix="place these nodes on the GPU, or accept it without --strict",
+    )
+
+
 EngineChecks = Mapping[str, Any]
-"""What was found of an engine, as plain data: ``placement``, ``input`` where a DLA is in it, and where it could be
+"""What was found about an engine, as plain data: ``placement``, ``input`` where a DLA is in it, and where it could be
 run ``outputs``, ``profile``, ``layers`` and ``memory``."""
-TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7}
+ENGINE_TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7}
 """Precision → how far an engine's outputs may be from the reference's: root of the mean squared difference over that
 of the reference. A GPU computes float32 in TF32, whose 11 bits round by 2^-11 = 0.0005 in each layer: 0.005 after 100
-layers, as errors that know nothing of each other add up. FP16 and INT8: as in :mod:`edgert.compiler.verification`."""
+layers, as independent errors add up. FP16 and INT8: as in :data:`edgert.compiler.verify_step.TOLERANCE`."""
 _WARM_UP, _RUNS = 3, 30
 
 
-def placed(asked: BuildRequest, made: BuiltEngine, policy: Policy) -> dict[str, Any]:
+def check_placement(asked: BuildRequest, made: BuiltEngine, policy: Policy) -> dict[str, Any]:
     """Where nodes run, against what was asked for, which the engine may have been built without after a failure.
 
     Raises:
-        PlacementError: they run elsewhere, or nobody can tell, and the policy is ``strict``.
+        PlacementError: they run elsewhere, or it is unknown, and the policy is ``strict``.
     """
     found = verify(asked, made.result, policy)
     return {
         "source": found.source,
-        "moved": [[one.node, one.planned, one.actual, one.reason] for one in found.moved],
+        "misplaced": [[one.node, one.planned, one.actual, one.reason] for one in found.misplaced],
         "layers": len(found.facts.layers),
         "reformats": found.facts.reformats,
         "loadables": found.facts.loadables,
@@ -62,34 +197,34 @@ def _counted(found: Verification) -> dict[str, dict[str, int]]:
     return {name: {"planned": planned[name], "actual": actual[name]} for name in sorted({*planned, *actual})}
 
 
-def compared(engine: TrtEngine, reference: Model, config: ModelConfig, precision: str) -> dict[str, Any]:
-    """An engine's outputs against those of ONNX Runtime for the model that computes the same, Q/DQ as ONNX says.
+def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, precision: str) -> dict[str, Any]:
+    """An engine's outputs against those of ONNX Runtime for the model that computes the same.
 
     Raises:
-        BuildError: they are further apart than :data:`TOLERANCE`.
+        BuildError: they are further apart than :data:`ENGINE_TOLERANCE`.
     """
     from edgert.backend.ort import Function
 
     function = Function(reference, fused=False)
     names = [tensor.name for tensor in engine.outputs]
-    wanted, found = [], []
+    expected, found = [], []
     with closing(engine.session()) as session:
         for feed in uniform_feeds(reference, config, COMPARED_IMAGES):
-            wanted.append(function(feed))
+            expected.append(function(feed))
             found.append(dict(zip(names, _outputs(session, feed), strict=True)))
-    told = {"tolerance": TOLERANCE[precision], **distance(wanted, found)}
-    error = told["relative_error"]
-    if error is None or error > TOLERANCE[precision]:
+    result = {"tolerance": ENGINE_TOLERANCE[precision], **distance(expected, found)}
+    error = result["relative_error"]
+    if error is None or error > ENGINE_TOLERANCE[precision]:
         raise BuildError(
             "the engine does not compute what the model does",
             why=f"relative error {'that is not finite' if error is None else f'{error:.2g}'} in {precision}, "
-            f"at most {TOLERANCE[precision]:g} is accepted",
+            f"at most {ENGINE_TOLERANCE[precision]:g} is accepted",
             fix="precision: fp16 or fp32 for this model, or quantize: {keep: …} names layers that stay in FP16",
         )
-    return told
+    return result
 
 
-def timed(engine: TrtEngine) -> dict[str, Any]:
+def time_runs(engine: TrtEngine) -> dict[str, Any]:
     """How long a run takes, host to host, alone on the machine: milliseconds, of so many runs."""
     with closing(engine.session()) as session:
         for _ in range(_WARM_UP):
@@ -98,7 +233,7 @@ def timed(engine: TrtEngine) -> dict[str, Any]:
     return {"runs": _RUNS, "median_ms": statistics.median(times), "least_ms": times[0], "most_ms": times[-1]}
 
 
-def layered(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
+def time_layers(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
     """How long each layer takes, by TensorRT's profiler, and which nodes it is of: medians of so many runs."""
     from edgert.backend.tensorrt.engine_layers import layer_times, mapped
 
@@ -107,7 +242,7 @@ def layered(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
     return [asdict(one) for one in mapped(times, made.engine_facts, made.request.nodes)]
 
 
-def occupied(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:
+def memory_use(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:
     """Bytes: of the plan, which is mostly weights, of one execution context, and of one set of inputs and outputs."""
     with closing(engine.session()) as session:
         tensors = [*session.inputs_on_gpu.values(), *session.outputs_on_gpu]
@@ -131,21 +266,21 @@ def _outputs(session: Session, feed: Mapping[str, Array]) -> list[Array]:
     return [array.copy() for array in session.run()]
 
 
-def in_words(found: EngineChecks) -> str:
-    """One line for people."""
+def summary(found: EngineChecks) -> str:
+    """One line."""
     placement, outputs, profile = (found.get(name) for name in ("placement", "outputs", "profile"))
-    told = []
+    parts = []
     if placement:
-        moved = len(placement["moved"])
-        told.append(f"{moved} nodes elsewhere than planned" if moved else "placed as planned")
+        misplaced = len(placement["misplaced"])
+        parts.append(f"{misplaced} nodes elsewhere than planned" if misplaced else "placed as planned")
     if outputs:
-        told.append(f"relative error {outputs['relative_error']:.2g}")
-    told.append(f"{profile['median_ms']:.2f} ms" if profile else "not run: it cannot be opened here")
-    return ", ".join(told)
+        parts.append(f"relative error {outputs['relative_error']:.2g}")
+    parts.append(f"{profile['median_ms']:.2f} ms" if profile else "not run: it cannot be opened here")
+    return ", ".join(parts)
 
 
-def keep(store: Store, key: str, found: EngineChecks) -> None:
-    """Caches what was checked of an engine beside it. One that cannot be kept is made again at the next start."""
+def cache_checks(store: Store, key: str, found: EngineChecks) -> None:
+    """Caches what was checked of an engine beside it. What cannot be cached is checked again at the next start."""
     try:
         with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
             path = Path(folder) / "checks"
@@ -155,11 +290,11 @@ def keep(store: Store, key: str, found: EngineChecks) -> None:
         log.warning("%s", error)
 
 
-def kept(store: Store, key: str, *, ran: bool) -> EngineChecks | None:
+def cached_checks(store: Store, key: str, *, ran: bool) -> EngineChecks | None:
     """The cached checks of an engine.
 
     Args:
-        ran: whether one counts only if the engine was run for it, its layers timed.
+        ran: whether only checks for which the engine was run count, with times of its layers.
     """
     path = store.get(_key(key))
     found: EngineChecks | None = json.loads(path.read_bytes()) if path is not None else None

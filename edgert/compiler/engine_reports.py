@@ -1,4 +1,4 @@
-"""What a finished bundle tells of its engines: where nodes run and were to run, how fast and how large they are."""
+"""The compiled engines of a finished bundle: where nodes run and were planned to, how fast and how large they are."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class SlowLayer:
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """One compiled engine of a bundle. What was not found out is None or empty, as where it could not be run.
+    """One compiled engine of a bundle. What is not known is None or empty, as where it could not be run.
 
     Attributes:
         target: folder of the machine in the bundle.
         model: its name in the pipeline.
         number: of the model's engines on that machine, from 0.
-        weight: how many frames it gets, in comparison with the others.
+        weight: its share of the frames, relative to the others.
         facts: what of the machine it depends on: module, TensorRT, power mode and the like.
         library: the TensorRT that made it.
         compile_s: how long that took.
-        attempts: why it was tried otherwise than asked for, each in words.
+        attempts: why it was tried otherwise than asked for; a line each.
         size_bytes: of the plan.
         median_ms: of a run, host to host; ``runs`` is of how many.
         relative_error: of its outputs, from the reference.
         input: how it takes its image and why, in words; empty where it has no DLA layers.
-        source: who told where nodes run: ``inspector``, ``log``, or nobody.
+        source: where the places of nodes are known from: ``inspector``, ``log``, or empty.
         nodes: accelerator → nodes planned and found there; under ``folded`` those that became no layer.
         layers: TensorRT's, of them ``reformats`` that change a layout only.
         segments: DLA programs in it.

@@ -29,13 +29,13 @@ _PARTS = 100
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """One engine.
+    """One engine, as TensorRT is asked for it.
 
     Attributes:
         request: what is compiled.
         profiles: named shapes it is opened with; empty where there is one static shape.
         reference: file of the model that computes the same, for any machine.
-        weight: how many frames it gets, in comparison with the model's other engines.
+        weight: its share of the frames, relative to the model's other engines.
         input: how it takes its image, where a DLA is to read it.
     """
 
@@ -47,19 +47,7 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Bundled:
-    """An unpacked bundle: where its members are, and what they are."""
-
-    folder: Path
-    manifest: Manifest
-
-    def model(self, name: str, config: ModelConfig) -> Source:
-        """One of its models, with its section of the bundle's pipeline file."""
-        return Source(self.folder, self.manifest, name, config)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
+class BundleModel:
     """One model of an unpacked bundle.
 
     Attributes:
@@ -88,7 +76,7 @@ class Source:
         return (self.folder / self.entry.files[kind]).read_text(encoding="utf-8")
 
 
-def engine_specs(source: Source, engine: str, library: Library) -> tuple[EngineSpec, ...]:
+def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[EngineSpec, ...]:
     """The engines of a model, those with most frames first.
 
     Args:
@@ -112,7 +100,7 @@ def engine_specs(source: Source, engine: str, library: Library) -> tuple[EngineS
     return tuple(_placed(source, one, library) for one in found)
 
 
-def _engines(source: Source) -> list[dict[str, Any]]:
+def _engines(source: BundleModel) -> list[dict[str, Any]]:
     if "placement" not in source.entry.files:
         return []
     engines: list[dict[str, Any]] = json.loads(source.text("placement"))["engines"]
@@ -124,26 +112,26 @@ def _where(engines: list[dict[str, Any]]) -> str:
     return f"it on {' and '.join(names)}" if names else "no engines"
 
 
-def _on_gpu(source: Source, library: Library, weight: int) -> EngineSpec:
-    """One engine for the GPU alone. For several sizes that is the float form, in whose precision a flag has its say:
-    the others were made at one."""
+def _on_gpu(source: BundleModel, library: Library, weight: int) -> EngineSpec:
+    """One engine for the GPU alone. For several sizes that is the float form, whose precision a flag sets: the
+    other forms have one size."""
     if _spans(source):
         return _spec(source, "float", library, {}, {"precision": source.entry.precision}, weight)
     form = next(form for form in _GPU_FORMS if form in source.entry.forms)
     return _spec(source, form, library, {}, {}, weight)
 
 
-def _spans(source: Source) -> dict[str, Span]:
+def _spans(source: BundleModel) -> dict[str, Span]:
     """Input → the shapes that ``input: shape`` of the pipeline named, where the bundle keeps them open."""
     from edgert.backend.base import Span
 
     if "placement" not in source.entry.files:
         return {}
-    told: dict[str, dict[str, list[int]]] = json.loads(source.text("placement")).get("spans", {})
-    return {name: Span(*(tuple(one[key]) for key in ("least", "usual", "most"))) for name, one in told.items()}
+    spans: dict[str, dict[str, list[int]]] = json.loads(source.text("placement")).get("spans", {})
+    return {name: Span(*(tuple(one[key]) for key in ("least", "usual", "most"))) for name, one in spans.items()}
 
 
-def _placed(source: Source, engine: Mapping[str, Any], library: Library) -> EngineSpec:
+def _placed(source: BundleModel, engine: Mapping[str, Any], library: Library) -> EngineSpec:
     """One engine of the placement. On the GPU alone it is built from the form for GPUs."""
     nodes = {name: where for name, where in engine["nodes"].items() if where.startswith(_DLA)}
     weight = max(1, round(engine["share"] * _PARTS))
@@ -155,8 +143,8 @@ def _placed(source: Source, engine: Mapping[str, Any], library: Library) -> Engi
     return _spec(source, form, library, nodes, {}, weight)
 
 
-def _weak(source: Source, library: Library) -> dict[str, Any]:
-    """What the dialect of TensorRT up to 10 takes besides a float model: precision by flag, INT8 by cache."""
+def _weak(source: BundleModel, library: Library) -> dict[str, Any]:
+    """What TensorRT <= 10 takes besides a float model: precision by flag, INT8 by cache."""
     if source.entry.precision != "int8":
         return {"precision": source.entry.precision}
     if "cache" not in source.entry.files:
@@ -169,15 +157,11 @@ def _weak(source: Source, library: Library) -> dict[str, Any]:
         )
     from edgert.quantization.lowering.trt_cache import write_cache
 
-    cache = write_cache(_scales(source), library.version)  # it reads caches of its own only
-    return {
-        "precision": "int8",
-        "calibration": cache,
-        "fp16_nodes": tuple(json.loads(source.text("exceptions"))["half"]),
-    }
+    cache = write_cache(_scales(source), library.version)  # it reads only caches of its own release
+    return {"precision": "int8", "calibration": cache, "half": tuple(json.loads(source.text("fp16_nodes"))["nodes"])}
 
 
-def _scales(source: Source) -> Mapping[str, float]:
+def _scales(source: BundleModel) -> Mapping[str, float]:
     """Tensor → what one step of int8 is worth; of those that the bundle's calibration cache knows."""
     from edgert.quantization.lowering.trt_cache import parse_cache
 
@@ -185,7 +169,7 @@ def _scales(source: Source) -> Mapping[str, float]:
 
 
 def _input(
-    source: Source, graph: Graph, library: Library, placement: Mapping[str, str], further: Mapping[str, Any]
+    source: BundleModel, graph: Graph, library: Library, placement: Mapping[str, str], further: Mapping[str, Any]
 ) -> InputLayout:
     from edgert.compiler.input_layout import input_layout
 
@@ -201,7 +185,7 @@ def _input(
 
 
 def _spec(
-    source: Source, form: str, library: Library, nodes: Mapping[str, str], further: Mapping[str, Any], weight: int
+    source: BundleModel, form: str, library: Library, nodes: Mapping[str, str], further: Mapping[str, Any], weight: int
 ) -> EngineSpec:
     from edgert.backend.base import DEFAULT_PROFILE, EngineOptions
     from edgert.backend.tensorrt.build_request import request_of
@@ -211,23 +195,23 @@ def _spec(
 
     model, builder = load(source.path(form)), builder_settings(source.config)
     graph = read(model)
-    told = {"title": _title(source, nodes), "placement": spread(graph, nodes), **further}
+    arguments = {"title": _title(source, nodes), "placement": spread(graph, nodes), **further}
     emulated = "dla" if "calibration" in further and "dla" in source.entry.forms else form
     reference = source.path(emulated)
     if all(spec.is_static for spec in graph.inputs):
-        layout = _input(source, graph, library, told["placement"], further) if nodes else None
+        layout = _input(source, graph, library, arguments["placement"], further) if nodes else None
         if layout is not None and layout.format is not None:
-            told["formats"] = {layout.tensor: layout.format}
-        told |= settings_of(builder, told["placement"])
-        request = request_of(model, **{"precision": precision_of(graph, "fp32"), **told})
+            arguments["formats"] = {layout.tensor: layout.format}
+        arguments |= settings_of(builder, arguments["placement"])
+        request = request_of(model, **{"precision": precision_of(graph, "fp32"), **arguments})
         return EngineSpec(request, {}, reference, weight, layout)
     spans = _spans(source)
     usual = {DEFAULT_PROFILE: {name: span.usual for name, span in spans.items()}} if spans else {}
     options = EngineOptions(profiles=source.config.profiles or usual, spans=spans, builder=builder)
-    return EngineSpec(static_request(model, options, **told), options.profiles, reference, weight)
+    return EngineSpec(static_request(model, options, **arguments), options.profiles, reference, weight)
 
 
-def _title(source: Source, nodes: Mapping[str, str]) -> str:
+def _title(source: BundleModel, nodes: Mapping[str, str]) -> str:
     """What the engine is called in messages, and known by from one bundle to the next."""
     places = sorted(set(nodes.values()))
     return f"{source.manifest.name}: {source.name}{f' on {places[0]}' if places else ''}"

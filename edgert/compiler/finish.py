@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +15,9 @@ from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board import Machine, detect
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.manifest import Manifest
-from edgert.compiler.board_engines import BundleEngines, Compiled, packed, take, target_of
-from edgert.compiler.engine_specs import Bundled
-from edgert.compiler.events import BuildEvents
+from edgert.compiler.board_engines import BuildEvents, BundleEngines, Compiled, packed, take, target_of
+from edgert.compiler.engine_checks import Policy
 from edgert.compiler.unpack import check_board, models_of
-from edgert.compiler.verification import Policy
 from edgert.config import load_pipeline
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.files import FileStore
@@ -42,14 +40,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What came of it.
+    """The result of finishing a bundle.
 
     Attributes:
-        path: the bundle with engines; None where they were only kept on this machine.
+        path: the bundle with engines; None where they were only cached on this machine.
         manifest: what is in it.
-        engines: model → who runs it here as things are; without the models that nothing runs here.
+        engines: model → the engine that runs it here now; without the models that nothing runs here.
         waiting: model → the engine that will run it instead, as soon as it can.
-        skipped: who does not, and why.
+        skipped: the engines that do not, and why.
         target: folder of this machine's engines in the bundle; empty where TensorRT compiled none.
         written: whether the bundle was written; False where the same was there already.
         size_bytes: of the file; 0 without one.
@@ -82,14 +80,14 @@ def finish(
 ) -> Finished:
     """Compiles every model of a bundle for the first engine of its chain that takes it on this machine.
 
-    Blocks until done. Engines are kept under what they depend on, so that what was interrupted goes on, and
+    Blocks until done. Engines are cached under what they depend on, so that an interrupted build resumes, and
     ``edgert run`` finds them. Where there is no GPU to run them, engines are compiled and not compared or timed.
 
     Args:
         output: the bundle to write, with the engines as members; with ``folder`` a folder of plain files.
         strict: an engine that would be skipped is an error.
-        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` says so; by default
-            whichever ``strict`` says.
+        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` logs it; by default
+            as ``strict`` is.
         on_event: called for everything that happens.
         stop: ends the compilation when set.
         machine, trt, store: those of this machine by default.
@@ -112,26 +110,22 @@ def finish(
             skipped.append(one)
             events.skipped(one)
 
-        reasons = partial(_why_not_compiled, machine=here, trt=trt)
+        reasons = partial(why_not, machine=here, trt=trt, runs=False)  # TensorRT-RTX compiles without a GPU, too
         chain = Chain(opened.manifest.engines, reasons, strict=strict, report=skip, where=str(bundle), stop=stop)
-        held_to = policy or ("strict" if strict else "warn")
-        job = _Job(opened, Path(name), chain, trt, store or engine_store(), events, held_to)
-        chosen = job.compile()
+        compiling = _Compiling(opened, Path(name), chain, trt, store or engine_store(), events)
+        chosen = compiling.compile(policy or ("strict" if strict else "warn"))
         runs, waiting = _now(chosen, chain.engines, partial(why_not, machine=here, trt=trt))
-        manifest, written, size_bytes = job.save(output, folder) if output is not None else (opened.manifest, False, 0)
+        manifest, written, size_bytes = (
+            compiling.save(output, folder) if output is not None else (opened.manifest, False, 0)
+        )
     seconds = time.perf_counter() - started
-    return Finished(output, manifest, runs, waiting, tuple(skipped), job.target, written, size_bytes, seconds)
-
-
-def _why_not_compiled(engine: str, machine: Machine, trt: TrtBackend) -> str:
-    """TensorRT compiles where nothing can be run, as TensorRT-RTX does without a GPU."""
-    return why_not(engine, machine, trt, runs=False)
+    return Finished(output, manifest, runs, waiting, tuple(skipped), compiling.target, written, size_bytes, seconds)
 
 
 def _now(
     chosen: Mapping[str, str], chain: Sequence[str], why_not: Callable[[str], str]
 ) -> tuple[dict[str, str], dict[str, Waiting]]:
-    """Who runs each model as things are, and what waits until it can.
+    """The engine that runs each model now, and the one that waits until it can.
 
     Args:
         chosen: model → the engine it was compiled for.
@@ -148,57 +142,46 @@ def _now(
     return runs, waiting
 
 
-class _Job:
-    """What the steps of finishing one bundle share."""
+@dataclass
+class _Compiling:
+    """All models of one bundle on their way to engines."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        folder: Path,
-        chain: Chain,
-        trt: TrtBackend,
-        store: FileStore,
-        events: BuildEvents,
-        policy: Policy,
-    ) -> None:
-        self._bundle, self._chain, self._trt, self._store, self._events = bundle, chain, trt, store, events
-        self._file = load_pipeline(folder / bundle.manifest.pipeline)
-        self._bundled, self._policy = Bundled(folder, bundle.manifest), policy
-        self._compiled: dict[str, tuple[Compiled, ...]] = {}
+    bundle: Bundle
+    folder: Path
+    chain: Chain
+    trt: TrtBackend
+    store: FileStore
+    events: BuildEvents
+    engines: dict[str, tuple[Compiled, ...]] = field(default_factory=dict)
 
     @property
     def target(self) -> str:
         """The folder of this machine's engines; empty where there are none."""
-        return target_of(self._trt.facts) if any(self._compiled.values()) else ""
+        return target_of(self.trt.facts) if any(self.engines.values()) else ""
 
-    def compile(self) -> dict[str, str]:
-        """All models; model → who runs it."""
-        self._take()
-        opens = self._uses_tensorrt() and not self._trt.why_not()
+    def compile(self, policy: Policy) -> dict[str, str]:
+        """All models; model → the engine that was compiled for it."""
+        uses_tensorrt = not self.trt.why_no_library() and bool(
+            {TENSORRT, TENSORRT_DLA}.intersection(self.chain.engines)
+        )
+        if uses_tensorrt and (unused := take(self.bundle, self.trt.facts, self.store)):
+            self.events.note(unused)
+        opens = uses_tensorrt and not self.trt.why_not()
+        manifest = self.bundle.manifest
         engines = BundleEngines(
-            self._bundled, self._chain, self._trt, self._store, self._events, policy=self._policy, opens=opens
+            self.folder, manifest, self.chain, self.trt, self.store, self.events, policy=policy, opens=opens
         )
         chosen = {}
-        for name, config in self._file.config.models.items():
-            choice = self._chain.first(name, partial(engines.compiled, name, config))
-            self._compiled[name], chosen[name] = choice.compiled, choice.engine
+        for name, config in load_pipeline(self.folder / manifest.pipeline).config.models.items():
+            choice = self.chain.first(name, partial(engines.compiled, name, config))
+            self.engines[name], chosen[name] = choice.compiled, choice.engine
         return chosen
 
     def save(self, output: Path, folder: bool) -> tuple[Manifest, bool, int]:
         """Writes the bundle; what is in it, whether it had to be written, and its size."""
-        members = {path: self._bundle.read(path) for path in self._bundle.manifest.members}
-        manifest = self._bundle.manifest
+        members = {path: self.bundle.read(path) for path in self.bundle.manifest.members}
+        manifest = self.bundle.manifest
         if self.target:
-            manifest, members = packed(manifest, members, self._trt.facts, self._compiled)
+            manifest, members = packed(manifest, members, self.trt.facts, self.engines)
         written = save_bundle(output, manifest, members, folder=folder)
         return manifest, written, sum(map(len, members.values())) if folder else output.stat().st_size
-
-    def _uses_tensorrt(self) -> bool:
-        return any(name in (TENSORRT, TENSORRT_DLA) for name in self._chain.engines) and not self._trt.why_no_library()
-
-    def _take(self) -> None:
-        """Engines that the bundle brings, where they are this machine's."""
-        if self._bundle.manifest.compiled and self._uses_tensorrt():
-            left = take(self._bundle, self._trt.facts, self._store)
-            if left:
-                self._events.note(left)

@@ -1,4 +1,4 @@
-"""The layout in which an engine takes its image: one of a DLA's own, where the image can be written in it.
+"""The layout in which an engine takes its image: a layout of the DLA, where the image can be written in it.
 
 Any other input is changed into a DLA's layout by a kernel on the GPU, frame by frame
 (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ). The kernel that prepares images writes every number
@@ -34,15 +34,15 @@ class InputLayout:
     format: Format | None
     why: str
 
-    def in_words(self, built: Mapping[str, Format]) -> str:
-        """One line for people; ``built`` is what the engine was built with in the end."""
-        job = f"input {self.tensor!r}" if self.tensor else "inputs"
+    def describe(self, built: Mapping[str, Format]) -> str:
+        """One line; ``built`` has the formats that the engine was built with in the end."""
+        name = f"input {self.tensor!r}" if self.tensor else "inputs"
         if self.format is None:
-            return f"{job} plain: {self.why}"
+            return f"{name} plain: {self.why}"
         kind = f"{self.format.layout} {self.format.dtype}".rstrip()
         if self.tensor not in built:
-            return f"{job} plain: TensorRT could not build it with {kind}"
-        return f"{job} in {kind}: {self.why}"
+            return f"{name} plain: TensorRT could not build it with {kind}"
+        return f"{name} in {kind}: {self.why}"
 
 
 def input_layout(
@@ -61,7 +61,7 @@ def input_layout(
         graph: what is compiled.
         config: how images are prepared.
         placement: node → accelerator; those that are left out run on the GPU.
-        typed: whether types stand in the model, as from TensorRT 11 on, so that only a layout can be asked for.
+        typed: whether types are in the model, as for TensorRT >= 11, so that only a layout can be requested.
         precision: in which a weakly typed TensorRT computes; nodes in ``half`` stay float16.
         scales: tensor → what one step of int8 is worth, for a weakly typed TensorRT.
     """
@@ -75,9 +75,9 @@ def input_layout(
     if why:
         return InputLayout(image.name, None, why)
     layout, reason = _layout(image, readers, dtype)
-    told = "" if typed else dtype
-    scale = scales[image.name] if told == "int8" else 0.0
-    return InputLayout(image.name, Format(layout, told, scale, optional=True), reason)
+    requested = "" if typed else dtype
+    scale = scales[image.name] if requested == "int8" else 0.0
+    return InputLayout(image.name, Format(layout, requested, scale, optional=True), reason)
 
 
 def _computed(reader: Node, precision: str, half: Collection[str]) -> str:
@@ -103,10 +103,10 @@ def _why_not_typed(
     if typed:
         changed = [reader for reader in readers if reader.op in _RETYPES]
         if dtype not in _VECTORS:
-            return f"types stand in the model, whose input is {dtype}, and a DLA reads float16 and int8"
+            return f"types are in the model, whose input is {dtype}, and a DLA reads float16 and int8"
         return f"node {changed[0].name!r} changes its type first" if changed else ""
     if image.dtype != "float32" and image.dtype != dtype:
-        return f"the model wants {image.dtype}, and a DLA reads float16 and int8"
+        return f"the model takes {image.dtype}, and a DLA reads float16 and int8"
     if not dtype:
         return "some nodes that read it compute in int8, others in float16"
     if dtype == "int8" and image.name not in scales:

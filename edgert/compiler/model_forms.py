@@ -1,4 +1,4 @@
-"""One model through all its steps, and what of it goes into the bundle."""
+"""One model through all its build steps: the forms that engines run, and its members of the bundle."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from edgert.compiler.model_steps import CHANGES, FACTS, PORTS, load_step, rewrit
 from edgert.compiler.placement_steps import PLACEMENT, placement_of, survey_step
 from edgert.compiler.precision_steps import (
     CACHE,
-    EVIDENCE,
-    EXCEPTIONS,
-    KEPT,
+    FP16_NODES,
+    HIGHER,
+    QUALITY,
     RANGES,
     Form,
+    as_int8,
     calibrate_step,
     fp16_step,
+    is_taken,
     lower_step,
+    qdq_cache_step,
     quantize_step,
+    take_apart_step,
+    wants_cache,
 )
-from edgert.compiler.qdq_steps import as_int8, is_taken, qdq_cache_step, take_apart_step, wants_cache
-from edgert.compiler.verification import verify_step
+from edgert.compiler.verify_step import verify_step
 from edgert.errors import ArtifactError, cause
 from edgert.steps import Product, Report, Runner, Step, to_json
 
@@ -38,15 +42,15 @@ FLOAT, FP16, ORT = "float", "fp16", "ort"
 
 @dataclass(frozen=True)
 class ModelForms:
-    """A model, made ready.
+    """A model in all its forms.
 
     Attributes:
         job: which.
         digest: of its file.
-        forms: who is to run it → the step that made its form; ``float`` is always there.
-        files: what else there is → its content.
+        forms: name → the product of the step that made it; ``float`` is always there.
+        files: kind → content, of what else there is.
         reference: the model that its forms are held to.
-        surveyed: what of it a DLA can run; None where none is asked.
+        surveyed: what of it a DLA can run; None where no DLA is to.
     """
 
     job: ModelJob
@@ -80,8 +84,8 @@ class ModelForms:
         return self.host != FLOAT or self.job.is_one_size
 
 
-def prepare(job: ModelJob, runner: Runner) -> ModelForms:
-    """Does a model's steps, those of the cache excepted. Raises EdgertError, with the model's place in the file."""
+def build_forms(job: ModelJob, runner: Runner) -> ModelForms:
+    """Runs the steps of a model that are not cached. Raises EdgertError, with the model's place in the file."""
     loaded = runner.do(load_step(job))
     facts = loaded.json(FACTS)
     shaped = runner.do(shapes_step(job, loaded))
@@ -101,7 +105,7 @@ def prepare(job: ModelJob, runner: Runner) -> ModelForms:
         files |= _int8_files(forms, calibrated)
     elif precision == "fp16":
         forms[FP16] = runner.do(fp16_step(job, rewritten))
-        files["kept"] = forms[FP16].files[KEPT]
+        files["higher_precision"] = forms[FP16].files[HIGHER]
     surveyed = None
     if job.target.uses_dla(job.config) and job.is_one_size:
         surveyed = runner.do(survey_step(job, rewritten, forms.get("dla"), calibrated))
@@ -112,8 +116,8 @@ def prepare(job: ModelJob, runner: Runner) -> ModelForms:
 
 
 def _with_own_scales(job: ModelJob, runner: Runner, digest: str, shaped: Product, taken: Product) -> ModelForms:
-    """A Q/DQ model for a DLA with TensorRT up to 10: the float model with a cache of its scales there, and the model as
-    it came for everyone else."""
+    """A Q/DQ model for a DLA with TensorRT <= 10: the float model with a cache of its scales there, and the model as
+    it came for all other engines."""
     rewritten = runner.do(rewrite_step(job, taken, is_quantized=False))
     lowered = runner.do(qdq_cache_step(job, taken, rewritten))
     forms = {FLOAT: rewritten, ORT: shaped, "gpu": shaped}
@@ -123,10 +127,10 @@ def _with_own_scales(job: ModelJob, runner: Runner, digest: str, shaped: Product
 
 
 def _verified(made: ModelForms, runner: Runner) -> ModelForms:
-    """With its forms held to the reference, and what is there to read about it."""
+    """With its forms held to the reference, and files that describe it."""
     job = made.job
     verified = runner.do(verify_step(job, made.reference, made.forms, job.config.accuracy is not None))
-    files = {**made.files, "evidence": _evidence(made.forms, verified)}
+    files = {**made.files, "quality": _quality(made.forms, verified)}
     if job.config.task.labels is not None:
         files["labels"] = _labels(job)
     return replace(made, files=files)
@@ -135,25 +139,24 @@ def _verified(made: ModelForms, runner: Runner) -> ModelForms:
 def _int8_forms(job: ModelJob) -> tuple[Form, ...]:
     if job.target.board is None:
         return ("ort",)
-    runs_dla = job.target.uses_dla(job.config) and job.target.dla.release.answer != "no"
-    return ("ort", "gpu", "dla") if runs_dla else ("ort", "gpu")
+    return ("ort", "gpu", "dla") if job.compiles_for_dla else ("ort", "gpu")
 
 
 def _int8_files(forms: Mapping[str, Product], calibrated: Product) -> dict[str, bytes]:
-    kept = {name: form.json(KEPT) for name, form in forms.items() if KEPT in form.files}
-    return {"ranges": calibrated.files[RANGES], "kept": to_json(kept)}
+    kept = {name: form.json(HIGHER) for name, form in forms.items() if HIGHER in form.files}
+    return {"ranges": calibrated.files[RANGES], "higher_precision": to_json(kept)}
 
 
 def _cache_files(lowered: Product) -> dict[str, bytes]:
-    return {"cache": lowered.files[CACHE], "exceptions": lowered.files[EXCEPTIONS]}
+    return {"cache": lowered.files[CACHE], "fp16_nodes": lowered.files[FP16_NODES]}
 
 
-def _evidence(forms: Mapping[str, Product], verified: Product) -> bytes:
+def _quality(forms: Mapping[str, Product], verified: Product) -> bytes:
     """Accuracy, noise per tensor, and the distance from the reference, form by form."""
-    found = verified.json(EVIDENCE)
+    found = verified.json(QUALITY)
     for name, form in forms.items():
-        if EVIDENCE in form.files:
-            found["forms"][name] |= form.json(EVIDENCE)
+        if QUALITY in form.files:
+            found["forms"][name] |= form.json(QUALITY)
     return to_json(found)
 
 
@@ -164,14 +167,6 @@ def _labels(job: ModelJob) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ArtifactError(f"cannot read labels {str(path)!r}", why=cause(error), where=job.where) from error
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A model's part of a bundle."""
-
-    entry: ModelEntry
-    members: Mapping[str, bytes]
 
 
 def _spans(model: ModelForms) -> Mapping[str, Span]:
@@ -185,7 +180,7 @@ def _spans(model: ModelForms) -> Mapping[str, Span]:
 
 
 def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
-    """How the board's TensorRT will be asked to take the image of an engine with DLA layers, in words."""
+    """How an engine with DLA layers will take its image on the board; one line."""
     from edgert.compiler.engine_specs import spread
     from edgert.compiler.input_layout import input_layout
     from edgert.quantization.lowering.trt_cache import parse_cache
@@ -197,17 +192,17 @@ def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
         spread(model.graph, placement),
         typed=not job.target.takes_cache,
         precision=job.precision,
-        half=json.loads(model.files["exceptions"])["half"] if "exceptions" in model.files else (),
+        half=json.loads(model.files["fp16_nodes"])["nodes"] if "fp16_nodes" in model.files else (),
         scales=parse_cache(model.files["cache"].decode()).scales if "cache" in model.files else {},
     )
-    return found.in_words({found.tensor: found.format} if found.format is not None else {})
+    return found.describe({found.tensor: found.format} if found.format is not None else {})
 
 
 def _placement_step(model: ModelForms, planned: Product | None) -> Step:
-    """Writes down where a model runs and why; how its image is taken needs the whole graph, so that it is kept."""
+    """Where a model runs and why. A step of its own, as how its image is taken needs the whole graph."""
     job = model.job
     engines = planned.json(PLACEMENT).get(job.name, []) if planned is not None else []
-    texts = {kind: model.files[kind].decode() for kind in ("cache", "exceptions") if kind in model.files}
+    texts = {kind: model.files[kind].decode() for kind in ("cache", "fp16_nodes") if kind in model.files}
     facts = {
         "engines": engines,
         "surveyed": model.surveyed.digest if model.surveyed is not None else None,
@@ -225,8 +220,8 @@ def _placement_step(model: ModelForms, planned: Product | None) -> Step:
         return {PLACEMENT: placed}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        told = [engine["input"] for engine in Product(files).json(PLACEMENT)["engines"] if "input" in engine]
-        return "; ".join(dict.fromkeys(told))
+        layouts = [engine["input"] for engine in Product(files).json(PLACEMENT)["engines"] if "input" in engine]
+        return "; ".join(dict.fromkeys(layouts))
 
     return Step("placement", job.name, 1, facts, make, promise)
 
@@ -234,8 +229,8 @@ def _placement_step(model: ModelForms, planned: Product | None) -> Step:
 _ENDINGS = {"cache": "calibration.cache", "labels": "labels.txt"}
 
 
-def packed(model: ModelForms, planned: Product | None, runner: Runner) -> Packed:
-    """The members of a model and its entry in the manifest."""
+def pack_model(model: ModelForms, planned: Product | None, runner: Runner) -> tuple[ModelEntry, dict[str, bytes]]:
+    """A model's entry in the manifest, and its members of the bundle."""
     job = model.job
     base = f"models/{job.name}"
     forms = {name: f"{base}/{'model' if name == FLOAT else name}.onnx" for name in model.forms}
@@ -245,7 +240,7 @@ def packed(model: ModelForms, planned: Product | None, runner: Runner) -> Packed
         content["placement"] = runner.do(_placement_step(model, planned)).files[PLACEMENT]
     files = {kind: f"{base}/{_ENDINGS.get(kind, f'{kind}.json')}" for kind in content}
 
-    made = ModelEntry(
+    entry = ModelEntry(
         source=job.config.onnx.name,
         digest=model.digest,
         precision=job.precision,
@@ -255,4 +250,4 @@ def packed(model: ModelForms, planned: Product | None, runner: Runner) -> Packed
         files=files,
     )
     members = {path: model.forms[name].files[MODEL] for name, path in forms.items()}
-    return Packed(made, {**members, **{path: content[kind] for kind, path in files.items()}})
+    return entry, members | {path: content[kind] for kind, path in files.items()}

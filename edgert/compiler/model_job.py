@@ -1,4 +1,4 @@
-"""One model of a pipeline on its way into a bundle, and what its steps share."""
+"""One model of a pipeline on its way into a bundle, and what its build steps share."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 MODEL = "model.onnx"
 COMPARED_IMAGES = 4
-"""Images that are enough to compare outputs on."""
+"""Number of images that outputs are compared on."""
 
 
 @dataclass(frozen=True)
 class ModelJob:
-    """A model's section and where it stands.
+    """One model to build: its section of the pipeline file, and the target.
 
     Attributes:
         name: in the pipeline file.
         config: its section.
-        where: its place, for errors.
+        where: its place in the file, for errors.
         directory: of the pipeline file.
         target: what it is built for.
-        state: folder for what interrupted steps go on from.
-        stop: ends a step that looks at it.
+        state: folder from which interrupted steps resume.
+        stop: ends a step that polls it.
         batched: whether stages run it in batches.
     """
 
@@ -55,6 +55,11 @@ class ModelJob:
     def precision(self) -> str:
         """``fp32``, ``fp16`` or ``int8``."""
         return precision_of(self.config, self.target)
+
+    @property
+    def compiles_for_dla(self) -> bool:
+        """Whether a DLA may run some of it, with a TensorRT that supports that DLA."""
+        return self.target.uses_dla(self.config) and self.target.dla.release.answer != "no"
 
     @property
     def keeps_batch(self) -> bool:
@@ -76,7 +81,7 @@ class ModelJob:
         if self.target.board is None:
             return "ONNX Runtime runs it at the usual size"
         if self.target.uses_dla(self.config):
-            return "a DLA takes one shape only; placement: gpu keeps them all"
+            return "a DLA takes one shape only; placement: gpu allows them all"
         if self.precision == "int8":
             return "INT8 ranges belong to the size they were measured at"
         if self.precision == "fp16" and not self.target.takes_cache:
@@ -129,8 +134,8 @@ def as_files(files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def software() -> dict[str, str]:
-    """What computes: numbers may differ in their last digits from one release or processor family to another, and by
-    more when an operator of the user's own is changed."""
+    """What computes: last digits may differ from one release or processor family to another, and more where a
+    custom operator was changed."""
     return _libraries() | source_digests()
 
 
@@ -142,5 +147,5 @@ def _libraries() -> dict[str, str]:
 def _version(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # onnxruntime has other names with a GPU; a step that needs it will say so
+    except PackageNotFoundError:  # onnxruntime has other names with a GPU; a step that needs it reports it
         return ""

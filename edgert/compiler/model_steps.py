@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 FACTS, CHANGES, PORTS = "facts.json", "changes.json", "ports.json"
 REWRITE_TOLERANCE = 1e-3
 """A rewritten model's outputs may differ by so much of the largest: float32 sums in another order differ by some 1e-5,
-a rewrite that is wrong by far more."""
+a wrong rewrite by far more."""
 NEGLIGIBLE = 1e-6
 """A difference below this is none, however small the outputs are: probabilities that are all but 0 differ by much of
-themselves and by nothing that anybody sees."""
+themselves without any visible effect."""
 _PROOFS = 2
 _BOARD_BATCH = (
     "a bundle for a board has models of one size, as a DLA must: with more frames in batch than that size has, it will "
@@ -54,14 +54,14 @@ def load_step(job: ModelJob) -> Step:
         facts = Product(files).json(FACTS)
         return f"opset {facts['opset']}, {facts['nodes']} nodes"
 
-    own = hashlib.sha256(_content(job)).hexdigest()
+    file_digest = hashlib.sha256(_content(job)).hexdigest()
 
     def holds(product: Product) -> bool:
-        """Weights in files of their own are not in the file's digest."""
+        """External weights are not in the file's digest."""
         digest = product.json(FACTS)["digest"]
-        return bool(digest == own or digest == _digest(path))
+        return bool(digest == file_digest or digest == _digest(path))
 
-    return Step("load", job.name, 1, {"file": own, "software": software()}, make, promise, holds)
+    return Step("load", job.name, 1, {"file": file_digest, "software": software()}, make, promise, holds)
 
 
 def _digest(path: Path) -> str:
@@ -79,7 +79,7 @@ def _content(job: ModelJob) -> bytes:
         from edgert.graph.load import read_file
 
         try:
-            return read_file(path)  # which knows how to say what is wrong
+            return read_file(path)  # which explains what is wrong
         except ModelError as error:
             raise error.at(job.where)  # noqa: B904 - the same error, with its place
 
@@ -131,17 +131,17 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
 
 
 def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
-    """Operators that a DLA has, and channels evened out where that is asked for. Promises the same outputs."""
+    """Rewrites for a DLA, and cross-layer equalization where it is requested. Promises the same outputs."""
     config, int8 = job.config, job.precision == "int8" and not is_quantized
-    wanted: dict[str, Any] = {
+    rewrites: dict[str, Any] = {
         "fit": job.target.uses_dla(config) and job.is_one_size and not is_quantized,
         "prepare": int8,
         "equalize": int8 and config.quantize.equalize,
     }
     if int8 and job.keeps_batch:
-        wanted["open"] = True
+        rewrites["open"] = True
     if config.skip_rewrites:
-        wanted["skip"] = config.skip_rewrites
+        rewrites["skip"] = config.skip_rewrites
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph import to_bytes
@@ -152,14 +152,14 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         from edgert.quantization.quantizer import equalized
 
         model, changes = job.model(shaped.files[MODEL]), []
-        if wanted["fit"]:
+        if rewrites["fit"]:
             model, found = fit_model(model, without(config.skip_rewrites, f"{job.where}.skip_rewrites"))
             changes = [asdict(change) for change in found]
-        if wanted["prepare"]:
-            model = prepare(model, one_size(model, config) if wanted.get("open") else None)
-        if wanted["equalize"]:
+        if rewrites["prepare"]:
+            model = prepare(model, one_size(model, config) if rewrites.get("open") else None)
+        if rewrites["equalize"]:
             model = equalized(model)
-        if wanted.get("open"):
+        if rewrites.get("open"):
             model = opened(model, file=job.model(shaped.files[MODEL]))
         return {MODEL: to_bytes(model), CHANGES: to_json(changes), PORTS: to_json(_ports(model))}
 
@@ -170,7 +170,7 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         apart = _apart(job, shaped.files[MODEL], files[MODEL])
         return f"{changes} changes; outputs {apart:.1e} apart (at most {REWRITE_TOLERANCE:g})"
 
-    return Step("rewrite", job.name, 1, [shaped.digest, wanted, software()], make, promise)
+    return Step("rewrite", job.name, 1, [shaped.digest, rewrites, software()], make, promise)
 
 
 def _ports(model: Model) -> dict[str, Any]:
@@ -178,11 +178,11 @@ def _ports(model: Model) -> dict[str, Any]:
     from edgert.graph import read
 
     graph = read(model)
-    told = {
+    ports = {
         kind: [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in specs]
         for kind, specs in (("inputs", graph.inputs), ("outputs", graph.outputs))
     }
-    return {**told, "nodes": [node.name for node in graph.nodes]}
+    return {**ports, "nodes": [node.name for node in graph.nodes]}
 
 
 def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
@@ -206,7 +206,7 @@ def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
             f"rewriting model {job.name!r} changed what it computes",
             why=f"outputs are {found.relative:.2g} of the largest apart, at most {REWRITE_TOLERANCE:g} is accepted",
             where=job.where,
-            fix="placement: gpu keeps the model from being rewritten for a DLA; please report the model",
+            fix="placement: gpu leaves the model as it is; please report the model",
         )
     return found.relative
 

@@ -1,4 +1,4 @@
-"""The steps that place: which of a model a DLA can run, and what runs where on the board, with predicted costs."""
+"""The steps of placement: which nodes a DLA can run, and what runs where on the board, with predicted costs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgert.compiler.build_target import BuildTarget
 from edgert.compiler.model_job import MODEL, ModelJob
-from edgert.compiler.precision_steps import CACHE, CHOSEN, KEPT, higher_precision_units, used_table
+from edgert.compiler.precision_steps import CACHE, CHOSEN, HIGHER, higher_precision_units, used_table
 from edgert.config import PipelineFile, SinkStage, SourceStage, StageConfig
 from edgert.errors import ConfigError, PlacementError
 from edgert.shipped import data_folder
@@ -73,15 +73,15 @@ def survey_step(
     """Asks the DLA's rules about every node. Promises a verdict with its rule and reason for each.
 
     Args:
-        quantized, calibrated: what tells the scales of an INT8 model.
-        lowered: its calibration cache, where that tells them.
+        quantized, calibrated: the source of the scales of an INT8 model.
+        lowered: its calibration cache, where that is their source.
     """
     target = job.target
     assert target.board is not None  # asked by the caller
     dla = target.dla
     facts = [rewritten.digest, dla.generation, target.tensorrt, job.precision]
     if quantized is not None and calibrated is not None:
-        facts += [calibrated.digest, quantized.files[KEPT].decode(), quantized.files[CHOSEN].decode()]
+        facts += [calibrated.digest, quantized.files[HIGHER].decode(), quantized.files[CHOSEN].decode()]
 
     if lowered is not None:
         facts.append(lowered.digest)
@@ -99,8 +99,8 @@ def survey_step(
             table = used_table(calibrated, quantized, model)
             scaled = scales_of(graph, table, higher_precision_units(model, quantized, dla), dla)
         found = survey(graph, target_of(dla.generation, target.tensorrt, job.precision), scaled).to_json()
-        told = {key: found[key] for key in ("target", "summary", "fits_core", "fixes", "segments", "nodes")}
-        return {PLACEMENT: to_json(told)}
+        keys = ("target", "summary", "fits_core", "fixes", "segments", "nodes")
+        return {PLACEMENT: to_json({key: found[key] for key in keys})}
 
     def promise(files: Mapping[str, bytes]) -> str:
         found = Product(files).json(PLACEMENT)["summary"]
@@ -124,17 +124,17 @@ def placement_of(
         spans: input → the shapes that its engine is to allow, where there are several.
         nodes: names of the nodes of the model that is compiled; others, which the planner saw before they were folded,
             are left out.
-        image: in words, how an engine with this placement takes its image; asked of those with DLA layers.
+        image: how an engine with this placement takes its image, in a line; called for those with DLA layers.
     """
     asked = job.config.model_dump(mode="json", include={"placement"})["placement"]
     dla = surveyed.json(PLACEMENT) if surveyed is not None else None
-    told = {"asked": asked, "engines": [_told(engine, nodes, image) for engine in engines], "dla": dla}
+    found = {"asked": asked, "engines": [_engine_entry(engine, nodes, image) for engine in engines], "dla": dla}
     if job.config.input.shape.is_open:
-        told |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": job.pinned}
-    return to_json(told)
+        found |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": job.pinned}
+    return to_json(found)
 
 
-def _told(
+def _engine_entry(
     engine: Mapping[str, Any], nodes: Collection[str], image: Callable[[Mapping[str, str]], str]
 ) -> dict[str, Any]:
     where = {node: place for node, place in engine["nodes"].items() if node in nodes}

@@ -1,16 +1,20 @@
-"""The steps from a float model to one in the precision asked for: calibrate, quantize for whom, lower."""
+"""The steps from a float model to one in the requested precision: calibrate, quantize, lower.
+
+Models that came with Q/DQ nodes are taken apart instead, where a DLA with TensorRT <= 10 is to run them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgert.compiler.model_job import MODEL, ModelJob, as_files, software
 from edgert.config import DetectTask, PythonTask
-from edgert.errors import BuildError, CalibrationError
+from edgert.errors import BuildError, CalibrationError, ModelError
 from edgert.quantization.run import CALIBRATE_FIX, needs_images
 from edgert.steps import Product, Report, Step, digest_of, to_json
 from edgert.user_code import code_name
@@ -23,10 +27,10 @@ if TYPE_CHECKING:
     from edgert.quantization.int8_model import Outcome
 
 Form = Literal["ort", "gpu", "dla"]
-RANGES, KEPT, CHOSEN, EVIDENCE = "ranges.json", "kept.json", "chosen.json", "evidence.json"
-CACHE, EXCEPTIONS = "calibration.cache", "exceptions.json"
+RANGES, HIGHER, CHOSEN, QUALITY = "ranges.json", "higher_precision.json", "chosen.json", "quality.json"
+CACHE, FP16_NODES = "calibration.cache", "fp16_nodes.json"
 _LOWEST_SCORE = 0.01
-"""A budget on labels counts boxes from here on, or from the task's own score where that is lower: other scores change
+"""A budget on labels counts boxes from this score on, or from that of the task where it is lower: other scores change
 nothing (see :data:`edgert.evaluation.setup.LOWEST_SCORE`)."""
 
 
@@ -75,9 +79,10 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
 
 
 def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Product) -> Step:
-    """The INT8 form for one engine. Promises the accuracy budget, where there is one, and inputs and outputs kept."""
+    """The INT8 form for one engine. Promises the accuracy budget, if any, and unchanged inputs and outputs."""
     config = job.config
     dla = job.target.dla if form == "dla" else None
+    inputs = (rewritten.digest, calibrated.digest, job.images_digest, job.seen())
     inputs = (rewritten.digest, calibrated.digest, job.images_digest, job.seen())
     facts = [form, *inputs, _wanted(job), software()]
     if dla is not None:
@@ -115,14 +120,14 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
             made = opened(made, [feed.feeds(index) for index in range(min(PAIR, len(feed)))])
         return {
             MODEL: to_bytes(made),
-            KEPT: to_json(dict(outcome.kept)),
+            HIGHER: to_json(dict(outcome.kept)),
             CHOSEN: to_json(dict(outcome.table.chosen)),
-            EVIDENCE: to_json(_evidence(outcome)),
+            QUALITY: to_json(_quality(outcome)),
         }
 
     def promise(files: Mapping[str, bytes]) -> str:
         check_same_ports(job, rewritten.files[MODEL], files[MODEL])
-        found = Product(files).json(EVIDENCE)
+        found = Product(files).json(QUALITY)
         return f"for {form}: {'; '.join(found['summary'][: 2 if 'accuracy' in found else 1])}"
 
     return Step("quantize", job.name, 1, facts, make, promise)
@@ -137,7 +142,7 @@ def measured(job: ModelJob, rewritten: Product) -> Model:
 
 
 def fp16_step(job: ModelJob, rewritten: Product) -> Step:
-    """The float16 form. Promises inputs and outputs kept."""
+    """The float16 form. Promises unchanged inputs and outputs."""
     facts = [rewritten.digest, job.config.quantize.keep, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -145,19 +150,19 @@ def fp16_step(job: ModelJob, rewritten: Product) -> Step:
         from edgert.quantization.precision import fp16_model
 
         made = fp16_model(job.model(rewritten.files[MODEL]), job.config, open_batch=job.keeps_batch)
-        return {MODEL: to_bytes(made.model), KEPT: to_json({one.node: one.reason for one in made.kept})}
+        return {MODEL: to_bytes(made.model), HIGHER: to_json({one.node: one.reason for one in made.kept})}
 
     def promise(files: Mapping[str, bytes]) -> str:
         check_same_ports(job, rewritten.files[MODEL], files[MODEL])
-        return f"float16, {len(Product(files).json(KEPT))} nodes stay float32"
+        return f"float16, {len(Product(files).json(HIGHER))} nodes stay float32"
 
     return Step("quantize", job.name, 1, ["fp16", *facts], make, promise)
 
 
 def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized: Product) -> Step:
-    """The calibration cache for a TensorRT up to 10. Promises a scale for every tensor, and that it reads back."""
+    """The calibration cache for TensorRT <= 10. Promises a scale for every tensor, and that it reads back."""
     dla = job.target.dla
-    facts = [rewritten.digest, calibrated.digest, quantized.files[KEPT].decode(), quantized.files[CHOSEN].decode()]
+    facts = [rewritten.digest, calibrated.digest, quantized.files[HIGHER].decode(), quantized.files[CHOSEN].decode()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.quantization.lowering.lower import lower_to_cache
@@ -165,17 +170,21 @@ def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized
         model = job.model(rewritten.files[MODEL])
         table = used_table(calibrated, quantized, model)
         weak = lower_to_cache(model, table, higher_precision_units(model, quantized, dla), dla)
-        told = {"half": list(weak.fp16), "layer_precisions": weak.layer_precisions}
-        return {CACHE: weak.cache.encode(), EXCEPTIONS: to_json(told)}
+        fp16 = {"nodes": list(weak.fp16), "layer_precisions": weak.layer_precisions}
+        return {CACHE: weak.cache.encode(), FP16_NODES: to_json(fp16)}
 
+    return Step("lower", job.name, 1, [*facts, dla.generation, dla.tensorrt], make, _cache_promise(job, rewritten))
+
+
+def _cache_promise(job: ModelJob, rewritten: Product) -> Callable[[Mapping[str, bytes]], str]:
     def promise(files: Mapping[str, bytes]) -> str:
         from edgert.graph import read
         from edgert.quantization.lowering.lower import check_cache
 
-        half = Product(files).json(EXCEPTIONS)["half"]
-        return check_cache(files[CACHE].decode(), half, read(job.model(rewritten.files[MODEL])))
+        nodes = Product(files).json(FP16_NODES)["nodes"]
+        return check_cache(files[CACHE].decode(), nodes, read(job.model(rewritten.files[MODEL])))
 
-    return Step("lower", job.name, 1, [*facts, dla.generation, dla.tensorrt], make, promise)
+    return promise
 
 
 def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTable:
@@ -184,12 +193,12 @@ def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTa
 
 
 def higher_precision_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
-    """Units that a quantized form left in higher precision because it was asked or needed to."""
+    """Units of a quantized form that stay in higher precision, by request or need."""
     from edgert.graph import read
     from edgert.quantization.scheme.scheme import units
 
     names = {unit.name for unit in units(read(model), "dla", dla)}
-    return [name for name in quantized.json(KEPT) if name in names]
+    return [name for name in quantized.json(HIGHER) if name in names]
 
 
 def check_same_ports(job: ModelJob, before: bytes, after: bytes) -> None:
@@ -215,17 +224,17 @@ def _table(content: bytes, model: Model) -> RangeTable:
         return load_table(folder / RANGES, model)
 
 
-def _evidence(outcome: Outcome) -> dict[str, Any]:
+def _quality(outcome: Outcome) -> dict[str, Any]:
     """What is known of an INT8 form, without what differs from run to run."""
     from edgert.quantization.describe import summary
 
     noise = {name: round(value, 3) if math.isfinite(value) else str(value) for name, value in outcome.sqnr_db.items()}
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "summary": list(summary(outcome)),
         "sqnr_db": noise,
         "notes": list(outcome.quantized.notes),
     }
-    return {**told, "accuracy": _accuracy(outcome.evaluation)} if outcome.evaluation is not None else told
+    return found | {"accuracy": _accuracy(outcome.evaluation)} if outcome.evaluation is not None else found
 
 
 def _accuracy(evaluation: EvaluationResult) -> dict[str, Any]:
@@ -262,3 +271,87 @@ def _labels(job: ModelJob) -> list[str]:
 
 def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+# Models that came with Q/DQ nodes, taken to a DLA with TensorRT <= 10: a float model and a calibration cache.
+
+TAKEN = "qdq.json"
+
+
+def wants_cache(job: ModelJob) -> bool:
+    """Whether a Q/DQ model's scales are of use: a DLA may run it, and its TensorRT reads calibration caches."""
+    return job.compiles_for_dla and job.target.takes_cache and job.is_one_size
+
+
+def take_apart_step(job: ModelJob, shaped: Product) -> Step:
+    """The float model and the scales of a Q/DQ model. One that cannot be taken apart stays as it is, on the GPU, unless
+    ``placement:`` names the DLA; the reason is reported.
+
+    Promises a model without Q/DQ, or the reason.
+    """
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.graph import to_bytes
+        from edgert.quantization.from_qdq import qdq_model
+
+        try:
+            found = qdq_model(job.model(shaped.files[MODEL]))
+        except ModelError as error:
+            if job.config.placement != "auto":
+                raise
+            report.note(f"no scales for a DLA: {error.what}: {error.why}")
+            return {TAKEN: to_json({"refused": error.what})}
+        for problem in found.problems:
+            report.note(problem)
+        taken = {"refused": "", "scales": dict(found.scales), "float_nodes": list(found.float_nodes)}
+        return {MODEL: to_bytes(found.model), TAKEN: to_json(taken)}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        found = Product(files).json(TAKEN)
+        if found["refused"]:
+            return f"as it is: {found['refused']}"
+        return f"{len(found['scales'])} scales of its Q/DQ nodes"
+
+    asked = str(job.config.placement)
+    return Step("take-apart", job.name, 1, [shaped.digest, asked == "auto", software()], make, promise)
+
+
+def is_taken(taken: Product) -> bool:
+    """Whether the model could be taken apart."""
+    return not taken.json(TAKEN)["refused"]
+
+
+def as_int8(job: ModelJob) -> ModelJob:
+    """The job of a model that is INT8 already, whose scales must not change."""
+    quantize = job.config.quantize.model_copy(update={"equalize": False})
+    return replace(job, config=job.config.model_copy(update={"precision": "int8", "quantize": quantize}))
+
+
+def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
+    """The calibration cache from a model's own scales. Promises that it reads back and names tensors of the model."""
+    tensorrt = job.target.tensorrt
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.graph import read
+        from edgert.quantization.from_qdq import propagate_scales
+        from edgert.quantization.lowering.trt_cache import write_cache
+        from edgert.quantization.scheme.trt_scheme import layer_precisions
+
+        graph, found = read(job.model(rewritten.files[MODEL])), taken.json(TAKEN)
+        scales, problems = propagate_scales(graph, {name: float(scale) for name, scale in found["scales"].items()})
+        for problem in problems:
+            report.note(problem)
+        nodes = set(found["float_nodes"])
+        fp16 = [node.name for node in graph.nodes if node.name in nodes]
+        try:
+            option = layer_precisions(fp16)
+        except CalibrationError:  # a comma or the like in a name: only the command line cannot express it
+            option = ""
+        return {
+            CACHE: write_cache(scales, tensorrt).encode(),
+            FP16_NODES: to_json({"nodes": fp16, "layer_precisions": option}),
+        }
+
+    return Step(
+        "lower", job.name, 1, ["Q/DQ", taken.digest, rewritten.digest, tensorrt], make, _cache_promise(job, rewritten)
+    )

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _ALWAYS = {
     "channels last on a processor": "ONNX Runtime has its own layout there, which optimization: all uses and extended "
     "leaves out",
-    "denormal numbers": "ONNX Runtime decides about them once per process, so that nothing can be compared in turns",
+    "denormal numbers": "ONNX Runtime decides about them once per process, so that "
+    "engines cannot be compared in interleaved runs",
     "CUDA graphs": "a pipeline on a GPU records its runs wherever they can be recorded",
 }
 
@@ -113,17 +114,17 @@ def _rows(one: ModelForms, form: str) -> int | None:
 def _left_out(file: PipelineFile, one: ModelForms, free: SearchSpace, live: bool) -> Iterator[tuple[str, str]]:
     config = file.config.models[one.job.name]
     if file.config.engines:
-        yield "other backends", "engines: says who runs the models"
+        yield "other backends", "engines: names what runs the models"
     elif config.backend != "auto":
-        yield "other backends", f"the file says backend: {config.backend}"
+        yield "other backends", f"the file sets backend: {config.backend}"
     if config.precision != "auto":
-        yield "other precisions", f"the file says precision: {config.precision}"
+        yield "other precisions", f"the file sets precision: {config.precision}"
     elif len(one.forms) == 1:
         yield "other precisions", "the build made none; precision: auto with calibrate: makes INT8"
     if live:
         yield "replicas", "waiting for a second frame of a camera would only add latency"
     if not free.batches:
-        yield "batches", "no stage says batch:"
+        yield "batches", "no stage sets batch:"
     elif all(len(sizes) == 1 for sizes in free.batches.values()):
         yield "other batches", "the model's batch size is fixed, or its stages ask for different ones"
 
@@ -150,7 +151,7 @@ def tuned(file: PipelineFile, ready: Mapping[str, ModelForms], runner: Runner) -
     """The models with what was found for them, one after the other, as each needs the machine for itself.
 
     Raises:
-        BudgetError: nothing keeps the budgets.
+        BudgetError: nothing meets the budgets.
         EdgertError: the default engine cannot run, or the search was stopped.
     """
     found = {}
@@ -176,7 +177,7 @@ def why_not(config: PipelineConfig, name: str) -> str:
 
 
 def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) -> Step:
-    """Promises the fastest of many tactics that keeps accuracy and budgets, never slower than the default."""
+    """Promises the fastest of many tactics that meets accuracy and budgets, never slower than the default."""
     from edgert.tuner.trials import identity
 
     one, config, machine = ready[name], file.config.models[name], identity()
@@ -219,7 +220,7 @@ def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) ->
     def promise(files: Mapping[str, bytes]) -> str:
         from edgert.tuner.trials import tuned_of
 
-        return tuned_of(Product(files).json(TUNE)).told
+        return tuned_of(Product(files).json(TUNE)).summary
 
     return Step("tune", name, 2, facts, make, promise)
 
@@ -249,7 +250,7 @@ def _setup(one: ModelForms, space: SearchSpace, report: Report) -> RoundSetup:
         wrong=_judge(known),
         streams=max(tactic.frames for tactic in combinations(space)),
         stop=job.stop,
-        told=lambda done: report.progress(done, MOST_ROUNDS, "turns"),
+        on_run=lambda done: report.progress(done, MOST_ROUNDS, "interleaved runs"),
     )
 
 
@@ -259,7 +260,7 @@ def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[s
     Args:
         known: form → its outputs by ONNX Runtime.
     """
-    from edgert.compiler.verification import distance
+    from edgert.compiler.verify_step import distance
 
     def error(outputs: Mapping[str, Array]) -> float:
         found = distance([known["float"]], [outputs])["relative_error"]
@@ -273,7 +274,7 @@ def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[s
 
 
 def _feed(one: ModelForms) -> Mapping[str, Array]:
-    """An image as the pipeline would feed it; numbers for a model that takes something else."""
+    """An image as the pipeline would feed it; random numbers for a model that takes something else."""
     from edgert.dataset import feed_of
     from edgert.graph import inputs
 

@@ -1,32 +1,39 @@
-"""A bundle as a pipeline that runs on this machine, and who runs it: never another engine than is said."""
+"""A bundle unpacked as a pipeline that runs on this machine, with the engines that run it.
+
+Which engines are skipped, and which tuned settings do not hold here, is always reported with the reason.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain as chained
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgert.backend.chain import Chain, Skipped, why_not
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board import HOST, Machine, detect
 from edgert.bundle.bundle import SUFFIX, Bundle, open_bundle
 from edgert.bundle.manifest import Manifest
-from edgert.compiler.board_engines import BundleEngines, take
+from edgert.compiler.board_engines import BuildEvents, BundleEngines, take
 from edgert.compiler.build_pipeline import build
-from edgert.compiler.engine_specs import Bundled
-from edgert.compiler.events import BuildEvents
-from edgert.compiler.tuned_models import Tuning, tuning_of
-from edgert.compiler.verification import Policy
+from edgert.compiler.engine_checks import Policy
+from edgert.compiler.tuning_step import batching, is_live
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import ORT, TENSORRT, TENSORRT_DLA
 from edgert.errors import ArtifactError
 from edgert.files import cache_folder
 from edgert.model_engine import engine_store
 from edgert.steps import OnEvent
+
+if TYPE_CHECKING:
+    from edgert.tuner.trials import Tuned
 
 _COMPILED = (TENSORRT, TENSORRT_DLA)
 
@@ -38,7 +45,7 @@ class Unpacked:
     Attributes:
         file: the pipeline, its models unpacked.
         manifest: of the bundle.
-        engine: who runs it.
+        engine: the first of the chain that can run here.
         skipped: those before it in the chain, with the reason.
         tuned: a line per model that was tuned: what runs it, or why that does not hold here.
         engines: compiles the models, for :class:`~edgert.pipeline.Pipeline`; None where ONNX Runtime is all there is.
@@ -62,7 +69,7 @@ def unpacked(
     trt: TrtBackend | None = None,
     on_event: OnEvent | None = None,
 ) -> Iterator[Unpacked]:
-    """Opens a bundle, checks all of it, and unpacks what is needed into a folder that is gone after the block.
+    """Opens a bundle, checks all of it, and unpacks what is needed into a folder that is deleted after the block.
 
     Args:
         overrides: ``key.path=value``, as given to ``--set``.
@@ -71,7 +78,7 @@ def unpacked(
         on_event: called for what happens while engines are compiled, as far as they are not there yet.
 
     Raises:
-        ArtifactError: the bundle is damaged, of a later edgert, or for another board than this Jetson.
+        ArtifactError: the bundle is damaged, of another schema, or for another board than this Jetson.
         BuildError: ``strict``, and an engine would be skipped; or none is left.
         ConfigError: an override that cannot be.
     """
@@ -85,7 +92,7 @@ def unpacked(
         engine = chain.engines[len(skipped)]
         bundle.extract(folder, models_of(manifest) if engine in _COMPILED else _needed(bundle))
         file = load_pipeline(folder / manifest.pipeline, given)
-        tuning = tuning_of(bundle, file) if engine == ORT else Tuning()
+        tuning = tuning_of(bundle, file) if engine == ORT else BundleTuning()
         if tuning.overrides:
             bundle.extract(folder, tuning.members)
             file = load_pipeline(folder / manifest.pipeline, (*tuning.overrides, *given))
@@ -95,8 +102,8 @@ def unpacked(
             if engine in _COMPILED and (left := take(bundle, trt.facts, store)):
                 events.note(left)
             policy: Policy = "strict" if strict else "warn"
-            engines = BundleEngines(Bundled(folder, manifest), chain, trt, store, events, policy=policy)
-        yield Unpacked(file, manifest, engine, skipped, tuning.told, engines)
+            engines = BundleEngines(folder, manifest, chain, trt, store, events, policy=policy)
+        yield Unpacked(file, manifest, engine, skipped, tuning.report, engines)
 
 
 def check_board(manifest: Manifest, machine: Machine, where: str) -> None:
@@ -127,11 +134,11 @@ def _needed(bundle: Bundle) -> list[str]:
     return found
 
 
-# A pipeline file on a board with a DLA: what the DLA needs is built here once, kept, and found again.
+# A pipeline file on a board with a DLA: what the DLA needs is built here once, and cached.
 #
-# A DLA wants a placement, scales and rewritten models, which is what a bundle has. So one is made for this very
-# board, in the cache, by the steps that make any bundle; the second time they do nothing. Sources, sinks and paths
-# stay those of the pipeline file: only its models are the bundle's.
+# A DLA needs a placement, scales and rewritten models, which a bundle has. So a bundle for this board is built in the
+# cache, by the same steps as any other. Sources, sinks and paths stay those of the pipeline file; only the models are
+# those of the bundle.
 
 
 @contextmanager
@@ -143,10 +150,10 @@ def built_here(
     trt: TrtBackend | None = None,
     on_event: OnEvent | None = None,
 ) -> Iterator[Unpacked | None]:
-    """Builds what a pipeline's models need on this board's DLA; inside the block its files are there.
+    """Builds what a pipeline's models need on this board's DLA; the files exist inside the block.
 
     Yields:
-        The pipeline with models made ready, and who runs them. None where ``engines:`` does not name ``tensorrt-dla``,
+        The pipeline with the bundle's models and their engines. None where ``engines:`` does not name ``tensorrt-dla``,
         or this machine cannot run it: then the pipeline is run as it stands.
 
     Raises:
@@ -156,14 +163,14 @@ def built_here(
     if TENSORRT_DLA not in file.config.engines or why_not(TENSORRT_DLA, here, trt):
         yield None
         return
-    path = _kept(file.document.path)
+    path = _cached_path(file.document.path)
     build(file, path, board=here.name, mode=_mode(here), tensorrt=trt.library.version, on_event=on_event)
     with unpacked(path, strict=strict, machine=here, trt=trt, on_event=on_event) as found:
         config = file.config.model_copy(update={"models": found.file.config.models})
         yield replace(found, file=replace(file, config=config))
 
 
-def _kept(pipeline: Path) -> Path:
+def _cached_path(pipeline: Path) -> Path:
     """One bundle for each pipeline file."""
     digest = hashlib.sha256(str(pipeline.resolve()).encode()).hexdigest()[:16]
     return cache_folder() / "here" / f"{pipeline.stem}-{digest}{SUFFIX}"
@@ -173,3 +180,91 @@ def _mode(machine: Machine) -> str | None:
     """The power mode that the board is in, where its record knows it; else the usual one."""
     modes = machine.board.modes if machine.board is not None else ()
     return machine.mode if machine.mode in {mode.name for mode in modes} else None
+
+
+# Tuned settings in a bundle: those that hold on this machine, as keys of the pipeline file.
+
+
+@dataclass(frozen=True, slots=True)
+class BundleTuning:
+    """The tuned settings of a bundle that hold on this machine.
+
+    Attributes:
+        overrides: keys of the models that have one, as for ``--set``.
+        members: the forms that these models run; they can differ from those of the bundle's pipeline file.
+        report: a line per model that has a tactic: what it is, or why it does not hold here.
+    """
+
+    overrides: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    report: tuple[str, ...] = ()
+
+
+def tuning_of(bundle: Bundle, file: PipelineFile) -> BundleTuning:
+    """Reads a bundle's tactics. One holds for the machine and the packages that it was measured with, and for cameras
+    or for files; elsewhere the default engine runs, which is reported.
+
+    Args:
+        file: the bundle's pipeline, with what the user overrides.
+
+    Raises:
+        ArtifactError: a tactic cannot be read.
+    """
+    found = {name: tuned for name in bundle.manifest.models if (tuned := tuned_model(bundle, name)) is not None}
+    if not found:
+        return BundleTuning()
+    from edgert.tuner.candidates import overrides
+    from edgert.tuner.trials import identity
+
+    machine, live = identity(), is_live(file)
+    wrong = {name: _why_not(tuned, machine, live) for name, tuned in found.items()}
+    forms = {
+        name: bundle.manifest.models[name].forms[tuned.chosen.form] for name, tuned in found.items() if not wrong[name]
+    }
+    given = [overrides(name, found[name].chosen, form, batching(file.config, name)) for name, form in forms.items()]
+    return BundleTuning(
+        tuple(chained.from_iterable(given)),
+        tuple(forms.values()),
+        tuple(_tuning_line(name, tuned, wrong[name]) for name, tuned in found.items()),
+    )
+
+
+def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
+    """The result of the search for a model of a bundle; None where there was none. Raises ArtifactError."""
+    from edgert.tuner.trials import tuned_of
+
+    member = bundle.manifest.models[name].files.get("tune")
+    if member is None:
+        return None
+    try:
+        return tuned_of(json.loads(bundle.read(member)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(
+            f"cannot read how model {name!r} was tuned",
+            why=str(error),
+            where=f"{bundle.path} {member}",
+            fix="build the bundle again with this edgert: edgert build PIPELINE --tune",
+        ) from error
+
+
+def tuned_models(path: Path) -> Mapping[str, Tuned]:
+    """Model → the result of its search, of a bundle on disk. Raises ArtifactError."""
+    with open_bundle(path) as bundle:
+        found = {name: tuned_model(bundle, name) for name in bundle.manifest.models}
+    return {name: tuned for name, tuned in found.items() if tuned is not None}
+
+
+def _why_not(tuned: Tuned, machine: Mapping[str, str], live: bool) -> str:
+    from edgert.tuner.trials import difference
+
+    changed = difference(tuned.machine, machine)
+    if changed:
+        return f"tuned where it was otherwise ({changed})"
+    kinds = ("files", "cameras")
+    return "" if tuned.live == live else f"tuned for {kinds[tuned.live]}, and this runs on {kinds[live]}"
+
+
+def _tuning_line(name: str, tuned: Tuned, wrong: str) -> str:
+    if wrong:
+        return f"model {name}: {wrong}; the default engine runs. edgert build PIPELINE --tune tunes it again"
+    return f"model {name} runs as tuned: {tuned.summary}"

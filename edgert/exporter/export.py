@@ -16,7 +16,7 @@ from edgert.board import HOST
 from edgert.bundle.bundle import is_bundle
 from edgert.compiler.model_forms import FLOAT, FP16, ORT
 from edgert.compiler.model_steps import REWRITE_TOLERANCE, uniform_feeds
-from edgert.compiler.verification import TOLERANCE
+from edgert.compiler.verify_step import TOLERANCE
 from edgert.errors import ArtifactError, BuildError, ConfigError, nearest
 from edgert.exporter.source import Item, Outline, Source, open_source
 from edgert.exporter.triton import DEVICES, Device, repository_part, served_of

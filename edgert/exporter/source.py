@@ -17,9 +17,9 @@ from edgert.board import HOST
 from edgert.board.record import find_board
 from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
 from edgert.bundle.manifest import EngineEntry
-from edgert.compiler import engine_specs
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.build_target import build_target, tensorrt_of
+from edgert.compiler.engine_specs import BundleModel
 from edgert.compiler.model_forms import FLOAT
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.config.short import input_words, setting, task_words
@@ -68,7 +68,7 @@ class Item:
     config: ModelConfig
     forms: Mapping[str, Path]
     files: Mapping[str, Path] = field(default_factory=dict)
-    packed: engine_specs.Source | None = None
+    packed: BundleModel | None = None
     plans: tuple[Plan, ...] = ()
 
     @cached_property
@@ -193,11 +193,11 @@ def _of_bundle(bundle: Bundle, path: Path, folder: Path) -> Source:
     manifest = bundle.manifest
     bundle.extract(folder)
     file = load_pipeline(folder / manifest.pipeline)
-    packed = [engine_specs.Source(folder, manifest, name, file.config.models[name]) for name in manifest.models]
+    packed = [BundleModel(folder, manifest, name, file.config.models[name]) for name in manifest.models]
     return Source(path, manifest.board, manifest.tensorrt, tuple(_item(one, path) for one in packed), _around(file))
 
 
-def _item(packed: engine_specs.Source, path: Path) -> Item:
+def _item(packed: BundleModel, path: Path) -> Item:
     forms, files = (
         {name: packed.folder / member for name, member in members.items()}
         for members in (packed.entry.forms, packed.entry.files)
@@ -206,7 +206,7 @@ def _item(packed: engine_specs.Source, path: Path) -> Item:
     return Item(packed.name, where, packed.config, forms, files, packed, _plans(packed, where))
 
 
-def _plans(packed: engine_specs.Source, where: str) -> tuple[Plan, ...]:
+def _plans(packed: BundleModel, where: str) -> tuple[Plan, ...]:
     """The engines of the one machine that compiled some."""
     found = {target: one.engines[packed.name] for target, one in packed.manifest.compiled.items()}
     if len(found) > 1:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from edgert.bundle.measured_times import GPU, MeasuredEngine
+from edgert.bundle.measured_engines import GPU, MeasuredEngine
 from edgert.placement.problem import Network, Unit
 
 Place = tuple[int, str]
@@ -91,7 +91,7 @@ def _shared(network: Network, engine: MeasuredEngine, predicted: Mapping[Place, 
 def _alone_ms(engine: MeasuredEngine, used: set[str]) -> float:
     """What the engine took, without its share of transitions where several accelerators were used."""
     total = sum(layer.median_ms for layer in engine.layers)
-    moved = sum(layer.median_ms for layer in engine.layers if layer.moves) if len(used) > 1 else 0.0
+    moved = sum(layer.median_ms for layer in engine.layers if layer.is_reformat) if len(used) > 1 else 0.0
     return engine.median_ms * (1 - moved / total)
 
 

@@ -11,7 +11,7 @@ from dla import MAX_LOADABLES, USUAL_RELEASE
 from edgert.board import HOST
 from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
-from edgert.bundle.measured_times import MeasuredEngine, read_measured, told
+from edgert.bundle.measured_engines import MeasuredEngine, describe, read_measured
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.graph import load
@@ -101,7 +101,7 @@ def plan(
     fitting = [one for one, result in zip(asked, made, strict=True) if result.chosen is not None]
     smallest = min(fitting, key=_size, default=None)
     rates = (note for subject in planned for note in subject.demand.notes)
-    notes = dict.fromkeys([MODELS_ALONE, *rates, *told(measured), *about_trt, NOT_PLANNED])
+    notes = dict.fromkeys([MODELS_ALONE, *rates, *describe(measured), *about_trt, NOT_PLANNED])
     return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
 
 

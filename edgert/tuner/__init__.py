@@ -1,4 +1,4 @@
-"""Tactic search: what a model can be run by on this machine, tried in turns until it is sure what is fastest.
+"""``edgert build --tune``: a search for the settings that run a model fastest on this machine.
 
-tune(task) → Tuned ── .chosen: Tactic ── applied(config, tactic) → the model's section with it
+tactic_search.Search(space, …).run() → Tuned     candidates → interleaved runs → the fastest that meets all bounds
 """

@@ -1,4 +1,4 @@
-"""Which tactics are worth a try: what the pipeline file leaves open, on as many cores as the model has."""
+"""Tactics, and which of them are worth a try: what the pipeline file leaves open, on the cores that the model has."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from edgert.config import ModelConfig
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.config.model_section import TuningConfig
 
-# Which backends this machine cannot run models with, so that a search says so once and goes on without them.
+# Backends that cannot run models on this machine: a search reports each once and leaves it out.
 
 
 def why_not(backend: str) -> str:
-    """Why a backend runs nothing here, and what to install, in one line; empty where it can, as far as is known before
-    it gets a model."""
+    """Why a backend runs nothing here, and what to install, in one line; empty where it can, as far as is known without
+    a model."""
     if backend == "openvino":
         from edgert.backend import openvino
 
@@ -34,13 +34,13 @@ def why_not(backend: str) -> str:
     return ""
 
 
-# One way of running a model on this machine, as keys that a pipeline file could have.
+# A tactic: settings that run a model on this machine, as keys that a pipeline file could have.
 
 ON_GPU = ("onnxruntime-cuda", "tensorrt")
-"""Backends that one engine is enough for: what several sessions put on a GPU, it does one after the other."""
+"""Backends that need one engine only: a GPU runs the work of several sessions one after the other."""
 FORMS = {"float": "float", "fp16": "fp16", "ort": "int8"}
-"""Form of a model in a bundle → what people call its precision."""
-_TOLD = {
+"""Form of a model in a bundle → the name of its precision."""
+_CHANGES = {
     "spinning": "no spinning",
     "arena": "no arena",
     "shared_arena": "shared arena",
@@ -54,7 +54,7 @@ _TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class Tactic:
-    """How a model is run.
+    """Settings that a model is run with.
 
     Attributes:
         backend: as in the pipeline file.
@@ -76,7 +76,7 @@ class Tactic:
 
     @property
     def frames(self) -> int:
-        """Frames that are under way at a time: each of them waits for all of these."""
+        """Frames that are under way at a time: each of them waits for all."""
         return self.replicas * self.batch
 
     def __str__(self) -> str:
@@ -86,13 +86,15 @@ class Tactic:
         return ", ".join([f"{self.backend} {FORMS.get(self.form, self.form)}", threads, *self._more()])
 
     def _more(self) -> list[str]:
-        told = [f"batches of {self.batch}"] if self.batch > 1 else []
-        told += ["pinned"] if self.pinned else []
+        parts = [f"batches of {self.batch}"] if self.batch > 1 else []
+        parts += ["pinned"] if self.pinned else []
         if self.tuning.conv_search != DEFAULT_TUNING.conv_search:
-            told.append(f"{self.tuning.conv_search} convolutions")
+            parts.append(f"{self.tuning.conv_search} convolutions")
         if self.tuning.optimization != DEFAULT_TUNING.optimization:
-            told.append(f"{self.tuning.optimization} optimizations")
-        return told + [text for key, text in _TOLD.items() if getattr(self.tuning, key) != getattr(DEFAULT_TUNING, key)]
+            parts.append(f"{self.tuning.optimization} optimizations")
+        return parts + [
+            text for key, text in _CHANGES.items() if getattr(self.tuning, key) != getattr(DEFAULT_TUNING, key)
+        ]
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -172,13 +174,13 @@ _FOR_THREADS = ("spinning", "balance", "parallel")
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """What a search may change.
+    """The search space of a model.
 
     Attributes:
         default: what runs without it.
         backends, forms: to choose from.
         threads: altogether.
-        fixed_threads, fixed_replicas: whether the file itself says how many.
+        fixed_threads, fixed_replicas: whether the file sets how many.
         replicated: whether several frames may be worked on at a time.
         pinned: whether threads may be kept on cores.
         batches: form → how many frames it can take in one run, largest first; one where it is not here.
@@ -218,14 +220,14 @@ def combinations(space: SearchSpace) -> tuple[Tactic, ...]:
         if form in FORMS_OF[backend]
         for replicas, threads, pinned in _shares(space, backend)
         for batch in space.batches.get(form, (1,))
-        if batch == 1 or replicas == 1  # frames are dealt to replicas one by one
+        if batch == 1 or replicas == 1  # the dispatcher gives frames to replicas one by one
         for tuning in _tunings(backend, form, space.default.tuning)
     ]
     return tuple(dict.fromkeys([space.default, *found]))
 
 
 def _tunings(backend: str, form: str, default: Tuning) -> tuple[Tuning, ...]:
-    """With and without TF32, which is faster, and may be too far from float32."""
+    """With and without TF32, which is faster, and may differ too much from float32."""
     may_round = (backend, form) == (ORT_CUDA, "float") and default.tf32
     return (default, replace(default, tf32=False)) if may_round else (default,)
 

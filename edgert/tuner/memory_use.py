@@ -1,4 +1,4 @@
-"""How much memory a tactic takes, measured in a process of its own: a native crash then harms nobody either."""
+"""How much memory a tactic takes, measured in a separate process, which also contains native crashes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
     Raises:
         BuildError: the backend refuses the model, is not there, or crashed; says which.
     """
-    own = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     try:
         done = subprocess.run(
             [sys.executable, "-m", "edgert.tuner.memory_use"],
@@ -57,10 +57,10 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise BuildError(f"{tactic.backend} crashed", why=last[0], where=str(config.onnx))
-    told = json.loads(done.stdout)
-    if "refused" in told:
-        raise BuildError(told["refused"], why=told["why"], where=str(config.onnx))
-    return Footprint(**told)
+    answer = json.loads(done.stdout)
+    if "refused" in answer:
+        raise BuildError(answer["refused"], why=answer["why"], where=str(config.onnx))
+    return Footprint(**answer)
 
 
 def _question(tactic: Tactic, onnx: Path, config: ModelConfig) -> str:

@@ -1,4 +1,4 @@
-"""Tactics run in turns, so that a machine that changes its speed does so for all of them."""
+"""Candidates compared in interleaved runs, so that a machine that changes its speed does so for all of them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from edgert.quantization.throughput import ROUNDS, Timing, race, timing
 from edgert.steps import Stopped
 from edgert.tuner.candidates import Tactic, applied
 
-# One run of a session as a pipeline does it: on a GPU from a recording, where it can be recorded.
+# One run of a session as a pipeline does it: on a GPU as a CUDA graph, where it can be captured.
 
 Run = Callable[[], object]
 log = logging.getLogger("edgert.tune")
 
 
 def one_run(session: Session, batch: int) -> Run:
-    """What runs a session once, from what its inputs hold in host memory to outputs in host memory; blocks.
+    """A function that runs a session once, from what its inputs hold in host memory to outputs in host memory; blocks.
 
     Args:
         batch: frames in it, where that is open.
@@ -64,7 +64,7 @@ def _replay(session: GpuSession, graph: Graph) -> None:
     session.stream.synchronize()
 
 
-# A tactic's engine, compiled and warm, and how long it takes for a frame.
+# An engine with the settings of a tactic, compiled and warm, and how long it takes for a frame.
 
 
 class Candidate:
@@ -102,8 +102,8 @@ class Candidate:
         return {tensor.name: array.copy() for tensor, array in zip(self._engine.outputs, arrays, strict=True)}
 
     def frame_ms(self, frames: int) -> float:
-        """Milliseconds per frame, of so many dealt to the replicas; once each before, while the threads of engines that
-        ran before, which spin for a while, go to sleep."""
+        """Milliseconds per frame, of so many shared among the replicas; a run each before, while the threads of other
+        engines, which spin for a while, go to sleep."""
         self._work(1)
         each = max(1, frames // self.tactic.frames)
         started = time.perf_counter()
@@ -142,27 +142,28 @@ def _threads(tactic: Tactic) -> Sequence[ThreadPoolExecutor]:
 
 
 _RUN_MS = 10.0
-"""What a turn of the default takes at least: handing work to threads then weighs little."""
+"""Least duration of a run of the default: handing work to threads then weighs little."""
 _MOST_FRAMES = 256
 ROUND_S = 60.0
-"""What a round takes, as long as it has had turns enough to tell anything."""
+"""Duration of a round, once it has enough runs to compare anything."""
 _FEWEST = 3
 GIVE_UP_RATIO = 3.0
-"""Times as slow as the first in both of two runs: no turns are spent on it. A machine's own changes are smaller."""
+"""Times as slow as the first in both of two runs, from which on a candidate is given up. Changes of the machine are
+smaller."""
 
 
 @dataclass(frozen=True)
 class RoundSetup:
-    """Where tactics of one model are raced.
+    """How tactics of one model are compared.
 
     Attributes:
         config: the model's section.
         models: form → model.
         feed: input → array that all of them run on.
         wrong: why outputs on the feed cannot be those of a form; empty for outputs that are near enough.
-        streams: frames that are dealt at least: as many as any tactic has under way.
-        stop: ends a race between two turns.
-        told: called with turns that are done and the most there can be.
+        streams: least number of frames in a run: as many as any tactic has under way.
+        stop: ends a round between two runs.
+        on_run: called with the number of runs that are done.
     """
 
     config: ModelConfig
@@ -171,15 +172,15 @@ class RoundSetup:
     wrong: Callable[[str, Mapping[str, Array]], str]
     streams: int
     stop: threading.Event
-    told: Callable[[int], object]
+    on_run: Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What came of one.
+    """The result of a round.
 
     Attributes:
-        times: tactic → milliseconds per frame, turn by turn; the first is what the others are compared with.
+        times: tactic → milliseconds per frame, run by run; the first is what the others are compared with.
         refused: tactic → why it could not run, or was not run any further.
     """
 
@@ -187,7 +188,7 @@ class Round:
     refused: Mapping[Tactic, str]
 
     def gain(self, tactic: Tactic) -> float:
-        """How many times as fast as the first, the median of the turns."""
+        """How many times as fast as the first, the median of the runs."""
         first = next(iter(self.times.values()))
         return float(np.median(np.divide(first, self.times[tactic])))
 
@@ -197,7 +198,7 @@ class Round:
 
 
 def run_round(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_ratio: float = GIVE_UP_RATIO) -> Round:
-    """Runs tactics in turns: until it is sure which is fastest, ``most`` of them, which may be few, or
+    """Runs tactics interleaved until it is sure which is fastest, ``most`` of them, which may be few, or
     :data:`ROUND_S`.
 
     Args:
@@ -215,9 +216,9 @@ def run_round(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_r
         ratios = {ready[0]: 1.0, **{one: _best_ms(one, frames) / usual_ms for one in ready[1:]}}
         refused |= {one.tactic: f"given up: {by:.1f} × the time" for one, by in ratios.items() if by > give_up_ratio}
         left = [one for one, by in ratios.items() if by <= give_up_ratio]
-        turn = _turns(setup, left, frames)
+        run_all = _interleaved(setup, left, frames)
         most = run_count(most, frames * usual_ms * sum(ratios[one] for one in left))
-        taken = race(turn, most) if most > ROUNDS else list(zip(*[turn() for _ in range(most)], strict=True))
+        taken = race(run_all, most) if most > ROUNDS else list(zip(*[run_all() for _ in range(most)], strict=True))
     return Round({one.tactic: list(times) for one, times in zip(left, taken, strict=True)}, refused)
 
 
@@ -238,19 +239,19 @@ def _ready(
 
 
 def _best_ms(one: Candidate, frames: int) -> float:
-    """The better of two turns: milliseconds a frame."""
+    """The better of two runs: milliseconds a frame."""
     return min(one.frame_ms(frames) for _ in range(2))
 
 
 def frames_per_run(usual_ms: float, streams: int) -> int:
-    """Frames in a turn: so many for each stream that the turn takes :data:`_RUN_MS` at ``usual_ms`` a frame."""
+    """Frames in a run: so many for each stream that the run takes :data:`_RUN_MS` at ``usual_ms`` a frame."""
     return streams * min(_MOST_FRAMES, math.ceil(_RUN_MS / max(usual_ms * streams, 1e-3)))
 
 
-def run_count(most: int, turn_ms: float) -> int:
-    """As many turns as there is time for; never so few that they could not tell."""
+def run_count(most: int, run_ms: float) -> int:
+    """As many runs as there is time for; never too few to compare."""
     fewest = ROUNDS if most > ROUNDS else min(most, _FEWEST)
-    return max(fewest, min(most, int(ROUND_S * 1e3 / max(turn_ms, 1e-3))))
+    return max(fewest, min(most, int(ROUND_S * 1e3 / max(run_ms, 1e-3))))
 
 
 def _opened(setup: RoundSetup, tactic: Tactic) -> Candidate:
@@ -262,20 +263,20 @@ def _opened(setup: RoundSetup, tactic: Tactic) -> Candidate:
     return one
 
 
-def _turns(setup: RoundSetup, ready: Sequence[Candidate], frames: int) -> Callable[[], Sequence[float]]:
+def _interleaved(setup: RoundSetup, ready: Sequence[Candidate], frames: int) -> Callable[[], Sequence[float]]:
     """A function that runs each once; already warm."""
     done = 0
 
-    def turn() -> Sequence[float]:
+    def run_all() -> Sequence[float]:
         nonlocal done
         _check_stop(setup)
         done += 1
-        setup.told(done)
+        setup.on_run(done)
         return [one.frame_ms(frames) for one in ready]
 
-    return turn
+    return run_all
 
 
 def _check_stop(setup: RoundSetup) -> None:
     if setup.stop.is_set():
-        raise Stopped("the search was stopped", fix="run it again: it goes on from where it was")
+        raise Stopped("the search was stopped", fix="run it again: it resumes")

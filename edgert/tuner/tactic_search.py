@@ -1,4 +1,4 @@
-"""The search itself: halves what is there in short rounds, steps from the best of it, and holds it to the default."""
+"""The search: halves the candidates in short rounds, varies the best one, and compares it with the default again."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from edgert.tuner.trials import Journal, Trial, Tuned
 from edgert.units import format_bytes
 
 _SHORT = 7
-"""Turns that tell the slower half of many tactics."""
+"""Interleaved runs that find the slower half of many tactics."""
 _FINALISTS, _LONG = 3, 45
-"""Tactics that are run beside the first until it is sure which is fastest, and turns after which that is given up: what
-wins by less is not looked for."""
+"""Tactics that are run beside the first until it is sure which is fastest, and runs after which that is given up:
+smaller gains are not looked for."""
 _MOST_OPEN = 8
 """Engines that are open at a time beside the first, at most."""
 _STEPS = 3
@@ -34,7 +34,7 @@ _NEVER_GIVE_UP = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a tactic must keep, as far as it is bounded.
+    """What a tactic must not exceed; None where there is no bound.
 
     Attributes:
         memory_bytes: for its engine.
@@ -52,7 +52,7 @@ class Search:
     Attributes:
         measure: a tactic's memory, in a process of its own; raises BuildError for one that cannot run.
         free_bytes: memory for engines that are open at the same time.
-        tell: told one line at a time.
+        log: called with one line at a time.
         clock: by which :data:`LIMIT_S` ends.
         trials: what is known of every tactic that was looked at.
     """
@@ -63,13 +63,13 @@ class Search:
     measure: Callable[[Tactic], Footprint]
     journal: Journal
     free_bytes: int
-    tell: Callable[[str], object]
+    log: Callable[[str], object]
     clock: Clock = REAL
     trials: dict[Tactic, Trial] = field(default_factory=dict)
     _end_ns: int = 0
 
     def run(self, live: bool, machine: Mapping[str, str]) -> Tuned:
-        """Searches. Raises BudgetError when no tactic keeps the bounds, BuildError when the default cannot run, and
+        """Searches. Raises BudgetError when no tactic meets the bounds, BuildError when the default cannot run, and
         Stopped, with the best so far, when it was asked to stop."""
         try:
             chosen, gain, runs = self._settled(self._leader())
@@ -138,11 +138,11 @@ class Search:
             left = [one for one in (first, *others) if self._may_win(one)]
             return left[0] if left else first
         times = self._run_round([first, *others], _LONG).times
-        keeping = [one for one in times if self._may_win(one)]
-        return keeping[winner([times[one] for one in keeping])] if keeping else first
+        allowed = [one for one in times if self._may_win(one)]
+        return allowed[winner([times[one] for one in allowed])] if allowed else first
 
     def _ranked(self, first: Tactic, others: Sequence[Tactic]) -> list[Tactic]:
-        """Fastest first, by a few turns beside the same ``first``; as many at a time as there is memory for."""
+        """Fastest first, by a few runs beside the same ``first``; as many at a time as there is memory for."""
         gains: dict[Tactic, float] = {}
         each = self._trial(self.space.default).memory_bytes or 1
         together = max(1, min(_MOST_OPEN, self.free_bytes // (2 * each) - 1))  # others may need twice as much
@@ -156,7 +156,7 @@ class Search:
 
     def _settled(self, leader: Tactic) -> tuple[Tactic, float, int]:
         """The leader against the default once more, as of many tactics the best is also the luckiest: which of them is
-        chosen, how many times as fast, and the turns that says so."""
+        chosen, how many times as fast, and in how many runs that was measured."""
         default = self.space.default
         is_new = leader != default
         found = self._run_round([default, leader], MOST_ROUNDS) if is_new else self._run_round([default], _SHORT)
@@ -173,7 +173,7 @@ class Search:
         give_up_ratio = GIVE_UP_RATIO if self._may_win(tactics[0]) else _NEVER_GIVE_UP
 
         def answer() -> dict[str, object]:
-            self.tell(f"{len(tactics)} in turns: {'; '.join(map(str, tactics))}")
+            self.log(f"{len(tactics)} interleaved: {'; '.join(map(str, tactics))}")
             found = run_round(self.setup, tactics, most, give_up_ratio)
             number = tactics.index
             return {
@@ -199,7 +199,7 @@ class Search:
             self._bar(tactic, why)
 
     def _is_over(self, tactics: Sequence[Tactic]) -> bool:
-        """Whether there is no time for these; that is then said of those that never ran."""
+        """Whether there is no time for these; that is then recorded of those that never ran."""
         is_over = self.clock.now_ns() > self._end_ns
         for tactic in tactics if is_over else ():
             if self._trial(tactic).frame is None:
@@ -207,12 +207,12 @@ class Search:
         return is_over
 
     def _so_far(self) -> str:
-        """The fastest that ran, for who ends the search early."""
+        """The fastest that ran, for users who end the search early."""
         ran = [one for one in self.trials.values() if one.gain is not None and not one.excluded]
         if not ran:
             return "nothing was compared yet"
         best = max(ran, key=lambda one: one.gain or 0.0)
-        return f"best so far: {best.tactic}, {best.gain:.2f} × as fast as the default, not yet held to it again"
+        return f"best so far: {best.tactic}, {best.gain:.2f} × as fast as the default, not yet compared again"
 
     def _nothing_left(self) -> BudgetError:
         """Shows the tactic that is nearest to the bounds."""
@@ -221,7 +221,7 @@ class Search:
         memory = format_bytes(nearest.memory_bytes) if nearest.memory_bytes is not None else "unknown"
         run = f"{nearest.frame.high_ms * nearest.tactic.frames:.1f} ms" if nearest.frame else "unknown"
         return BudgetError(
-            f"none of {len(self.trials)} tactics of {self.setup.config.onnx.name} keeps the budgets",
+            f"none of {len(self.trials)} tactics of {self.setup.config.onnx.name} meets the budgets",
             why=f"the closest is {nearest.tactic}: memory of its engine {memory}, a run {run}; {nearest.excluded}",
             where=str(self.setup.config.onnx),
             fix="a larger budget, a smaller model or input, or precision: int8",

@@ -1,4 +1,4 @@
-"""What came of trying tactics."""
+"""Results of a search: trials of tactics, the chosen one, and the journal that an interrupted search resumes from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgert.quantization.throughput import Timing
 from edgert.steps import digest_of
 from edgert.tuner.candidates import Tactic, tactic_of
 
-# What times depend on beside the model: a tactic holds for this machine, with these packages, and no other.
+# What times depend on besides the model: a tactic holds for this machine, with these packages, and no other.
 
 
 def identity() -> dict[str, str]:
@@ -56,13 +56,13 @@ def _version(package: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One tactic, as it did when it was last run.
+    """One tactic, with the results of its last runs.
 
     Attributes:
         tactic: which.
         excluded: why it cannot be chosen, however fast; empty where it can.
         frame: milliseconds per frame; None where it never ran.
-        gain: how many times as fast as the default in the same turns, the median; None where it never ran.
+        gain: how many times as fast as the default in the same runs, the median; None where it never ran.
         memory_bytes: what its engine adds to a process at its peak; None where that was not measured.
     """
 
@@ -85,13 +85,13 @@ def trial_of(data: Mapping[str, Any]) -> Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         default: what runs without it.
-        chosen: the fastest that keeps every bound; the default where none was surely faster.
-        gain: how many times as fast as the default, the median of ``runs`` turns run for nothing else; 1 for itself.
-        runs: turns behind ``gain``; 0 for the default itself.
+        chosen: the fastest that meets every bound; the default where none was surely faster.
+        gain: how many times as fast as the default, the median of ``runs`` runs after the search; 1 for itself.
+        runs: runs behind ``gain``; 0 for the default itself.
         live: whether it holds for cameras, or for files.
         machine: what the times depend on.
         tried: every tactic, fastest first; those that never ran come last.
@@ -109,20 +109,11 @@ class Tuned:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "default": self.default.to_json(),
-            "chosen": self.chosen.to_json(),
-            "gain": self.gain,
-            "runs": self.runs,
-            "live": self.live,
-            "machine": dict(self.machine),
-            "tried": [trial.to_json() for trial in self.tried],
-            "left_out": dict(self.left_out),
-        }
+        return asdict(self)
 
     @property
-    def told(self) -> str:
-        """One line for people."""
+    def summary(self) -> str:
+        """One line."""
         if self.chosen == self.default:
             return f"{self.default} stays: nothing of {len(self.tried)} tactics is surely faster"
         return f"{self.chosen}: {self.gain:.2f} × as fast as {self.default} (n={self.runs})"
@@ -134,15 +125,15 @@ def tuned_of(data: Mapping[str, Any]) -> Tuned:
     return Tuned(**{**data, **found, "tried": tuple(map(trial_of, data["tried"]))})
 
 
-# What was measured, on disk: a search that was ended goes on from there, and one with other budgets reads it too.
+# Measurements on disk: an interrupted search resumes from them, and one with other budgets reads them, too.
 
 
 class Journal:
-    """A file of answers by what was asked.
+    """A file of measurements by what was measured.
 
     Args:
-        path: made when first written to; a damaged one is begun anew. It is of one machine and model, which searches
-            have to themselves, one after the other.
+        path: made when first written to; a damaged one is begun anew. It is of one machine and model, which one
+            search has to itself.
     """
 
     def __init__(self, path: Path) -> None:
@@ -150,7 +141,7 @@ class Journal:
         self._known = _read(path)
 
     def once(self, asked: object, answer: Callable[[], Any]) -> Any:
-        """The answer that is written, as plain data; else asks for it and writes it down. Raises ArtifactError."""
+        """The measurement in the file, as plain data; else measures and writes it. Raises ArtifactError."""
         key = digest_of(asked)
         if key not in self._known:
             self._known[key] = answer()

@@ -27,7 +27,7 @@ from edgert.benchmark.measure import Figure, in_turn, median_ratio
 from edgert.bundle.bundle import open_bundle
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.model_steps import uniform_feeds
-from edgert.compiler.tuned_models import tuned_model
+from edgert.compiler.unpack import tuned_model
 from edgert.config import ModelConfig, load_pipeline
 from edgert.graph import load
 from edgert.shipped import demo_images

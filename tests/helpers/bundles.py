@@ -13,7 +13,7 @@ from edgert.zip_archive import member_of, pack
 MEMBERS: Mapping[str, bytes] = {
     "pipeline.yaml": b"schema: 1\nstages:\n  a: {source: api}\n",
     "models/parts/model.onnx": bytes(range(256)) * 2,
-    "models/parts/evidence.json": b'{"forms": {}}\n',
+    "models/parts/quality.json": b'{"forms": {}}\n',
 }
 
 
@@ -27,7 +27,7 @@ def manifest_of(members: Mapping[str, bytes] = MEMBERS, **changes: object) -> Ma
         inputs=[port],
         outputs=[port],
         forms={"float": "models/parts/model.onnx"},
-        files={"evidence": "models/parts/evidence.json"},
+        files={"quality": "models/parts/quality.json"},
     )
     made = Manifest(
         name="dock",

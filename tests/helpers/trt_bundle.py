@@ -61,14 +61,14 @@ def members(engines: list[dict[str, Any]], precision: str = "int8") -> dict[str,
         "pipeline.yaml": PIPELINE.encode(),
         "models/parts/model.onnx": to_bytes(model()),
         "models/parts/placement.json": json.dumps({"asked": "auto", "dla": None, "engines": engines}).encode(),
-        "models/parts/evidence.json": json.dumps({"forms": dict.fromkeys(("float", "gpu", "dla"), CLOSE)}).encode(),
+        "models/parts/quality.json": json.dumps({"forms": dict.fromkeys(("float", "gpu", "dla"), CLOSE)}).encode(),
     }
     if precision == "int8":
         found |= {
             "models/parts/gpu.onnx": to_bytes(int8("gpu")),
             "models/parts/dla.onnx": to_bytes(int8("dla")),
             "models/parts/calibration.cache": write_cache(scales, "10.3.0").encode(),
-            "models/parts/exceptions.json": json.dumps({"half": ["relu"], "layer_precisions": ""}).encode(),
+            "models/parts/fp16_nodes.json": json.dumps({"nodes": ["relu"], "layer_precisions": ""}).encode(),
         }
     return found
 
@@ -91,8 +91,8 @@ def trt_bundle(
     if gpu:
         content["models/parts/gpu.onnx"] = gpu
     port = TensorEntry(name="x", dtype="float32", shape=list(SHAPE))
-    kinds = {"cache": "calibration.cache", "exceptions": "exceptions.json"}
-    kinds |= {name: f"{name}.json" for name in ("placement", "evidence")}
+    kinds = {"cache": "calibration.cache", "fp16_nodes": "fp16_nodes.json"}
+    kinds |= {name: f"{name}.json" for name in ("placement", "quality")}
     forms = {"float": "model.onnx", "gpu": "gpu.onnx", "dla": "dla.onnx"}
     here = {name: f"models/parts/{file}" for name, file in {**kinds, **forms}.items()}
     here = {name: file for name, file in here.items() if file in content and name not in drop}

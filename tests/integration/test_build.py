@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from edgert.backend import Span
 from edgert.backend.tensorrt.library import library_of
 from edgert.bundle.bundle import open_bundle
-from edgert.compiler.engine_specs import Bundled, engine_specs
+from edgert.compiler.engine_specs import BundleModel, engine_specs
 from edgert.compiler.model_job import model_of
 from edgert.compiler.unpack import unpacked
 from edgert.errors import BuildError, CalibrationError, ConfigError, EdgertError, ModelError
@@ -52,7 +52,7 @@ def test_a_bundle_for_a_jetson_holds_every_form_with_its_evidence(tmp_path: Path
         scales = parse_cache(bundle.read(model.files["cache"]).decode())
         assert scales.version == "10.3.0" and table.images == 8
         assert scales.scales["x"] == pytest.approx(table.amax("x") / 127, rel=1e-6)
-        evidence = json.loads(bundle.read(model.files["evidence"]))["forms"]
+        evidence = json.loads(bundle.read(model.files["quality"]))["forms"]
         assert evidence["float"]["relative_error"] < 1e-5
         assert all(0 < evidence[form]["relative_error"] < 0.1 for form in ("gpu", "dla"))
         assert evidence["ort"]["relative_error"] < 0.1  # ONNX Runtime may run so small a network faster in float
@@ -152,7 +152,7 @@ def test_forms_follow_board_and_release(tmp_path: Path, cache: Path) -> None:
     assert set(host.built.manifest.models["parts"].forms) == {"float", "ort"}
     assert host.built.manifest.engines == ["onnxruntime"] and "compile" not in {one.step for one in host.events}
     half = Build(path, tmp_path / "a.edgert", cache, ["models.parts.precision=fp16"]).built.manifest.models["parts"]
-    assert set(half.forms) == {"float", "fp16"} and {"kept", "placement"} <= set(half.files)
+    assert set(half.forms) == {"float", "fp16"} and {"higher_precision", "placement"} <= set(half.files)
     plain = Build(path, tmp_path / "a.edgert", cache, ["models.parts.precision=fp32"]).built.manifest
     assert set(plain.models["parts"].forms) == {"float"} and "tensorrt-dla" not in plain.engines
 
@@ -234,7 +234,7 @@ def test_an_operator_that_nothing_runs_is_named_with_what_can_be_done(tmp_path: 
 
 
 def test_a_form_beyond_its_tolerance_is_refused(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgert.compiler.verification.TOLERANCE", {"float": 1e-3, "ort": 0.7, "gpu": 0.7, "dla": 1e-9})
+    monkeypatch.setattr("edgert.compiler.verify_step.TOLERANCE", {"float": 1e-3, "ort": 0.7, "gpu": 0.7, "dla": 1e-9})
     with pytest.raises(BuildError, match="the dla form of model 'parts'") as caught:
         Build(small_pipeline(tmp_path), tmp_path / "a.edgert", cache)
     assert "accuracy:" in caught.value.fix
@@ -279,7 +279,7 @@ def test_an_engine_of_such_a_bundle_allows_them_all(tmp_path: Path, cache: Path)
     with unpacked(tmp_path / "a.edgert") as found, open_bundle(tmp_path / "a.edgert") as bundle:
         folder = tmp_path / "unpacked"
         bundle.extract(folder)
-        source = Bundled(folder, bundle.manifest).model("parts", found.file.config.models["parts"])
+        source = BundleModel(folder, bundle.manifest, "parts", found.file.config.models["parts"])
         (spec,) = engine_specs(source, "tensorrt", library_of(Double("10.3")))
     assert spec.request.profiles == ({"x": Span((1, 3, 8, 8), (1, 3, 16, 16), (1, 3, 32, 32))},)
     assert spec.request.precision == "fp16" and spec.profiles == {"default": {"x": (1, 3, 16, 16)}}
@@ -295,7 +295,7 @@ def test_a_dla_pins_them_to_the_usual_one_and_says_so(tmp_path: Path, cache: Pat
     built = Build(dynamic(tmp_path), tmp_path / "a.edgert", cache)
     shape, placement, text = placement_in(tmp_path / "a.edgert")
     assert shape == [1, 3, 16, 16] and placement["spans"] == {} and "shape" not in text
-    assert placement["pinned"] == "a DLA takes one shape only; placement: gpu keeps them all"
+    assert placement["pinned"] == "a DLA takes one shape only; placement: gpu allows them all"
     assert "built at the usual size of input: shape: a DLA takes one shape only" in built.details
 
 
@@ -349,7 +349,7 @@ def test_a_model_that_came_quantized_brings_its_scales_to_a_dla(tmp_path: Path, 
         folder = tmp_path / "unpacked"
         bundle.extract(folder)
     with unpacked(tmp_path / "a.edgert") as found:
-        source = Bundled(folder, bundle.manifest).model("parts", found.file.config.models["parts"])
+        source = BundleModel(folder, bundle.manifest, "parts", found.file.config.models["parts"])
         spec, *_ = engine_specs(source, "tensorrt-dla", library_of(Double("10.3")))
     assert spec.request.precision == "int8" and "x: " in spec.request.calibration
 

@@ -17,7 +17,7 @@ from edgert.backend.tensorrt import BuildResult, Pools, Span, TrtEngine, build, 
 from edgert.backend.tensorrt.engine_layers import accelerators, engine_facts, layer_times
 from edgert.backend.tensorrt.library import Library, load
 from edgert.board.devices import cuda_driver
-from edgert.compiler.verification import verify
+from edgert.compiler.engine_checks import verify
 from edgert.errors import DeviceError
 from edgert.graph import Model, read, write
 from edgert.memory.cuda import open_device
@@ -112,7 +112,7 @@ def test_the_inspector_knows_every_node(library: Library) -> None:
     result = build(request, wanted="tensorrt")
     facts = engine_facts(result.inspector)
     assert facts.detailed and set(accelerators(facts, request.nodes).values()) == {"gpu"}
-    assert verify(request, result).moved == ()
+    assert verify(request, result).misplaced == ()
 
 
 def test_a_timing_cache_is_taken_again(library: Library) -> None:

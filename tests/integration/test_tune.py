@@ -14,8 +14,7 @@ import pytest
 from edgert.backend import Tuning
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.compiler.build_pipeline import build
-from edgert.compiler.tuned_models import tuned_model, tuned_models
-from edgert.compiler.unpack import unpacked
+from edgert.compiler.unpack import tuned_model, tuned_models, unpacked
 from edgert.config import InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.errors import ArtifactError, BudgetError, BuildError, ConfigError
 from edgert.pipeline import Pipeline
@@ -78,7 +77,7 @@ def test_what_was_measured_serves_other_budgets(tmp_path: Path, monkeypatch: pyt
     def measured(*given: object) -> object:
         raise AssertionError("this was measured before")
 
-    monkeypatch.setattr(tactic_search, "heat", measured)
+    monkeypatch.setattr(tactic_search, "run_round", measured)
     monkeypatch.setattr(memory_use, "footprint", measured)
     before, told = kept.read_text(), tuned_models(first)["parts"]
     path, events = tune(tmp_path, f"{AUTO}budgets: {{latency: 10s}}\n")
@@ -96,7 +95,7 @@ def test_what_tensorrt_is_told_is_measured_apart(tmp_path: Path) -> None:
 
 def test_what_cannot_be_searched_here_is_said(tmp_path: Path) -> None:
     (tuned,) = tuned_models(tune(tmp_path)[0]).values()
-    assert tuned.left_out["batches"] == "no stage says batch:"
+    assert tuned.left_out["batches"] == "no stage sets batch:"
     assert "once per process" in tuned.left_out["denormal numbers"]
     backends = {trial.tactic.backend for trial in tuned.tried}
     for name in ("openvino", "onnxruntime-cuda", "tensorrt"):
@@ -184,7 +183,7 @@ def test_a_placement_that_is_written_is_not_searched_for(tmp_path: Path) -> None
 
 
 def test_budgets_that_nothing_keeps(tmp_path: Path) -> None:
-    with pytest.raises(BudgetError, match="keeps the budgets") as caught:
+    with pytest.raises(BudgetError, match="meets the budgets") as caught:
         tune(tmp_path, f"{AUTO}budgets: {{memory: 100MiB}}\n")
     assert "the closest is" in caught.value.why
 

@@ -11,7 +11,7 @@ import pytest
 
 from edgert.backend.tensorrt.library import Library, library_of
 from edgert.bundle.bundle import open_bundle
-from edgert.compiler.engine_specs import Bundled, EngineSpec, engine_specs, spread
+from edgert.compiler.engine_specs import BundleModel, EngineSpec, engine_specs, spread
 from edgert.config import load_pipeline
 from edgert.errors import BuildError, PlacementError
 from edgert.graph import load, read
@@ -36,7 +36,7 @@ def ordered(folder: Path, version: str, engine_name: str, *engines: dict[str, An
     with open_bundle(trt_bundle(folder / "dock.edgert", *engines, **options)) as bundle:
         bundle.extract(folder)
         file = load_pipeline(folder / "pipeline.yaml")
-        source = Bundled(folder, bundle.manifest).model("parts", file.config.models["parts"])
+        source = BundleModel(folder, bundle.manifest, "parts", file.config.models["parts"])
         return list(engine_specs(source, engine_name, library(version)))
 
 

@@ -96,7 +96,7 @@ def test_engines_logs_and_profiles_are_packed_and_found_on_that_machine_alone(bo
     assert same.requests == [] and fresh.told("cached")
     Board(tmp_path / "third").finish(packed, on=other, on_event=(told := list[Event]()).append)
     assert len(other.requests) == 1
-    assert "are left: power mode 15W → 25W" in told[0].detail
+    assert "are not used: power mode 15W → 25W" in told[0].detail
 
 
 def test_packing_again_replaces_this_machines_engines_and_keeps_others(board: Board, tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def test_a_layout_of_the_dla(given: Graph, options: dict[str, Any], wanted: Form
         (graph(others=1), {}, {"placement": {"first": "dla0"}}, "node 'other', which reads it, runs on the GPU"),
         (graph(others=1), {}, {"half": ("other",)}, "some nodes that read it compute in int8, others in float16"),
         (graph(), {}, {"scales": {}}, "it has no scale for int8"),
-        (graph(kind=HALF), {}, {}, "the model wants float16"),
-        (graph(), {}, {"typed": True}, "types stand in the model, whose input is float32"),
+        (graph(kind=HALF), {}, {}, "the model takes float16"),
+        (graph(), {}, {"typed": True}, "types are in the model, whose input is float32"),
         (graph("Cast", HALF, to=FLOAT), {}, {"typed": True}, "node 'first' changes its type first"),
         (graph(), {"color": "gray"}, {}, "not (N, 1, H, W)"),
         (graph(), {"layout": "nhwc"}, {}, "not (N, 3, H, W)"),
@@ -85,7 +85,7 @@ def test_a_layout_of_the_dla(given: Graph, options: dict[str, Any], wanted: Form
 )
 def test_plain_and_why(given: Graph, config: dict[str, Any], options: dict[str, Any], why: str) -> None:
     found = asked(given, InputConfig(**config), **options)
-    assert found.format is None and why in found.why and found.in_words({}) == f"input 'x' plain: {found.why}"
+    assert found.format is None and why in found.why and found.describe({}) == f"input 'x' plain: {found.why}"
 
 
 @pytest.mark.parametrize(("group", "wanted"), [(1, "DLA_HWC4"), (3, "DLA_HWC4")])
@@ -99,7 +99,7 @@ def test_what_is_no_image() -> None:
     flat = read(
         make([helper.make_node("Relu", ["x"], ["y"], name="first")], {"x": ((1, 8), FLOAT)}, {"y": ((1, 8), FLOAT)})
     )
-    assert asked(flat).in_words({}) == "inputs plain: the model takes something else than one image"
+    assert asked(flat).describe({}) == "inputs plain: the model takes something else than one image"
 
 
 class TestFinished:
@@ -145,7 +145,7 @@ class TestFinished:
         on = bench("11.4")
         _, notes = self.done(tmp_path, on)
         assert not any("allowed_formats" in call or call.startswith("ITensor[x].dtype") for call in on.double.calls)
-        assert "types stand in the model, whose input is float32" in notes[0]
+        assert "types are in the model, whose input is float32" in notes[0]
 
     def test_what_is_fed_reaches_the_dla_in_steps(self, tmp_path: Path) -> None:
         """The engine reads (H, W, 4) int8 in rows of 64 bytes, and computes what the model does from it."""

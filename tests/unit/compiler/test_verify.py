@@ -12,7 +12,7 @@ from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.backend.tensorrt.build_result import BuildResult
 from edgert.backend.tensorrt.log import LogRecord
 from edgert.backend.tensorrt.network import Layer
-from edgert.compiler.verification import NodePlacement, verify
+from edgert.compiler.engine_checks import NodePlacement, verify
 from edgert.errors import BuildError, PlacementError
 from tests.helpers.trt_log import parse_log
 
@@ -49,7 +49,7 @@ ELSEWHERE = result(engine("conv", "resize head"), parse_log(MOVED))
 
 def test_as_planned() -> None:
     found = verify(REQUEST, AS_PLANNED)
-    assert found.moved == () and found.source == "inspector"
+    assert found.misplaced == () and found.source == "inspector"
     assert (found.facts.loadables, found.facts.reformats) == (1, 1)
     assert [(one.node, one.planned, one.actual) for one in found.nodes] == [
         ("conv", "dla0", "dla0"),
@@ -70,14 +70,14 @@ def test_warn_says_it_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="edgert.steps"):
         found = verify(REQUEST, ELSEWHERE, "warn")
     assert "'resize'" in caplog.text
-    (moved,) = found.moved
+    (moved,) = found.misplaced
     assert moved == NodePlacement("resize", "dla0", "gpu", moved.reason) and "half pixel" in moved.reason
 
 
 def test_the_log_is_enough() -> None:
     log = parse_log("[I] [TRT] [DlaLayer] {ForeignNode[conv...resize]}\n[I] [TRT] [GpuLayer] CONVOLUTION: head\n")
     found = verify(REQUEST, result(log=log))
-    assert found.source == "log" and found.moved == ()
+    assert found.source == "log" and found.misplaced == ()
 
 
 def test_names_alone_do_not_tell_but_the_log_does() -> None:
@@ -88,19 +88,19 @@ def test_names_alone_do_not_tell_but_the_log_does() -> None:
 
 
 def test_nobody_can_tell() -> None:
-    with pytest.raises(PlacementError, match=r"nobody can tell where the layers of parts\.onnx run"):
+    with pytest.raises(PlacementError, match=r"it is unknown where the layers of parts\.onnx run"):
         verify(REQUEST, result())
 
 
 def test_without_a_dla_there_is_nothing_to_tell() -> None:
     found = verify(replace(REQUEST, placement={}), result())
-    assert found.source == "" and all(not one.moved for one in found.nodes)
+    assert found.source == "" and all(not one.misplaced for one in found.nodes)
 
 
 def test_refused_before_building_is_a_reason_too() -> None:
     with pytest.raises(PlacementError, match="elsewhere") as caught:
         verify(REQUEST, result(engine("conv", "resize head"), refused=("resize",)))
-    assert "TensorRT says that it cannot run on a DLA" in caught.value.why
+    assert "TensorRT reports that it cannot run on a DLA" in caught.value.why
 
 
 def test_an_inspector_that_cannot_be_read() -> None:

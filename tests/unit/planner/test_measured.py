@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edgert.bundle.bundle import open_bundle, save_bundle
-from edgert.bundle.measured_times import MeasuredEngine, MeasuredLayer, read_measured
+from edgert.bundle.measured_engines import MeasuredEngine, MeasuredLayer, read_measured
 from edgert.compiler.finish import finish
 from edgert.errors import ArtifactError, ConfigError
 from edgert.graph import load
@@ -43,7 +43,7 @@ def finished(folder: Path, *engines: dict[str, Any], **script: Any) -> Path:
 def layers(*each: tuple[str, float], moves: float = 0.0) -> tuple[MeasuredLayer, ...]:
     """One for each (nodes, milliseconds), nodes in one text; and one that hands tensors over."""
     told = tuple(MeasuredLayer(tuple(nodes.split()), ms) for nodes, ms in each)
-    return (*told, MeasuredLayer((), moves, moves=True)) if moves else told
+    return (*told, MeasuredLayer((), moves, is_reformat=True)) if moves else told
 
 
 @pytest.fixture(autouse=True)

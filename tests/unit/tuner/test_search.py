@@ -83,7 +83,7 @@ def test_the_fastest_backend_form_and_share_win(world: Callable[..., World], tmp
     found = run(world(by_parts({"openvino": 0.7, "float": 1.3, "1 thread": 0.9})), tmp_path / "j")
     assert (found.chosen.backend, found.chosen.form, found.chosen.threads) == ("openvino", "ort", 1)
     assert found.gain == pytest.approx(1 / 0.7, rel=0.02) and found.runs >= 15
-    assert "1.4" in found.told and str(DEFAULT) in found.told
+    assert "1.4" in found.summary and str(DEFAULT) in found.summary
     assert tuned_of(found.to_json()) == found
 
 
@@ -96,7 +96,7 @@ def test_steps_inside_onnx_runtime_add_up(world: Callable[..., World], tmp_path:
 def test_the_default_stays_where_nothing_is_surely_faster(world: Callable[..., World], tmp_path: Path) -> None:
     found = run(world(by_parts({})), tmp_path / "j")
     assert (found.chosen, found.gain, found.runs) == (DEFAULT, 1.0, 0)
-    assert "stays" in found.told
+    assert "stays" in found.summary
 
 
 def test_a_leader_that_was_only_lucky_is_dropped(world: Callable[..., World], tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_latency_is_kept(world: Callable[..., World], tmp_path: Path) -> None:
 
 def test_no_tactic_within_the_bounds_is_an_error_with_the_closest(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({}), mib=lambda tactic: 120 if tactic.backend == "ort" else 300)
-    with pytest.raises(BudgetError, match=r"none of \d+ tactics of m\.onnx keeps the budgets") as caught:
+    with pytest.raises(BudgetError, match=r"none of \d+ tactics of m\.onnx meets the budgets") as caught:
         run(made, tmp_path / "j", Bounds(memory_bytes=100 * MIB))
     assert "the closest is ort" in caught.value.why and "120.0 MiB" in caught.value.why
     assert "larger budget" in caught.value.fix

@@ -1,4 +1,4 @@
-"""Times that a board measured: engines of a bundle that was finished there, as a whole and layer by layer."""
+"""Times that a board measured: engines of a bundle that was finished there, whole and layer by layer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class MeasuredLayer:
     """A layer of an engine.
 
     Attributes:
-        nodes: ONNX nodes in it; none where nobody knows, or where it runs none.
+        nodes: ONNX nodes in it; empty where they are unknown, or where it runs none.
         median_ms: of a run, by itself.
-        moves: whether it only changes a tensor's layout, or hands it to another accelerator.
+        is_reformat: whether it only changes the layout of a tensor, or copies it to another accelerator.
     """
 
     nodes: tuple[str, ...]
     median_ms: float
-    moves: bool = False
+    is_reformat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,12 @@ def _engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntr
 
 
 def _placement(asked: Mapping[str, str], checks: Mapping[str, Any]) -> dict[str, str]:
-    """Where nodes ran that were not on the GPU: as asked for, but for those that TensorRT moved."""
-    actual = {**asked, **{node: where for node, _, where, _ in checks["placement"]["moved"]}}
+    """Where nodes ran that were not on the GPU: as asked for, but for those that TensorRT placed elsewhere."""
+    actual = {**asked, **{node: where for node, _, where, _ in checks["placement"]["misplaced"]}}
     return {name: where for name, where in actual.items() if where != GPU}
 
 
-def told(engines: Sequence[MeasuredEngine]) -> list[str]:
+def describe(engines: Sequence[MeasuredEngine]) -> list[str]:
     """A line each, for the notes of a plan."""
     return [
         f"{one.model} on {one.board}, {one.mode}: {one.median_ms:.2f} ms measured ({one.runs} runs"
