@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,18 @@ def test_options_are_keyword_only(name: str) -> None:
     parameters = inspect.signature(getattr(edgert, name)).parameters.values()
     optional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is not one.empty]
     assert len(optional) <= 2, optional
+
+
+def test_every_public_name_stands_on_the_page_about_python() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if not re.search(rf"\b{name}\b", page)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "op"])
+def test_every_public_function_has_an_example(name: str) -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    examples = "".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
+    assert f"edgert.{name}(" in examples or f"edgert.{name}(" in (ROOT / "docs" / "import.md").read_text("utf-8")
 
 
 def test_files_behind_public_names_document_every_argument() -> None:
