@@ -9,8 +9,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from edgert.assemble import Environment
-from edgert.assemble.board_watts import PowerStep
 from edgert.assemble.models import replicas_of, threads_of
+from edgert.assemble.run_settings import PowerStep
 from edgert.backend import Engine
 from edgert.board.host import core_count
 from edgert.board.record import find_board

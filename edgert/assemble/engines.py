@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
 
-from edgert.assemble.board_watts import THIS_MACHINE
+from edgert.assemble.board_meters import THIS_MACHINE
 from edgert.backend import Backend, Engine, backend
 from edgert.backend.chain import Chain, why_not
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend

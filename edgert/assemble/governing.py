@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgert.assemble.board_watts import PowerStep, meters_here
+from edgert.assemble.board_meters import meters_here
 from edgert.assemble.graph import Assembly, Environment
-from edgert.assemble.run_settings import RunSetting, clocked, predicted_setting, run_settings, worthwhile
+from edgert.assemble.run_settings import PowerStep, RunSetting, clocked, predicted_setting, run_settings, worthwhile
 from edgert.backend import Engine
 from edgert.board.host import core_count
 from edgert.budget.governor import Action, Budget, Patience, Rules, Setting, check_meter, check_settings

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from edgert.assemble.board_watts import board_of
+from edgert.assemble.board_meters import board_of
 from edgert.assemble.engines import Engines
 from edgert.assemble.gpu_models import is_on_gpu, put_on_gpu
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Bar, Models
@@ -44,7 +44,7 @@ from edgert.stages.track import Track
 from edgert.user_code import load_object
 
 if TYPE_CHECKING:
-    from edgert.assemble.board_watts import PowerStep, PowerSteps
+    from edgert.assemble.run_settings import PowerStep, PowerSteps
     from edgert.meters.all import Meters
 
 Callback = Callable[[Result], object]

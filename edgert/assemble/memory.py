@@ -26,7 +26,7 @@ from glob import escape
 from pathlib import Path
 
 from edgert.assemble.graph import queue_of
-from edgert.assemble.models import replicas_of
+from edgert.assemble.models import batch_of, replicas_of
 from edgert.assemble.process_memory import process_parts
 from edgert.board.host import free_bytes, system_memory
 from edgert.budget.footprint import Footprint, Part, Step, check_footprint, shrunk
@@ -363,13 +363,6 @@ def sizes_of(config: PipelineConfig, name: str) -> Sizes:
     """Sizes of a model, from its graph. Raises ModelError: it cannot be read, or its size is open."""
     model = config.models[name]
     return _sizes(model.onnx, _shapes(model, batch_of(config, name)))
-
-
-def batch_of(config: PipelineConfig, model: str) -> int:
-    """Rows that a model of dynamic batch size is given."""
-    users = users_of(config.stages, config.models, model)
-    asked = [user.crop.limit for user in users if user.crop] + [user.batch.max for user in users if user.batch]
-    return max(asked, default=1)
 
 
 def _shapes(model: ModelConfig, batch: int) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from edgert.assemble.engines import ChainEngines, CorePlacement, Engines, Form, Placer, SplitModel, compiled
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
-from edgert.assemble.run_settings import check_labels, check_together
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.board.host import core_count, share_cores
@@ -98,7 +97,7 @@ class Models:
     def _placed_apart(self, name: str, stage: InferStage, names: Sequence[str], live: bool) -> list[Branch]:
         """The model and its fallback models, each in threads of its own, as placed ones have; frames are dispatched to
         that of the level in use."""
-        check_labels(self.file, names)
+        _check_same_labels(self.file, names)
         made = []
         for level, one in enumerate(names):
             model = self._section(one).model_copy(update={"degrade_to": None})
@@ -106,7 +105,7 @@ class Models:
             made += [replace(branch, level=level) for branch in branches]
         engines = {one: self.engines[one] for one in names}
         on_gpu = {one: isinstance(made, Engine) and is_on_gpu(made) for one, made in engines.items()}
-        check_together(self.file, on_gpu)
+        _check_same_device(self.file, on_gpu)
         return made
 
     def _branches(self, name: str, stage: InferStage, model: ModelConfig, live: bool) -> list[Branch]:
@@ -168,14 +167,16 @@ class Models:
     def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """The model and its fallback models, all loaded, in the same threads."""
         names = variants_of(self.config.models, stage.infer)
-        check_labels(self.file, names)
+        _check_same_labels(self.file, names)
         count = replicas_of(self.config, stage.infer, live)
         threads = threads_of(self.config, stage.infer) // count
         as_stages = [stage.model_copy(update={"infer": one}) for one in names]  # the stage, if it ran that model
         parts = [(one, self._section(one.infer)) for one in as_stages]
         made = [(one, self._engine(one.infer, model, threads), model) for one, model in parts]
         on_gpu = [self._gpu_inference(name, *part) for part in made]
-        check_together(self.file, {one: inference is not None for one, inference in zip(names, on_gpu, strict=True)})
+        _check_same_device(
+            self.file, {one: inference is not None for one, inference in zip(names, on_gpu, strict=True)}
+        )
         inferences = [inference for inference in on_gpu if inference is not None]
         if inferences:
             return [self._on_gpu(name, stage, inferences)]
@@ -274,9 +275,9 @@ class Models:
 
     def _compiled(self, name: str, config: ModelConfig, threads: int) -> Engine:
         if self._by is not None:
-            return self._by.compile(name, config, threads, self._batch(name))
+            return self._by.compile(name, config, threads, batch_of(self.config, name))
         form: Form = "gpu" if config.backend == "tensorrt" else "ort"
-        return build_engine(self._model(name, config, form), config, threads, self._batch(name))
+        return build_engine(self._model(name, config, form), config, threads, batch_of(self.config, name))
 
     def _model(self, name: str, config: ModelConfig, form: Form = "ort") -> Model:
         """The model in the precision asked for; as the file has it where nothing will be computed."""
@@ -297,17 +298,12 @@ class Models:
             config,
             Run(self.file.where("models", name), self.directory, bar=self._bar),
             target=form,
-            rows=self._batch(name),
+            rows=batch_of(self.config, name),
             batched=self._is_batched(name),
         )
 
     def _is_batched(self, model: str) -> bool:
         return any(stage.batch for stage in users_of(self.config.stages, self.config.models, model))
-
-    def _batch(self, model: str) -> int:
-        """Rows that a model of dynamic batch size is given: as many crops or frames as any of its stages asks for."""
-        users = users_of(self.config.stages, self.config.models, model)
-        return max([s.crop.limit for s in users if s.crop] + [s.batch.max for s in users if s.batch], default=1)
 
     def check_classes(self, name: str, crop: CropConfig) -> None:
         """Holds the classes a stage crops to those that reach it, unless the user's own code may make others."""
@@ -318,6 +314,42 @@ class Models:
         files = {task.labels for task in tasks if not isinstance(task, PythonTask) and task.labels}
         labels = {label for file in files for label in read_labels(file)}
         check_classes(crop, labels, self.file.where("stages", name, "crop"))
+
+
+def _check_same_labels(file: PipelineFile, variants: Sequence[str]) -> None:
+    """Raises ConfigError where models that can replace each other number their classes differently."""
+    first, *others = [_labels(file, name) for name in variants]
+    for name, labels in zip(variants[1:], others, strict=True):
+        if labels != first:
+            raise ConfigError(
+                f"models {variants[0]!r} and {name!r} have other classes",
+                why="tracks, crops and whoever reads results go by the class number, which must mean the same in both",
+                where=file.where("models", name, "task"),
+                fix="the same labels file for both",
+            )
+
+
+def _check_same_device(file: PipelineFile, on_gpu: Mapping[str, bool]) -> None:
+    """Raises ConfigError where of models that can replace each other some are on the GPU and others are not."""
+    if len(set(on_gpu.values())) > 1:
+        away = [name for name, is_there in on_gpu.items() if not is_there]
+        raise ConfigError(
+            f"model {away[0]!r} is not on the GPU, unlike the models it takes turns with",
+            why="frames come to all of them in the same memory",
+            where=file.where("models", away[0]),
+            fix="the same engine and backend for all, and an input that can be prepared on the GPU",
+        )
+
+
+def _labels(file: PipelineFile, name: str) -> tuple[str, ...]:
+    path = file.config.models[name].task.labels
+    return read_labels(path, file.where("models", name, "task")) if path else ()
+
+
+def batch_of(config: PipelineConfig, name: str) -> int:
+    """Rows of a model of dynamic batch size: as many crops or frames as any of its stages has at most."""
+    users = users_of(config.stages, config.models, name)
+    return max([s.crop.limit for s in users if s.crop] + [s.batch.max for s in users if s.batch], default=1)
 
 
 def threads_of(config: PipelineConfig, name: str) -> int:

@@ -5,43 +5,70 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from edgert.assemble.board_watts import PowerStep
+from edgert.budget.control import PowerControl
 from edgert.budget.governor import Setting
-from edgert.config import PipelineFile
-from edgert.errors import ConfigError
-from edgert.stages.label import read_labels
-
-# What models that can replace each other at run time must have in common, as far as their engines and files show.
 
 
-def check_labels(file: PipelineFile, variants: Sequence[str]) -> None:
-    """Raises ConfigError where models that can replace each other number their classes differently."""
-    first, *others = [_labels(file, name) for name in variants]
-    for name, labels in zip(variants[1:], others, strict=True):
-        if labels != first:
-            raise ConfigError(
-                f"models {variants[0]!r} and {name!r} have other classes",
-                why="tracks, crops and whoever reads results go by the class number, which must mean the same in both",
-                where=file.where("models", name, "task"),
-                fix="the same labels file for both",
-            )
+@dataclass(frozen=True, slots=True)
+class PowerStep:
+    """A clock setting of a board: a power mode, or a cap of the GPU's clock, with what is predicted of it.
+
+    Attributes:
+        name: for people; empty for the clocks it was found with.
+        power_w: drawn at the rates that the pipeline asks for, or at what it sustains where that is less.
+        idle_w: of that, without work.
+        headroom: how many times the asked rates it sustains.
+        latency_ms: 99th percentile of engines.
+        mode: power mode to switch to; empty: that it was found in.
+        gpu_hz: cap of the GPU's clock; 0: none.
+    """
+
+    name: str
+    power_w: float
+    idle_w: float
+    headroom: float
+    latency_ms: float
+    mode: str = ""
+    gpu_hz: int = 0
+
+    def sustained(self, work: float = 1.0) -> float:
+        """Part of the asked rates that goes through, of frames that are so much of the work that was planned."""
+        return min(1.0, self.headroom / work)
+
+    def drawn_w(self, share: float, work: float = 1.0) -> float:
+        """At so large a part of the asked rates."""
+        at_asked_w = (self.power_w - self.idle_w) / self.sustained()
+        return self.idle_w + at_asked_w * work * min(share, self.sustained(work))
 
 
-def check_together(file: PipelineFile, on_gpu: Mapping[str, bool]) -> None:
-    """Raises ConfigError where of models that can replace each other some are on the GPU and others are not."""
-    if len(set(on_gpu.values())) > 1:
-        away = [name for name, is_there in on_gpu.items() if not is_there]
-        raise ConfigError(
-            f"model {away[0]!r} is not on the GPU, unlike the models it takes turns with",
-            why="frames come to all of them in the same memory",
-            where=file.where("models", away[0]),
-            fix="the same engine and backend for all, and an input that can be prepared on the GPU",
-        )
+class PowerSteps:
+    """Takes one step at a time, each starting from the clocks the board was found with. For one thread.
 
+    Args:
+        steps: the first is the clocks it was found with.
+        control: restores it at its own end; owned by whoever entered it.
+    """
 
-def _labels(file: PipelineFile, name: str) -> tuple[str, ...]:
-    path = file.config.models[name].task.labels
-    return read_labels(path, file.where("models", name, "task")) if path else ()
+    def __init__(self, steps: Sequence[PowerStep], control: PowerControl) -> None:
+        self.steps, self._control = tuple(steps), control
+        self._now = self.steps[0]
+
+    def take(self, step: PowerStep) -> None:
+        """Sets the board to that step; does nothing if it already is. Blocks for a second where nvpmodel is asked.
+
+        Raises:
+            BudgetError: the mode takes a reboot, or is gone.
+            DeviceError: it cannot be changed.
+        """
+        if step == self._now:
+            return
+        self._control.restore()
+        self._now = self.steps[0]
+        if step.mode:
+            self._control.set_mode(step.mode)
+        if step.gpu_hz:
+            self._control.cap_gpu(step.gpu_hz)
+        self._now = step
 
 
 _STEPS = 10  # of the share of frames that goes on

@@ -26,7 +26,7 @@ from edgert.shipped import pipeline_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edgert.assemble.board_watts import PowerStep, PowerSteps
+    from edgert.assemble.run_settings import PowerStep, PowerSteps
     from edgert.compiler.unpack import Unpacked
     from edgert.config import PipelineFile
     from edgert.emulation import Emulation

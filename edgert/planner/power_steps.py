@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgert.assemble.board_watts import PowerStep, PowerSteps
+from edgert.assemble.run_settings import PowerStep, PowerSteps
 from edgert.board import detect
 from edgert.board.record import Board
 from edgert.board.sections import Mode

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edgert.assemble.board_watts import PowerStep
-from edgert.assemble.run_settings import RunSetting, predicted_setting, run_settings
+from edgert.assemble.run_settings import PowerStep, RunSetting, predicted_setting, run_settings
 from edgert.board import HOST
 from edgert.board.host import core_accelerators
 from edgert.board.record import find_board

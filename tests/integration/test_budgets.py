@@ -12,8 +12,8 @@ import pytest
 
 import edgert
 from edgert.assemble import Environment, memory
-from edgert.assemble.board_watts import PowerStep, PowerSteps
 from edgert.assemble.memory import planned
+from edgert.assemble.run_settings import PowerStep, PowerSteps
 from edgert.board.host import SystemMemory
 from edgert.budget.control import PowerControl
 from edgert.config import load_pipeline

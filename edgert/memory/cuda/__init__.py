@@ -14,9 +14,8 @@ from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBloc
 from edgert.memory.cuda.capture import Graph
 from edgert.memory.cuda.current import MemoryKind, Traits, memory_kind
 from edgert.memory.cuda.device import CudaDevice, open_device
-from edgert.memory.cuda.gpu_pool import DevicePool
 from edgert.memory.cuda.nvrtc import Kernel, Launch, Module, Nvrtc, nvrtc
-from edgert.memory.cuda.shared import Loans, SharedLease, SharedPool, StreamLease
+from edgert.memory.cuda.pools import DevicePool, Loans, SharedLease, SharedPool, StreamLease
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView, from_cuda_array, from_dlpack
 

@@ -48,13 +48,11 @@ class Block(ABC):
         """The host's side, 1-D. Raises DeviceError for memory of the GPU alone."""
         raise DeviceError("this memory is the GPU's alone", fix="device.block() makes memory that both sides see")
 
-    @abstractmethod
-    def upload(self, stream: Stream, nbytes: int | None = None) -> None:
-        """Enqueues the copy of the first ``nbytes``, by default all, to the GPU; nothing where both see the same."""
+    def upload(self, stream: Stream, nbytes: int | None = None) -> None:  # noqa: B027 - most memory has no copies
+        """Enqueues the copy of the first ``nbytes``, by default all, to the GPU, where host and GPU have copies."""
 
-    @abstractmethod
-    def download(self, stream: Stream, nbytes: int | None = None) -> None:
-        """Enqueues the copy of the first ``nbytes``, by default all, to the host; nothing where both see the same."""
+    def download(self, stream: Stream, nbytes: int | None = None) -> None:  # noqa: B027 - as above
+        """Enqueues the copy of the first ``nbytes``, by default all, to the host, where host and GPU have copies."""
 
     def release(self) -> None:
         """Gives the memory back. Twice is once. Work that uses it must be done."""
@@ -91,12 +89,6 @@ class DeviceBlock(Block):
         _zero(device, int(self._memory), nbytes)
         self._address = int(self._memory)
 
-    def upload(self, stream: Stream, nbytes: int | None = None) -> None:
-        """Nothing: there is no host's side."""
-
-    def download(self, stream: Stream, nbytes: int | None = None) -> None:
-        """Nothing: there is no host's side."""
-
     def _free(self) -> None:
         self._memory.free()
 
@@ -115,12 +107,6 @@ class MappedBlock(Block):
         """The same bytes; written by the GPU until the stream has passed."""
         _ = self.address
         return self._host
-
-    def upload(self, stream: Stream, nbytes: int | None = None) -> None:
-        """Nothing: both see the same bytes."""
-
-    def download(self, stream: Stream, nbytes: int | None = None) -> None:
-        """Nothing: both see the same bytes."""
 
     def _free(self) -> None:
         self._host = np.empty(0, np.uint8)

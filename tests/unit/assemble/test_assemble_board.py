@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble.board_watts import board_of
+from edgert.assemble.board_meters import board_of
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError
 from edgert.shipped import shipped

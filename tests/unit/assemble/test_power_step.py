@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble.board_watts import PowerStep, PowerSteps
 from edgert.assemble.governing import Cost, rules_of
-from edgert.assemble.run_settings import clocked, run_settings, worthwhile
+from edgert.assemble.run_settings import PowerStep, PowerSteps, clocked, run_settings, worthwhile
 from edgert.budget.control import PowerControl
 from edgert.budget.governor import start
 from edgert.budget.governor.settings import Setting

@@ -10,9 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 from rich.console import Console
 
-from edgert.assemble.board_watts import PowerStep
 from edgert.assemble.governing import Cost, rules_of
-from edgert.assemble.run_settings import run_settings
+from edgert.assemble.run_settings import PowerStep, run_settings
 from edgert.cli.plan_table import show_plan
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.pipeline_file import BudgetConfig
