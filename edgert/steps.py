@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args
 from edgert._version import __version__
 from edgert.errors import ArtifactError, BuildError, EdgertError
 from edgert.files import FileStore
-from edgert.shipped import checkout
+from edgert.installation import checkout
 from edgert.zip_archive import ZipContainer, pack
 
 # What a build tells while it goes on.

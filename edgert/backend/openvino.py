@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from edgert import install
+from edgert import installation
 from edgert.backend.base import (
     DEFAULT_PROFILE,
     Array,
@@ -243,6 +243,6 @@ def _openvino() -> ModuleType:
     try:
         import openvino
     except ImportError as error:
-        raise DeviceError("OpenVINO is not installed", why=str(error), fix=install.command("openvino")) from error
+        raise DeviceError("OpenVINO is not installed", why=str(error), fix=installation.command("openvino")) from error
     module: ModuleType = openvino
     return module

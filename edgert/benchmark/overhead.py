@@ -24,12 +24,12 @@ from edgert.config import ModelConfig
 from edgert.config.stages import SourceStage
 from edgert.files import FileStore, cache_folder
 from edgert.graph import load
+from edgert.installation import demo_images
 from edgert.memory import Counter, lend
 from edgert.meters import rss_bytes
 from edgert.model_engine import build_engine, image_input
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
 from edgert.runtime.branches import Branch, branch_nodes, connect
-from edgert.shipped import demo_images
 from edgert.stages.decode.select import decoder_for
 from edgert.stages.infer import HostInference, Infer
 from edgert.stages.preprocess import Preprocessor

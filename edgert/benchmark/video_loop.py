@@ -17,9 +17,9 @@ from edgert.benchmark.measure import Figure, cpu_ms, in_turn, median_ratio, wall
 from edgert.clock import REAL
 from edgert.config import InputConfig
 from edgert.config.stages import SourceStage
+from edgert.installation import demo_images
 from edgert.memory import Counter, aligned_empty
 from edgert.runtime import Detections, Result
-from edgert.shipped import demo_images
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.video import VideoSink

@@ -27,7 +27,7 @@ from edgert.board.sections import (
     Text,
 )
 from edgert.errors import ConfigError, cause, nearest
-from edgert.shipped import data_folder
+from edgert.installation import data_folder
 
 # How fast a board is on paper: what its clocks, units and bus allow at most. No workload reaches these numbers.
 #

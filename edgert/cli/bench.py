@@ -10,7 +10,7 @@ import typer
 from edgert.cli.option import DebugOption, JsonOption, board_option, output_option
 from edgert.cli.output import write_json
 from edgert.errors import EXIT_ERROR, ConfigError, nearest
-from edgert.shipped import pipeline_path
+from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
     from rich.console import Console

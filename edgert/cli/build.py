@@ -22,7 +22,7 @@ from edgert.cli.option import (
     refuse,
 )
 from edgert.cli.output import is_stdout
-from edgert.shipped import pipeline_path
+from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,7 @@ from edgert.cli.option import (
 )
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import Column
-from edgert.shipped import pipeline_path
+from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from edgert.cli.option import (
 )
 from edgert.cli.output import is_stdout, write_json
 from edgert.errors import DeviceError
-from edgert.shipped import pipeline_path
+from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.compiler.build_target import BuildTarget, precision_of
 from edgert.config import ModelConfig
 from edgert.custom_op import source_digests
-from edgert.shipped import demo_images
+from edgert.installation import demo_images
 
 if TYPE_CHECKING:
     from edgert.dataset import ImageDataset

@@ -12,7 +12,7 @@ from edgert.compiler.model_job import MODEL, ModelJob
 from edgert.compiler.precision_steps import CACHE, CHOSEN, HIGHER, higher_precision_units, used_table
 from edgert.config import PipelineFile, SinkStage, SourceStage, StageConfig
 from edgert.errors import ConfigError, PlacementError
-from edgert.shipped import data_folder
+from edgert.installation import data_folder
 from edgert.steps import Product, Report, Step, to_json
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import yaml
 
 from edgert.config.substitution import Loc, Variables, override
 from edgert.errors import ConfigError, cause, nearest
-from edgert.shipped import pipeline_names
+from edgert.installation import pipeline_names
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEPTH = 32

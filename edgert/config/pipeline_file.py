@@ -19,7 +19,7 @@ from edgert.config.stages import STAGE_VERBS, SourceStage, StageConfig, explain_
 from edgert.config.substitution import hide_in
 from edgert.custom_op import load_operators
 from edgert.errors import ConfigError, EdgertError
-from edgert.shipped import pipeline_path
+from edgert.installation import pipeline_path
 
 CODE = "python:"
 """Before the name of code that generates images."""

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from importlib.metadata import distributions
 from pathlib import Path
 
-from edgert import install
+from edgert import installation
 from edgert.board import Machine
 from edgert.board.devices import CameraDevice, cameras
 from edgert.board.host import core_count, core_quota, system_memory
 from edgert.diagnosis.probe import Evidence, Finding
 from edgert.files import cache_folder
-from edgert.shipped import checkout
+from edgert.installation import checkout
 from edgert.units import format_bytes
 
 # Probes of the machine itself: Python, board, CPU, memory, cache.
@@ -164,7 +164,7 @@ def nvdec(evidence: Evidence) -> Finding:
         fix = "install the NVIDIA driver; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
         return Finding("NVDEC", "optional", answer.error, fix)
     detail = "PyNvVideoCodec is not installed; videos are decoded by the CPU"
-    return Finding("NVDEC", "optional", detail, install.command("nvdec"))
+    return Finding("NVDEC", "optional", detail, installation.command("nvdec"))
 
 
 def opencv(evidence: Evidence) -> Finding:

@@ -25,9 +25,9 @@ from edgert.files import replace_bytes
 from edgert.graph import Model, load, to_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, without
 from edgert.graph.validation import check_standard
+from edgert.installation import pipeline_path
 from edgert.quantization.precision import fp16_model
 from edgert.quantization.prepare import is_quantized
-from edgert.shipped import pipeline_path
 from edgert.steps import OnEvent
 from edgert.zip_archive import check_paths
 

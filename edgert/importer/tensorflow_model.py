@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert import install
+from edgert import installation
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.importer.subprocess import FEEDS, MODEL, RESULTS, Array, Request, read_arrays, write_arrays, write_told
 
@@ -44,7 +44,7 @@ def _versions() -> dict[str, str]:
         raise DeviceError(
             "TensorFlow cannot be used here",
             why=str(error),
-            fix=f"{install.command('tensorflow')}, or name a Python that has tensorflow and tf2onnx: --python PATH",
+            fix=f"{installation.command('tensorflow')}, or name a Python that has both packages: --python PATH",
         ) from error
     return {"tensorflow": str(tensorflow.__version__), "tf2onnx": str(tf2onnx.__version__)}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgert import install
+from edgert import installation
 from edgert.errors import BuildError, DeviceError, ModelError, nearest
 from edgert.importer.subprocess import FEEDS, MODEL, RESULTS, Request, read_arrays, write_arrays, write_told
 from edgert.user_code import load_object
@@ -97,7 +97,7 @@ def _torch() -> Any:
         import onnxscript  # noqa: F401 - torch.onnx needs it and would say so late
         import torch
     except ImportError as error:
-        fix = f"{install.command('torch')}, or --python PATH of another Python that has it"
+        fix = f"{installation.command('torch')}, or --python PATH of another Python that has it"
         raise DeviceError("PyTorch cannot be used here", why=str(error), fix=fix) from error
     return torch
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert import install
+from edgert import installation
 from edgert.errors import PlacementError
 from edgert.placement.cutting import neighbors
 from edgert.placement.problem import Assignment, Network
@@ -39,7 +39,7 @@ def optional(module: str) -> Any:
         raise PlacementError(
             "placement needs SciPy",
             why=str(missing),
-            fix=install.command("plan"),
+            fix=installation.command("plan"),
         ) from missing
 
 

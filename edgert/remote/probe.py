@@ -16,7 +16,7 @@ from edgert.compiler.build_target import THIS_MACHINE, BuildTarget, build_target
 from edgert.config import PipelineFile
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.errors import ArtifactError, ConfigError, DeviceError
-from edgert.install import wheel
+from edgert.installation import wheel
 from edgert.remote.link import Link, Poll
 from edgert.units import format_bytes
 

@@ -30,7 +30,7 @@ from edgert.compiler.model_steps import uniform_feeds
 from edgert.compiler.unpack import tuned_model
 from edgert.config import ModelConfig, load_pipeline
 from edgert.graph import load
-from edgert.shipped import demo_images
+from edgert.installation import demo_images
 from edgert.tuner.rounds import Candidate
 from edgert.tuner.trials import Tuned
 

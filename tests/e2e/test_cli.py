@@ -12,7 +12,7 @@ from pathlib import Path
 import av
 import pytest
 
-from edgert.shipped import demo_images
+from edgert.installation import demo_images
 from tests.helpers.command import ROOT, edgert, environment, in_process, start
 
 PIPELINE = """

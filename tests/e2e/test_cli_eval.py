@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgert.shipped import demo_images
+from edgert.installation import demo_images
 from tests.helpers.command import ROOT, edgert, in_process, start
 
 INPUT = ("--input", "stretch bgr std=255")

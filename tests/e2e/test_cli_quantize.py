@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import yaml
 
-from edgert.shipped import demo_images
+from edgert.installation import demo_images
 from tests.helpers import command
 from tests.helpers.command import ROOT
 

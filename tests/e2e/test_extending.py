@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from edgert.shipped import demo_images
+from edgert.installation import demo_images
 from tests.helpers.command import ROOT, edgert, environment
 from tests.helpers.documents import blocks
 from tests.helpers.package import install

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from edgert.custom_op import _KNOWN, load_operators
 from edgert.graph import Model
-from edgert.shipped import data_folder
+from edgert.installation import data_folder
 from tests.helpers.models import Dims, make
 
 EXAMPLE = data_folder("pipelines") / "my_operator.py"

@@ -18,13 +18,13 @@ from edgert.compiler.unpack import unpacked
 from edgert.config import ModelConfig, load_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.graph import Model, to_bytes
+from edgert.installation import demo_images
 from edgert.model_engine import build_engine
 from edgert.pipeline import Pipeline
 from edgert.quantization.batched import opened
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import rounded
 from edgert.quantization.throughput import Choice
-from edgert.shipped import demo_images
 from edgert.steps import Event
 from tests.helpers import models
 from tests.helpers.evaluation_data import data

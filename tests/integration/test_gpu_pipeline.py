@@ -10,8 +10,8 @@ import pytest
 
 from edgert.backend.ort import cuda
 from edgert.graph import to_bytes
+from edgert.installation import demo_images
 from edgert.pipeline import Pipeline
-from edgert.shipped import demo_images
 from edgert.stages.gpu.infer_gpu import GpuInference
 from tests.helpers import models
 from tests.helpers.gpu import gpu_or_skip

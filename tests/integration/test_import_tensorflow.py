@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert import install
+from edgert import installation
 from edgert.errors import DeviceError, ModelError
 from edgert.importer.conversion import Wanted, import_model
 
@@ -77,4 +77,4 @@ def test_without_tensorflow_it_says_how_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "saved" / "saved_model.pb").touch()
     with pytest.raises(DeviceError, match="TensorFlow cannot be used here") as caught:
         import_model(str(tmp_path / "saved"), tmp_path / "m.onnx")
-    assert install.command("tensorflow") in caught.value.fix and "--python" in caught.value.fix
+    assert installation.command("tensorflow") in caught.value.fix and "--python" in caught.value.fix

@@ -10,7 +10,7 @@ import pytest
 
 import edgert
 from edgert.errors import ConfigError, StageError
-from edgert.shipped import demo_images
+from edgert.installation import demo_images
 from edgert.validation import validate
 from tests.helpers.command import ROOT
 

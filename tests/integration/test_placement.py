@@ -23,10 +23,10 @@ from edgert.board.host import core_accelerators
 from edgert.config import load_pipeline
 from edgert.errors import BuildError, ConfigError, EdgertError, PlacementError
 from edgert.graph import clean, load, read
+from edgert.installation import demo_images
 from edgert.placement.cutting import partition
 from edgert.placement.segment_engines import Chain, SegmentedEngine, compile_segments
 from edgert.runtime import Result, Runner
-from edgert.shipped import demo_images
 from edgert.stages import infer_segment
 from edgert.validation import validate
 from tests.helpers.command import ROOT

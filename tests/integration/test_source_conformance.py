@@ -16,10 +16,10 @@ import pytest
 
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
+from edgert.installation import demo_images
 from edgert.kinds import SOURCES
 from edgert.memory import Counter
 from edgert.runtime.stage import Source
-from edgert.shipped import demo_images
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source
 from edgert.stages.source.select import source_for

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from edgert import install
+from edgert import installation
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError, StageError
@@ -188,7 +188,7 @@ def test_without_the_package_it_is_said_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", None)
     reason = rig.source(clip).on_gpu(rig.device)
-    assert "PyNvVideoCodec is not installed" in reason and install.command("nvdec") in reason
+    assert "PyNvVideoCodec is not installed" in reason and installation.command("nvdec") in reason
 
 
 def test_a_driver_without_video_is_said_with_its_first_line(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

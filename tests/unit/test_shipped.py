@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edgert import shipped as module
+from edgert import installation as module
 from edgert.errors import ArtifactError
-from edgert.shipped import checkout, data_folder, pipeline_named, shipped
+from edgert.installation import checkout, data_folder, pipeline_named, shipped
 
 
 def test_a_checkout_uses_its_own_folders() -> None:

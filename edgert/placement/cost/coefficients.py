@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgert.config.document import read
 from edgert.errors import ConfigError, nearest
-from edgert.shipped import data_folder
+from edgert.installation import data_folder
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Amount = Annotated[float, Field(ge=0)]

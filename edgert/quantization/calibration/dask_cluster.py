@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from edgert import install
+from edgert import installation
 from edgert.errors import CalibrationError, DeviceError
 from edgert.quantization.calibration.observer import Observer
 from edgert.quantization.calibration.shards import Feed, Shard
@@ -97,7 +97,7 @@ def _distributed() -> ModuleType:
         import distributed.scheduler
     except ImportError as error:
         raise DeviceError(
-            "calibration over a Dask cluster needs an extra", why=str(error), fix=install.command("dask")
+            "calibration over a Dask cluster needs an extra", why=str(error), fix=installation.command("dask")
         ) from error
     module: ModuleType = distributed
     return module

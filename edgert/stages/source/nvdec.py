@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from edgert import install
+from edgert import installation
 from edgert.clock import Clock
 from edgert.errors import DeviceError
 from edgert.memory import Counter, Lease
@@ -38,7 +38,9 @@ def nvdec() -> Any:
     try:
         import PyNvVideoCodec
     except ModuleNotFoundError as error:
-        raise DeviceError("PyNvVideoCodec is not installed", why=str(error), fix=install.command("nvdec")) from error
+        raise DeviceError(
+            "PyNvVideoCodec is not installed", why=str(error), fix=installation.command("nvdec")
+        ) from error
     except (ImportError, RuntimeError) as error:  # it looks for libnvidia-encode when it is imported, also to decode
         why = str(error).strip().splitlines()[0]
         fix = "install the NVIDIA driver; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"

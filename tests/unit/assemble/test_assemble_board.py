@@ -9,7 +9,7 @@ import pytest
 from edgert.assemble.board_meters import board_of
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError
-from edgert.shipped import shipped
+from edgert.installation import shipped
 from edgert.validation import validate
 
 STAGES = "stages:\n  cam: {source: 'synthetic:bars'}\n  out: {sink: null, from: cam}\n"

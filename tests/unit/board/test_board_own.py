@@ -8,7 +8,7 @@ import pytest
 
 from edgert.board.record import board_file, find_board, load_board
 from edgert.errors import ConfigError
-from edgert.shipped import shipped
+from edgert.installation import shipped
 
 MODE_15W = """\
   - name: "15W"

@@ -8,7 +8,7 @@ import pytest
 
 from edgert.board.record import board, boards, load_board
 from edgert.errors import ConfigError
-from edgert.shipped import shipped
+from edgert.installation import shipped
 
 GIB = 2**30
 

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from edgert.cli.simulation_table import show_simulation
 from edgert.config import load_pipeline
+from edgert.installation import pipeline_named
 from edgert.planner.simulation import Scenario, simulate
-from edgert.shipped import pipeline_named
 
 
 @pytest.mark.parametrize(("overrides", "has_table"), [((), False), (("stages.belt.realtime=true",), True)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert import install
+from edgert import installation
 from edgert.diagnosis import machine
 from edgert.diagnosis.probe import Answer
 from tests.unit.board.tree import jetson, write
@@ -115,7 +115,7 @@ def test_a_workstation_decodes_through_its_package(tmp_path: Path) -> None:
     found = machine.nvdec(evidence(tmp_path))
     assert (found.state, found.detail) == ("yes", "PyNvVideoCodec 2.0.2")
     found = machine.nvdec(evidence(tmp_path, nvdec=ABSENT))
-    assert (found.state, found.fix) == ("optional", install.command("nvdec")) and "by the CPU" in found.detail
+    assert (found.state, found.fix) == ("optional", installation.command("nvdec")) and "by the CPU" in found.detail
     broken = Answer({}, error="ImportError: libnvidia-encode.so.1: cannot open shared object file")
     found = machine.nvdec(evidence(tmp_path, nvdec=broken))
     assert (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edgert.installation import data_folder
 from edgert.placement.constraints import engine_bytes
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 from edgert.placement.solver import solve
@@ -11,7 +12,6 @@ from edgert.planner import plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_rows import CONTEXT_BYTES, NOT_PLANNED, board_parts, row_memory
 from edgert.planner.plan_text import to_json
-from edgert.shipped import data_folder
 from tests.unit.planner.test_make import ORIN, pipeline
 
 

@@ -12,11 +12,11 @@ import pytest
 from edgert.config import CalibrateConfig, ModelConfig, load_pipeline
 from edgert.files import FileStore
 from edgert.graph import Graph
+from edgert.installation import demo_images
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import quantize_section
 from edgert.quantization.precision import in_precision
 from edgert.quantization.scheme.scheme import Target
-from edgert.shipped import demo_images
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from edgert import install
+from edgert import installation
 from edgert.backend import openvino
 from edgert.tuner.candidates import why_not
 
@@ -18,7 +18,7 @@ def test_onnx_runtime_is_never_absent() -> None:
 def test_what_is_absent_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     openvino._openvino.cache_clear()
     monkeypatch.setitem(sys.modules, "openvino", None)
-    assert why_not("openvino") == f"OpenVINO is not installed: {install.command('openvino')}"
+    assert why_not("openvino") == f"OpenVINO is not installed: {installation.command('openvino')}"
     openvino._openvino.cache_clear()
 
 

@@ -9,12 +9,12 @@ import pytest
 from edgert.board.record import board
 from edgert.board.sections import Precision
 from edgert.errors import ConfigError
+from edgert.installation import shipped
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients, load
 from edgert.placement.cost.fused_kernels import units
 from edgert.placement.cost.speeds import power
 from edgert.placement.problem import Network
-from edgert.shipped import shipped
 from edgert.simulator.board_platform import contention_of
 from scripts.networks.builder import Builder
 from scripts.networks.table import build

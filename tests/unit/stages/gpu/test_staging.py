@@ -12,9 +12,9 @@ import pytest
 
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
+from edgert.installation import demo_images
 from edgert.memory import SETTLED, Counter
 from edgert.memory.cuda import CudaDevice, SharedLease
-from edgert.shipped import demo_images
 from edgert.stages.gpu.upload import Staging, is_shared
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source

@@ -8,8 +8,8 @@ import pytest
 
 from edgert.clock import REAL
 from edgert.config import SourceStage
+from edgert.installation import demo_images
 from edgert.memory import Counter
-from edgert.shipped import demo_images
 from edgert.stages.source.gst import names_live
 from edgert.stages.source.select import is_live, source_for
 

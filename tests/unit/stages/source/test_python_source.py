@@ -15,10 +15,10 @@ from edgert.clock import VirtualClock
 from edgert.config.stages import SourceStage
 from edgert.dataset.images import open_images
 from edgert.errors import ConfigError, EdgertError, StageError
+from edgert.installation import demo_images
 from edgert.memory import Counter
 from edgert.runtime import Frame
 from edgert.runtime.stage import Source
-from edgert.shipped import demo_images
 from edgert.stages.source.select import source_for
 from edgert.stages.source.synthetic import SCENES, read_counter
 

@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from edgert import install
+from edgert import installation
 from edgert.placement.integer import optional
 from tests.helpers.command import ROOT
 
@@ -20,7 +20,7 @@ REQUIRES = [
 
 
 def test_in_a_clone_it_is_the_clones_extra() -> None:
-    assert install.command("plan") == f"pip install -e '{ROOT}[plan]'"
+    assert installation.command("plan") == f"pip install -e '{ROOT}[plan]'"
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def test_in_a_clone_it_is_the_clones_extra() -> None:
 def test_installed_from_a_wheel_it_is_what_the_extra_stands_for(
     extra: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(install, "checkout", lambda: None)
+    monkeypatch.setattr(installation, "checkout", lambda: None)
     monkeypatch.setattr(metadata, "requires", lambda _: REQUIRES)
-    assert install.command(extra) == command
+    assert installation.command(extra) == command
 
 
 def test_the_solver_says_how_to_get_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,4 +46,4 @@ def test_the_solver_says_how_to_get_scipy(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("edgert.placement.integer.importlib.import_module", missing)
     with pytest.raises(Exception, match="placement needs SciPy") as caught:
         optional("sparse")
-    assert install.command("plan") in str(caught.value)
+    assert installation.command("plan") in str(caught.value)

@@ -1,11 +1,14 @@
-"""The files that come with edgert: boards, budgets, pipelines and their assets.
+"""This installation of edgert: the files that come with it, and the commands that install what it can do without.
 
-In a checkout they stand beside the package, in ``configs/`` and ``pipelines/``; a wheel carries them as package data
-under ``edgert/data/``.
+In a checkout, boards, budgets, pipelines and their assets stand beside the package, in ``configs/`` and ``pipelines/``;
+a wheel carries them as package data under ``edgert/data/``. edgert is on no package index: a command names the clone or
+the wheel that this edgert came from, or the packages of others that an extra stands for.
 """
 
 from __future__ import annotations
 
+import shlex
+from importlib import metadata
 from pathlib import Path
 
 from edgert.errors import ArtifactError
@@ -61,3 +64,25 @@ def pipeline_path(name: str) -> Path:
 def pipeline_names() -> tuple[str, ...]:
     """Names that :func:`pipeline_named` finds."""
     return tuple(sorted(file.stem for file in data_folder("pipelines").glob("*.yaml")))
+
+
+def command(extra: str) -> str:
+    """The ``pip install`` line that brings an extra of ``pyproject.toml``, wherever this edgert came from."""
+    root = checkout()
+    if root is not None:
+        return f"pip install -e {shlex.quote(f'{root}[{extra}]')}"
+    return f"pip install {shlex.join(_requirements(extra))}"
+
+
+def wheel(version: str) -> str:
+    """The file name of the wheel that ``make wheel`` writes to ``dist/``."""
+    return f"edgert-{version}-py3-none-any.whl"
+
+
+def _requirements(extra: str) -> list[str]:
+    """What an extra stands for, without the conditions of systems."""
+    try:
+        lines = metadata.requires("edgert") or []
+    except metadata.PackageNotFoundError:  # a copy of the package that pip knows nothing of
+        return [f"PATH-OF-EDGERT[{extra}]"]
+    return [line.partition(";")[0].strip() for line in lines if line.endswith((f"'{extra}'", f'"{extra}"'))]
