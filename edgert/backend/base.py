@@ -54,10 +54,10 @@ class Span:
 
 
 class Store(Protocol):
-    """Where compiled engines are kept between runs; see :mod:`edgert.files`."""
+    """Where compiled engines are cached between runs; see :mod:`edgert.files`."""
 
     def get(self, key: str) -> Path | None:
-        """The file kept under a key, or None if there is none or it is damaged."""
+        """The file cached under a key, or None if there is none or it is damaged."""
         ...
 
     def put(self, key: str, content: Path) -> Path:
@@ -67,14 +67,13 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How ONNX Runtime works inside; other backends have no use for it. The same results, sooner or later, but for
-    ``tf32``.
+    """How ONNX Runtime works inside; other backends ignore it. All but ``tf32`` change the speed, not the results.
 
     Attributes:
         optimization: ``all``; ``extended`` without its own tensor layouts; ``basic`` without its operators; ``none``.
         spinning: threads wait for their next piece of work without going to sleep.
-        arena: keeps the memory of one run for the next.
-        shared_arena: that memory is also any other engine's that says so; given back when the process ends.
+        arena: reuses the memory of one run for the next.
+        shared_arena: that memory is shared with every other engine that has this set; given back when the process ends.
         prepacking: a second copy of the weights, in the order in which kernels read them.
         balance: hands out work in ever smaller pieces, for cores that are not equally fast.
         parallel: runs branches of the model at the same time.
@@ -97,12 +96,12 @@ class Tuning:
 
 
 DEFAULT_TUNING = Tuning()
-"""What edgert does unless it is told otherwise."""
+"""What edgert does by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuilderSettings:
-    """What TensorRT's builder is told; other backends have no use for it. None leaves TensorRT's own.
+    """Settings of TensorRT's builder; other backends ignore them. None leaves TensorRT's default.
 
     Attributes:
         workspace_bytes: scratch memory of GPU layers.
@@ -122,7 +121,7 @@ class BuilderSettings:
 
 
 DEFAULT_BUILDER = BuilderSettings()
-"""Nothing is told."""
+"""TensorRT's defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +134,9 @@ class EngineOptions:
         spans: input → all shapes that one profile is to allow, for backends whose engines can (TensorRT); the others,
             and every session, have the shapes of ``profiles``. Empty: only those.
         precision: ``fp32``; other precisions are made by the quantizer, as models of their own.
-        store: where the compiled engine is looked for and kept; None compiles afresh.
+        store: where the compiled engine is looked up and cached; None compiles afresh.
         tuning: what ONNX Runtime does to be fast.
-        builder: what TensorRT is told.
+        builder: settings of TensorRT's builder.
     """
 
     threads: int | None = None
@@ -173,7 +172,7 @@ class Session(Protocol):
 
 
 class Shaped(Protocol):
-    """Whatever tells the shapes of its outputs: an engine, or several that run one after another."""
+    """Whatever reports the shapes of its outputs: an engine, or several that run one after another."""
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -193,7 +192,7 @@ class Engine(Protocol):
     Attributes:
         profiles: names for :meth:`session`; the first is the default.
         inputs, outputs: tensors of the default profile.
-        outputs_known: whether ``outputs`` tells true shapes; not where they depend on the data.
+        outputs_known: whether the shapes in ``outputs`` are certain; not where they depend on the data.
         batched: for every output, whether its first dimension is the batch.
         dynamic_batch: whether a session may run fewer rows than it has.
         info: plain facts for the summary: backend, threads, cache hit, seconds to compile.
@@ -290,7 +289,7 @@ def static_shape(name: str, shape: Sequence[object], path: str) -> tuple[int, ..
     return sizes
 
 
-# Engines that cannot run operators of the user's own say so, by the first node that is one.
+# Engines that cannot run custom operators refuse the model, and name its first such node.
 
 
 def refuse_custom_operators(model: Model, engine: str) -> None:
@@ -304,7 +303,7 @@ def refuse_custom_operators(model: Model, engine: str) -> None:
         if one is not None:
             raise BuildError(
                 f"{engine} cannot run node {label(node, place)!r}",
-                why=f"{one} is an operator of your own: a Python function, and a CUDA kernel for TensorRT",
+                why=f"{one} is a custom operator: a Python function, and a CUDA kernel for TensorRT",
                 where=str(model.path),
                 fix="backend: ort runs it, TensorRT does where it has a kernel; or write it with ONNX operators",
             )

@@ -1,6 +1,6 @@
-"""An ordered chain of engines: the first that can run a model does, and why those before it do not is said.
+"""An ordered chain of engines: the first that can run a model does, and the reasons of those before it are reported.
 
-Never silent: what was skipped is told when it happens, and stands in the ``info`` of the engine that runs.
+What was skipped is logged when it happens, and is part of the ``info`` of the engine that runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgert.errors import BuildError, DeviceError, EdgertError, ModelError, Plac
 
 
 class Replicated:
-    """See :class:`~edgert.backend.base.Engine`. Whoever deals frames looks at :attr:`parts`; others get the first.
+    """See :class:`~edgert.backend.base.Engine`. The dispatcher of frames reads :attr:`parts`; others get the first.
 
     Args:
         parts: the engines, of equal inputs and outputs, and how many frames each gets of as many as there are weights
@@ -33,8 +33,8 @@ class Replicated:
         first = self.parts[0][0]
         self.profiles, self.inputs, self.outputs = first.profiles, first.inputs, first.outputs
         self.outputs_known, self.batched, self.dynamic_batch = first.outputs_known, first.batched, first.dynamic_batch
-        told = [{"weight": weight, **engine.info} for engine, weight in self.parts]
-        self.info: Mapping[str, Any] = {**first.info, "parts": told}
+        parts_info = [{"weight": weight, **engine.info} for engine, weight in self.parts]
+        self.info: Mapping[str, Any] = {**first.info, "parts": parts_info}
 
     def session(self, profile: str | None = None) -> Session:
         """One of the first engine's. Raises ModelError for an unknown profile."""
@@ -95,7 +95,7 @@ class Chain:
 
     Args:
         engines: their names, in order.
-        why_not: why an engine cannot run on this machine; empty if it can. Asked once for each.
+        why_not: why an engine cannot run on this machine; empty if it can. Called once for each.
         strict: an engine that would be skipped is an error.
         report: called with each engine that is skipped.
         where: of the chain, for errors.
@@ -158,7 +158,7 @@ class Chain:
         raise self._nothing_left(skipped)
 
     def _why(self, engine: str) -> str:
-        """Why an engine cannot run here. Tells so the first time, and raises BuildError if that must not be."""
+        """Why an engine cannot run here. Reports it the first time; raises BuildError if ``strict``."""
         if engine not in self._known:
             why = self._known[engine] = self._why_not(engine)
             if why and self.strict:
@@ -170,8 +170,8 @@ class Chain:
     def _with_the_able(self, error: EdgertError, engine: str, make: Callable[[str], object]) -> EdgertError:
         """An engine's refusal, with the engines further down that take the model."""
         able = [name for name in self._after(engine) if not self._why_not(name) and _takes(name, make)]
-        told = f"{' and '.join(able)} can run it: engines: [{', '.join(able)}]" if able else ""
-        error.fix = "; ".join(filter(None, (error.fix, told)))
+        others = f"{' and '.join(able)} can run it: engines: [{', '.join(able)}]" if able else ""
+        error.fix = "; ".join(filter(None, (error.fix, others)))
         return error
 
     def _after(self, engine: str) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ def _takes(engine: str, make: Callable[[str], object]) -> bool:
 
 
 def why_not(engine: str, machine: Machine, trt: TrtBackend, *, runs: bool = True) -> str:
-    """Why an engine cannot run on a machine, in one line that also says what to install; empty if it can.
+    """Why an engine cannot run on a machine, in one line that also names what to install; empty if it can.
 
     Args:
         runs: False asks only whether TensorRT can compile: that is possible without a GPU's memory and PyCUDA.
@@ -232,6 +232,6 @@ def _why_no_dla(machine: Machine) -> str:
 
 
 def in_one_line(error: EdgertError) -> str:
-    """What, why and how to mend it."""
-    told = error.what + (f": {error.why}" if error.why else "")
-    return " ".join((told + (f" ({error.fix})" if error.fix else "")).split())
+    """What failed, why, and how to fix it."""
+    text = error.what + (f": {error.why}" if error.why else "")
+    return " ".join((text + (f" ({error.fix})" if error.fix else "")).split())

@@ -1,4 +1,4 @@
-"""Engines whose tensors lie on a GPU: what a pipeline needs of them to keep pixels and tensors there."""
+"""Engines whose tensors lie on a GPU: what a pipeline needs of them so that pixels and tensors stay there."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class GpuSession(Session, Protocol):
     Attributes:
         device: where the tensors are.
         stream: takes the engine's work; shared by all sessions of one engine.
-        exclusive: held while work that must not be mixed with others' is put on the stream, as when recording it.
+        exclusive: lock to hold while enqueuing work that must not be mixed with others', as when recording.
         inputs_on_gpu: by name.
         outputs_on_gpu: in the model's order.
         dynamic: whether fewer rows than all can be run.
@@ -95,7 +95,7 @@ class GpuEngine(Engine, Protocol):
 
     @property
     def device(self) -> CudaDevice:
-        """Where its sessions are."""
+        """The GPU that its sessions' tensors are on."""
         ...
 
     def session(self, profile: str | None = None) -> GpuSession:

@@ -42,10 +42,10 @@ class OpenVinoBackend:
     def compile(self, model: Model, options: EngineOptions) -> OpenVinoEngine:
         """See :class:`~edgert.backend.base.Backend`.
 
-        Compiled models are not kept in the store: OpenVINO compiles about as fast as it would load them.
+        Compiled models are not cached in the store: OpenVINO compiles about as fast as it would load them.
 
         Raises:
-            BuildError: OpenVINO cannot take the model, or it has an operator of the user's own.
+            BuildError: OpenVINO cannot take the model, or it has a custom operator.
             ModelError: a profile does not fit the model's inputs, or leaves a dimension open.
             DeviceError: OpenVINO is not installed.
         """
@@ -158,7 +158,7 @@ class OpenVinoSession:
 
         if not self._known:
             return infer
-        # OpenVINO tells a scalar's shape as (1,) or (); the array it gave is the truth.
+        # OpenVINO reports a scalar's shape as (1,) or (); that of the array it returns is right.
         held = [aligned_empty(array.shape, array.dtype) for array in infer()]
         for position, array in enumerate(held):
             request.set_output_tensor(position, tensor(array, shared_memory=True))
@@ -232,10 +232,10 @@ def reference_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple
 
 
 def _reason(error: Exception) -> str:
-    """The line that says what is wrong; before it OpenVINO names its own source files."""
+    """The line with the cause; in those before it OpenVINO names its own source files."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
-    return (told or lines or [type(error).__name__])[0]
+    causes = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return (causes or lines or [type(error).__name__])[0]
 
 
 @lru_cache(maxsize=1)

@@ -94,9 +94,9 @@ def test_a_function_that_does_not_keep_to_its_rules_is_told() -> None:
     def wrong(x: np.ndarray, *, alpha: float = 0) -> np.ndarray:
         return x.astype(np.float64)[:, :1]
 
-    with pytest.raises(BuildError, match="node 'own0': demo::Wrong does not keep to its own rules") as caught:
+    with pytest.raises(BuildError, match="node 'own0': demo::Wrong breaks its own rules") as caught:
         backend("ort").compile(network(ops=["Wrong"]), EngineOptions(1))
-    assert "it returned float64 [1, 1, 8, 8]; its shape and dtype rules say float32 [1, 4, 8, 8]" in caught.value.why
+    assert "it returned float64 [1, 1, 8, 8]; its shape and dtype rules give float32 [1, 4, 8, 8]" in caught.value.why
 
 
 def test_a_size_that_is_not_known_beforehand_is_told() -> None:
@@ -114,7 +114,7 @@ def test_a_size_that_is_not_known_beforehand_is_told() -> None:
 def test_other_engines_refuse_it(name: str) -> None:
     with pytest.raises(BuildError, match="OpenVINO cannot run node 'own0'") as caught:
         backend(name).compile(network(), EngineOptions(1))
-    assert "demo::HardMishLite is an operator of your own" in caught.value.why and "backend: ort" in caught.value.fix
+    assert "demo::HardMishLite is a custom operator" in caught.value.why and "backend: ort" in caught.value.fix
 
 
 def test_in_a_pipeline_and_its_bundle(tmp_path: Path) -> None:

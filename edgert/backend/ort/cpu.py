@@ -1,4 +1,4 @@
-"""Compiling for ONNX Runtime: prepared, optimized, and kept in the store."""
+"""Compiling for ONNX Runtime: prepared, optimized, and cached in the store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RECIPE = 1
 
 
 class OrtBackend:
-    """Compiles with all of ONNX Runtime's graph optimizations and keeps the optimized model in the store."""
+    """Compiles with all of ONNX Runtime's graph optimizations and caches the optimized model in the store."""
 
     name = "ort"
 
@@ -40,7 +40,7 @@ class OrtBackend:
         """See :class:`~edgert.backend.base.Backend`.
 
         Raises:
-            BuildError: ONNX Runtime cannot take the model; the node it stumbled over is named where it tells.
+            BuildError: ONNX Runtime cannot take the model; the node it stumbled over is named where it is known.
             ModelError: a profile does not fit the model's inputs.
         """
         return (

@@ -52,8 +52,8 @@ _INSTALL = "pip install onnxruntime-gpu in place of onnxruntime; on a Jetson, th
 class OrtCudaBackend:
     """Compiles for the GPU; nodes that the provider cannot take run on the CPU, and ONNX Runtime copies between.
 
-    Float32 models may use TF32 in convolutions, as PyTorch does, unless ``tuning`` says other. Nothing is kept in the
-    store: what takes long is ONNX Runtime's search for convolution algorithms, which it cannot keep.
+    Float32 models may use TF32 in convolutions, as PyTorch does, by default. Nothing is cached in the store:
+    what takes long is ONNX Runtime's search for convolution algorithms, which it cannot save.
 
     Args:
         device: the GPU; the first one, opened when a model is compiled, by default.
@@ -126,7 +126,7 @@ def check_provider() -> None:
 
 
 def check_sizes(model: Model, profiles: Mapping[str, Shapes]) -> None:
-    """Raises ModelError for outputs whose size the shapes of the inputs do not tell."""
+    """Raises ModelError for outputs whose size the shapes of the inputs do not determine."""
     for shapes in profiles.values():
         for spec in outputs(with_shapes(model, shapes) if shapes else model):
             if not spec.is_static:
@@ -219,7 +219,7 @@ class OrtCudaEngine(OrtEngine):
         self.device, self.stream, self._guard = device, stream, threading.RLock()
         self._sessions: list[OrtCudaSession] = []
         super().__init__(session, profiles, path, info)
-        self._sessions.pop().close()  # the one that told the shapes
+        self._sessions.pop().close()  # it showed the shapes
         self.outputs_known = True
 
     def session(self, profile: str | None = None) -> OrtCudaSession:

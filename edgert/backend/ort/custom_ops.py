@@ -1,4 +1,4 @@
-"""Models with operators of the user's own: ONNX Runtime runs what stands between them, Python runs them.
+"""Models with custom operators: ONNX Runtime runs the parts between them, Python runs them.
 
 The parts hand each other bound tensors, so that an operator reads what ONNX Runtime wrote, in place; what it returns is
 copied into the tensor that the next part reads. ONNX Runtime can also be given Python operators, by the package
@@ -30,7 +30,7 @@ from edgert.graph import Graph, Model, TensorSpec, clean, extract, read, with_sh
 from edgert.graph.partition import Part, parts
 from edgert.memory import aligned_empty
 
-# A model with operators of the user's own in sections: what ONNX Runtime runs, and what Python runs between them.
+# A model with custom operators in sections: what ONNX Runtime runs, and what Python runs between them.
 
 PYTHON, ORT = "python", "ort"
 
@@ -63,11 +63,11 @@ class Call:
         """Holds a result to the operator's rules. Raises BuildError."""
         found = [Tensor(tensor.name, one.shape, one.dtype.name) for tensor, one in zip(wanted, made, strict=False)]
         if len(made) != len(wanted) or found != list(wanted):
-            told = ", ".join(f"{one.dtype} {list(one.shape)}" for one in found)
+            found_text = ", ".join(f"{one.dtype} {list(one.shape)}" for one in found)
             rules = ", ".join(f"{one.dtype} {list(one.shape)}" for one in wanted)
             raise BuildError(
-                f"node {self.name!r}: {self.operator} does not keep to its own rules",
-                why=f"it returned {told}; its shape and dtype rules say {rules}",
+                f"node {self.name!r}: {self.operator} breaks its own rules",
+                why=f"it returned {found_text}; its shape and dtype rules give {rules}",
                 where=str(self.operator.file),
                 fix="correct the function, or the rules that edgert.op was given",
             )
@@ -91,12 +91,12 @@ def sections(graph: Graph, like: Model) -> list[Section]:
     Raises:
         ModelError: the type of a tensor between them is not known, or an attribute is not the operator's.
     """
-    own = graph.custom_operators
-    places = {node.name: PYTHON if node.name in own else ORT for node in graph.nodes}
+    custom = graph.custom_operators
+    places = {node.name: PYTHON if node.name in custom else ORT for node in graph.nodes}
     found = []
     for part in parts(graph, places):
         if part.accelerator == PYTHON:
-            found.append(Section(part, None, tuple(_call(graph, node, own[node]) for node in part.nodes)))
+            found.append(Section(part, None, tuple(_call(graph, node, custom[node]) for node in part.nodes)))
         else:
             found.append(Section(part, write(extract(graph, part.outputs, part.inputs), like), ()))
     return found
@@ -122,11 +122,11 @@ class CustomOpFunction:
         self._sections = [(one, open_part(one.model) if one.model is not None else None) for one in found]
 
     def get_inputs(self) -> Sequence[TensorSpec]:
-        """As ONNX Runtime's sessions tell them."""
+        """As ONNX Runtime's sessions have them."""
         return self._graph.inputs
 
     def get_outputs(self) -> Sequence[TensorSpec]:
-        """As ONNX Runtime's sessions tell them."""
+        """As ONNX Runtime's sessions have them."""
         return self._graph.outputs
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
@@ -147,13 +147,13 @@ Run = Callable[[], None]
 
 
 def compile_with_custom_ops(model: Model, options: EngineOptions, compile_part: Compile) -> CustomOpEngine:
-    """Compiles a model that has operators of the user's own, each of its profiles by itself.
+    """Compiles a model that has custom operators, each of its profiles by itself.
 
     Args:
         compile_part: compiles a part without them.
 
     Raises:
-        BuildError: ONNX Runtime refuses a part, or an operator does not keep to its rules.
+        BuildError: ONNX Runtime refuses a part, or an operator breaks its rules.
         ModelError: a profile does not fit, or a size is not known before the model runs.
     """
     started = time.perf_counter()
@@ -185,7 +185,7 @@ class _Chain:
         if spec is None or not spec.is_static:
             raise ModelError(
                 f"the size of tensor {name!r} is not known before the model runs",
-                why="it is handed from ONNX Runtime to an operator of your own, or back, in memory of a fixed size",
+                why="it is handed from ONNX Runtime to a custom operator, or back, in memory of a fixed size",
                 where=self.path,
                 fix="give the model static shapes (input: size), and the operator a shape rule: edgert.op(shape=…)",
             )
@@ -241,15 +241,15 @@ class CustomOpEngine:
         self.outputs_known, self.dynamic_batch = True, False
         self.batched = share_first_dimension([t.shape for t in self.inputs], [t.shape for t in self.outputs])
         engines = [engine for _, engine in first.sections if engine is not None]
-        own = [str(call.operator) for one, _ in first.sections for call in one.calls]
+        operators = [str(call.operator) for one, _ in first.sections for call in one.calls]
         cached = bool(engines) and all(engine.info["cached"] for engine in engines)
         self.info: Mapping[str, Any] = {
             **(engines[0].info if engines else {"backend": "python"}),
             **info,
-            "operators": own,
+            "operators": operators,
             "cached": cached,
         }
-        self.session().run()  # so that an operator that does not keep to its rules is refused now
+        self.session().run()  # so that an operator that breaks its rules is refused now
 
     def session(self, profile: str | None = None) -> CustomOpSession:
         """A new set of bound tensors. Raises ModelError for an unknown profile."""

@@ -46,7 +46,7 @@ def first_line(error: Exception) -> str:
 
 
 def session_settings(threads: int | None, tuning: Tuning = DEFAULT_TUNING) -> Any:
-    """Options of a session that runs its nodes one after another, unless ``tuning`` says other; None: all threads.
+    """Options of a session that runs its nodes one after another, by default; None: all threads.
 
     Keys of entries: onnxruntime_session_options_config_keys.h,
     https://github.com/microsoft/onnxruntime/blob/main/include/onnxruntime/core/session.

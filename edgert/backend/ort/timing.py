@@ -78,7 +78,7 @@ class Function:
     Args:
         threads: of one call.
         fused: lets ONNX Runtime rewrite the graph, Q/DQ pairs into integer kernels among the rest. Without it every
-            node computes exactly what the ONNX standard says of it.
+            node computes exactly what the ONNX standard defines.
         quiet: raises what fails, and prints nothing of it.
 
     Raises:

@@ -1,9 +1,9 @@
-"""The only door to TensorRT: 8.6 to 10.x, which are weakly typed, 11.x, which is strongly typed, and TensorRT-RTX.
+"""The only package that uses TensorRT: 8.6 to 10.x (weakly typed), 11.x (strongly typed) and TensorRT-RTX.
 
     request_of(model, …) → build(request) → BuildResult     in a process of its own
     open_engine(plan, …) → TrtEngine ── .session() ── .run()
 
-Nothing here imports TensorRT before it is needed, and no number of an enumeration is ever kept: they were renumbered
+Nothing here imports TensorRT before it is needed, and no number of an enumeration is ever stored: they were renumbered
 in 11.0. Which names may be used is in ``tests/data/trt_api``, version by version, and a test holds this package to it.
 """
 

@@ -53,13 +53,13 @@ def build(
 
     Args:
         wanted: which TensorRT.
-        progress, log: called with each step and each line of the log, in this thread.
+        progress, log: called with each step and each line of the log, in the caller's thread.
         cancel: ends the build when it is set.
         limit_s: ends the build after so long.
         worker: the module that is run.
 
     Raises:
-        CompileError: TensorRT's compiler failed or crashed; its log is kept.
+        CompileError: TensorRT's compiler failed or crashed; its log is attached.
         BuildError: TensorRT refuses the model, took too long, or was canceled; or there is no room for files.
         DeviceError: TensorRT is not installed, or the DLA core is not there.
     """
@@ -92,12 +92,12 @@ def _crash(request: BuildRequest, run: _Run, code: int) -> CompileError:
     how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
     suspects = next((record.layer for record in reversed(run.log) if record.layer), "")
     ends = " to ".join(repr(name) for name in foreign_ends(suspects)) or (repr(suspects) if suspects else "")
-    why = f"it last spoke of {ends}: " if ends else ""
+    why = f"its last line about a layer names {ends}: " if ends else ""
     if code == -signal.SIGKILL:
         why = f"it was killed from outside, as Linux does when memory runs out; {why}"
     error = CompileError(
         f"TensorRT {how} while it was building",
-        why=why + (tail(run.log) or run.printed() or "it said nothing"),
+        why=why + (tail(run.log) or run.printed() or "it printed nothing"),
         where=request.title,
         fix="larger pools, or these nodes on the GPU",
     )
@@ -132,7 +132,7 @@ class _Run:
         os.close(write)
 
     def events(self, cancel: threading.Event | None, limit_s: float | None) -> Iterator[LogRecord | Progress]:
-        """What the worker tells, until it ends or is ended."""
+        """The worker's log and steps, until it ends or is ended."""
         started = time.monotonic()
         ends_at: float | None = None
         for line in self._lines():
@@ -154,7 +154,7 @@ class _Run:
         return f"ended after {limit_s:g} s" if limit_s is not None and passed_s > limit_s else ""
 
     def wait(self) -> int:
-        """The exit code, once everything has been told; a process that was to stop and does not is ended."""
+        """The exit code, once all its events are read; a process that was to stop and does not is ended."""
         try:
             return self._process.wait(timeout=0 if self.stopped else PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -199,5 +199,5 @@ class _Run:
 
 def _python_path() -> str:
     """Where this edgert is, before whatever was there: the worker must be of the same version."""
-    own = str(Path(__file__).resolve().parents[3])
-    return os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
+    root = str(Path(__file__).resolve().parents[3])
+    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))

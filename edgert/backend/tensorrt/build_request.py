@@ -105,7 +105,7 @@ class BuildRequest:
         title: of the model, for messages.
         opset: version of its standard operators, for messages; 0 where it is not known.
         explicit: whether the model has QuantizeLinear or DequantizeLinear nodes.
-        precision: what may be computed in. TensorRT from 11 on, and TensorRT-RTX, take it from the model's types.
+        precision: what may be computed in. TensorRT >= 11, and TensorRT-RTX, take it from the model's types.
         profiles: input → shapes, one mapping per optimization profile; none where the model's shapes are static.
         placement: node → ``gpu``, ``dla0`` or ``dla1``; a node that is left out runs on the GPU.
         fp16_nodes: nodes that stay float16 in an INT8 engine (8.6 to 10.x).
@@ -119,7 +119,7 @@ class BuildRequest:
         strip: it holds no weights; they are put in by refitting.
         direct_io: no reformatting at inputs and outputs, where this TensorRT can be asked for that.
         optimization_level: 0 to 5; None leaves TensorRT's own, 3.
-        operators: files of the user's own operators that the model has, which become plugins.
+        operators: files of custom operators that the model has, which become plugins.
         compute: CUDA compute capabilities to build for, ``("8.6",)``; TensorRT-RTX only, empty for all it supports.
     """
 
@@ -148,7 +148,9 @@ class BuildRequest:
     def __post_init__(self) -> None:
         for name in (*self.placement, *self.fp16_nodes):
             if name not in self.nodes:
-                raise self.refusal(f"no node {name!r}{nearest(name, self.nodes)}", "it is placed, or kept in float16")
+                raise self.refusal(
+                    f"no node {name!r}{nearest(name, self.nodes)}", "it is placed, or computed in float16"
+                )
         for name, form in self.formats.items():
             if form.layout not in LAYOUTS or form.dtype not in ("", *DTYPES):
                 known = ", ".join((*LAYOUTS, *DTYPES))
@@ -197,18 +199,18 @@ def request_of(model: Model, **options: Any) -> BuildRequest:
 
     Raises:
         BuildError: an option names a node or a layout that is not there, or a node and a core that cannot be; or an
-            operator of the user's own has no kernel.
+            custom operator has no kernel.
         ModelError: the model is broken, or larger than one ONNX file can be.
     """
     graph = read(model)
     nodes = graph.nodes
     explicit = any(node.op in QDQ for node in nodes)
     names = {node.name: node.outputs for node in nodes}
-    own = graph.custom_operators
-    files = source_files(own.values())
-    told = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, "operators": files, **options}
-    request = BuildRequest(to_bytes(for_plugins(model)), names, **told)
-    _check_kernels(request, own)
+    operators = graph.custom_operators
+    files = source_files(operators.values())
+    fields = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, "operators": files, **options}
+    request = BuildRequest(to_bytes(for_plugins(model)), names, **fields)
+    _check_kernels(request, operators)
     return request
 
 
@@ -228,7 +230,7 @@ def _check_kernels(request: BuildRequest, operators: Mapping[str, Operator]) -> 
         if request.placement.get(node, GPU) != GPU:
             raise request.refusal(
                 f"node {node!r} cannot run on {request.placement[node]}",
-                f"{one} is an operator of your own, and a DLA runs no plugins",
+                f"{one} is a custom operator, and a DLA runs no plugins",
                 f"placement: {{{node!r}: gpu}}",
             )
         if one.shape is not None and any(not span.is_fixed for spans in request.profiles for span in spans.values()):

@@ -1,4 +1,4 @@
-"""What a build gives, what it reports on the way, and both it and its request as files of a folder."""
+"""What a build gives and reports, and how its request and result travel between processes: as files of a folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from edgert.backend.tensorrt.log import Kind, LogRecord
 from edgert.backend.tensorrt.network import Layer
 from edgert.errors import BuildError, EdgertError, error_of
 
-# The error of a build that TensorRT began and did not finish; unlike a refusal, it may help to try otherwise.
+# The error of a build that TensorRT began and did not finish: with other settings it may succeed.
 
 
 class CompileError(BuildError):
     """TensorRT's compiler failed, or crashed.
 
     Attributes:
-        log: what it said.
+        log: its lines.
         crashed: whether it took its process down.
     """
 
@@ -29,7 +29,7 @@ class CompileError(BuildError):
     crashed: bool = False
 
 
-# What a build gives, and what it says on the way.
+# What a build gives, and reports while it runs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class BuildResult:
     Attributes:
         plan: the serialized engine.
         timing_cache: what was measured, for the next build; empty where this TensorRT measures nothing.
-        log: what TensorRT said, without the verbose lines that mean nothing to edgert.
+        log: TensorRT's lines, without the verbose lines that mean nothing to edgert.
         inspector: its own JSON about the engine's layers; empty where the engine cannot be opened, as without a GPU.
         layers: of the network that TensorRT's parser made.
-        refused: nodes placed on a DLA whose layers TensorRT says cannot run there, before building.
+        refused: nodes placed on a DLA whose layers TensorRT reports it cannot run there, before building.
         library: ``TensorRT 10.3.0``.
         seconds: spent building.
     """
@@ -127,7 +127,7 @@ def plain_result(result: BuildResult) -> dict[str, Any]:
 
 
 def result_of(plain: Mapping[str, Any], plan: bytes, timing_cache: bytes = b"") -> BuildResult:
-    """The result that :func:`plain_result` told. Raises BuildError for a log of another edgert."""
+    """The result that :func:`plain_result` gave. Raises BuildError for a log of another edgert."""
     made = {
         "log": tuple(map(record_of, plain["log"])),
         "layers": tuple(_layer(layer) for layer in plain["layers"]),

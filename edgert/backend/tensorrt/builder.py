@@ -63,21 +63,21 @@ from edgert.custom_op import load_operators
 from edgert.errors import EXIT_ERROR, EXIT_OK, BuildError, EdgertError
 from edgert.units import format_bytes
 
-Tell = Callable[[LogRecord], object]
+Report = Callable[[LogRecord], object]
 
 Step = Callable[[Progress], bool]
 """Called with each step; False cancels."""
 
 
-def compile_engine(library: Library, request: BuildRequest, tell: Tell, step: Step) -> BuildResult:
+def compile_engine(library: Library, request: BuildRequest, report: Report, step: Step) -> BuildResult:
     """Builds an engine. Blocks until done.
 
     Args:
-        tell: called with each line of the log that is kept.
+        report: called with each line of the log that is retained.
         step: called with each step of the builder, from its threads.
 
     Raises:
-        BuildError: TensorRT cannot build it; the nodes are named where it tells.
+        BuildError: TensorRT cannot build it; the nodes are named where it reports them.
         DeviceError: a DLA core is asked for that is not there.
     """
     started = time.perf_counter()
@@ -87,7 +87,7 @@ def compile_engine(library: Library, request: BuildRequest, tell: Tell, step: St
     if request.operators:
         load_operators(map(Path, request.operators), request.title)
         register_operators(library.trt)
-    job = _Job(library, dialect, request, tell)
+    job = _Job(library, dialect, request, report)
     layers = job.parse()
     refused = job.configure(layers)
     plan = job.build(step)
@@ -100,9 +100,9 @@ def compile_engine(library: Library, request: BuildRequest, tell: Tell, step: St
 class _Job:
     """The objects of one build; steps in the order in which they are called."""
 
-    def __init__(self, library: Library, dialect: Dialect, request: BuildRequest, tell: Tell) -> None:
+    def __init__(self, library: Library, dialect: Dialect, request: BuildRequest, report: Report) -> None:
         self._trt: Trt = library.trt
-        self._dialect, self._request, self._tell = dialect, request, tell
+        self._dialect, self._request, self._report = dialect, request, report
         self.log: list[LogRecord] = []
         self.logger: ILogger = logger_to(self._trt, self._note)
         self._builder: Builder = self._trt.Builder(self.logger)
@@ -119,7 +119,7 @@ class _Job:
         return network_layers(self._network)
 
     def configure(self, layers: Sequence[Layer]) -> tuple[str, ...]:
-        """Tells everything that was asked for; the nodes that a DLA refuses."""
+        """Sets everything that was asked for; returns the nodes that a DLA refuses."""
         request = self._request
         set_formats(self._trt, self._network, request)
         add_profiles(self._builder, self._network, self.config, request)
@@ -140,7 +140,7 @@ class _Job:
 
     def _note(self, record: LogRecord) -> None:
         self.log.append(record)
-        self._tell(record)
+        self._report(record)
 
 
 def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool = False) -> BuildError:
@@ -157,18 +157,18 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool =
         return CompileError(what, why=f"{memory_in_words(log)}: {tail(log)}", where=request.title, fix=fix)
     else:
         what, fix = "TensorRT built no engine", ""
-    return CompileError(what, why=tail(log) or "it told no reason", where=request.title, fix=fix)
+    return CompileError(what, why=tail(log) or "it gave no reason", where=request.title, fix=fix)
 
 
 def memory_in_words(log: Sequence[LogRecord]) -> str:
     """What was needed and what there was, when the log is read: right after the builder gave up."""
     needed, there_was = asked_bytes(log), gpu_free_bytes() or free_bytes()
-    asked = f"{format_bytes(needed)} were needed" if needed else "it did not say how much it needed"
+    asked = f"{format_bytes(needed)} were needed" if needed else "it did not report how much it needed"
     return f"{asked}, {format_bytes(there_was)} there were"
 
 
 def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:
-    """What all versions are told in the same way."""
+    """Settings that all versions have alike."""
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     for name, size_bytes in request.pools.named():
         config.set_memory_pool_limit(getattr(trt.MemoryPoolType, name), size_bytes)
@@ -285,7 +285,7 @@ class Events:
 
 def main(folder: Path, descriptor: int, wanted: Wanted) -> int:
     """Builds; returns the exit code."""
-    faulthandler.enable()  # a crash in the compiler then tells on which of our lines
+    faulthandler.enable()  # a crash in the compiler then prints on which of our lines
     events = Events(descriptor, folder)
     try:
         write_result(compile_engine(load(wanted), read_request(folder), events.log, events.step), folder)

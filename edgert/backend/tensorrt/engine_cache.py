@@ -1,4 +1,4 @@
-"""A built engine with all that is known of it, as an object and as bytes that are kept."""
+"""Built engines in a store: what an engine depends on, its record, and what is cached with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edgert.board.detect import package_version
 from edgert.board.devices import CudaDriver
 from edgert.errors import ArtifactError
 
-# What an engine depends on: the machine it is built on and runs on, and what was asked for. Told apart by name.
+# What an engine depends on: the machine it is built on and runs on, and what was asked for. Each has a name.
 #
 # An engine that was built under other facts is never run, and never built again without saying which of them
 # changed.
@@ -57,9 +57,9 @@ def request_facts(request: BuildRequest) -> Facts:
     settings = [request.obey_fp16, request.version_compatible, request.refit, request.strip, request.direct_io]
     formats = {name: asdict(form) for name, form in request.formats.items()}
     shapes = [{name: asdict(span) for name, span in one.items()} for one in request.profiles]
-    own = {"operators": _digest([_digest(Path(file).read_bytes()) for file in request.operators])}
+    operators = {"operators": _digest([_digest(Path(file).read_bytes()) for file in request.operators])}
     return {
-        **(own if request.operators else {}),
+        **(operators if request.operators else {}),
         "model": _digest(request.model),
         "precision": request.precision,
         "placement": _digest(placed) if placed else GPU,
@@ -73,7 +73,7 @@ def request_facts(request: BuildRequest) -> Facts:
 
 
 def key_of(facts: Facts) -> str:
-    """The name under which an engine is kept. Equal facts give equal keys."""
+    """The key under which an engine is cached. Equal facts give equal keys."""
     return f"trt-{hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()[:40]}"
 
 
@@ -111,7 +111,7 @@ class BuiltEngine:
     Attributes:
         facts: under which it was built.
         request: what was built in the end; placement, pools and formats may differ from what was asked for.
-        result: the plan, and what TensorRT said.
+        result: the plan, and TensorRT's log.
         attempts: why it was tried otherwise, each in words; empty where the first try went well.
         cached: whether it was there already.
     """
@@ -124,12 +124,12 @@ class BuiltEngine:
 
     @property
     def key(self) -> str:
-        """The name it is kept under."""
+        """The key it is cached under."""
         return key_of(self.facts)
 
     @property
     def engine_facts(self) -> EngineFacts:
-        """Its layers: told by the inspector, else by the log."""
+        """Its layers: from the inspector, else from the log."""
         return engine_facts(self.result.inspector) if self.result.inspector else logged_facts(self.result.log)
 
     @property
@@ -148,7 +148,7 @@ class BuiltEngine:
 
     @property
     def content(self) -> bytes:
-        """All of it, as it is kept."""
+        """All of it, as it is cached."""
         return self.record + self.result.plan
 
 
@@ -165,7 +165,7 @@ def read_built_engine(content: bytes, request: BuildRequest, where: str = "") ->
         request: what it was built for; asks for the same facts.
 
     Raises:
-        ArtifactError: the bytes are no kept engine.
+        ArtifactError: the bytes are no cached engine.
     """
     record, _, plan = content.partition(b"\n")
     plain = read_record(record, where)
@@ -182,7 +182,7 @@ def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
             raise ValueError(f"its schema is {plain['schema']!r}, not {_SCHEMA}")
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
-            "this is no engine that edgert kept",
+            "this is no engine that edgert cached",
             why=f"{type(error).__name__}: {error}",
             where=where,
             fix="remove it: the engine is then compiled again",
@@ -190,14 +190,14 @@ def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
     return plain
 
 
-# What is kept in the store besides engines: under which facts each was last built, and what kernels took.
+# What is cached besides engines: under which facts each was last built, and what kernels took.
 
 log = logging.getLogger("edgert.backend")
 
 
-def keep(store: Store, made: BuiltEngine, machine: Facts) -> None:
-    """Keeps an engine, what it was made under, and what was measured. A store that cannot be written to costs time
-    at the next start, nothing else; that is said.
+def cache_engine(store: Store, made: BuiltEngine, machine: Facts) -> None:
+    """Caches an engine, the facts it was built under, and what was measured. A store that cannot be written to costs
+    time at the next start, nothing else; it is logged.
 
     Args:
         machine: the facts of the machine alone, which timings hold for.
@@ -253,4 +253,4 @@ def _put(store: Store, key: str, content: bytes) -> None:
             path.write_bytes(content)
             store.put(key, path)
     except OSError as error:
-        raise ArtifactError("an engine could not be kept", why=str(error), fix="free some space") from error
+        raise ArtifactError("an engine could not be cached", why=str(error), fix="free some space") from error

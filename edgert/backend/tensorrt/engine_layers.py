@@ -1,7 +1,7 @@
-"""What TensorRT's engine inspector says about a built engine: its layers, where they run, what had to be reformatted.
+"""The layers of a built engine, where they run and how long: from TensorRT's engine inspector, log and profiler.
 
 The JSON is that of ``EngineInspector.get_engine_information`` with detailed profiling verbosity, an object with
-``Layers`` and ``Bindings``. An engine built with less tells names only; then everything else is unknown, not invented.
+``Layers`` and ``Bindings``. An engine built with less verbosity lists names only; then everything else is unknown.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class EngineLayer:
 
     Attributes:
         name: several names joined where it is fused.
-        kind: TensorRT's word for it, empty where the engine does not tell.
-        accelerator: where it runs; empty where the engine does not tell.
+        kind: TensorRT's name for it, empty where it is not reported.
+        accelerator: where it runs; empty where that is not reported.
         nodes: names of the ONNX nodes in it, as TensorRT writes them.
         inputs, outputs: its tensors.
         is_reformat: whether it only changes layout or type.
@@ -64,7 +64,7 @@ class EngineLayer:
 
     @property
     def is_range(self) -> bool:
-        """Whether it is a region of a DLA's that tells its first and last node only."""
+        """Whether it is a region of a DLA that lists its first and last node only."""
         return self.accelerator == "dla" and len(self.nodes) > 1 and self.nodes == foreign_ends(self.name)
 
 
@@ -75,7 +75,7 @@ class EngineFacts:
     Attributes:
         layers: in the order they run.
         bindings: names of its inputs and outputs.
-        detailed: whether layers were told with more than their names.
+        detailed: whether layers are reported with more than their names.
     """
 
     layers: tuple[EngineLayer, ...]
@@ -109,7 +109,7 @@ def engine_facts(text: str) -> EngineFacts:
 
 
 def logged_facts(records: Iterable[LogRecord]) -> EngineFacts:
-    """What the summary at the end of a build's log says, for want of an inspector; without layers if it has none."""
+    """The layers in the summary that ends a build's log, where there is no inspector; none if it has no summary."""
     layers = tuple(_logged(name, kind) for name, kind in summary(records).items())
     return EngineFacts(layers, (), False)
 
@@ -127,21 +127,21 @@ def accelerators(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> di
 def layer_nodes(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """For every layer, the nodes in it; none for what changes layouts or hands tensors over.
 
-    A region that tells its first and last node only has the nodes between them that no other layer claims.
+    A region that lists its first and last node only has the nodes between them that no other layer claims.
 
     Args:
         nodes: node → its outputs, in the order they run.
     """
     makers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
-    told = [() if layer.moves else tuple(known_names(layer.nodes, nodes, makers)) for layer in facts.layers]
-    claimed = {name for names in told for name in names}
+    found = [() if layer.moves else tuple(known_names(layer.nodes, nodes, makers)) for layer in facts.layers]
+    claimed = {name for names in found for name in names}
     order = tuple(nodes)
     for at, layer in enumerate(facts.layers):
-        if layer.is_range and len(told[at]) > 1:
-            first, last = sorted((order.index(told[at][0]), order.index(told[at][-1])))
-            told[at] = tuple(name for name in order[first : last + 1] if name in told[at] or name not in claimed)
-            claimed.update(told[at])
-    return tuple(told)
+        if layer.is_range and len(found[at]) > 1:
+            first, last = sorted((order.index(found[at][0]), order.index(found[at][-1])))
+            found[at] = tuple(name for name in order[first : last + 1] if name in found[at] or name not in claimed)
+            claimed.update(found[at])
+    return tuple(found)
 
 
 def _layer(layer: Any) -> EngineLayer:
@@ -184,7 +184,7 @@ def _port(port: Mapping[str, Any]) -> Port:
     return Port(str(port.get("Name", "")), shape, str(port.get("Format/Datatype", port.get("Format", ""))))
 
 
-# How long each layer of an engine takes, told by TensorRT's profiler, and which ONNX nodes that time is of.
+# How long each layer of an engine takes, by TensorRT's profiler, and which ONNX nodes that time is of.
 
 _WARM_UP = 3
 
@@ -211,17 +211,17 @@ class LayerTime:
 def layer_times(session: TrtSession, runs: int) -> dict[str, float]:
     """Layer → median milliseconds, in the order they run. Blocks; the session runs slower from now on.
 
-    A layer that is told several times in a run counts with their sum. Whole runs take longer than the sum of their
+    A layer that is reported several times in a run counts with their sum. Whole runs take longer than the sum of their
     layers: TensorRT times each by itself, with the gaps between them left out.
     """
     for _ in range(_WARM_UP):
         session.run()
     taken: list[defaultdict[str, float]] = []
 
-    def told(name: str, ms: float) -> None:
+    def add(name: str, ms: float) -> None:
         taken[-1][name] += ms
 
-    session.profile(told)
+    session.profile(add)
     for _ in range(runs):
         taken.append(defaultdict(float))
         session.run()

@@ -17,7 +17,7 @@ from edgert.memory.cuda.block import U8
 
 # How a tensor lies in TensorRT's memory: strides, and channels in vectors, as CHW16, CHW32 and DLA_HWC4 have them.
 #
-# TensorRT tells strides in elements, where a tensor whose channels are stored c at a time has elements of c
+# TensorRT reports strides in elements, where a tensor whose channels are stored c at a time has elements of c
 # numbers: ``IExecutionContext.get_tensor_strides`` and ``ICudaEngine.get_tensor_components_per_element``.
 
 Index: TypeAlias = "tuple[slice | int, ...]"
@@ -107,11 +107,11 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
-# How long each layer takes, handed on: an object that TensorRT calls back, made when its module is known.
+# The profiler that TensorRT calls back: its base class is known only when TensorRT is imported.
 
 
 def profiler_to(trt: Trt, sink: Callable[[str, float], object]) -> IProfiler:
-    """A profiler that hands on the name and the milliseconds of every layer, once per run, in the order they run."""
+    """A profiler that passes on the name and the milliseconds of every layer, once per run, in the order they run."""
 
     class Profiler(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -171,19 +171,19 @@ class Context:
         self.layouts: Mapping[str, Layout] = {name: self._layout(name) for name in names}
 
     def bind(self, blocks: Mapping[str, Block]) -> None:
-        """Tells where each tensor is, for good. Raises DeviceError for memory that TensorRT does not take."""
+        """Sets where each tensor is, for good. Raises DeviceError for memory that TensorRT does not take."""
         for name, block in blocks.items():
             if not self._context.set_tensor_address(name, block.address):
-                raise DeviceError(f"TensorRT does not take the memory of {name!r}", why="its log tells more")
+                raise DeviceError(f"TensorRT does not take the memory of {name!r}", why="its log has the reason")
 
     def enqueue(self) -> None:
         """Puts one run on the stream. Raises BuildError when TensorRT fails, DeviceError when the GPU is lost."""
         if not self._context.execute_async_v3(self._stream.handle):
-            self._stream.synchronize()  # which tells whether it was the GPU
-            raise BuildError("TensorRT failed while running", why="its log tells more", where=self._title)
+            self._stream.synchronize()  # raises if it was the GPU
+            raise BuildError("TensorRT failed while running", why="its log has the reason", where=self._title)
 
     def profile(self, sink: Callable[[str, float], object]) -> None:
-        """From now on every run tells its layers' names and milliseconds, and waits for the GPU to know them."""
+        """From now on every run reports its layers' names and milliseconds, and waits for the GPU to measure them."""
         self._context.profiler = profiler_to(self._trt, sink)
 
     def _is_input(self, name: str) -> bool:
@@ -234,7 +234,7 @@ class Context:
         if any(dim < 0 for dim in shape):
             raise ModelError(
                 f"the size of output {name!r} depends on the data",
-                why=f"TensorRT tells {list(shape)}",
+                why=f"TensorRT reports {list(shape)}",
                 where=self._title,
                 fix="end the model before NonMaxSuppression: edgert does that",
             )
@@ -243,7 +243,7 @@ class Context:
 
 def dtype_of(engine: ICudaEngine, name: str, title: str) -> str:
     """NumPy's name for a tensor's type. Raises ModelError for a type that NumPy has not."""
-    told = engine.get_tensor_dtype(name).name
-    if told not in _DTYPES:
-        raise ModelError(f"tensor {name!r} is of type {told}", why="edgert feeds plain tensors only", where=title)
-    return _DTYPES[told]
+    kind = engine.get_tensor_dtype(name).name
+    if kind not in _DTYPES:
+        raise ModelError(f"tensor {name!r} is of type {kind}", why="edgert feeds plain tensors only", where=title)
+    return _DTYPES[kind]

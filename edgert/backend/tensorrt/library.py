@@ -88,7 +88,7 @@ class Library:
 
     Attributes:
         trt: the module.
-        version: ``"10.3.0"``, as the binding tells it.
+        version: ``"10.3.0"``, as the binding reports it.
         kind: how it takes types.
     """
 
@@ -107,7 +107,7 @@ def load(wanted: Wanted = "auto") -> Library:
     """Imports TensorRT. ``auto`` is TensorRT where it is installed, else TensorRT-RTX.
 
     Raises:
-        DeviceError: it is not installed, or cannot be imported; tells how to get it on this machine.
+        DeviceError: it is not installed, or cannot be imported; the fix names how to install it on this machine.
         BuildError: it is older than edgert can use.
     """
     troubles: list[ImportError] = []
@@ -145,7 +145,7 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def missing(trouble: ImportError, machine: Machine, wanted: Wanted) -> DeviceError:
-    """The error that tells how TensorRT is installed on a machine."""
+    """The error whose fix is how TensorRT is installed on a machine."""
     name = "TensorRT-RTX" if wanted == "tensorrt_rtx" else "TensorRT"
     where = f"{machine.model or machine.name}, JetPack {machine.jetpack}" if machine.is_jetson else machine.name
     return DeviceError(f"{name} cannot be used here", why=str(trouble), where=where, fix=_fix(machine, wanted))

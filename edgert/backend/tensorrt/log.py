@@ -1,4 +1,4 @@
-"""What TensorRT's log says about where layers run and why: lines that mean something, told apart.
+"""TensorRT's log: lines about where layers run, and why, are recognized.
 
 TensorRT never raises when it moves a layer from the DLA to the GPU; it writes a line. The wording is that of the logs
 of 8.4 to 10.7 that NVIDIA's users have published (issues of NVIDIA/TensorRT, NVIDIA-AI-IOT/jetson_dla_tutorial).
@@ -88,9 +88,9 @@ _FOREIGN = re.compile(r"^\{ForeignNode\[(.*)\]\}$")
 
 
 def classify(severity: str, text: str) -> LogRecord:
-    """A line with its meaning."""
-    told = _WORTH_A_LOOK.search(text) if severity != "VERBOSE" else _PLACED.search(text)
-    for kind, pattern in _PATTERNS if told else ():
+    """The record of a line: its kind, and the layer it is about."""
+    relevant = _WORTH_A_LOOK.search(text) if severity != "VERBOSE" else _PLACED.search(text)
+    for kind, pattern in _PATTERNS if relevant else ():
         match = pattern.search(text)
         if match:
             layer = match.groupdict().get("layer") or ""
@@ -99,7 +99,7 @@ def classify(severity: str, text: str) -> LogRecord:
 
 
 def is_worth_keeping(record: LogRecord) -> bool:
-    """Whether a record is kept: all but the verbose lines that mean nothing to edgert."""
+    """Whether a record is retained: all but the verbose lines that mean nothing to edgert."""
     return record.severity != "VERBOSE" or bool(record.kind)
 
 
@@ -109,7 +109,7 @@ def summary(records: Iterable[LogRecord]) -> dict[str, str]:
 
 
 def reasons(records: Iterable[LogRecord]) -> Mapping[str, str]:
-    """Layer → why it left the DLA: the reason that the log tells, else the line that says that it did.
+    """Layer → why it left the DLA: the reason in the log, else the line that reports the move.
 
     A reason without a layer of its own belongs to the next layer that is moved.
     """
@@ -127,7 +127,7 @@ def reasons(records: Iterable[LogRecord]) -> Mapping[str, str]:
 
 
 def asked_bytes(records: Iterable[LogRecord]) -> int:
-    """The most memory that a line about too little of it names; 0 where none says how much.
+    """The most memory that a line about too little of it names; 0 where none names an amount.
 
     TensorRT writes ``Requested amount of GPU memory (123 bytes) could not be allocated``, or ``insufficient memory on
     requested size of 123``.
@@ -144,17 +144,17 @@ def foreign_ends(layer: str) -> tuple[str, ...]:
 
 def tail(records: Iterable[LogRecord], lines: int = 5) -> str:
     """The last errors, or where there are none the last lines, joined for a message."""
-    kept = list(records)
-    errors = [record.text for record in kept if record.severity in ("ERROR", "INTERNAL_ERROR")]
-    chosen = errors or [record.text for record in kept if record.severity != "VERBOSE"]
+    lines_read = list(records)
+    errors = [record.text for record in lines_read if record.severity in ("ERROR", "INTERNAL_ERROR")]
+    chosen = errors or [record.text for record in lines_read if record.severity != "VERBOSE"]
     return " | ".join(chosen[-lines:])
 
 
-# TensorRT's log, handed on: an object that TensorRT calls back, made when its module is known.
+# The logger that TensorRT calls back: its base class is known only when TensorRT is imported.
 
 
 def logger_to(trt: Trt, sink: Callable[[LogRecord], object]) -> ILogger:
-    """A logger that hands on what is worth keeping. TensorRT has one logger per process; the first one made wins."""
+    """A logger that passes on what is worth retaining. TensorRT has one logger per process; the first one made wins."""
 
     class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:

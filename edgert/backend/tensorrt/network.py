@@ -35,7 +35,7 @@ class Layer:
     """A layer of the network that the parser made.
 
     Attributes:
-        name, kind, metadata: as TensorRT tells them; the kind is ``CONVOLUTION`` and the like.
+        name, kind, metadata: as TensorRT reports them; the kind is ``CONVOLUTION`` and the like.
         inputs, outputs: tensor names.
         dtype: of its first output, ``FLOAT``; empty without one.
     """
@@ -117,9 +117,9 @@ def known_names(names: Sequence[str], nodes: Mapping[str, object], makers: Mappi
 
 
 def _direct(layer: Layer, nodes: Mapping[str, object], makers: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes a layer computes: told by its metadata, by its name, or by the tensor that it leaves."""
-    told = metadata_names(layer.metadata) or (layer.name,)
-    found = tuple(known_names(told, nodes, makers))
+    """The nodes a layer computes: by its metadata, by its name, or by the tensors it computes."""
+    names = metadata_names(layer.metadata) or (layer.name,)
+    found = tuple(known_names(names, nodes, makers))
     return found or tuple(dict.fromkeys(makers[tensor] for tensor in layer.outputs if tensor in makers))
 
 
@@ -169,7 +169,7 @@ def parse(parser: OnnxParser, network: INetworkDefinition, request: BuildRequest
         return
     found = [_error(parser.get_error(index), request) for index in range(min(parser.num_errors, _MOST_ERRORS))]
     if not found:
-        raise request.refusal("TensorRT's ONNX parser gave up", "it told no reason")
+        raise request.refusal("TensorRT's ONNX parser gave up", "it gave no reason")
     more = parser.num_errors - len(found)
     if more > 0:
         found[-1].why += f" (and {more} more)"
@@ -228,7 +228,7 @@ def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest)
     for sizes in (span.least, span.usual, span.most):
         fits = len(sizes) == len(shape) and all(dim < 0 or dim == size for dim, size in zip(shape, sizes, strict=True))
         if not fits:
-            raise request.refusal(f"input {name!r} cannot be {list(sizes)}", f"the model says {list(shape)}")
+            raise request.refusal(f"input {name!r} cannot be {list(sizes)}", f"the model has {list(shape)}")
     ordered = all(low <= mid <= high for low, mid, high in zip(span.least, span.usual, span.most, strict=True))
     if not ordered or min(span.least, default=1) < 0:
         raise request.refusal(f"the shapes of input {name!r} are not in order", "least ≤ usual ≤ largest, each size")
@@ -240,7 +240,7 @@ def _ends(network: INetworkDefinition) -> Iterator[ITensor]:
 
 
 def _error(error: ParserError, request: BuildRequest) -> BuildError:
-    """Releases before 10.0 tell the node's position only."""
+    """Releases before 10.0 report the node's position only."""
     names = tuple(request.nodes)
     name = error.node_name() if hasattr(error, "node_name") else ""
     operator = error.node_operator() if hasattr(error, "node_operator") else ""
@@ -276,21 +276,21 @@ def check_core(builder: Builder, request: BuildRequest) -> None:
             f"there is no dla{core}",
             why=f"TensorRT sees {cores} DLA core{'' if cores == 1 else 's'} on this machine",
             where=request.title,
-            fix="edgert doctor tells why; placement: gpu does without",
+            fix="edgert doctor reports why; placement: gpu does without",
         )
 
 
 def place(
     trt: Trt, network: INetworkDefinition, config: IBuilderConfig, request: BuildRequest, parts: Correspondence
 ) -> tuple[str, ...]:
-    """Puts layers where the placement says; the GPU may take what the DLA cannot, and it is told which.
+    """Sets the accelerator of layers by the placement; the GPU may run what the DLA cannot.
 
     A network that is all on the DLA is put there as ``trtexec --useDLACore`` does, by default. In a mixed one each
     layer is put where its nodes are; a layer that helps nodes on both sides stays on the GPU. Flags for precision
     must be set by now: what a DLA can run depends on them.
 
     Returns:
-        Nodes placed on the DLA that TensorRT says cannot run there.
+        Nodes placed on the DLA that TensorRT reports it cannot run there.
     """
     core = request.dla_core
     if core is None:

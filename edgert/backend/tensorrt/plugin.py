@@ -1,4 +1,4 @@
-"""Operators of the user's own as TensorRT plugins: IPluginV3, which every release has from 10.0 on, 11 included.
+"""Custom operators as TensorRT plugins: IPluginV3, which every release has from 10.0 on, 11 included.
 
 The decorators of ``tensorrt.plugin``, which came with 10.7, are another way to write what this class is; it serves all
 releases, those of JetPack 6 (10.3) among them. What only they can do, kernels inside the engine (``aot_impl``), wants
@@ -96,7 +96,7 @@ def arguments(
 
 
 def _numbers(one: Operator) -> dict[str, str]:
-    """Attributes that a kernel is told, with their C types; texts are for the function only."""
+    """Attributes that a kernel gets, with their C types; texts are for the function only."""
     found = {name: default for name, default in one.attributes.items() if not isinstance(default, str)}
     return {name: "double" if isinstance(value, float) else "long long" for name, value in found.items()}
 
@@ -105,7 +105,7 @@ VERSION = "1"
 _FIRST = (10, 0)
 _NAMES = {name: plain for plain, name in DTYPES.items()} | {"INT64": "int64"}
 _CREATORS: dict[tuple[int, str], Any] = {}
-"""What TensorRT knows of, kept alive: (module, operator) → its creator."""
+"""Registered with TensorRT, which does not hold them alive: (module, operator) → its creator."""
 
 
 def can_plug(library: Library) -> bool:
@@ -114,10 +114,10 @@ def can_plug(library: Library) -> bool:
 
 
 def check_plugins(request: BuildRequest, library: Library) -> None:
-    """Raises BuildError for operators of the user's own where there are no such plugins."""
+    """Raises BuildError for custom operators where there are no such plugins."""
     if request.operators and not can_plug(library):
         raise request.refusal(
-            f"{library.title} cannot run operators of your own",
+            f"{library.title} cannot run custom operators",
             f"it takes no plugins written in Python; asked for those of {', '.join(request.operators)}",
             "TensorRT 10 or later (JetPack 6.1 and later), or backend: ort",
         )
@@ -175,8 +175,8 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
             return plugin_of(trt, one, settings)
 
         def get_output_data_types(self, types: Sequence[Any]) -> list[Any]:
-            told = one.result_dtypes([_NAMES[kind.name] for kind in types], one.name)
-            return [getattr(trt.DataType, _vendor_name(dtype)) for dtype in told]
+            dtypes = one.result_dtypes([_NAMES[kind.name] for kind in types], one.name)
+            return [getattr(trt.DataType, _vendor_name(dtype)) for dtype in dtypes]
 
         def get_output_shapes(self, inputs: Sequence[Any], shape_inputs: Any, builder: IExprBuilder) -> list[Any]:
             if one.shape is None:
@@ -195,7 +195,7 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
             """Nothing to prepare."""
 
         def on_shape_change(self, inputs: Any, outputs: Any) -> None:
-            """Sizes are told with every launch."""
+            """Every launch gets the sizes."""
 
         def get_valid_tactics(self) -> list[int]:
             return []

@@ -139,7 +139,7 @@ def _longest(placement: Placement, order: Sequence[str]) -> list[str]:
     return longest
 
 
-# Building until it works: the retry ladder climbed, each rung told before it is tried.
+# Building until it works: each rung of the ladder is reported before it is tried.
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +160,14 @@ class Built:
 def build_retrying(
     request: BuildRequest,
     once: Callable[[BuildRequest], BuildResult],
-    tell: Callable[[Attempt], object] = lambda attempt: None,
+    report: Callable[[Attempt], object] = lambda attempt: None,
 ) -> Built:
     """Builds; after a failure of the compiler, without optional formats, with larger pools, smaller DLA regions, and
     in the end on the GPU.
 
     Args:
         once: builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does.
-        tell: called before every try but the first, with its reason.
+        report: called before every try but the first, with its reason.
 
     Raises:
         CompileError: that of the last try, on the GPU.
@@ -179,7 +179,7 @@ def build_retrying(
     error: CompileError | None = None
     while attempt is not None:
         if tried:
-            tell(attempt)
+            report(attempt)
         formats = request.formats if attempt.optional else request.required_formats
         asked = replace(request, pools=attempt.pools, placement=attempt.placement, formats=formats)
         try:

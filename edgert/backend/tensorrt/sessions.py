@@ -63,7 +63,7 @@ class TrtSession:
     """See :class:`~edgert.backend.base.Session` and :class:`~edgert.backend.gpu.GpuSession`.
 
     The host's arrays are one side of the memory that TensorRT reads and writes; tensors in a DLA's layout are packed
-    and unpacked on the way. Addresses never change: a DLA registers each one. Every number of rows has an execution
+    and unpacked in between. Addresses never change: a DLA registers each one. Every number of rows has an execution
     context of its own.
 
     Args:
@@ -133,7 +133,7 @@ class TrtSession:
             self._context(rows).enqueue()
 
     def profile(self, sink: Callable[[str, float], object]) -> None:
-        """Runs of all rows tell ``sink`` the name and milliseconds of every layer from now on; they get slower."""
+        """From now on runs of all rows call ``sink`` with the name and milliseconds of every layer; they get slower."""
         self._contexts[self.rows].profile(sink)
 
     def close(self) -> None:

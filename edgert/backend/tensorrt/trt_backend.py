@@ -1,4 +1,4 @@
-"""TensorRT as a backend: compiled once per machine and what is asked for, kept, and opened on the GPU."""
+"""TensorRT as a backend: engines are compiled once per machine and request, cached, and opened on the GPU."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from edgert.backend.tensorrt.engine_cache import (
     BuiltEngine,
     Facts,
     built_engine,
+    cache_engine,
     changes,
-    keep,
     key_of,
     last_facts,
     machine_facts,
@@ -67,8 +67,8 @@ def static_request(model: Model, options: EngineOptions, **further: Any) -> Buil
     else:
         ready, spans = clean(model)[0], [{**_spans(specs, shapes), **options.spans} for shapes in profiles.values()]
     graph = read(ready)
-    told = {"precision": precision_of(graph, options.precision), "profiles": tuple(filter(None, spans)), **further}
-    return request_of(ready, **told, **settings_of(options.builder, further.get("placement", {})))
+    fields = {"precision": precision_of(graph, options.precision), "profiles": tuple(filter(None, spans)), **further}
+    return request_of(ready, **fields, **settings_of(options.builder, further.get("placement", {})))
 
 
 def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ BuildOnce = Callable[..., BuildResult]
 
 @dataclass(frozen=True)
 class Listener:
-    """Who is told what happens while engines are compiled.
+    """Callbacks for what happens while engines are compiled.
 
     Attributes:
         report: gets a line: why an engine is compiled again, why it is tried otherwise.
@@ -132,7 +132,7 @@ class TrtBackend:
         library: the TensorRT of this machine by default.
         device: opens the GPU, once, when the first engine is; PyCUDA's by default.
         once: builds one engine, in a process of its own by default.
-        listener: who is told.
+        listener: gets what happens while engines are compiled.
     """
 
     name = "tensorrt"
@@ -155,7 +155,7 @@ class TrtBackend:
 
     @cached_property
     def library(self) -> Library:
-        """Raises DeviceError where TensorRT is not installed; tells how to get it on this machine."""
+        """Raises DeviceError where TensorRT is not installed; the fix names how to install it."""
         return self._given_library or load()
 
     @cached_property
@@ -187,25 +187,25 @@ class TrtBackend:
         """See :class:`~edgert.backend.base.Backend`. Precision is that of the model: float32, float16, or Q/DQ.
 
         Raises:
-            BuildError: TensorRT refuses the model, or its compiler fails; nodes are named where it tells.
+            BuildError: TensorRT refuses the model, or its compiler fails; nodes are named where it reports them.
             ModelError: a profile does not fit the model's inputs, or an output's size depends on the data.
-            DeviceError: TensorRT, PyCUDA or the GPU is missing; each with how to get it.
+            DeviceError: TensorRT, PyCUDA or the GPU is missing; each with how to install it.
         """
         request = static_request(model, options)
         return self.open(self.built(request, options.store), options.profiles)
 
     def built(self, request: BuildRequest, store: Store | None = None) -> BuiltEngine:
-        """The engine of a request: from the store, else compiled, and kept there.
+        """The engine of a request: from the store, else compiled, and cached there.
 
-        Before it is compiled again the listener is told what changed since the last time.
+        Before it is compiled again the listener gets what changed since the last time.
 
         Raises:
             BuildError, DeviceError: as :meth:`compile`.
         """
         facts = {**self.facts, **request_facts(request)}
-        kept = self._kept(request, facts, store)
-        if kept is not None:
-            return kept
+        cached = self._cached(request, facts, store)
+        if cached is not None:
+            return cached
         before = last_facts(store, request.title)
         if before is not None and before != facts:
             self.listener.report(f"{request.title} is compiled again: {', '.join(changes(before, facts))}")
@@ -213,7 +213,7 @@ class TrtBackend:
         built = build_retrying(asked, self._build, lambda attempt: self.listener.report(f"again: {attempt.reason}"))
         made = built_engine(built, facts)
         if store is not None:
-            keep(store, made, self.facts)
+            cache_engine(store, made, self.facts)
         return made
 
     def open(self, made: BuiltEngine, profiles: Mapping[str, Shapes] | None = None) -> TrtEngine:
@@ -241,8 +241,8 @@ class TrtBackend:
             )
         if core is not None:
             self._resident[core] += loadables
-        told = {"cached": made.cached, "compile_s": made.result.seconds, "attempts": list(made.attempts)}
-        engine.info = {**engine.info, **told}
+        compiled = {"cached": made.cached, "compile_s": made.result.seconds, "attempts": list(made.attempts)}
+        engine.info = {**engine.info, **compiled}
         return engine
 
     def _queue(self, core: int | None) -> Queue:
@@ -254,14 +254,14 @@ class TrtBackend:
             self._queues[core] = made
         return made
 
-    def _kept(self, request: BuildRequest, facts: Facts, store: Store | None) -> BuiltEngine | None:
+    def _cached(self, request: BuildRequest, facts: Facts, store: Store | None) -> BuiltEngine | None:
         path = store.get(key_of(facts)) if store is not None else None
         if path is None:
             return None
         try:
             return read_built_engine(path.read_bytes(), request, str(path))
         except (ArtifactError, OSError) as error:
-            self.listener.report(f"{request.title} is compiled again: the kept engine cannot be read ({error})")
+            self.listener.report(f"{request.title} is compiled again: the cached engine cannot be read ({error})")
             return None
 
     def _build(self, request: BuildRequest) -> BuildResult:

@@ -27,7 +27,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.units import format_bytes
 
 MAX_LOADABLES = 16
-"""Programs that one DLA core keeps at the same time: NVIDIA's page on DLA layer restrictions."""
+"""Programs that one DLA core holds at the same time: NVIDIA's page on DLA layer restrictions."""
 
 
 def open_engine(
@@ -79,7 +79,7 @@ def open_engine(
     if engine is None:
         raise DeviceError(
             f"{library.title} cannot open this engine",
-            why=tail(log) or "it told no reason",
+            why=tail(log) or "it logged no reason",
             where=title,
             fix="an engine runs with the TensorRT and on the kind of GPU it was built for: build it here",
         )
@@ -109,7 +109,7 @@ def _take_core(runtime: Runtime, core: int, title: str) -> None:
             f"dla{core} cannot be used",
             why=f"TensorRT sees {cores} DLA cores" if core >= cores else f"it chose core {runtime.DLA_core} instead",
             where=title,
-            fix="edgert doctor tells about DLA cores",
+            fix="edgert doctor lists the DLA cores",
         )
 
 
@@ -172,7 +172,7 @@ class TrtEngine:
 
     @property
     def context_bytes(self) -> int:
-        """What an execution context takes on the GPU for what layers hand on, besides inputs and outputs."""
+        """What an execution context takes on the GPU for tensors between layers, besides inputs and outputs."""
         if hasattr(self._engine, "device_memory_size_v2"):
             return int(self._engine.device_memory_size_v2)
         return int(self._engine.device_memory_size) if hasattr(self._engine, "device_memory_size") else 0
@@ -254,5 +254,5 @@ def runtime_settings(engine: ICudaEngine, cache: bytes) -> tuple[IRuntimeConfig,
 
 
 def serialized(kernels: IRuntimeCache) -> bytes:
-    """The compiled kernels, to be kept for this machine."""
+    """The compiled kernels, to be cached for this machine."""
     return bytes(memoryview(kernels.serialize()))

@@ -228,7 +228,7 @@ def test_facts_have_words() -> None:
 
 @pytest.mark.parametrize("record", [b"", b"nonsense", b"[]", b'{"schema": 2}'])
 def test_what_is_no_record(record: bytes) -> None:
-    with pytest.raises(ArtifactError, match="no engine that edgert kept"):
+    with pytest.raises(ArtifactError, match="no engine that edgert cached"):
         read_record(record)
 
 

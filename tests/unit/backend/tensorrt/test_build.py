@@ -44,7 +44,9 @@ def test_a_crash_is_an_error_with_the_log_and_the_node(own_temporary_folder: Pat
     with pytest.raises(CompileError, match=r"crashed \(SIGSEGV\)") as caught:
         run(request("crash"))
     assert caught.value.crashed and [record.kind for record in caught.value.log] == ["refused"]
-    assert "it last spoke of 'conv'" in caught.value.why and "DLA validation failed" in caught.value.why
+    assert (
+        "its last line about a layer names 'conv'" in caught.value.why and "DLA validation failed" in caught.value.why
+    )
     assert caught.value.fix and list(own_temporary_folder.iterdir()) == []
 
 

@@ -85,7 +85,7 @@ def test_the_request_names_the_file_and_the_node_its_plugin(tmp_path: Any) -> No
 
 @pytest.mark.parametrize("version", ["8.6", "rtx-1.7"])
 def test_a_tensorrt_without_python_plugins_refuses(version: str) -> None:
-    with pytest.raises(BuildError, match="cannot run operators of your own") as caught:
+    with pytest.raises(BuildError, match="cannot run custom operators") as caught:
         compile_engine(library_of(Double(version)), request_of(network()), lambda record: None, lambda step: True)
     assert "TensorRT 10 or later" in caught.value.fix
 
