@@ -158,7 +158,11 @@ def _weak(source: BundleModel, library: Library) -> dict[str, Any]:
     from edgert.quantization.lowering.trt_cache import write_cache
 
     cache = write_cache(_scales(source), library.version)  # it reads only caches of its own release
-    return {"precision": "int8", "calibration": cache, "half": tuple(json.loads(source.text("fp16_nodes"))["nodes"])}
+    return {
+        "precision": "int8",
+        "calibration": cache,
+        "fp16_nodes": tuple(json.loads(source.text("fp16_nodes"))["nodes"]),
+    }
 
 
 def _scales(source: BundleModel) -> Mapping[str, float]:
@@ -179,7 +183,7 @@ def _input(
         placement,
         typed=library.kind != "weak",
         precision=further.get("precision", ""),
-        half=further.get("fp16_nodes", ()),
+        fp16_nodes=further.get("fp16_nodes", ()),
         scales=_scales(source),
     )
 

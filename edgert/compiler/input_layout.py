@@ -52,7 +52,7 @@ def input_layout(
     *,
     typed: bool,
     precision: str,
-    half: Collection[str] = (),
+    fp16_nodes: Collection[str] = (),
     scales: Mapping[str, float],
 ) -> InputLayout:
     """The layout for the image of an engine with DLA layers.
@@ -62,14 +62,14 @@ def input_layout(
         config: how images are prepared.
         placement: node → accelerator; those that are left out run on the GPU.
         typed: whether types are in the model, as for TensorRT >= 11, so that only a layout can be requested.
-        precision: in which a weakly typed TensorRT computes; nodes in ``half`` stay float16.
+        precision: in which a weakly typed TensorRT computes; nodes in ``fp16_nodes`` stay float16.
         scales: tensor → what one step of int8 is worth, for a weakly typed TensorRT.
     """
     if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4:
         return InputLayout("", None, "the model takes something else than one image")
     (image,) = graph.inputs
     readers = graph.consumers.get(image.name, ())
-    types = {_computed(reader, precision, half) for reader in readers}
+    types = {_computed(reader, precision, fp16_nodes) for reader in readers}
     dtype = image.dtype if typed else "".join(sorted(types)) if len(types) == 1 else ""
     why = _why_plain(image, config, readers, placement) or _why_not_typed(image, readers, dtype, typed, scales)
     if why:
@@ -80,9 +80,9 @@ def input_layout(
     return InputLayout(image.name, Format(layout, requested, scale, optional=True), reason)
 
 
-def _computed(reader: Node, precision: str, half: Collection[str]) -> str:
+def _computed(reader: Node, precision: str, fp16_nodes: Collection[str]) -> str:
     """What a DLA computes a node in, which has no float32."""
-    return "int8" if precision == "int8" and reader.name not in half else "float16"
+    return "int8" if precision == "int8" and reader.name not in fp16_nodes else "float16"
 
 
 def _why_plain(image: TensorSpec, config: InputConfig, readers: tuple[Node, ...], where: Mapping[str, str]) -> str:

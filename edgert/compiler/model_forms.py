@@ -192,7 +192,7 @@ def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
         spread(model.graph, placement),
         typed=not job.target.takes_cache,
         precision=job.precision,
-        half=json.loads(model.files["fp16_nodes"])["nodes"] if "fp16_nodes" in model.files else (),
+        fp16_nodes=json.loads(model.files["fp16_nodes"])["nodes"] if "fp16_nodes" in model.files else (),
         scales=parse_cache(model.files["cache"].decode()).scales if "cache" in model.files else {},
     )
     return found.describe({found.tensor: found.format} if found.format is not None else {})

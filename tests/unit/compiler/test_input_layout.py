@@ -53,7 +53,7 @@ def asked(given: Graph, config: InputConfig | None = None, **options: Any) -> In
     ("given", "options", "wanted"),
     [
         (graph(), {}, Format("DLA_HWC4", "int8", 0.5, optional=True)),
-        (graph(), {"half": ("first",)}, Format("DLA_HWC4", "float16", optional=True)),
+        (graph(), {"fp16_nodes": ("first",)}, Format("DLA_HWC4", "float16", optional=True)),
         (graph(), {"precision": "fp16"}, Format("DLA_HWC4", "float16", optional=True)),
         (graph(), {"precision": "fp32"}, Format("DLA_HWC4", "float16", optional=True)),
         (graph("Relu"), {}, Format("CHW32", "int8", 0.5, optional=True)),
@@ -74,7 +74,7 @@ def test_a_layout_of_the_dla(given: Graph, options: dict[str, Any], wanted: Form
     [
         (graph(), {}, {"placement": {"first": "gpu"}}, "node 'first', which reads it, runs on the GPU"),
         (graph(others=1), {}, {"placement": {"first": "dla0"}}, "node 'other', which reads it, runs on the GPU"),
-        (graph(others=1), {}, {"half": ("other",)}, "some nodes that read it compute in int8, others in float16"),
+        (graph(others=1), {}, {"fp16_nodes": ("other",)}, "some nodes that read it compute in int8, others in float16"),
         (graph(), {}, {"scales": {}}, "it has no scale for int8"),
         (graph(kind=HALF), {}, {}, "the model takes float16"),
         (graph(), {}, {"typed": True}, "types are in the model, whose input is float32"),
