@@ -1,4 +1,4 @@
-"""Nodes of the user's own operators in a graph: found, and given types where onnx has no rules for them."""
+"""Nodes of the custom operators in a graph: found, and given types where onnx has no rules for them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _NAME = "edgert/pipeline"
 _LISTENING = re.compile(rf"^\S+ \S+ \S+ 00010000 .* @({_NAME}/[0-9a-f-]+)$", re.MULTILINE)
 """Of a line of /proc/net/unix: flag __SO_ACCEPTCON, and an abstract name, whose first NUL is shown as @."""
 _WAITING = 8  # connections that wait at once
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 MOST_BYTES = 1 << 20
 """Most that is read of an answer."""
 STRANGE = "does not answer like a pipeline of edgert"
@@ -99,7 +99,7 @@ class Beacon:
 
     def _send(self, client: socket.socket) -> None:
         try:
-            client.settimeout(_PATIENCE_S)
+            client.settimeout(_TIMEOUT_S)
             if _peer(client)[1] == os.geteuid():
                 client.sendall(json.dumps(plain(self._state()), allow_nan=False, separators=(",", ":")).encode())
         except EdgertError as error:
@@ -143,7 +143,7 @@ def _names(root: Path) -> Iterator[str]:
 def _query(name: str) -> RunningPipeline | None:
     """The pipeline behind a socket; None for another user's, and for one that is gone."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(_PATIENCE_S)
+        client.settimeout(_TIMEOUT_S)
         try:
             client.connect(f"\0{name}")
             pid, user = _peer(client)

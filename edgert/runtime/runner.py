@@ -14,7 +14,7 @@ from edgert.runtime.worker import Node, Worker
 DRAIN_S = 1.2
 """After a stop, results under way may still arrive for so long; then they are dropped and files are closed.
 Leaves 0.8 s of the promised 2 s for finishing files."""
-_LEAVE_S = 5.0
+_EXIT_S = 5.0
 
 
 class Runner:
@@ -100,11 +100,11 @@ class Runner:
         """Stops and waits. Raises the first error, or StageError naming a stage that does not end."""
         self.stop()
         self._abandon_listeners()
-        if not self.wait(DRAIN_S + _LEAVE_S):
+        if not self.wait(DRAIN_S + _EXIT_S):
             stuck = ", ".join(worker.node.name for worker in self._workers if worker.is_alive())
             raise StageError(
                 f"stage {stuck} does not end",
-                why=f"it is still busy {DRAIN_S + _LEAVE_S:.0f} s after the stop; its thread is left behind",
+                why=f"it is still busy {DRAIN_S + _EXIT_S:.0f} s after the stop; its thread is left behind",
             )
 
     def fail(self, error: EdgertError) -> None:

@@ -23,7 +23,7 @@ class Node:
     """A stage in the graph: what runs, what it listens to, and what listens to it.
 
     Attributes:
-        outlets: one channel per stage that listens to this one; replaced as a whole when a listener joins.
+        outlets: one channel per stage that listens to this one; replaced by a new tuple when a listener joins.
         carried: per edge of ``inlet``, the streams that arrive on it.
         producers: per edge of ``inlet``, the node at its other end.
         meter: totals of its thread; ``timing``: how they vary, from which a simulation samples.
@@ -127,13 +127,13 @@ class Worker(threading.Thread):
         waiting = now()
         try:
             for edge, result in self._arrivals(node, stage):
-                whole = result if join is None else self._joined(node, join, edge, result)
-                if whole is not None:
+                joined = result if join is None else self._joined(node, join, edge, result)
+                if joined is not None:
                     meter.wait_in_ns += now() - waiting
-                    self._step(node, stage, whole)
+                    self._step(node, stage, joined)
                     waiting = now()
                 # A variable left over would keep the frame's memory in use while this thread waits.
-                del result, whole
+                del result, joined
         finally:
             if join is not None:
                 self._give_up(node, join.drain())
@@ -145,7 +145,7 @@ class Worker(threading.Thread):
             return
         while True:
             try:
-                arrived = node.inlet.get(self._patience_s(stage))
+                arrived = node.inlet.get(self._timeout_s(stage))
             except queue.Empty:
                 self._flush(node, stage)
                 continue
@@ -155,7 +155,7 @@ class Worker(threading.Thread):
             del arrived  # like the loop's own variables: it would keep the frame's memory in use
         self._flush(node, stage, last=True)
 
-    def _patience_s(self, stage: Batching) -> float | None:
+    def _timeout_s(self, stage: Batching) -> float | None:
         due_ns = stage.due_ns()
         return None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9
 
@@ -189,9 +189,9 @@ class Worker(threading.Thread):
             result.frame.lease.release()
 
     def _joined(self, node: Node, join: Join[Result], edge: int, result: Result) -> Result | None:
-        whole, given_up = join.add(edge, result.frame.stream, result.frame.index, result)
+        joined, given_up = join.add(edge, result.frame.stream, result.frame.index, result)
         self._give_up(node, given_up)
-        return whole
+        return joined
 
     @staticmethod
     def _give_up(node: Node, results: Sequence[Result]) -> None:

@@ -1,4 +1,4 @@
-"""Operators of the user's own: what is registered, what is refused, and what follows from their rules."""
+"""Custom operators: what is registered, what is refused, and what follows from their rules."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_one_that_is_killed_leaves_nothing_behind() -> None:
 
 def test_the_process_is_the_one_that_the_kernel_names(squatter: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a number that was given to another process, or a name that lies, is never believed."""
-    monkeypatch.setattr(beacon, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(beacon, "_TIMEOUT_S", 0.05)
     assert [(one.pid, one.key, one.state) for one in mine()] == [(os.getpid(), "1-0badcafe", "does not answer")]
 
 
@@ -112,7 +112,7 @@ def test_whoever_is_another_user_by_the_kernels_word_is_left_out(
 
 
 def test_a_strange_answer_says_so(squatter: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beacon, "_PATIENCE_S", 5.0)
+    monkeypatch.setattr(beacon, "_TIMEOUT_S", 5.0)
     with socket.socket(socket.AF_UNIX) as asker:
         asker.connect("\0edgert/pipeline/1-0badcafe")
         connection, _ = squatter.accept()

@@ -1,4 +1,4 @@
-"""Operators of the user's own as TensorRT plugins, on the recording double, and the CUDA source of their kernels."""
+"""Custom operators as TensorRT plugins, on the recording double, and the CUDA source of their kernels."""
 
 from __future__ import annotations
 
