@@ -7,7 +7,7 @@ inputs are all that is needed of the images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 
@@ -18,8 +18,8 @@ from edgert.backend.base import Array
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, Node
 from edgert.quantization.bias_correction import F32, SUPPORTED, Moments, patches
-from edgert.quantization.calibration.walk import THREADS, Feeds, walk
-from edgert.quantization.lowering.weights import F64, Kernel, arranged, canonical, kernel_of, weighted
+from edgert.quantization.calibration.walk import Feeds, check_stop, walk
+from edgert.quantization.lowering.weights import F64, LIMIT, Kernel, arranged, canonical, kernel_of, weighted
 
 # Rounding a matrix so that its product with given inputs changes least: a relaxed descent, then a discrete one.
 #
@@ -28,7 +28,6 @@ from edgert.quantization.lowering.weights import F64, Kernel, arranged, canonica
 # (https://arxiv.org/abs/2004.10568), section 3. Then single roundings are flipped as long as that helps, which is
 # quick and finds what the relaxation left.
 
-LIMIT = 127
 _STRETCH = (-0.1, 1.1)  # where the sigmoid's ends are before it is cut off to 0..1; section 4 of the paper
 _WARM = 0.2  # part of the steps without pressure, as in the paper's experiments
 _BETA = (20.0, 2.0)  # exponent of the pressure at first and at last, likewise
@@ -186,16 +185,7 @@ class Rounding:
     flipped: int
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Weights done, of how many, and the one that was just finished."""
-
-    done: int
-    total: int
-    rounding: Rounding
-
-
-def round_weights(
+def roundings(
     graph: Graph,
     lowered: Graph,
     scales: Mapping[str, Array],
@@ -204,11 +194,10 @@ def round_weights(
     *,
     units: Collection[str] | None = None,
     effort: Effort = Effort(),
-    progress: Callable[[Progress], None] | None = None,
     stop: Event | None = None,
-) -> Mapping[str, I8]:
-    """Weight name → int8 values in [-127, 127], for :func:`~edgert.quantization.lowering.lower.lower` to use instead
-    of the nearest.
+) -> tuple[Rounding, ...]:
+    """Int8 values in [-127, 127] for weights, for :func:`~edgert.quantization.lowering.lower.lower` to use instead of
+    the nearest, and what they gain.
 
     Weights that are not asked for, that two nodes share, or that belong to a ConvTranspose are left out: to nearest is
     right for those. The same arguments give the same values.
@@ -221,42 +210,20 @@ def round_weights(
         like: the model that the graph was read from.
         units: names of the weighted nodes to round; None: all that ``scales`` has.
         effort: work per layer.
-        progress: called after each weight.
-        stop: once set, no further weight is begun and what is done is returned.
+        stop: ends it when set, before the next weight.
 
     Raises:
-        CalibrationError: there are no images.
+        CalibrationError: there are no images; stopped.
         BuildError: ONNX Runtime cannot run the quantized graph.
     """
-    found = roundings(graph, lowered, scales, feeds, like, units=units, effort=effort, progress=progress, stop=stop)
-    return {one.weight: one.values for one in found}
-
-
-def roundings(
-    graph: Graph,
-    lowered: Graph,
-    scales: Mapping[str, Array],
-    feeds: Sequence[Feeds],
-    like: Model,
-    *,
-    units: Collection[str] | None = None,
-    effort: Effort = Effort(),
-    progress: Callable[[Progress], None] | None = None,
-    stop: Event | None = None,
-) -> tuple[Rounding, ...]:
-    """As :func:`round_weights`, with what was gained."""
     if not feeds:
         raise CalibrationError("weights cannot be rounded by their effect without images", why="0 given")
     readers = _readers(graph, lowered, scales, units)
-    total = sum(map(len, readers.values()))
     done: list[Rounding] = []
-    for nodes, values in zip(readers.values(), walk(lowered, list(readers), feeds, like, threads=THREADS), strict=True):
+    for nodes, values in zip(readers.values(), walk(lowered, list(readers), feeds, like, stop=stop), strict=True):
         for node in nodes:
-            if stop is not None and stop.is_set():
-                return tuple(done)
+            check_stop(stop)
             done.append(_round(graph, node, scales[node.inputs[1]], values, effort))
-            if progress is not None:
-                progress(Progress(len(done), total, done[-1]))
     return tuple(done)
 
 

@@ -182,14 +182,6 @@ class TaskEvaluator:
         return result
 
 
-def has_metric(config: ModelConfig, calibrated: Calibrated) -> bool:
-    """Whether two versions of the model can be compared: on labeled images, or on those of the calibration unless
-    the user's own code reads the outputs."""
-    if config.accuracy is not None:
-        return True
-    return calibrated.feed is not None and not isinstance(config.task, PythonTask)
-
-
 def evaluator_of(
     config: ModelConfig,
     calibrated: Calibrated,
@@ -206,7 +198,8 @@ def evaluator_of(
     Raises:
         EdgertError: labels or model cannot be used.
     """
-    if config.accuracy is not None or (judged and has_metric(config, calibrated)):
+    is_decoded = calibrated.feed is not None and not isinstance(config.task, PythonTask)
+    if config.accuracy is not None or (judged and is_decoded):
         return TaskEvaluator(config, calibrated, run)
     feeds = calibrated.feeds(NOISE_IMAGES, CORRECTION_IMAGES) or calibrated.feeds(NOISE_IMAGES)
     return NoiseEvaluator(calibrated.model, feeds, run.stop) if feeds else None
@@ -243,7 +236,7 @@ def _setup(config: ModelConfig, calibrated: Calibrated, run: Run) -> EvaluationS
     if config.accuracy is not None:
         dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=run.where)
     else:
-        assert calibrated.feed is not None  # has_metric asks for images
+        assert calibrated.feed is not None  # evaluator_of() looked
         dataset = LabeledDataset(config.onnx, _others(calibrated.feed.images))
     return open_evaluation(calibrated.model, config, dataset, labels=labels, directory=run.directory, where=run.where)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,42 +19,6 @@ from edgert.quantization.quantizer import Quantizer
 _CHUNK = 8  # images on their way at once; more only cost memory, fewer rebuild the pieces more often
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Sums over all elements of a tensor and all images: x in the one graph, y in the other.
-
-    Attributes:
-        signal, other, product, noise: Σ x², Σ y², Σ x·y, Σ (x - y)².
-    """
-
-    signal: float = 0.0
-    other: float = 0.0
-    product: float = 0.0
-    noise: float = 0.0
-
-    def __add__(self, more: Agreement) -> Agreement:
-        return Agreement(
-            self.signal + more.signal,
-            self.other + more.other,
-            self.product + more.product,
-            self.noise + more.noise,
-        )
-
-    @property
-    def sqnr_db(self) -> float:
-        """Signal to quantization noise, 10 log10(Σ x² / Σ (x - y)²): inf when equal, -inf for noise without signal."""
-        if self.noise == 0:
-            return math.inf
-        return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
-
-    @property
-    def cosine(self) -> float:
-        """Σ x·y / sqrt(Σ x² · Σ y²): 1 when both are all zeros, 0 when only one is."""
-        if self.signal == 0 or self.other == 0:
-            return float(self.signal == self.other)
-        return self.product / math.sqrt(self.signal * self.other)
-
-
 def sqnr(
     graph: Graph,
     lowered: Graph,
@@ -63,7 +26,8 @@ def sqnr(
     tensors: Iterable[str] | None,
     like: Model,
 ) -> Mapping[str, float]:
-    """Signal to quantization noise in dB, tensor by tensor; see :class:`Agreement` for the limits of the scale.
+    """Signal to quantization noise in dB, tensor by tensor: 10 log10(Σ x² / Σ (x - y)²) over all elements and images, x
+    in the float graph and y in the other; inf where they are equal, -inf for noise without signal.
 
     Args:
         graph: the float graph.
@@ -78,26 +42,23 @@ def sqnr(
         ModelError: a tensor that one of the graphs does not compute.
         BuildError: ONNX Runtime cannot run one of them.
     """
-    return {name: one.sqnr_db for name, one in agreement(graph, lowered, feeds, tensors, like).items()}
-
-
-def agreement(
-    graph: Graph,
-    lowered: Graph,
-    feeds: Sequence[Feeds],
-    tensors: Iterable[str] | None,
-    like: Model,
-) -> Mapping[str, Agreement]:
-    """As :func:`sqnr`, with all sums; the one pass that cosines of outputs can be had from as well."""
     if not feeds:
         raise CalibrationError("graphs cannot be compared without images", why="0 given", fix="give at least one")
     names = _shared(graph, lowered) if tensors is None else _ordered(graph, tensors)
-    totals = dict.fromkeys(names, Agreement())
-    for chunk in _chunks(feeds):
+    totals = {name: np.zeros(2) for name in names}
+    for start in range(0, len(feeds), _CHUNK):
+        chunk = feeds[start : start + _CHUNK]
         pairs = zip(names, walk(graph, names, chunk, like), walk(lowered, names, chunk, like), strict=True)
         for name, first, second in pairs:
-            totals[name] = sum(map(_agreement, first, second), totals[name])
-    return totals
+            totals[name] += sum(map(_powers, first, second))
+    return {name: decibels(*total) for name, total in totals.items()}
+
+
+def decibels(signal: float, noise: float) -> float:
+    """Signal to noise of two powers, in dB."""
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
 def _shared(graph: Graph, lowered: Graph) -> list[str]:
@@ -112,15 +73,10 @@ def _ordered(graph: Graph, tensors: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(tensors), key=lambda name: position.get(name, len(position)))
 
 
-def _chunks(feeds: Sequence[Feeds]) -> Iterator[Sequence[Feeds]]:
-    return (feeds[start : start + _CHUNK] for start in range(0, len(feeds), _CHUNK))
-
-
-def _agreement(first: Array, second: Array) -> Agreement:
-    """Of one tensor and image. Squares are summed in float64: a sum of millions in float32 loses digits."""
-    x, y = first.reshape(-1).astype(np.float64), second.reshape(-1).astype(np.float64)
-    difference = x - y
-    return Agreement(float(x @ x), float(y @ y), float(x @ y), float(difference @ difference))
+def _powers(first: Array, second: Array) -> F64:
+    """Σ x² and Σ (x - y)² of one image. Summed in float64: a sum of millions in float32 loses digits."""
+    x, difference = first.reshape(-1).astype(np.float64), np.subtract(first, second, dtype=np.float64).reshape(-1)
+    return np.array([x @ x, difference @ difference])
 
 
 # How much of a reduced model's outputs is noise: a measure that needs no labels, nor what the outputs mean.

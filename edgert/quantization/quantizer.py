@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from edgert.errors import CalibrationError, nearest
 from edgert.graph import Graph, Model, Node, read, write
-from edgert.quantization.adaround import round_weights
+from edgert.quantization.adaround import roundings
 from edgert.quantization.bias_correction import correct_biases
-from edgert.quantization.calibration.method_choice import choose_methods
+from edgert.quantization.calibration.method_choice import choices
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds, check_stop
@@ -205,8 +205,8 @@ class Quantizer:
         if not self.recipe.choose:
             return table
         self._log("choosing thresholds by output error")
-        plan = self._plan
-        return table.with_chosen(choose_methods(self.graph, plan, table, self.feeds, self.model, stop=self.stop))
+        found = choices(self.graph, self._plan, table, self.feeds, self.model, stop=self.stop)
+        return table.with_chosen({name: one.method for one in found for name in one.tensors})
 
     def _rounded(self, plan: Scheme) -> Mapping[str, Array]:
         nodes = matching(self.recipe.adaround, [name for name in self.units if name in plan.weighted], "adaround")
@@ -215,9 +215,8 @@ class Quantizer:
         self._log(f"AdaRound of {len(nodes)} nodes")
         grids = dict(self._grid(node) for node in self.graph.nodes if node.name in nodes)
         coarse = self.lowered(self.graph, plan)
-        found = round_weights(self.graph, coarse, grids, self.feeds, self.model, units=nodes, stop=self.stop)
-        check_stop(self.stop)  # or some of them are missing
-        return found
+        found = roundings(self.graph, coarse, grids, self.feeds, self.model, units=nodes, stop=self.stop)
+        return {one.weight: one.values for one in found}
 
     def _grid(self, node: Node) -> tuple[str, Array]:
         """A weight's name and its scales, shaped to multiply it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,13 +18,11 @@ from edgert.graph import Graph, Model, Node, extract, write
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.calibration.walk import THREADS, Feeds, walk
-from edgert.quantization.lowering.weights import kernel_of
+from edgert.quantization.lowering.weights import LIMIT, kernel_of
 from edgert.quantization.scheme.units import Scheme
 
 DEFAULT = "mse"
 """What is chosen where methods tie, and where no weighted node reads a tensor: then its own error is what counts."""
-
-_LIMIT = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Choice:
     errors: Mapping[str, float]
 
 
-def choose_methods(
+def choices(
     graph: Graph,
     scheme: Scheme,
     table: RangeTable,
@@ -52,8 +51,11 @@ def choose_methods(
     like: Model,
     *,
     stop: threading.Event | None = None,
-) -> Mapping[str, str]:
-    """Tensor → method, for every tensor that has a scale; those that share one have the same.
+) -> tuple[Choice, ...]:
+    """The method of every scale, and the errors that decided it.
+
+    A tensor is rounded with each threshold in turn while everything else stays float. The graph runs once per image,
+    and each weighted node once more per image and threshold.
 
     Args:
         graph: the float graph that the scheme was made for.
@@ -67,36 +69,19 @@ def choose_methods(
         CalibrationError: there are no images, or the table lacks a tensor; stopped.
         BuildError: ONNX Runtime cannot run the graph.
     """
-    return {name: one.method for one in choices(graph, scheme, table, feeds, like, stop=stop) for name in one.tensors}
-
-
-def choices(
-    graph: Graph,
-    scheme: Scheme,
-    table: RangeTable,
-    feeds: Sequence[Feeds],
-    like: Model,
-    *,
-    stop: threading.Event | None = None,
-) -> tuple[Choice, ...]:
-    """As :func:`choose_methods`, with the errors that decided it.
-
-    A tensor is rounded with each threshold in turn while everything else stays float. The graph runs once per image,
-    and each weighted node once more per image and threshold.
-    """
     if not feeds:
         raise CalibrationError("methods cannot be chosen by output error without images", why="0 given")
     tables = {method: table.with_method(method) for method in METHODS}
     groups = dict.fromkeys(group for group in scheme.groups.values() if any(name in scheme.needed for name in group))
     thresholds = {group: {method: tables[method].amax(group) for method in METHODS} for group in groups}
-    totals = {group: dict.fromkeys(METHODS, 0.0) for group in groups}
+    totals = {group: Counter[str]() for group in groups}
     readers = _readers(graph, scheme, thresholds)
     with ThreadPoolExecutor(THREADS) as pool:
         for name, values in zip(readers, walk(graph, list(readers), feeds, like, stop=stop), strict=True):
             group = scheme.groups[name]
             for node in readers[name]:
-                measure = partial(_errors, _linear(graph, node, like), name, thresholds[group])
-                _add(totals[group], list(pool.map(measure, values)))
+                for errors in pool.map(partial(_errors, _linear(graph, node, like), name, thresholds[group]), values):
+                    totals[group].update(errors)
     return tuple(_chosen(group, thresholds[group], totals[group]) for group in groups)
 
 
@@ -134,15 +119,9 @@ def _errors(function: Function, name: str, thresholds: Mapping[str, float], valu
 
 def _rounded(values: Array, amax: float) -> Array:
     """What is left of values after INT8, symmetric around 0."""
-    scale = np.float32(amax) / np.float32(_LIMIT)
-    rounded: Array = np.clip(np.rint(values / scale), -_LIMIT, _LIMIT) * scale
+    scale = np.float32(amax) / np.float32(LIMIT)
+    rounded: Array = np.clip(np.rint(values / scale), -LIMIT, LIMIT) * scale
     return rounded
-
-
-def _add(totals: dict[str, float], found: Sequence[Mapping[str, float]]) -> None:
-    for errors in found:
-        for method, error in errors.items():
-            totals[method] += error
 
 
 def _chosen(group: tuple[str, ...], thresholds: Mapping[str, float], errors: Mapping[str, float]) -> Choice:

@@ -10,7 +10,7 @@ import numpy as np
 from edgert.graph import Graph, Names, Node
 from edgert.quantization.fp16.magnitudes import Array
 from edgert.quantization.fp16.rules import SCALE_ERROR, as_fp16
-from edgert.quantization.lowering.weights import F64, kernel_of
+from edgert.quantization.lowering.weights import F64, arranged, kernel_of
 
 # Scales of stored INT8 weights that float16 can hold.
 
@@ -90,7 +90,7 @@ def fp16_weight(graph: Graph, name: str) -> Array:
         return as_fp16(stored)
     parts = np.array_split(rows, 1 + rows.size // _AT_ONCE)
     values = np.concatenate([balanced(part) for part in parts]).reshape(kernel.values.shape)
-    return kernel.with_values(values).to_stored().astype(np.float16)
+    return arranged(values, kernel.node, kernel.stored).astype(np.float16)
 
 
 def balanced(rows: F64) -> F64:

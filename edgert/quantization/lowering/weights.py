@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,14 +41,6 @@ class Kernel:
     def inputs(self) -> int:
         """Input channels of all groups."""
         return int(self.values.shape[0] * self.values.shape[2])
-
-    def with_values(self, values: F64) -> Kernel:
-        """The same node with other values of the same shape."""
-        return replace(self, values=values)
-
-    def to_stored(self) -> F64:
-        """The values in the layout of the node's weight input."""
-        return arranged(self.values, self.node, self.stored)
 
 
 def kernel_of(graph: Graph, node: Node) -> Kernel | None:

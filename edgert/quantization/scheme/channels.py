@@ -20,6 +20,7 @@ from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.fusion import activation
 from edgert.graph.operators import HOMOGENEOUS, POINTWISE, RESHAPES, SUMS, VIEWS, about, of_kind
+from edgert.graph.value_ranges import clip_bounds
 from edgert.quantization.lowering.weights import Kernel, kernel_of
 
 # Gates: activations x·g(x) with g value by value, as SiLU's x·sigmoid(x) and hard swish are.
@@ -242,24 +243,11 @@ def _pad(trace: _Trace, node: Node) -> Passed:
 
 def _clip(trace: _Trace, node: Node) -> Passed:
     """Between 0 or nothing, which are homogeneous, and a bound, which is a ceiling to stay below."""
-    low, high = _bounds(trace.graph, node)
+    low, high = clip_bounds(trace.graph, node) or (np.nan, np.nan)
     passed = _same(trace, node) if low in (0.0, -np.inf) and high > 0 else None
     if passed is not None and np.isfinite(high):
         trace.ceilings.append((node.inputs[0], high, passed[node.outputs[0]]))
     return passed
-
-
-def _bounds(graph: Graph, node: Node) -> tuple[float, float]:
-    """Of a Clip; NaN when one is computed."""
-
-    def bound(slot: int, name: str, missing: float) -> float:
-        given = node.inputs[slot] if len(node.inputs) > slot else ""
-        if not given:
-            return float(node.attributes.get(name, missing))
-        stored = graph.constants.get(given)
-        return np.nan if stored is None else float(stored.reshape(-1)[0])
-
-    return bound(1, "min", -np.inf), bound(2, "max", np.inf)
 
 
 def _tied(trace: _Trace, node: Node) -> Passed:

@@ -21,6 +21,7 @@ from edgert.quantization.scheme.units import (
     data_inputs,
     data_outputs,
     fuse,
+    in_order,
     is_activation,
     is_float,
     is_weighted,
@@ -189,7 +190,7 @@ def _bounds_integers(graph: Graph, node: Node, chosen: set[str]) -> bool:
 
 def _points(graph: Graph, chosen: set[str]) -> Iterator[Point]:
     wanted = {name for node in graph.nodes if node.name in chosen for name in _rounded(graph, node, chosen)}
-    for name in _in_order(graph):
+    for name in in_order(graph):
         if name in wanted:
             readers = tuple(node.name for node in graph.consumers.get(name, ()))
             yield Point(
@@ -217,11 +218,6 @@ def is_useful(graph: Graph, name: str, chosen: set[str]) -> bool:
             seen |= fresh
             waiting.extend(fresh)
     return False
-
-
-def _in_order(graph: Graph) -> Iterator[str]:
-    yield from (spec.name for spec in graph.inputs)
-    yield from (name for node in graph.nodes for name in node.outputs if name)
 
 
 def _is_hidden(graph: Graph, name: str, chosen: set[str]) -> bool:

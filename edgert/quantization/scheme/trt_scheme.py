@@ -29,6 +29,7 @@ from edgert.quantization.scheme.units import (
     data_inputs,
     data_outputs,
     fuse,
+    in_order,
     is_activation,
 )
 
@@ -84,7 +85,7 @@ def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
             readers.add_unit(unit)
     readers.settle(found)
     units = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in readers.nodes))
-    points = {name: Point(name, readers.of(name)) for name in _in_order(graph) if readers.of(name)}
+    points = {name: Point(name, readers.of(name)) for name in in_order(graph) if readers.of(name)}
     groups = _groups(graph, points, readers.nodes)
     skipped = _skipped(graph, found, (*units, *kept), _why_not_gpu)
     return Scheme("gpu", units, points, groups, frozenset(), kept, skipped)
@@ -214,7 +215,7 @@ def commutes(graph: Graph, node: Node) -> bool:
 
 
 def _all_points(graph: Graph, able: set[str]) -> Iterator[Point]:
-    for name in _in_order(graph):
+    for name in in_order(graph):
         readers = tuple(node.name for node in graph.consumers.get(name, ()) if node.name in able)
         if is_activation(graph, name) and readers:
             yield Point(name, readers, is_hidden=_is_hidden(graph, name, able))
@@ -236,11 +237,6 @@ def _groups(
             sharing.join([*data_inputs(graph, node), *data_outputs(graph, node)])
     groups = sharing.groups(points)
     return {name: tuple(one for one in group if not points[one].is_hidden) or group for name, group in groups.items()}
-
-
-def _in_order(graph: Graph) -> Iterator[str]:
-    yield from (spec.name for spec in graph.inputs)
-    yield from (name for node in graph.nodes for name in node.outputs if name)
 
 
 def _skipped(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,6 +41,12 @@ def data_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
 def data_outputs(graph: Graph, node: Node) -> tuple[str, ...]:
     """The float32 tensors a node computes."""
     return tuple(name for name in node.outputs if name and is_float(graph, name))
+
+
+def in_order(graph: Graph) -> Iterator[str]:
+    """All tensors that are fed or computed, in the order they come to be."""
+    yield from (spec.name for spec in graph.inputs)
+    yield from (name for node in graph.nodes for name in node.outputs if name)
 
 
 def is_weighted(graph: Graph, node: Node) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, infer, read
-from edgert.quantization.calibration.method_choice import Choice, choices, choose_methods
+from edgert.quantization.calibration.method_choice import Choice, choices
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.calibration.value_histogram import Histogram
@@ -83,7 +83,7 @@ def test_errors_are_those_of_the_rounded_input() -> None:
 
 def test_every_tensor_with_a_scale_gets_a_method_and_those_nobody_weighs_the_default() -> None:
     graph, decided, table, images, model = problem(1.0)
-    methods = choose_methods(graph, decided, table, images, model)
+    methods = {name: one.method for one in choices(graph, decided, table, images, model) for name in one.tensors}
     assert set(methods) == set(decided.needed)
     unread = [one for one in choices(graph, decided, table, images, model) if not one.errors]
     assert all(one.method == "mse" for one in unread)
@@ -93,4 +93,4 @@ def test_every_tensor_with_a_scale_gets_a_method_and_those_nobody_weighs_the_def
 def test_no_images_are_refused() -> None:
     graph, decided, table, _, model = problem(1.0)
     with pytest.raises(CalibrationError, match="without images"):
-        choose_methods(graph, decided, table, [], model)
+        choices(graph, decided, table, [], model)

@@ -7,7 +7,7 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, infer, read
-from edgert.quantization.noise import Agreement, agreement, sqnr
+from edgert.quantization.noise import decibels, sqnr
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 
@@ -47,25 +47,15 @@ def test_equal_graphs_have_no_noise() -> None:
     assert sqnr(read(MODEL), read(MODEL), FEEDS[:2], ["y"], MODEL) == {"y": math.inf}
 
 
-def test_sums_over_images_are_those_of_all_elements() -> None:
-    whole = agreement(read(MODEL), other(0.5), FEEDS, ["a"], MODEL)["a"]
-    parts = [agreement(read(MODEL), other(0.5), [one], ["a"], MODEL)["a"] for one in FEEDS]
-    assert whole.signal == pytest.approx(sum(one.signal for one in parts))
-    assert whole.noise == pytest.approx(sum(one.noise for one in parts))
-    assert whole.cosine == pytest.approx(1)
+def test_powers_are_summed_over_images() -> None:
+    parts = [sqnr(read(MODEL), other(1.1), [one], ["y"], MODEL)["y"] for one in FEEDS]
+    assert min(parts) < sqnr(read(MODEL), other(1.1), FEEDS, ["y"], MODEL)["y"] < max(parts)
+    assert sqnr(read(MODEL), other(1.1), FEEDS[:1] * 3, ["y"], MODEL)["y"] == pytest.approx(parts[0])
 
 
-@pytest.mark.parametrize(
-    ("sums", "decibels", "cosine"),
-    [
-        (Agreement(0, 0, 0, 0), math.inf, 1),
-        (Agreement(0, 4, 0, 4), -math.inf, 0),
-        (Agreement(4, 0, 0, 4), 0, 0),
-        (Agreement(100, 100, 99.5, 1), 20, 0.995),
-    ],
-)
-def test_ends_of_the_scale(sums: Agreement, decibels: float, cosine: float) -> None:
-    assert sums.sqnr_db == pytest.approx(decibels) and sums.cosine == pytest.approx(cosine)
+@pytest.mark.parametrize(("signal", "noise", "wanted"), [(0, 0, math.inf), (0, 4, -math.inf), (4, 4, 0), (100, 1, 20)])
+def test_ends_of_the_scale(signal: float, noise: float, wanted: float) -> None:
+    assert decibels(signal, noise) == pytest.approx(wanted)
 
 
 def test_no_images_tell_nothing() -> None:

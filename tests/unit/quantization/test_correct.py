@@ -10,7 +10,7 @@ from edgert.graph import Graph, Model, infer, read
 from edgert.quantization.bias_correction import can_shift, correct_biases, mean_shifts, shift_biases
 from edgert.quantization.calibration.walk import walk
 from edgert.quantization.lowering.weights import channel_means
-from edgert.quantization.noise import agreement
+from edgert.quantization.noise import sqnr
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 from tests.unit.quantization.fake import lower, peaks
@@ -72,7 +72,7 @@ def test_outputs_come_closer_on_other_images() -> None:
     amax = {name: 1.5 * peak for name, peak in peaks(graph, feeds(4), model).items()}
     lowered = coarse(graph, amax)
     done = coarse(correct_biases(graph, coarse(graph, amax), feeds(8), model), amax)
-    before, after = (agreement(graph, one, feeds(8, seed=9), ["y"], model)["y"].sqnr_db for one in (lowered, done))
+    before, after = (sqnr(graph, one, feeds(8, seed=9), ["y"], model)["y"] for one in (lowered, done))
     assert after > before + 6
 
 
