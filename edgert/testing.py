@@ -33,7 +33,7 @@ from edgert.runtime.stage import Source, SourceStats, Stage
 from edgert.stages.context import Context, made
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.guess import guess
-from edgert.stages.decode.select import CheckedDecoder, decoder_for
+from edgert.stages.decode.kinds import CheckedDecoder, decoder_for
 from edgert.stages.track import Tracker
 
 _SIZE = (64, 48)

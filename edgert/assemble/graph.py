@@ -33,13 +33,12 @@ from edgert.runtime import Node, Result, Source, Stage
 from edgert.runtime.branches import branch_nodes, connect
 from edgert.stages.context import Context, made
 from edgert.stages.crop import CropDetections, CropRegion
-from edgert.stages.draw import Draw
+from edgert.stages.draw import Draw, Marked
 from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.infer import Choice
 from edgert.stages.python import python_stage
 from edgert.stages.resampling import set_opencv_threads
-from edgert.stages.sink.marked import Marked
-from edgert.stages.source.select import source_for
+from edgert.stages.source.kinds import source_for
 from edgert.stages.track import Track
 from edgert.user_code import load_object
 

@@ -48,9 +48,9 @@ from edgert.graph.count import peak_bytes
 from edgert.graph.proto import tensor_bytes
 from edgert.meters import rss_bytes
 from edgert.model_engine import default_profile
+from edgert.stages.source.kinds import is_live as source_is_live
+from edgert.stages.source.kinds import kind_of
 from edgert.stages.source.python_source import DEFAULT_SIZE
-from edgert.stages.source.select import is_live as source_is_live
-from edgert.stages.source.select import kind_of
 from edgert.units import format_bytes
 
 # Memory of frames under way: those of sources, images that are drawn on, and what decoders and encoders hold.

@@ -20,7 +20,7 @@ from edgert.config.engine_choice import ORT, ORT_CUDA
 from edgert.config.flow import users_of
 from edgert.errors import BuildError, DeviceError
 from edgert.meters import rss_bytes
-from edgert.stages.source.select import kind_of
+from edgert.stages.source.kinds import kind_of
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:

@@ -30,12 +30,12 @@ from edgert.meters import rss_bytes
 from edgert.model_engine import build_engine, image_input
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
 from edgert.runtime.branches import Branch, branch_nodes, connect
-from edgert.stages.decode.select import decoder_for
+from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.infer import HostInference, Infer
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.results import NullSink
 from edgert.stages.source.api import ApiSource
-from edgert.stages.source.select import source_for
+from edgert.stages.source.kinds import source_for
 
 # What the threads, channels and leases cost: per hop, in copies, and in memory over a long run.
 

@@ -23,7 +23,7 @@ from edgert.runtime import Detections, Result
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.video import VideoSink
-from edgert.stages.source.select import source_for
+from edgert.stages.source.kinds import source_for
 
 # A 1080p H.264 file to measure with, made here so that anyone has the same.
 

@@ -227,7 +227,7 @@ def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) ->
 
 def is_live(file: PipelineFile) -> bool:
     """Whether frames come from a camera or the like: then a frame's own time counts, else how many there are."""
-    from edgert.stages.source.select import is_live as is_live_source
+    from edgert.stages.source.kinds import is_live as is_live_source
 
     stages, directory = file.config.stages.values(), file.document.path.parent
     return any(is_live_source(stage, directory) for stage in stages if isinstance(stage, SourceStage))

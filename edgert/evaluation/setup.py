@@ -16,7 +16,7 @@ from edgert.evaluation.score import BoxScorer, Scorer, scorer_for
 from edgert.graph import Model
 from edgert.model_engine import build_engine, one_image
 from edgert.stages.decode.decoder import Decoder
-from edgert.stages.decode.select import decoder_for
+from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.label import read_labels
 
 LOWEST_SCORE = 0.01

@@ -17,7 +17,7 @@ from edgert.placement.segment_engines import Step
 from edgert.simulator.design import ASSUMED_HZ, Design, Edge, Node, Source, Task
 from edgert.simulator.hardware import ANY_CORE, CoreStep
 from edgert.simulator.recorded import StageTime, StageTimes, Trace
-from edgert.stages.source.select import is_live, kind_of
+from edgert.stages.source.kinds import is_live, kind_of
 
 
 @dataclass(frozen=True, slots=True)

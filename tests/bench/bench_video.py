@@ -27,7 +27,7 @@ from edgert.memory import Counter, lend
 from edgert.pipeline import Pipeline
 from edgert.runtime import Detections, Frame, Result
 from edgert.runtime.json_form import plain
-from edgert.stages.decode.select import decoder_for
+from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.sink.video import VideoSink
 
 FRAMES, PER_PHOTO = 240, 10

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.memory import Counter
-from edgert.stages.source.select import source_for
+from edgert.stages.source.kinds import source_for
 
 U8 = npt.NDArray[np.uint8]
 SIZE = (320, 240)

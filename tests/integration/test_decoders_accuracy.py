@@ -17,7 +17,7 @@ import pytest
 from edgert.config import InputConfig
 from edgert.config.model_section import ClassifyTask, DetectTask, EmbedTask, SegmentTask
 from edgert.runtime.records import Classification, Detections, Embedding, Segmentation
-from edgert.stages.decode.select import decoder_for
+from edgert.stages.decode.kinds import decoder_for
 from tests.helpers.coco import Precision, precision
 from tests.helpers.evaluation_data import Network, Photo, data, frame, photos, read
 

@@ -22,7 +22,7 @@ from edgert.memory import Counter
 from edgert.runtime.stage import Source
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source
-from edgert.stages.source.select import source_for
+from edgert.stages.source.kinds import source_for
 from edgert.testing import SourceSuite
 from tests.helpers.clips import SIZE, h264_units, numbered, write_clip
 from tests.helpers.rtsp_server import RtspServer

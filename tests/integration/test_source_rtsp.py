@@ -21,7 +21,7 @@ from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
 from edgert.stages.source import live
-from edgert.stages.source.select import source_for
+from edgert.stages.source.kinds import source_for
 from edgert.stages.source.synthetic import read_counter
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.rtsp_server import RtspServer

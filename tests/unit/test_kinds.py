@@ -23,8 +23,8 @@ from edgert.runtime import Detections
 from edgert.stages.context import Context, made
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.guess import guess
-from edgert.stages.decode.select import decoder_for
-from edgert.stages.source.select import is_live, source_for
+from edgert.stages.decode.kinds import decoder_for
+from edgert.stages.source.kinds import is_live, source_for
 from edgert.stages.track import Track
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.package import install
@@ -174,7 +174,7 @@ class TestDoctor:
 HEAD = '''
 from dataclasses import dataclass
 from typing import ClassVar
-from edgert.stages.decode.look import Fit
+from edgert.stages.decode.guess import Fit
 
 @dataclass(frozen=True)
 class Rows:

@@ -1,4 +1,4 @@
 """What networks wrote, read as typed records in source pixels: one file per family of outputs.
 
-``select.decoder_for`` makes the decoder a task asks for; ``guess.guess`` says which one fits a model's outputs.
+``kinds.decoder_for`` makes the decoder a task asks for; ``guess.guess`` finds those that fit a model's outputs.
 """

@@ -13,8 +13,7 @@ from edgert.runtime.records import Classification, Embedding
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.detection import strongest
-from edgert.stages.decode.guess import check_labels, wrong_shapes
-from edgert.stages.decode.look import Fit, Look
+from edgert.stages.decode.guess import Fit, Look, check_labels, wrong_shapes
 
 # A vector to compare with others.
 

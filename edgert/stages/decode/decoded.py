@@ -20,8 +20,7 @@ from edgert.stages.decode.decoder import (
     shapes_of,
 )
 from edgert.stages.decode.detection import F32, I32, Candidates, every_class
-from edgert.stages.decode.guess import wrong_shapes
-from edgert.stages.decode.look import MOST_QUERIES, Fit, Look
+from edgert.stages.decode.guess import MOST_QUERIES, Fit, Look, wrong_shapes
 
 READS = "one output [boxes, 6] or three [boxes, 4], [boxes], [boxes] and perhaps a count"
 

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, Shapes, Size, shapes_of
-from edgert.stages.decode.guess import check_labels
-from edgert.stages.decode.look import Fit, Look
+from edgert.stages.decode.guess import Fit, Look, check_labels
 
 # Non-maximum suppression: of the boxes that overlap, the best one stays.
 #

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from edgert.runtime.records import Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
-from edgert.stages.decode.guess import check_labels, wrong_shapes
-from edgert.stages.decode.look import BODIES, Fit, Look
+from edgert.stages.decode.guess import BODIES, Fit, Look, check_labels, wrong_shapes
 
 F32 = npt.NDArray[np.float32]
 

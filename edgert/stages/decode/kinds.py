@@ -1,10 +1,27 @@
-"""The decoders of each task, imported when a model is read with one: name → ``module:Class``.
+"""The decoders of each task, and from a task of the pipeline file to the decoder that it asks for.
 
-A decoder is a frozen dataclass. Fields that are called like a key of the task's section get its value, ``labels`` and
-``label_count`` what the labels file holds, and all others are the task's ``options``.
+A decoder is a frozen dataclass, imported when a model is read with it. Fields that are called like a key of the task's
+section get its value, ``labels`` and ``label_count`` what the labels file holds, and all others are the task's
+``options``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from edgert.config.model_section import DetectTask, PythonTask, TaskConfig, value_of, verb_of
+from edgert.errors import ConfigError, nearest
+from edgert.kinds import DECODERS
+from edgert.runtime.records import Record
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import Array, Decoder, Shapes, Size
+from edgert.stages.decode.detection import Detector
+from edgert.user_code import load_object
 
 DETECT = {
     "yolox": "edgert.stages.decode.yolo:YoloX",
@@ -23,3 +40,99 @@ SEGMENT = {
 }
 KEYPOINTS = {"yolo-pose": "edgert.stages.decode.yolo:YoloPose", "heatmap": "edgert.stages.decode.heatmap:Heatmap"}
 EMBED = dict.fromkeys(("l2", "none"), "edgert.stages.decode.classify:Embed")
+
+
+# The user's own decoder: ``python: module:name``.
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """Calls ``function(outputs, geometry)``; what it returns is the record."""
+
+    function: Callable[..., Record]
+    args: Mapping[str, Any]
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Only the user's code knows what it can read."""
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:
+        """``outputs`` are views of bound memory: the function must copy what it keeps."""
+        return self.function(outputs, geometry, **self.args)
+
+
+def load_custom(spec: str, args: Mapping[str, Any], where: str, search: Path | None) -> Custom:
+    """The decoder ``module:name``: a function that gets ``args`` with every call, or a class made once with them.
+
+    Raises:
+        ConfigError: it cannot be found or called, or the class does not take these arguments.
+    """
+    found = load_object(spec, where, search)
+    if not isinstance(found, type):
+        return Custom(cast(Callable[..., Record], found), dict(args))
+    try:
+        made = found(**args)
+    except TypeError as error:
+        raise ConfigError(f"{spec!r} cannot be made from its args", why=str(error), where=where) from error
+    if not callable(made):
+        raise ConfigError(f"a {spec!r} cannot be called", where=where, fix="give the class __call__(outputs, geometry)")
+    return Custom(cast(Callable[..., Record], made), {})
+
+
+# From a task to its decoder.
+
+
+class CheckedDecoder(Decoder, Protocol):
+    """A decoder that can say before the first image whether it fits a model."""
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Args: shapes of the outputs without the batch dimension, and the network's (width, height).
+
+        Raises:
+            ModelError: the outputs are not what this decoder reads.
+            ConfigError: there are fewer labels than classes.
+        """
+        ...
+
+
+def decoder_for(
+    task: TaskConfig, labels: tuple[str, ...], where: str = "", search: Path | None = None
+) -> CheckedDecoder:
+    """The decoder a task asks for.
+
+    Args:
+        labels: names of the classes, or of the points for ``keypoints``; empty when there are none.
+        where: the task's place in the pipeline file, for errors.
+        search: folder of the pipeline file, where ``python:`` looks first.
+
+    Raises:
+        ConfigError: an option the decoder does not know, or a user's function that cannot be loaded.
+    """
+    if isinstance(task, PythonTask):
+        return load_custom(task.python, task.args, where, search)
+    found = _made(DECODERS[verb_of(task)].get(value_of(task)), task, labels, where)
+    return Detector(found, task.score, task.iou, task.limit, labels) if isinstance(task, DetectTask) else found
+
+
+def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str) -> Any:
+    """The decoder with what the task's section and labels say, and its own options."""
+    given = {key: getattr(task, key) for key in type(task).model_fields if key not in ("options", "labels")}
+    given |= {"labels": labels, "label_count": len(labels)}
+    names = [field.name for field in fields(kind)]
+    known = [name for name in names if name not in given]
+    name = value_of(task)
+    for option in task.options:
+        if option not in known:
+            raise ConfigError(
+                f"decoder {name!r} has no option {option!r}{nearest(str(option), known)}",
+                why=f"its options: {', '.join(known) or 'none'}",
+                where=where,
+            )
+    settings = {key: value for key, value in given.items() if key in names} | task.options
+    try:
+        return TypeAdapter(kind).validate_python(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"option {option!r} of decoder {name!r} cannot be {first['input']!r}", why=first["msg"], where=where
+        ) from error

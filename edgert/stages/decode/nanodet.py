@@ -16,8 +16,7 @@ import numpy as np
 
 from edgert.stages.decode.decoder import Array, Shapes, Size, all_cells, as_f32, cells, grid_of, shapes_of
 from edgert.stages.decode.detection import F32, Candidates, best_class, corners
-from edgert.stages.decode.guess import wrong_shapes
-from edgert.stages.decode.look import STRIDES, Fit, Look
+from edgert.stages.decode.guess import STRIDES, Fit, Look, wrong_shapes
 
 # FastestDet (github.com/dog-qiuqiu/FastestDet): one feature map, objectness and classes combined by powers.
 #

@@ -14,8 +14,7 @@ from edgert.runtime.frame import U8
 from edgert.runtime.records import Segmentation
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
-from edgert.stages.decode.guess import check_labels, wrong_shapes
-from edgert.stages.decode.look import Fit, Look
+from edgert.stages.decode.guess import Fit, Look, check_labels, wrong_shapes
 
 F32 = npt.NDArray[np.float32]
 Layout = Literal["chw", "hwc", "hw"]

@@ -17,8 +17,7 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
 from edgert.stages.decode.detection import F32, I32, Bool, Candidates, best_class, corners, strongest, suppress
-from edgert.stages.decode.guess import check_labels, wrong_shapes
-from edgert.stages.decode.look import BODIES, STRIDES, Fit, Look
+from edgert.stages.decode.guess import BODIES, STRIDES, Fit, Look, check_labels, wrong_shapes
 
 # YOLOv5 and its kin (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness beside the classes.
 #

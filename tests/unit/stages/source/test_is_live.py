@@ -11,7 +11,7 @@ from edgert.config import SourceStage
 from edgert.installation import demo_images
 from edgert.memory import Counter
 from edgert.stages.source.gst import names_live
-from edgert.stages.source.select import is_live, source_for
+from edgert.stages.source.kinds import is_live, source_for
 
 
 @pytest.mark.parametrize("realtime", [None, True, False])

@@ -19,7 +19,7 @@ from edgert.installation import demo_images
 from edgert.memory import Counter
 from edgert.runtime import Frame
 from edgert.runtime.stage import Source
-from edgert.stages.source.select import source_for
+from edgert.stages.source.kinds import source_for
 from edgert.stages.source.synthetic import SCENES, read_counter
 
 GRAB = """

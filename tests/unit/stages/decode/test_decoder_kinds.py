@@ -17,8 +17,8 @@ from edgert.stages.decode.decoded import Ssd
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.detr import Detr
 from edgert.stages.decode.heatmap import Heatmap
+from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.decode.segmentation import SegmentArgmax, SegmentThreshold
-from edgert.stages.decode.select import decoder_for
 from edgert.stages.decode.yolo import YoloPose, YoloX
 from tests.helpers.known_boxes import identity
 

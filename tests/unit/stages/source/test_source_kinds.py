@@ -14,7 +14,7 @@ from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.runtime.stage import Source
-from edgert.stages.source.select import kind_of, source_for
+from edgert.stages.source.kinds import kind_of, source_for
 
 
 def make(source: str, directory: Path = Path(), **options: object) -> Source:
