@@ -66,8 +66,8 @@ class Survey:
     @property
     def fixes(self) -> tuple[str, ...]:
         """What would bring more of it onto the DLA, most work first."""
-        told = (*self.summary.refusals, *self.summary.doubts)
-        return tuple(dict.fromkeys(reason.fix for reason in told if reason.fix))
+        reasons = (*self.summary.refusals, *self.summary.doubts)
+        return tuple(dict.fromkeys(reason.fix for reason in reasons if reason.fix))
 
     def segment_of(self, place: int) -> int | None:
         """Number of the segment of what is sure that holds a node, from 1."""

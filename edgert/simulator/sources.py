@@ -16,7 +16,7 @@ _CLOSED_MS = 100.0
 
 
 class Camera(Sender):
-    """A source at work. A frame that becomes due while the last is not yet passed on takes the place of one that waits.
+    """A source at work. A frame that becomes due while the last is not yet passed on replaces one that waits.
 
     Args:
         perform: carries out what making a frame takes.

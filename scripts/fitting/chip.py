@@ -126,7 +126,7 @@ def _assumed(soc: str, gpu: Fit, dla: Fit | None, *, has_power: bool) -> dict[st
         found["dla.curved_passes"] = "counted: a sigmoid and a product of their own write twice and read three times"
         found["dla.sram_bytes"] = "TensorRT's default for an engine"
         if soc == "tegra234":
-            found["dla.fp16_share"] = "NVIDIA says only: up to twice as slow as Xavier's"
+            found["dla.fp16_share"] = "NVIDIA publishes only: up to twice as slow as Xavier's"
     if soc != "tegra194":
         found["contention"] = _NO_CONTENTION
         if dla:

@@ -37,7 +37,7 @@ DLA_KEYS = (
     "run_us",
 )
 _SRAM_BYTES = {"tegra194": 0, "tegra234": 2**20}
-"""Managed SRAM that TensorRT gives an engine unless told otherwise: 1 MiB from 8.6 on, none before; Xavier's last is
+"""Managed SRAM that TensorRT gives an engine by default: 1 MiB from 8.6 on, none before; Xavier's last is
 8.5. https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html"""
 
 

@@ -79,7 +79,7 @@ def leave_one_out(rows: Sequence[Timing], start: GpuCost | DlaCost, keys: Sequen
 
 
 def _same(model: str) -> str:
-    """Networks that differ in name only must not tell on each other."""
+    """Networks that differ in name only are left out together."""
     return {"resnet50-v1.5": "resnet50", "vgg11_bn": "vgg11", "vgg19_bn": "vgg19"}.get(model, model)
 
 

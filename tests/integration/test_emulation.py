@@ -1,4 +1,4 @@
-"""This machine in the place of a board: paced, governed and labeled; and simulations against runs paced like that.
+"""A board emulated on this machine: paced, governed and labeled; and simulations against runs paced like that.
 
 The engines compute nothing here, so that a busy machine is fast enough.
 """
@@ -19,7 +19,7 @@ from edgert.pipeline import Pipeline
 from edgert.planner.simulation import Scenario, simulate
 from edgert.runtime import Summary
 from edgert.simulator import Simulated
-from tests.unit.planner.test_level import network
+from tests.unit.planner.test_fallback_levels import network
 
 ORIN, MODE = "orin-nx-16gb", "10W"
 XAVIER, XAVIER_MODE = "xavier-nx-8gb", "MODE_15W_2CORE"
@@ -116,12 +116,12 @@ def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
 
 def test_power_and_heat_are_the_boards(tmp_path: Path) -> None:
     _, place = paced(pipeline(tmp_path, 100.0, {**FIND, "end": END}), slower=4.0)
-    told = place.report(400)
+    report = place.report(400)
     played = simulate(
         pipeline(tmp_path, 100.0, {**FIND, "end": END}), board=ORIN, mode=MODE, scenario=Scenario(seconds=SECONDS)
     ).played
-    assert told["power_w"] == pytest.approx(played.power_w, rel=0.1)
-    assert 25 < told["temperature_c"] < 95
+    assert report["power_w"] == pytest.approx(played.power_w, rel=0.1)
+    assert 25 < report["temperature_c"] < 95
 
 
 def test_a_budget_of_power_is_kept_by_what_the_board_would_draw(tmp_path: Path) -> None:

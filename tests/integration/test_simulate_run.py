@@ -1,4 +1,4 @@
-"""What a run tells of its threads, and a simulation that draws from it: the same comes out again."""
+"""What a run reports of its threads, and a simulation that draws from it: the same comes out again."""
 
 from __future__ import annotations
 

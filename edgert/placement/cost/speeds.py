@@ -13,7 +13,7 @@ from edgert.placement.cost.work import Scalars
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
 PRECISION_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "int8": 1}
 _TF32 = 8.0
-"""Compute capability from which TensorRT multiplies FP32 on tensor cores, at half the rate of FP16, unless told not to:
+"""Compute capability from which TensorRT multiplies FP32 on tensor cores by default (TF32), at half the rate of FP16:
 https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/accuracy-considerations.html"""
 
 

@@ -7,7 +7,7 @@ import pytest
 from edgert.budget.control import PowerControl
 from edgert.cli.run import tell_left, tell_steps
 from edgert.errors import BudgetError
-from tests.unit.planner.test_power_step import machine, pipeline
+from tests.unit.planner.test_power_steps import machine, pipeline
 
 CAP = "sys/class/devfreq/17000000.gpu/max_freq"
 

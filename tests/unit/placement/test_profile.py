@@ -174,7 +174,7 @@ def test_solvers_and_schedules_count_a_cut_as_predictions_do() -> None:
 
 
 def played_fps(contention: float, **replicas: float) -> float:
-    """Frames per second of the whole model, dealt to cores by weight, as many as go through."""
+    """Frames per second of the whole model, dispatched to cores by weight, as many as go through."""
     net = network_of(profile(contention), graph())
     engines = tuple(Replica(steps(net, (core,) * 3), weight) for core, weight in replicas.items())
     return play([Stream("m", engines, in_flight=8)], 40_000, MEASURED).streams[0].fps

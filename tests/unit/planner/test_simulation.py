@@ -77,10 +77,10 @@ def test_a_camera_on_a_board(made: Simulation) -> None:
 
 
 def test_its_json_says_that_it_is_simulated(made: Simulation) -> None:
-    told = json.loads(json.dumps(made.to_json()))
-    assert told["simulated"] is True and told["played"]["frames_in"] == made.played.frames_in
-    assert len(told["played"]["moments"]) == 3
-    for one in told["played"]["moments"]:
+    data = json.loads(json.dumps(made.to_json()))
+    assert data["simulated"] is True and data["played"]["frames_in"] == made.played.frames_in
+    assert len(data["played"]["moments"]) == 3
+    for one in data["played"]["moments"]:
         assert one["energy_j_per_frame"] == pytest.approx(one["power_w"] / one["fps"])
 
 
@@ -191,9 +191,9 @@ def test_stages_on_this_machine_jitter_as_their_model_and_keep_their_mean(tmp_pa
     stages = tmp_path / "run.json"
     stages.write_text(json.dumps({"stages": {"look": {"busy_ms_per_result": 22.5}}}))
     scenario = replace(SHORT, stages=stages, seconds=60.0)
-    told = simulate(file, board="host", profiles=[profile(tmp_path, file, jitter=jitter)], scenario=scenario)
-    made = told.played
-    assert not any("jitter" in note for note in told.notes)
+    found = simulate(file, board="host", profiles=[profile(tmp_path, file, jitter=jitter)], scenario=scenario)
+    made = found.played
+    assert not any("jitter" in note for note in found.notes)
     assert mean_of(jitter) == pytest.approx(1.125)
     assert made.busy["cpu"] * 1e3 / made.fps == pytest.approx(22.5, rel=0.02)
     assert made.latency_ms.p99 == pytest.approx(29.0, rel=0.03)
@@ -244,7 +244,7 @@ stages:
 """)
     by_profile = [InferenceSlot(((CoreStep(ANY_CORE, ms),),), rows=2) for ms in (10.0, 4.0)]
     slots = [lambda *_, slot=slot: [slot] for slot in by_profile]
-    times = StageTimes({"look": StageTime(16.0, batch_fill_ms=1.0)})  # 1 ms to fill, and 15 where the profile says 10
+    times = StageTimes({"look": StageTime(16.0, batch_fill_ms=1.0)})  # 1 ms to fill, and 15 where the profile has 10
     design = design_of(load_pipeline(tmp_path / "p.yaml"), slots[0], Scene({}, times=times), slots[1:])
     node = design.nodes[0]
     tasks = (node.task, *node.fallbacks)

@@ -54,18 +54,18 @@ def test_nothing_measured_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drop", "said"), [(-0.002, "rises by 0.20"), (0.0, "stays the same"), (0.002, "falls by 0.20")]
+    ("drop", "expected"), [(-0.002, "rises by 0.20"), (0.0, "stays the same"), (0.002, "falls by 0.20")]
 )
-def test_gains_and_losses_have_their_words(drop: float, said: str) -> None:
-    assert said in judge(replace(EMPTY, accuracy=(row(drop),))).sentence
+def test_gains_and_losses_have_their_words(drop: float, expected: str) -> None:
+    assert expected in judge(replace(EMPTY, accuracy=(row(drop),))).sentence
 
 
 @pytest.mark.parametrize(
-    ("int8_ms", "said"), [(5.0, "2.0× as fast"), (20.0, "slower, taking 2.0× as long"), (10.1, "as fast as FP32")]
+    ("int8_ms", "expected"), [(5.0, "2.0× as fast"), (20.0, "slower, taking 2.0× as long"), (10.1, "as fast as FP32")]
 )
-def test_slower_is_said_as_plainly_as_faster(int8_ms: float, said: str) -> None:
+def test_slower_is_as_plain_as_faster(int8_ms: float, expected: str) -> None:
     speed = (SpeedRow("FP32", 10.0, 9), SpeedRow("INT8", int8_ms, 9))
-    assert said in judge(replace(EMPTY, speed=speed)).sentence
+    assert expected in judge(replace(EMPTY, speed=speed)).sentence
 
 
 def test_speed_is_compared_on_one_machine_only() -> None:
@@ -74,14 +74,14 @@ def test_speed_is_compared_on_one_machine_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drop", "interval", "said"),
+    ("drop", "interval", "expected"),
     [(0.004, (0.0, 0.02), "past the budget"), (0.02, (0.005, 0.03), "into the budget"), (0.004, (0.0, 0.009), None)],
 )
 def test_an_interval_across_the_budget_is_a_caution(
-    drop: float, interval: tuple[float, float], said: str | None
+    drop: float, interval: tuple[float, float], expected: str | None
 ) -> None:
     cautions = judge(replace(EMPTY, accuracy=(row(drop, interval=interval),))).cautions
-    assert [said in one for one in cautions] == ([True] if said else [])
+    assert [expected in one for one in cautions] == ([True] if expected else [])
 
 
 def test_rows_of_other_precisions_do_not_decide() -> None:

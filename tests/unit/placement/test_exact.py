@@ -53,7 +53,7 @@ def test_least_latency_with_few_loadables(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_least_latency_within_a_power(seed: int) -> None:
-    """Where latency has a negative price, nothing may be handed over only to gain by it."""
+    """Where latency has a negative price, no tensor may move only to gain by it."""
     every, random = instance(seed)
     watts = random.uniform(3, 14)
     power = Condition("power", Price(latency=-watts, energy=1.0), 0.0)

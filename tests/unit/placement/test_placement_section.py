@@ -35,14 +35,14 @@ def test_what_no_glob_fits_goes_where_the_first_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("glob", "says"),
+    ("glob", "expected"),
     [("/haed/cls", "'head/cls'"), ("/haed/*", "'head'"), ("*NECK*", "/neck/conv"), ("/tail/*", "/backbone/conv")],
 )
-def test_a_glob_that_fits_nothing_names_nodes_like_it(glob: str, says: str) -> None:
+def test_a_glob_that_fits_nothing_names_nodes_like_it(glob: str, expected: str) -> None:
     with pytest.raises(PlacementError) as caught:
         assign(chain(), {"*": "cpu0", glob: "cpu1"}, NAMES)
     assert glob in caught.value.what
-    assert says in caught.value.what + caught.value.why
+    assert expected in caught.value.what + caught.value.why
     assert caught.value.fix
 
 

@@ -15,7 +15,7 @@ from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, 
 from edgert.planner import plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import to_json
-from tests.unit.planner.test_make import network
+from tests.unit.planner.test_planning import network
 
 CORES = ("cpu0", "cpu1")
 

@@ -183,8 +183,8 @@ def test_unknown_boards_modes_and_releases(tmp_path: Path, options: dict[str, st
 def test_of_many_boards_those_without_the_mode_say_which_they_have(tmp_path: Path) -> None:
     made = plan(pipeline(tmp_path, fps=5), board="all", mode="20w")
     assert {row.mode for board in made.boards for row in board.rows} == {"20W"}
-    (told,) = next(board.skipped for board in made.boards if board.board == "orin-nano-8gb")
-    assert told == "20w: no such power mode (it has 15W, 7W)"
+    (skipped,) = next(board.skipped for board in made.boards if board.board == "orin-nano-8gb")
+    assert skipped == "20w: no such power mode (it has 15W, 7W)"
 
 
 def test_a_release_without_a_dla_and_one_in_doubt_are_told(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_names_are_text() -> None:
 
 
 def test_headline_and_cautions() -> None:
-    told = headline(surveyed(), "X").replace("\N{NO-BREAK SPACE}", " ")
-    assert told == "A DLA of X runs 2 of 4 nodes with all of the work, in 2 segments."
+    sentence = headline(surveyed(), "X").replace("\N{NO-BREAK SPACE}", " ")
+    assert sentence == "A DLA of X runs 2 of 4 nodes with all of the work, in 2 segments."
     none = surveyed(target=Target(2, "11.1", "int8"))
     assert "Nothing" in headline(none, "X") and "11.1" in headline(none, "X")
     late = surveyed(target=Target(2, "11.4.1", "int8"))

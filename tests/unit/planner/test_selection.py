@@ -26,7 +26,7 @@ def test_the_best_row_by_the_objective_is_taken(objective: Objective, best: Row)
 
 
 @pytest.mark.parametrize(
-    ("budgets", "row", "told"),
+    ("budgets", "row", "expected"),
     [
         (BudgetConfig(power="10W"), QUICK, "14 of 10 W"),
         (BudgetConfig(latency="10ms"), FRUGAL, "p99 12 of 10 ms"),
@@ -35,11 +35,11 @@ def test_the_best_row_by_the_objective_is_taken(objective: Objective, best: Row)
         (BudgetConfig(), replace(ROW, mode_w=8.0), "9 W in a mode of 8 W"),
     ],
 )  # fmt: skip
-def test_what_is_missed_is_told_and_what_would_have_to_give(budgets: BudgetConfig, row: Row, told: str) -> None:
+def test_missed_budgets_and_what_would_have_to_be_relaxed(budgets: BudgetConfig, row: Row, expected: str) -> None:
     plan = judged(BOARD, [row], budgets, "throughput")
     assert plan.chosen is None
-    assert plan.rows[0].misses == (told,)
-    assert told in plan.advice[0] and plan.advice[0].startswith("closest")
+    assert plan.rows[0].misses == (expected,)
+    assert expected in plan.advice[0] and plan.advice[0].startswith("closest")
 
 
 def test_the_budget_that_is_advised_is_kept() -> None:

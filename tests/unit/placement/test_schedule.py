@@ -136,7 +136,7 @@ def test_rounds_end_when_demand_stays() -> None:
 
 
 def test_who_hands_over_and_who_takes_it_are_busy_beside_their_segments() -> None:
-    """1 ms of who hands over, 2 of the GPU, 3 of who takes it, 4 of nobody; the GPU moves the bytes."""
+    """1 ms of who gives away, 2 of the GPU, 3 of who takes it, 4 of nobody; the GPU moves the bytes."""
     cost = {name: Cost(10.0) for name in BOARD}
     over = {("dla0", "dla1"): Transition(10.0, 2.0, traffic_bytes=5.0, from_ms=1.0, to_ms=3.0)}
     units = tuple(Unit(name, (name,), cost) for name in "ab")

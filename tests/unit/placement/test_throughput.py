@@ -102,7 +102,7 @@ def test_accelerators_are_of_one_class_only_if_nothing_tells_them_apart() -> Non
 
 
 def plain_rates(nets: Sequence[Network]) -> list[float]:
-    """Multipliers with every network on one accelerator as far as that can run it, and the DLAs dealt in turn."""
+    """Multipliers with every network on one accelerator as far as that can run it, and the DLAs in turn."""
     choices = [[name] * len(nets) for name in BOARD]
     choices.append([BOARD[1 + index % 2] for index in range(len(nets))])
     found = []
@@ -173,7 +173,7 @@ def test_power_and_rate_bind_latency_and_energy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "limits", "told"),
+    ("objective", "limits", "expected"),
     [
         ("throughput", Limits(power_w=2.0, static_w=3.0), "too little for any placement"),
         ("latency", Limits(memory_bytes=10), "MiB are too little"),
@@ -182,8 +182,8 @@ def test_power_and_rate_bind_latency_and_energy() -> None:
         ("energy", Limits(latency_ms=1e-3), "keeps all its limits"),
     ],
 )
-def test_limits_that_nothing_keeps(objective: Objective, limits: Limits, told: str) -> None:
-    with pytest.raises(PlacementError, match=told):
+def test_limits_that_nothing_keeps(objective: Objective, limits: Limits, expected: str) -> None:
+    with pytest.raises(PlacementError, match=expected):
         solve([random_network(1, 6, among=BOARD)], objective, limits)
 
 

@@ -12,7 +12,7 @@ from edgert.planner import plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_rows import CONTEXT_BYTES, NOT_PLANNED, board_parts, row_memory
 from edgert.planner.plan_text import to_json
-from tests.unit.planner.test_make import ORIN, pipeline
+from tests.unit.planner.test_planning import ORIN, pipeline
 
 
 def network(name: str) -> Network:
@@ -35,7 +35,7 @@ def test_weights_lie_with_their_accelerator_and_tensors_with_all(tmp_path: Path)
     assert context.size_bytes == CONTEXT_BYTES and context.note.startswith("modeled") and context.on == "gpu"
 
 
-def test_a_plan_shows_the_parts_of_what_it_chose_and_says_what_is_not_in_it(tmp_path: Path) -> None:
+def test_a_plan_shows_the_parts_of_what_it_chose_and_notes_what_is_not_in_it(tmp_path: Path) -> None:
     made = plan(pipeline(tmp_path), mode="15W")
     row = made.boards[0].rows[0]
     assert row.memory_bytes == sum(part.size_bytes for part in row.memory)
@@ -65,7 +65,7 @@ def test_queues_give_way_where_a_board_has_too_little(tmp_path: Path) -> None:
     assert short.total_bytes < plenty.total_bytes
 
 
-def test_a_board_with_too_little_for_programs_is_not_taken_and_what_would_do_is_told(tmp_path: Path) -> None:
+def test_a_board_with_too_little_for_programs_is_not_taken_and_what_would_do_is_advised(tmp_path: Path) -> None:
     text = (data_folder("configs") / "boards" / f"{ORIN}.yaml").read_text()
     own = tmp_path / "small.yaml"
     own.write_text(

@@ -42,8 +42,8 @@ def finished(folder: Path, *engines: dict[str, Any], **script: Any) -> Path:
 
 def layers(*each: tuple[str, float], moves: float = 0.0) -> tuple[MeasuredLayer, ...]:
     """One for each (nodes, milliseconds), nodes in one text; and one that hands tensors over."""
-    told = tuple(MeasuredLayer(tuple(nodes.split()), ms) for nodes, ms in each)
-    return (*told, MeasuredLayer((), moves, is_reformat=True)) if moves else told
+    timed = tuple(MeasuredLayer(tuple(nodes.split()), ms) for nodes, ms in each)
+    return (*timed, MeasuredLayer((), moves, is_reformat=True)) if moves else timed
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_an_engine_on_both_scales_both_and_the_median_counts() -> None:
 
 def test_units_take_what_their_layers_took_and_together_what_the_engine_did() -> None:
     timed = replace(ENGINE, layers=layers(("conv", 0.5), ("relu", 1.5)))
-    assert times_of(NETWORK, [timed]) == {(0, "gpu"): 0.75, (1, "gpu"): 2.25}  # 3 ms, of which layers tell 2
+    assert times_of(NETWORK, [timed]) == {(0, "gpu"): 0.75, (1, "gpu"): 2.25}  # 3 ms, of which layers took 2
     conv, relu = scaled(NETWORK, [timed]).units
     assert (conv.costs["gpu"].time_ms, relu.costs["gpu"].time_ms) == (0.75, 2.25)
     assert conv.costs["dla0"].time_ms == 2.0  # nobody measured it there
