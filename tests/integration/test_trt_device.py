@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from edgert.backend.tensorrt import BuildResult, Pools, Span, TrtEngine, build, open_engine, request_of
+from edgert.backend.tensorrt import BuildResult, Pools, Span, TrtEngine, build, request_of
 from edgert.backend.tensorrt.engine_layers import accelerators, engine_facts, layer_times
 from edgert.backend.tensorrt.library import Library, load
 from edgert.board.devices import cuda_driver
@@ -54,7 +54,7 @@ def opened(library: Library) -> Iterator[Callable[..., TrtEngine]]:
     engines, device = list[TrtEngine](), open_device()
 
     def make(result: BuildResult, **options: Any) -> TrtEngine:
-        engines.append(open_engine(result.plan, library, device, **options))
+        engines.append(TrtEngine(result.plan, library, device, **options))
         return engines[-1]
 
     yield make
@@ -156,7 +156,7 @@ def test_layers_tell_their_times(library: Library, opened: Any) -> None:
 def test_a_damaged_plan_is_refused(library: Library, opened: Any) -> None:
     result = build(request_of(models.conv()), wanted="tensorrt")
     with pytest.raises(DeviceError, match="cannot open this engine"):
-        open_engine(result.plan[: len(result.plan) // 2], library, open_device())
+        TrtEngine(result.plan[: len(result.plan) // 2], library, open_device())
 
 
 @pytest.mark.dla

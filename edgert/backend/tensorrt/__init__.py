@@ -1,7 +1,7 @@
 """The only package that uses TensorRT: 8.6 to 10.x (weakly typed), 11.x (strongly typed) and TensorRT-RTX.
 
     request_of(model, …) → build(request) → BuildResult     in a process of its own
-    open_engine(plan, …) → TrtEngine ── .session() ── .run()
+    TrtEngine(plan, …) ── .session() ── .run()
 
 Nothing here imports TensorRT before it is needed, and no number of an enumeration is ever stored: they were renumbered
 in 11.0. Which names may be used is in ``tests/data/trt_api``, version by version, and a test holds this package to it.
@@ -12,7 +12,7 @@ from edgert.backend.tensorrt.build_process import build
 from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
 from edgert.backend.tensorrt.build_result import BuildResult, Progress
 from edgert.backend.tensorrt.retry import build_retrying
-from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
+from edgert.backend.tensorrt.trt_engine import TrtEngine
 
 __all__ = [
     "BuildRequest",
@@ -24,6 +24,5 @@ __all__ = [
     "TrtEngine",
     "build",
     "build_retrying",
-    "open_engine",
     "request_of",
 ]

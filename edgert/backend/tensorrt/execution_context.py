@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from edgert.backend.base import Array, Shapes
+from edgert.backend.tensorrt.build_request import NUMPY_NAMES
 from edgert.backend.tensorrt.library import ICudaEngine, IExecutionContext, IProfiler, Trt
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.memory.cuda import Block, Stream
@@ -123,18 +124,6 @@ def profiler_to(trt: Trt, sink: Callable[[str, float], object]) -> IProfiler:
     return Profiler()
 
 
-_DTYPES = {
-    "FLOAT": "float32",
-    "HALF": "float16",
-    "INT8": "int8",
-    "UINT8": "uint8",
-    "INT32": "int32",
-    "INT64": "int64",
-    "BOOL": "bool",
-}
-"""TensorRT's name → NumPy's; types that NumPy has not are left out."""
-
-
 class Context:
     """Shapes are set once: changing them would spoil every CUDA graph that was recorded of it, so that other shapes are
     another context (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, CUDA Graphs).
@@ -244,6 +233,6 @@ class Context:
 def dtype_of(engine: ICudaEngine, name: str, title: str) -> str:
     """NumPy's name for a tensor's type. Raises ModelError for a type that NumPy has not."""
     kind = engine.get_tensor_dtype(name).name
-    if kind not in _DTYPES:
+    if kind not in NUMPY_NAMES:
         raise ModelError(f"tensor {name!r} is of type {kind}", why="edgert feeds plain tensors only", where=title)
-    return _DTYPES[kind]
+    return NUMPY_NAMES[kind]

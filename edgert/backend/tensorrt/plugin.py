@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.backend.tensorrt.build_request import DTYPES, BuildRequest
+from edgert.backend.tensorrt.build_request import DTYPES, NUMPY_NAMES, BuildRequest
 from edgert.backend.tensorrt.library import (
     DynamicPluginTensorDesc,
     IExprBuilder,
@@ -103,7 +103,6 @@ def _numbers(one: Operator) -> dict[str, str]:
 
 VERSION = "1"
 _FIRST = (10, 0)
-_NAMES = {name: plain for plain, name in DTYPES.items()} | {"INT64": "int64"}
 _CREATORS: dict[tuple[int, str], Any] = {}
 """Registered with TensorRT, which does not hold them alive: (module, operator) → its creator."""
 
@@ -175,7 +174,7 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
             return plugin_of(trt, one, settings)
 
         def get_output_data_types(self, types: Sequence[Any]) -> list[Any]:
-            dtypes = one.result_dtypes([_NAMES[kind.name] for kind in types], one.name)
+            dtypes = one.result_dtypes([NUMPY_NAMES[kind.name] for kind in types], one.name)
             return [getattr(trt.DataType, _vendor_name(dtype)) for dtype in dtypes]
 
         def get_output_shapes(self, inputs: Sequence[Any], shape_inputs: Any, builder: IExprBuilder) -> list[Any]:
@@ -270,8 +269,8 @@ def _allowed(one: Operator, place: int, inputs: Sequence[str]) -> tuple[str, ...
     if place == 0:
         return tuple(_vendor_name(dtype) for dtype in one.dtypes)
     if place < len(inputs):
-        return tuple(_NAMES)
-    return (_vendor_name(one.result_dtypes([_NAMES[name] for name in inputs], one.name)[place - len(inputs)]),)
+        return tuple(NUMPY_NAMES)
+    return (_vendor_name(one.result_dtypes([NUMPY_NAMES[name] for name in inputs], one.name)[place - len(inputs)]),)
 
 
 def _vendor_name(dtype: str) -> str:
@@ -284,7 +283,7 @@ def _type_of(port: DynamicPluginTensorDesc) -> str:
 
 
 def _dtype(desc: PluginTensorDesc) -> str:
-    return _NAMES[desc.type.name]
+    return NUMPY_NAMES[desc.type.name]
 
 
 def _sizes(desc: PluginTensorDesc) -> tuple[int, ...]:

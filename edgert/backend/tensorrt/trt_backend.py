@@ -31,7 +31,7 @@ from edgert.backend.tensorrt.engine_cache import (
 from edgert.backend.tensorrt.library import Library, Wanted, load
 from edgert.backend.tensorrt.retry import build_retrying
 from edgert.backend.tensorrt.sessions import Queue
-from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
+from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.board import Machine, detect
 from edgert.board.devices import cuda_driver
 from edgert.errors import ArtifactError, BuildError, DeviceError
@@ -226,7 +226,7 @@ class TrtBackend:
         core, loadables = made.request.dla_core, made.engine_facts.loadables
         scales = {name: form.scale for name, form in made.request.formats.items() if form.scale}
         with self._device:
-            engine = open_engine(
+            engine = TrtEngine(
                 made.result.plan,
                 self.library,
                 self._device,

@@ -1,4 +1,4 @@
-"""A serialized engine opened for running."""
+"""Serialized engines opened for running."""
 
 from __future__ import annotations
 
@@ -30,34 +30,20 @@ MAX_LOADABLES = 16
 """Programs that one DLA core holds at the same time: NVIDIA's page on DLA layer restrictions."""
 
 
-def open_engine(
-    plan: bytes,
-    library: Library,
-    device: CudaDevice,
-    *,
-    queue: Queue | None = None,
-    profiles: Mapping[str, Shapes] | None = None,
-    scales: Mapping[str, float] | None = None,
-    dla_core: int | None = None,
-    loadables: int = 0,
-    resident: int = 0,
-    kernels: bytes = b"",
-    host_code: bool = False,
-    title: str = "engine",
-) -> TrtEngine:
-    """Deserializes an engine.
+class TrtEngine:
+    """A deserialized engine, see :class:`~edgert.backend.gpu.GpuEngine`. Each session has an execution context.
 
     Args:
         plan: what a build gave.
         library: the TensorRT that built it, or a later one for a version-compatible engine.
         device: the GPU.
-        queue: takes the work of all sessions; one of its own by default. Engines of one DLA core must share one.
+        queue: takes the work of all sessions; a new one by default. Engines of one DLA core must share one.
         profiles: name → input shapes, one per optimization profile of the engine, in order.
         scales: int8 input → what one step is worth, where callers have real numbers.
         dla_core: the DLA core it was built for; None for none.
         loadables: DLA programs in it (:attr:`~edgert.backend.tensorrt.engine_layers.EngineFacts.loadables`).
         resident: DLA programs of other engines on that core.
-        kernels: what :meth:`TrtEngine.kernels` gave (TensorRT-RTX).
+        kernels: what :meth:`kernels` gave (TensorRT-RTX).
         host_code: whether the plan's code for the processor may be run; version-compatible ones bring a runtime along.
         title: for messages.
 
@@ -65,78 +51,41 @@ def open_engine(
         DeviceError: the core would hold too many programs, is not there, or is not taken; or TensorRT refuses the plan,
             which it does for one of another TensorRT or GPU.
     """
-    _check_loadables(loadables, resident, dla_core, title)
-    log: list[LogRecord] = []
-    trt: Trt = library.trt
-    if can_plug(library):
-        register_operators(trt)
-    runtime: Runtime = trt.Runtime(logger_to(trt, log.append))
-    if dla_core is not None:
-        _take_core(runtime, dla_core, title)
-    if host_code:
-        runtime.engine_host_code_allowed = True
-    engine: ICudaEngine = runtime.deserialize_cuda_engine(plan)
-    if engine is None:
-        raise DeviceError(
-            f"{library.title} cannot open this engine",
-            why=tail(log) or "it logged no reason",
-            where=title,
-            fix="an engine runs with the TensorRT and on the kind of GPU it was built for: build it here",
-        )
-    queue = queue or Queue(device.stream(), threading.RLock())
-    shapes = profiles or {DEFAULT_PROFILE: {}}
-    return TrtEngine(library, runtime, engine, device, queue, shapes, scales or {}, loadables, kernels, title)
-
-
-def _check_loadables(loadables: int, resident: int, core: int | None, title: str) -> None:
-    """Before loading: afterwards it would only fail when it runs."""
-    if loadables + resident > MAX_LOADABLES:
-        raise DeviceError(
-            f"{loadables} DLA programs do not fit on dla{core if core is not None else ''}",
-            why=f"a core holds {MAX_LOADABLES}, and {resident} of other engines are there",
-            where=title,
-            fix="place fewer, longer regions on the DLA, or move a model to the other core",
-        )
-
-
-def _take_core(runtime: Runtime, core: int, title: str) -> None:
-    """The core must be set before deserializing; one that is not there would be replaced without a word."""
-    cores = runtime.num_DLA_cores
-    if core < cores:
-        runtime.DLA_core = core
-    if core >= cores or runtime.DLA_core != core:
-        raise DeviceError(
-            f"dla{core} cannot be used",
-            why=f"TensorRT sees {cores} DLA cores" if core >= cores else f"it chose core {runtime.DLA_core} instead",
-            where=title,
-            fix="edgert doctor lists the DLA cores",
-        )
-
-
-class TrtEngine:
-    """See :class:`~edgert.backend.gpu.GpuEngine`. Sessions have execution contexts of their own."""
 
     def __init__(
         self,
+        plan: bytes,
         library: Library,
-        runtime: Runtime,
-        engine: ICudaEngine,
         device: CudaDevice,
-        queue: Queue,
-        profiles: Mapping[str, Shapes],
-        scales: Mapping[str, float],
-        loadables: int,
-        kernels: bytes,
-        title: str,
+        *,
+        queue: Queue | None = None,
+        profiles: Mapping[str, Shapes] | None = None,
+        scales: Mapping[str, float] | None = None,
+        dla_core: int | None = None,
+        loadables: int = 0,
+        resident: int = 0,
+        kernels: bytes = b"",
+        host_code: bool = False,
+        title: str = "engine",
     ) -> None:
-        self._library, self._runtime, self._profiles = library, runtime, profiles
-        self.device, self._queue, self._scales = device, queue, scales
-        self._engine: ICudaEngine = engine
+        _check_loadables(loadables, resident, dla_core, title)
+        self._library, self.device, self.title, self.loadables = library, device, title, loadables
+        log: list[LogRecord] = []
+        self._runtime: Runtime = _runtime(library, log, dla_core, title, host_code=host_code)
+        self._engine: ICudaEngine = self._runtime.deserialize_cuda_engine(plan)
+        if self._engine is None:
+            raise DeviceError(
+                f"{library.title} cannot open this engine",
+                why=tail(log) or "it logged no reason",
+                where=title,
+                fix="an engine runs with the TensorRT and on the kind of GPU it was built for: build it here",
+            )
+        self._queue, self._scales = queue or Queue(device.stream(), threading.RLock()), scales or {}
+        self._profiles = profiles or {DEFAULT_PROFILE: {}}
         self._sessions: list[TrtSession] = []
         self._kernels: IRuntimeCache = None
         self._saved = kernels
-        self.title, self.loadables = title, loadables
-        self.profiles = tuple(profiles)
+        self.profiles = tuple(self._profiles)
         self.recordable = loadables == 0
         """Whether runs may be recorded as CUDA graphs: not with DLA layers (TensorRT issue 3524)."""
         declared = [self._shape(name) for name in self._names("INPUT")]
@@ -178,7 +127,7 @@ class TrtEngine:
         return int(self._engine.device_memory_size) if hasattr(self._engine, "device_memory_size") else 0
 
     def kernels(self) -> bytes:
-        """Kernels compiled so far, to be given to :func:`open_engine` next time; empty but for TensorRT-RTX."""
+        """Kernels compiled so far, to be given to :class:`TrtEngine` next time; empty but for TensorRT-RTX."""
         return serialized(self._kernels) if self._kernels is not None else self._saved
 
     def close(self) -> None:
@@ -236,6 +185,44 @@ class TrtEngine:
     def _core(self) -> int | None:
         runtime: Runtime = self._runtime
         return int(runtime.DLA_core) if self.loadables else None
+
+
+def _runtime(library: Library, log: list[LogRecord], core: int | None, title: str, *, host_code: bool) -> Runtime:
+    """A runtime that can open an engine of ``core``. It must outlive the engine."""
+    trt: Trt = library.trt
+    if can_plug(library):
+        register_operators(trt)
+    runtime: Runtime = trt.Runtime(logger_to(trt, log.append))
+    if core is not None:
+        _take_core(runtime, core, title)
+    if host_code:
+        runtime.engine_host_code_allowed = True
+    return runtime
+
+
+def _check_loadables(loadables: int, resident: int, core: int | None, title: str) -> None:
+    """Before loading: afterwards it would only fail when it runs."""
+    if loadables + resident > MAX_LOADABLES:
+        raise DeviceError(
+            f"{loadables} DLA programs do not fit on dla{core if core is not None else ''}",
+            why=f"a core holds {MAX_LOADABLES}, and {resident} of other engines are there",
+            where=title,
+            fix="place fewer, longer regions on the DLA, or move a model to the other core",
+        )
+
+
+def _take_core(runtime: Runtime, core: int, title: str) -> None:
+    """The core must be set before deserializing; one that is not there would be replaced without a word."""
+    cores = runtime.num_DLA_cores
+    if core < cores:
+        runtime.DLA_core = core
+    if core >= cores or runtime.DLA_core != core:
+        raise DeviceError(
+            f"dla{core} cannot be used",
+            why=f"TensorRT sees {cores} DLA cores" if core >= cores else f"it chose core {runtime.DLA_core} instead",
+            where=title,
+            fix="edgert doctor lists the DLA cores",
+        )
 
 
 def runtime_settings(engine: ICudaEngine, cache: bytes) -> tuple[IRuntimeConfig, IRuntimeCache]:

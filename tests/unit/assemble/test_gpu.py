@@ -15,7 +15,7 @@ from edgert.assemble import assemble, gpu_models
 from edgert.assemble import models as model
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
+from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.config import InputConfig, load_pipeline
 from edgert.errors import DeviceError
 from edgert.memory.cuda import Stream
@@ -50,7 +50,7 @@ class Rig:
         core = {"dla_core": 0, "loadables": loadables, "scales": scales} if loadables else {}
         shapes = {"default": {"x": (rows, 3, SIDE, SIDE)}}
         self.double = Double("10.3", Script(**told))
-        self.engine: TrtEngine = open_engine(
+        self.engine: TrtEngine = TrtEngine(
             b"plan", library_of(self.double), self.device, profiles=shapes, **cast("Any", core)
         )
         assert is_on_gpu(self.engine)

@@ -10,7 +10,7 @@ import pytest
 from edgert.backend import Engine, Session
 from edgert.backend.gpu import GpuEngine, GpuSession
 from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
+from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.errors import BuildError, DeviceError, ModelError
 from tests.helpers.trt_api import EVERY
 from tests.helpers.trt_device import FakeDevice
@@ -33,7 +33,7 @@ class Bench:
         self.device.array(addresses["y"], "float32", shapes["x"])[...] = source + 1
 
     def open(self, **options: Any) -> TrtEngine:
-        return open_engine(b"plan", library_of(self.double), self.device, **options)
+        return TrtEngine(b"plan", library_of(self.double), self.device, **options)
 
     def calls(self, start: str) -> list[str]:
         return [call for call in self.double.calls if call.startswith(start)]

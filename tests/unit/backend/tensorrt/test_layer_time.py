@@ -9,7 +9,7 @@ import pytest
 
 from edgert.backend.tensorrt.engine_layers import LayerTime, engine_facts, layer_times, mapped
 from edgert.backend.tensorrt.library import library_of
-from edgert.backend.tensorrt.trt_engine import open_engine
+from edgert.backend.tensorrt.trt_engine import TrtEngine
 from tests.helpers.trt_api import EVERY
 from tests.helpers.trt_device import FakeDevice
 from tests.helpers.trt_double import Double, Script
@@ -41,7 +41,7 @@ class Wavering(Sequence[tuple[str, float]]):
 @pytest.mark.parametrize("version", EVERY)
 def test_the_median_of_every_layer_in_the_order_they_run(version: str) -> None:
     double = Double(version, Script(bound=FIXED, layer_ms=Wavering()))
-    session = open_engine(b"plan", library_of(double), FakeDevice()).session()
+    session = TrtEngine(b"plan", library_of(double), FakeDevice()).session()
     assert list(layer_times(session, runs=5).items()) == [("a", 0.75), ("b", 3.0)]
     at = double.calls.index("IExecutionContext.profiler = IProfiler")
     runs = [number for number, call in enumerate(double.calls) if "execute_async_v3" in call]
