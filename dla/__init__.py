@@ -1,7 +1,7 @@
 """What NVIDIA's deep-learning accelerator (DLA) can run, and nothing else.
 
-:func:`check` asks the rules about one node, :func:`check_graph` about a whole graph; :func:`int8_form` says how a node
-runs in an INT8 build, :func:`fuses` what is computed before it is rounded; :func:`regions` grows what may run
+:func:`check` applies the rules to one node, :func:`check_graph` to a whole graph; :func:`int8_form` returns how a
+node runs in an INT8 build, :func:`fuses` what is computed before it is rounded; :func:`regions` grows what may run
 into few segments, each one loadable; :func:`summarize` counts. ``SOURCES`` and ``LIMITS`` name the public page that
 every rule and limit was read on.
 

@@ -24,7 +24,7 @@ class Context:
     """A graph with the verdicts of its nodes so far.
 
     Attributes:
-        verdicts: one per node; they change while the rules are asked.
+        verdicts: one per node; they change while the rules are applied.
         wiring: edges between the nodes, with folded ones looked through.
         scaled: tensors with an INT8 scale, or a mapping to the scales themselves; None where not known.
     """
@@ -55,7 +55,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class ContextRule:
-    """As :class:`~dla.rule.Rule`; ``test`` yields the place of a node and what is said about it."""
+    """As :class:`~dla.rule.Rule`; ``test`` yields the place of a node and the verdict on it."""
 
     name: str
     source: str
@@ -146,4 +146,4 @@ CONTEXT = (
     _rule("operands", HEADER, like_scales),
     _rule("region", TYPED, degraded),
 )
-"""All of them, in the order in which they are asked."""
+"""All of them, in the order in which they are applied."""

@@ -108,7 +108,7 @@ class Footprint:
 
     Args:
         wiring: the graph.
-        target: says how large a number is.
+        target: decides how large a number is.
         outputs: tensors that leave the graph whoever else reads them.
     """
 

@@ -1,4 +1,4 @@
-"""How the DLA runs nodes in an INT8 build, by the same rules that say whether it runs them."""
+"""How the DLA runs nodes in an INT8 build, by the same rules that decide whether it runs them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BEHIND: Collection[str] = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu"})
 
 
 def int8_form(node: Node, target: Target) -> Form:
-    """How a node runs in an INT8 build, as far as the node itself tells.
+    """How a node runs in an INT8 build, as far as the node itself shows.
 
-    A node that only the device can tell about (``verify``) has the form that it has if the device takes it.
+    A node that only the device can decide about (``verify``) has the form that it has if the device takes it.
 
     Args:
         node: the node with the tensors around it.
@@ -27,7 +27,7 @@ def int8_form(node: Node, target: Target) -> Form:
 
 
 def int8_verdicts(nodes: Sequence[Node], target: Target) -> tuple[Verdict, ...]:
-    """The same for every node of a graph, with the rules about neighbors: verdicts, whose ``int8_form`` says how.
+    """The same for every node of a graph, with the rules about neighbors: verdicts, whose ``int8_form`` is how.
 
     Args:
         nodes: each after those it reads.

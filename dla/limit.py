@@ -36,7 +36,7 @@ PAGES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A closed range of whole numbers, and who says so."""
+    """A closed range of whole numbers, and its source."""
 
     low: int
     high: int

@@ -46,7 +46,7 @@ def supported_by(tensorrt: str, generation: int) -> Verdict:
         fix = "use JetPack 6 (TensorRT 10.3), or JetPack 7.2.2 with TensorRT 11.4.1 or later on AGX Orin"
         return Verdict("no", RULE, f"TensorRT {tensorrt} has no DLA: support ends at 10.7 and resumes at 11.4.1", fix)
     reason = f"TensorRT {tensorrt} can use it on AGX Orin, with strongly typed networks only"
-    fix = "see what the builder says: num_DLA_cores"
+    fix = "see what the builder reports: num_DLA_cores"
     return Verdict("verify", RULE, f"{reason}; other Orin modules are not named", fix)
 
 

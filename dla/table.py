@@ -1,4 +1,4 @@
-"""Which layer an operator becomes, and the rules of that layer."""
+"""Which layer an operator becomes, the rules of that layer, and the verdicts on a node or a graph."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def layer_of(op: str) -> Layer:
     return LAYERS.get(op, _ABSENT)
 
 
-# The rules, asked about one node or about all of a graph.
+# The verdicts: rules applied to one node, or to all of a graph.
 
 SCALE_RULE = "general.scale"
 FORM_RULE = "general.form"
@@ -139,7 +139,7 @@ def layers_of(rule: str) -> tuple[str, ...]:
 
 
 def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> Verdict:
-    """Whether the DLA can run a node, as far as the node itself tells.
+    """Whether the DLA can run a node, as far as the node itself shows.
 
     Args:
         node: the node with the tensors around it.

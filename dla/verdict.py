@@ -48,7 +48,7 @@ class Verdict:
 
 
 def no(reason: str, fix: str = "") -> Verdict:
-    """A refusal; whoever asked puts the rule's name in."""
+    """A refusal; the caller puts the rule's name in."""
     return Verdict("no", "", reason, fix)
 
 

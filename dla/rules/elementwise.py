@@ -9,7 +9,7 @@ from dla.rules.general import INSTEAD
 from dla.verdict import Verdict, no, verify
 
 SINCE = (8, 6, 12)
-"""First release with Div, Pow, Greater, Less and reduction to the maximum, as NVIDIA's operator matrix says."""
+"""First release with Div, Pow, Greater, Less and reduction to the maximum, by NVIDIA's operator matrix."""
 _CAST_TO = ("float16", "float32", "int8")
 _UPGRADE = "use TensorRT 10.3 (JetPack 6)"
 _SPREAD_FIX = "make both operands the same size"
@@ -108,7 +108,7 @@ def spread(node: Node, target: Target) -> Verdict | None:
 
 @rule("compare.open", ELEMENTWISE)
 def doubtful(node: Node, target: Target) -> Verdict | None:
-    """What must stand behind a comparison is told in one sentence only."""
+    """What must follow a comparison is documented in one sentence only."""
     return verify("comparisons need a cast to FP16 or INT8 right behind, on the DLA and alone")
 
 

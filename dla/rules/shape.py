@@ -58,7 +58,7 @@ def symmetric(node: Node, target: Target) -> Verdict | None:
     if zero.is_zero is None:
         return verify("its zero point is not known beforehand, and has to be 0", _REQUANTIZE)
     if not target.is_typed:
-        return no("its zero point is not 0, which calibration caches cannot say", _REQUANTIZE)
+        return no("its zero point is not 0, which calibration caches cannot express", _REQUANTIZE)
     return verify("its zero point is not 0: the parser needs ENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA", _REQUANTIZE)
 
 

@@ -18,7 +18,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Annotated:
-    """What an annotation file says.
+    """What an annotation file holds.
 
     Attributes:
         files: names of the images.

@@ -94,7 +94,7 @@ def open_images(
 
 
 def fair_order(names: Iterable[str]) -> list[str]:
-    """Names by their SHA-256: an order that is the same everywhere and has nothing to do with what they say."""
+    """Names by their SHA-256: an order that is the same everywhere and has nothing to do with their meaning."""
     return sorted(names, key=lambda name: (hashlib.sha256(name.encode(errors="surrogateescape")).digest(), name))
 
 

@@ -64,7 +64,7 @@ def open_dataset(
 
     Args:
         source: see the head of this module.
-        task: of the model; tells what the folders of a folder mean.
+        task: of the model; decides what the folders of a folder mean.
         labels: the model's class names, by which the dataset's are understood.
         limit: the most images.
         where: the ``file:line key`` that asked for it, for errors.

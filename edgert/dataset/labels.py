@@ -1,4 +1,4 @@
-"""Labels that are told by a list or by where an image lies: classes, identities, masks."""
+"""Ground truth as records, and as read from lists, from folders per class or identity, and from mask files."""
 
 from __future__ import annotations
 

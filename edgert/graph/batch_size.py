@@ -103,7 +103,7 @@ def batch_axes(graph: Graph) -> dict[str, int]:
 
 
 def _moved(graph: Graph, node: Node, data: str, output: str, axes: Mapping[str, int]) -> int | None:
-    """The batch's dimension behind a node; None where nothing can be said."""
+    """The batch's dimension behind a node; None where it is not known."""
     before, after, axis = _sizes(graph, data), _sizes(graph, output), axes[data]
     if before is None or after is None:
         return None

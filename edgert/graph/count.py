@@ -117,7 +117,7 @@ def count(model: Model) -> tuple[NodeCost, ...]:
     """The cost of every node, in graph order.
 
     Raises:
-        ModelError: a dimension is dynamic, or a tensor's shape cannot be inferred; names it and says what to do.
+        ModelError: a dimension is dynamic, or a tensor's shape cannot be inferred; names it and what to do.
     """
     counter = _Counter(model)
     return tuple(map(counter.cost, counter.graph.nodes))

@@ -1,4 +1,4 @@
-"""Nodes of the custom operators in a graph: found, and given types where onnx has no rules for them."""
+"""Nodes of custom operators, registered by :func:`edgert.op`: found, and typed, since onnx has no rules for them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def has_custom_operators(proto: onnx.ModelProto) -> bool:
-    """Whether some node is one of the user's own."""
+    """Whether some node is of a registered custom operator."""
     return any(custom_operator_of(node) is not None for node in proto.graph.node)
 
 
 def custom_operator_of(node: onnx.NodeProto) -> Operator | None:
-    """The operator of a node, if it is one of the user's own."""
+    """The custom operator of a node; None where it is not a registered one."""
     return None if is_standard(node) else operator(node.domain, node.op_type)
 
 
 def results(
     one: Operator, given: Sequence[TensorSpec], outputs: Sequence[str], settings: Mapping[str, object], node: str
 ) -> list[TensorSpec]:
-    """What a node computes, by its operator's rules. A size that they cannot tell yet is unknown.
+    """What a node computes, by its operator's rules. A size that does not follow from them yet is unknown.
 
     Args:
         given: its inputs.
@@ -72,7 +72,7 @@ def _shapes(
 
 
 def type_custom_nodes(light: onnx.ModelProto) -> None:
-    """Takes the user's own nodes out of a copy that is only inferred: what they compute is typed and fed instead.
+    """Takes custom nodes out of a copy that is only inferred: what they compute is typed and fed instead.
 
     One after another, as the types of later ones follow from those before. Raises ModelError as :func:`results`.
     """

@@ -83,7 +83,7 @@ class Draft(Additions):
     """The edits of one walk over a graph; nothing happens to the graph itself.
 
     Rules look at the graph as it was before the walk, so a node that another rule of the same walk has already changed
-    is not theirs to touch: :meth:`is_free` says so. What is put off that way happens in the next walk.
+    is not theirs to touch: :meth:`is_free` tests it. What is put off that way happens in the next walk.
     """
 
     def __init__(self, graph: Graph, rule: str) -> None:
@@ -109,7 +109,7 @@ class Draft(Additions):
         return shape[0], shape[1], shape[2], shape[3]
 
     def dtype(self, name: str) -> str:
-        """A tensor's element type by NumPy's name; ``"unknown"`` where nothing says."""
+        """A tensor's element type by NumPy's name; ``"unknown"`` where it is not known."""
         if name in self.graph.constants:
             return str(self.graph.constants[name].dtype.name)
         spec = self._spec(name)
@@ -162,7 +162,7 @@ class Draft(Additions):
         self._instead[id(node)] = (other,)
 
     def drop(self, node: Node) -> None:
-        """Takes a node out whose output nothing reads any more, because of a change that is told elsewhere."""
+        """Takes a node out whose output nothing reads any more, because of a change that is reported elsewhere."""
         self._instead[id(node)] = ()
 
     def bypass(self, node: Node, source: str, detail: str) -> bool:

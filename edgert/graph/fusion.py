@@ -1,7 +1,7 @@
 """Which nodes one kernel computes: the one that opens it, and what follows element by element.
 
 Three kinds of kernel differ in what they take along, and :data:`GENERATED`, :data:`INT8_TENSORRT` and
-:data:`INT8_ONNX_RUNTIME` say in what. Common to all: a node joins when nobody else needs what the kernel has so far.
+:data:`INT8_ONNX_RUNTIME` list in what. Common to all: a node joins when nobody else needs what the kernel has so far.
 """
 
 from __future__ import annotations

@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 _NAMED = 4
 _KNOWN = ("com.microsoft", "ai.onnx.")
-"""Domains of ONNX Runtime's own operators, and of the standard's other sets."""
+"""Domains of ONNX Runtime's operators, and of the standard's other sets."""
 
 
-def unsupported_nodes(model: Model, own: Collection[str] = ()) -> str:
+def unsupported_nodes(model: Model, custom: Collection[str] = ()) -> str:
     """``"node 'a' is acme.Funny, outside the ONNX standard; node 'b' is Reluu, which opset 17 does not have"``.
 
-    Empty where every operator is a standard one, one of ONNX Runtime's own, a function of the model, or registered by
+    Empty where every operator is a standard one, one of ONNX Runtime's, a function of the model, or registered by
     :func:`edgert.op`. Names four nodes and counts the others.
 
     Args:
-        own: operators besides, ``domain::Name``, that somebody is known to register.
+        custom: operators besides, ``domain::Name``, that somebody is known to register.
     """
-    local = {f"{function.domain}::{function.name}" for function in model.proto.functions} | set(own)
-    told = [
+    local = {f"{function.domain}::{function.name}" for function in model.proto.functions} | set(custom)
+    found = [
         f"node {label(node, position)!r} is {op_name(node)}, {why}"
         for position, node in enumerate(all_nodes(model.proto.graph))
         if f"{node.domain}::{node.op_type}" not in local and (why := _why(node, default_opset(model.proto)))
     ]
-    others = len(told) - _NAMED
-    return "; ".join(told[:_NAMED]) + (f"; and {others} more" if others > 0 else "")
+    others = len(found) - _NAMED
+    return "; ".join(found[:_NAMED]) + (f"; and {others} more" if others > 0 else "")
 
 
 def op_name(node: onnx.NodeProto) -> str:
@@ -60,7 +60,7 @@ def _why(node: onnx.NodeProto, opset: int) -> str:
     return "" if known else "outside the ONNX standard"
 
 
-_INSPECT_NAMED = 6  # how many operators or dimensions a warning names before it says "and others"
+_INSPECT_NAMED = 6  # how many operators or dimensions a warning names before "and others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,17 +209,17 @@ def _warn_quantized(model: Model) -> str:
 
 
 def _warn_domains(model: Model) -> str:
-    own = {(function.domain, function.name) for function in model.proto.functions}
-    foreign = {
+    local = {(function.domain, function.name) for function in model.proto.functions}
+    others = {
         op_name(node)
         for node in all_nodes(model.proto.graph)
-        if not is_standard(node) and (node.domain, node.op_type) not in own
+        if not is_standard(node) and (node.domain, node.op_type) not in local
     }
-    if not foreign:
+    if not others:
         return ""
-    only = all(name.startswith("com.microsoft.") for name in foreign)
+    only = all(name.startswith("com.microsoft.") for name in others)
     runs = "run in ONNX Runtime only" if only else "need a backend that has them"
-    return f"operators outside the ONNX standard: {_listing(foreign)}; they {runs}"
+    return f"operators outside the ONNX standard: {_listing(others)}; they {runs}"
 
 
 def _warn_unknown(model: Model) -> str:

@@ -1,4 +1,4 @@
-"""Weights kept in files beside the model: checked, read and put inside."""
+"""Loading ONNX files: read, checked, and with the weights of external data files put inside."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _embed(tensor: onnx.TensorProto, data: bytes, file: Path) -> None:
     offset = _number(entries, "offset", 0, tensor, file)
     length = _number(entries, "length", needed, tensor, file)
     if length != needed:
-        why = f"tensor {tensor.name!r} of shape {list(tensor.dims)} takes {needed} bytes, the model says {length}"
+        why = f"tensor {tensor.name!r} of shape {list(tensor.dims)} takes {needed} bytes, the model records {length}"
         raise ModelError(f"model {str(file)!r} is damaged", why=why, fix="export it again")
     if offset + needed > len(data):
         why = f"tensor {tensor.name!r} ends at byte {offset + needed}, the file at {len(data)}"

@@ -1,4 +1,4 @@
-"""What a model takes and gives."""
+"""The record that carries an ONNX model through edgert, and the types of what it takes and gives."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import onnx
 
 
-# The one record that carries an ONNX model through edgert.
-
 MAX_PROTO_BYTES = 2**31 - 1
 """Protocol buffers refuse larger messages: https://protobuf.dev/programming-guides/proto-limits/."""
 
@@ -26,7 +24,7 @@ class Model:
 
     Attributes:
         proto: the ONNX message. Read it; to change a model, make a new one with a pass or :meth:`derive`.
-        path: the file it came from, for messages; kept by models derived from it.
+        path: the file it came from, for messages; models derived from it have it, too.
         digest: SHA-256 in hex. For a loaded model, of the file's bytes (followed, where there is external data, by
             each data file's name and bytes); for a derived one, of ``to_bytes``. Equal digests mean equal models.
     """
@@ -83,8 +81,8 @@ class TensorSpec:
         name: its name in the graph.
         shape: one entry per dimension; empty for a scalar and where even the rank is unknown.
         dtype: NumPy's name, ``"float32"``; ``"object"`` for strings; ``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``
-            as ml_dtypes names them; ``"unknown"`` where the model says nothing.
-        ranked: False where the model does not say how many dimensions there are.
+            as ml_dtypes names them; ``"unknown"`` where the model does not record it.
+        ranked: False where the model does not record how many dimensions there are.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The types an operator takes and gives, as its ONNX schema has them."""
+"""Element types: what an operator takes and gives by its ONNX schema, and those of all tensors of a graph."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def element_type(dtype: str) -> int:
 
 def _output_dtype(graph: Graph, node: Node, position: int, known: Mapping[str, str]) -> str:
     """Empty when it does not follow from what is known."""
-    own = _own_dtype(node, known)
-    if own:
-        return own
+    given = _attribute_dtype(node, known)
+    if given:
+        return given
     found = signature(node.op, graph.opset, node.domain)
     port = found.output(position) if found else None
     if found is None or port is None:
@@ -139,7 +139,7 @@ def _output_dtype(graph: Graph, node: Node, position: int, known: Mapping[str, s
     return next((known[name] for taken, name in ports if taken and taken.variable == port.variable), "")
 
 
-def _own_dtype(node: Node, known: Mapping[str, str]) -> str:
+def _attribute_dtype(node: Node, known: Mapping[str, str]) -> str:
     """The type of an operator's output where an attribute or a default has it."""
     for attribute in ("to", "dtype", "output_dtype"):
         if node.attributes.get(attribute):

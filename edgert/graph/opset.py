@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _HIDDEN = "edgert.hidden"
 _RESIZE_OPSET = 11
-"""The first whose Resize says where it samples; Upsample ended with 9 (https://onnx.ai/onnx/operators/)."""
+"""The first whose Resize defines where it samples; Upsample ended with 9 (https://onnx.ai/onnx/operators/)."""
 _AGAIN = "export the model again with standard operators and opset 13 or newer"
 
 

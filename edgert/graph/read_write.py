@@ -59,7 +59,7 @@ _KEPT = ("producer_name", "producer_version", "domain", "model_version", "doc_st
 
 
 def _keep_values(values: Iterable[onnx.ValueInfoProto], old: Iterable[onnx.ValueInfoProto]) -> None:
-    """Gives inputs or outputs that are as they were everything that the file says of them."""
+    """Gives inputs or outputs that are as they were everything that the file records of them."""
     before = {item.name: item for item in old}
     for value in values:
         if value.name in before and value_spec(before[value.name]) in (value_spec(value), None):

@@ -1,4 +1,4 @@
-"""Types and shapes of the tensors inside a graph, as far as onnx can tell."""
+"""Types and shapes of the tensors inside a graph, as far as onnx can infer them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import onnx
 
 
-# Shapes for operators that onnx has no rules for: a standard node with the same output shape stands in for each.
+# Shapes for operators that onnx has no rules for: each is replaced by a standard node with the same output shape.
 #
 # Covers what ONNX Runtime's quantizer and optimizer write (domain ``com.microsoft``,
 # https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md) and the experimental operators of
-# models from before ONNX 1.5 (ImageScaler, Crop, Affine). Stand-ins serve shape inference on a throw-away copy;
+# models from before ONNX 1.5 (ImageScaler, Crop, Affine). Replacements serve shape inference on a throw-away copy;
 # they compute something else.
 
 _Rule = tuple[str, Callable[[Sequence[str]], Sequence[str]]]
@@ -63,8 +63,8 @@ _KEPT = {
 }
 
 
-def stand_in(node: onnx.NodeProto, opset: int) -> None:
-    """Turns a node into its stand-in, in place; leaves nodes alone that need or have none."""
+def _use_shape_equivalent(node: onnx.NodeProto, opset: int) -> None:
+    """Turns a node into a standard one of the same output shape, in place; leaves alone what needs or has none."""
     table = _EXPERIMENTAL if is_standard(node) else _CONTRIB if node.domain == "com.microsoft" else {}
     given = attributes(node) if node.op_type in table else {}
     unfit = given.get("channels_last", 0) or (node.op_type == "Crop" and not _crops(given, opset))
@@ -117,7 +117,7 @@ def _inferred(light: onnx.ModelProto, *, strict: bool) -> dict[str, onnx.ValueIn
 
     try:
         for node in light.graph.node:
-            stand_in(node, default_opset(light))
+            _use_shape_equivalent(node, default_opset(light))
         type_custom_nodes(light)
         inferred = shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:

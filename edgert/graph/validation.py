@@ -1,4 +1,4 @@
-"""Whether a parsed file is whole: what every later step takes for granted about a model."""
+"""Checks of a parsed file: complete, undamaged, known to the installed onnx. Every later step relies on them."""
 
 from __future__ import annotations
 

@@ -88,10 +88,10 @@ def _chosen(file: PipelineFile, model: str | None) -> str:
 def _report(file: PipelineFile, name: str, written: Setting, search: Search) -> CheckReport:
     ranking = search.ranking
     best = ranking.best()
-    own = ranking.find(written)
+    as_written = ranking.find(written)
     advised = advised_of(ranking, written)
-    verdict = _verdict(ranking, best, own, advised)
-    doubtful = verdict != "fine" and (own is None or _finds(ranking, best))
+    verdict = _verdict(ranking, best, as_written, advised)
+    doubtful = verdict != "fine" and (as_written is None or _finds(ranking, best))
     findings = _findings(file, name, written, advised.setting, search) if doubtful else ()
     ties = ties_of(ranking, advised, len(search.photos))
     return CheckReport(
@@ -202,9 +202,9 @@ def _group_findings(
                 Finding(file.where("models", name, "task", verb), f"task.{verb}", old, False, new, True, cost.errors)
             ]
         return [_finding(file, name, ("task", "options"), before.get("options", {}), after.get("options", {}), cost)]
-    said = {key: getattr(written.input, key) for key in after}
+    given = {key: getattr(written.input, key) for key in after}
     return [
-        _finding(file, name, ("input", key), said[key], after[key], cost) for key in after if said[key] != after[key]
+        _finding(file, name, ("input", key), given[key], after[key], cost) for key in after if given[key] != after[key]
     ]
 
 
@@ -223,7 +223,7 @@ def _finding(file: PipelineFile, name: str, path: tuple[str, str], old: object, 
 
 def ties_of(ranking: Ranking, chosen: Tally, photos: int) -> tuple[str, ...]:
     """A sentence for every setting that differs from the chosen one in one group and is not clearly worse."""
-    best, said = ranking.best(), []
+    best, found = ranking.best(), []
     ways: dict[str, list[Tally]] = {}
     for tally in ranking.tallies:
         groups = chosen.setting.differing(tally.setting)
@@ -233,12 +233,12 @@ def ties_of(ranking: Ranking, chosen: Tally, photos: int) -> tuple[str, ...]:
         names = _listed(list(dict.fromkeys(named(tally.setting)[group] for tally in (chosen, *tallies))))
         equal = all(same_answers(chosen, tally) >= SAME for tally in tallies)
         these = "this photo" if photos == 1 else f"these {photos} photos"
-        said.append(
+        found.append(
             f"{group}: {names} give practically the same answers"
             if equal
-            else f"{group}: {names} cannot be told apart on {these}; try others"
+            else f"{group}: {names} cannot be distinguished on {these}; try others"
         )
-    return tuple(said)
+    return tuple(found)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -250,8 +250,12 @@ def _listed(names: Sequence[str]) -> str:
 def _summary(verdict: Verdict, name: str, findings: Sequence[Finding], ties: Sequence[str], photos: int) -> str:
     these = "this photo" if photos == 1 else f"these {photos} photos"
     if verdict == "fine":
-        open_questions = "; what they cannot tell stands below" if any("cannot be told" in tie for tie in ties) else ""
-        return f"{name} is wired right, as far as {these} can tell: nothing is clearly better{open_questions}"
+        open_questions = (
+            "; what they cannot distinguish is listed below"
+            if any("cannot be distinguished" in tie for tie in ties)
+            else ""
+        )
+        return f"{name} is wired right, as far as {these} show: nothing is clearly better{open_questions}"
     if verdict == "unclear" and findings:
         return f"{name} may be wired wrong: other settings do better on {these}, but not clearly; try more photos"
     if verdict == "unclear":

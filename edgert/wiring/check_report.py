@@ -1,4 +1,4 @@
-"""What ``check`` found out, as plain records."""
+"""The report of ``edgert check``, as plain records."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Row:
     Attributes:
         setting: ``input`` and ``task`` as they would be written.
         names: the same in a few words, by group.
-        written: whether it is what the file says.
+        written: whether it is what the file has.
         score: what settings are ranked by: ``answers`` plus every ``memory``.
         answers: 0 to 1, mean over photos.
         memory: source → 0 to 1, how well the input fits what the model remembers of its training.
         found, confirmed, chance: means of :class:`~edgert.wiring.evidence.Evidence` over photos.
-        behind: standard errors behind the best; below 2 the photos do not tell the two apart.
-        same: 0 to 1, how far its records say the same as the best one's.
+        behind: standard errors behind the best; below 2 the photos do not distinguish the two.
+        same: 0 to 1, how far its records agree with the best one's.
         photos: how many photos it was tried on; hopeless settings on fewer.
     """
 
@@ -53,8 +53,8 @@ class Finding:
     Attributes:
         where: ``file:line key.path`` of the line, or of the section it is missing from.
         key: ``input.color``, ``task.detect``, ...
-        written: what the file says there, as YAML; for a missing key what then counts.
-        missing: whether the file says nothing there.
+        written: what the file has there, as YAML; for a missing key what then counts.
+        missing: whether the file has nothing there.
         better: what to write instead, as YAML.
         sure: whether the photos show this line's fault by itself; otherwise it goes with the others.
         behind: how many standard errors the file's value costs, with everything else right.
@@ -69,12 +69,12 @@ class Finding:
     behind: float
 
     def __str__(self) -> str:
-        said = (
+        problem = (
             f"is not written, which means {self.written}"
             if self.missing
             else f"{self.written} {'looks' if self.sure else 'is probably'} wrong"
         )
-        return f"{self.where}: {said}; write {self.better}"
+        return f"{self.where}: {problem}; write {self.better}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class CheckReport:
             so on these photos, or nothing was found on them (then there are no findings).
         summary: the verdict in a sentence.
         findings: lines that look wrong, the costliest first.
-        ties: sentences about what these photos cannot tell.
+        ties: sentences about what these photos cannot distinguish.
         rows: all settings that were tried, the best first.
         runs: how often the engine ran.
         best: the best setting itself; ``written`` the file's; not part of the JSON.

@@ -36,7 +36,7 @@ of a bit."""
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one setting said about one photo.
+    """The answers of one setting to one photo.
 
     Attributes:
         records: one per view, the photo itself first.
@@ -55,7 +55,7 @@ class Evidence:
     """One photo's evidence for one setting.
 
     Attributes:
-        found: what the model says: objects, each counting as the cube of its score; probability of the best class;
+        found: what the model finds: objects, each counting as the cube of its score; probability of the best class;
             part of the image that is not background.
         confirmed: how much of it another view of the same photo confirms.
         chance: how much of it the control image shows as well.
@@ -94,7 +94,7 @@ def relative(values: Sequence[float], verb: str) -> list[float]:
 
 
 def sameness(first: Record, second: Record) -> float:
-    """How far two records of one photo say the same, 0 to 1; 1 means the difference does not show."""
+    """How far two records of one photo agree, 0 to 1; 1 means the difference does not show."""
     if isinstance(first, (Detections, Keypoints)) and isinstance(second, (Detections, Keypoints)):
         pair = _boxes(first), _boxes(second)
         total = float(pair[0][1].sum() + pair[1][1].sum())

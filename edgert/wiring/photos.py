@@ -20,7 +20,7 @@ from edgert.stages.source.image_folder import SUFFIXES
 from edgert.wiring.check_report import CheckReport
 
 PHOTO_LIMIT = 16
-"""More photos tell little more; a larger folder is sampled evenly."""
+"""More photos add little; a larger folder is sampled evenly."""
 _SIDE_PX = 1920  # larger photos are shrunk: no network sees more, and sixteen of them have to fit in memory
 _CONTROL_SIDE_PX = 512
 _EDGE = 0.1  # part of its width and height that a shifted or middle view loses

@@ -33,7 +33,7 @@ PRIOR_SPREAD, PRIOR_PHOTOS = 0.25, 4
 """How far one kind of evidence is taken to vary from photo to photo before any has been seen, and
 how many photos that belief weighs as much as. On its own, one photo then has to show half of what it can."""
 CLEAR = 2.0
-"""Standard errors between two settings that are told apart."""
+"""Standard errors between two settings from which they count as different."""
 DOUBT = 1.25
 """Standard errors from which on one photo more is worth taking."""
 HOPELESS = 3.5
@@ -61,7 +61,7 @@ class Gap:
 
     @property
     def clear(self) -> bool:
-        """Whether the photos tell the two apart."""
+        """Whether the photos distinguish the two."""
         return self.errors >= CLEAR
 
 
@@ -133,7 +133,7 @@ class Ranking:
 def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:
     """One value per photo of a fit that only all photos have together: the jackknife's.
 
-    Their mean is the fit, less its bias; their spread tells how much single photos sway it (Efron, "The Jackknife,
+    Their mean is the fit, less its bias; their spread is how much single photos sway it (Efron, "The Jackknife,
     the Bootstrap and Other Resampling Plans", 1982).
     """
     count, whole = len(looks), memory.fit(looks)
@@ -206,20 +206,20 @@ class Search:
         """Tries every color and scale with every reading, then every placement with the best of them."""
         inputs = colors_and_scales(base.input, self.subject.dtype)
         self.plan(len(inputs) + len(placements(base.input, verb_of(base.task))) - 1)
-        kept = base.key
-        self.gather([Setting(config, task) for config in inputs for task in tasks], kept)
+        always = base.key
+        self.gather([Setting(config, task) for config in inputs for task in tasks], always)
         best = self.ranking.best().setting
-        self.gather([Setting(config, best.task) for config in placements(best.input, verb_of(best.task))], kept)
+        self.gather([Setting(config, best.task) for config in placements(best.input, verb_of(best.task))], always)
 
     def plan(self, inputs: int) -> None:
         """Tells the progress how many more ways to feed the model will be tried."""
         self._planned += inputs * len(self.photos) * (6 if self._many else 4)
 
-    def gather(self, settings: Sequence[Setting], kept: str = "", keep_all: bool = False) -> None:
+    def gather(self, settings: Sequence[Setting], always: str = "", keep_all: bool = False) -> None:
         """Tries settings on every photo, less those that fall hopelessly behind.
 
         Args:
-            kept: key of a setting that is tried on all, however bad.
+            always: key of a setting that is tried on all, however bad.
             keep_all: whether all are.
         """
         tallies = [self.ranking.add(setting) for setting in settings]
@@ -233,7 +233,7 @@ class Search:
             self._trial.forget()
             if not keep_all:
                 best = max(tallies, key=self.ranking.mean)
-                tallies = [t for t in tallies if t.setting.key == kept or not self._hopeless(best, t)]
+                tallies = [t for t in tallies if t.setting.key == always or not self._hopeless(best, t)]
 
     def _hopeless(self, best: Tally, other: Tally) -> bool:
         return best is not other and self.ranking.gap(best, other).errors >= HOPELESS

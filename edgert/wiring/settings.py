@@ -37,7 +37,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """Keys of ``input`` that belong together: one is not changed without looking at the others."""
 CHECK_SCORE = 0.25
-"""Lowest score that counts as an answer while checking, whatever the file says."""
+"""Lowest score that counts as an answer while checking, whatever the file asks for."""
 _CHECK_LIMIT = 100
 
 
@@ -50,7 +50,7 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """Equal for settings that say the same."""
+        """Equal for settings that mean the same."""
         return f"{self.input!r} {self.task!r}"
 
     def differing(self, other: Setting) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class Setting:
         return groups if self.part("task") == other.part("task") else (*groups, "task")
 
     def part(self, group: str) -> dict[str, Any]:
-        """What a setting says in one group: key → value, with keys that have no effect left out."""
+        """One group of a setting: key → value, with keys that have no effect left out."""
         if group == "task":
             options = getattr(self.task, "options", {})
             return {verb_of(self.task): value_of(self.task), **({"options": options} if options else {})}
@@ -124,10 +124,10 @@ def placements(base: InputConfig, verb: str) -> list[InputConfig]:
 def same_image(config: InputConfig) -> tuple[object, ...]:
     """Equal for configurations that make the same input of any image."""
     keys = ("resize", "anchor", "pad", "crop", "interpolation", "color")
-    said = tuple(getattr(config, key) if _matters(key, config) else None for key in keys)
+    values = tuple(getattr(config, key) if _matters(key, config) else None for key in keys)
     channels = 1 if config.color == "gray" else 3
     mean, std = (value * channels if len(value) == 1 else value for value in (config.mean, config.std))
-    return (*said, mean, std)
+    return (*values, mean, std)
 
 
 def for_checking(task: TaskConfig) -> TaskConfig:

@@ -142,7 +142,7 @@ def _image_spec(path: Path) -> TensorSpec:
 
 
 def _size(spec: TensorSpec) -> tuple[int, int] | None:
-    """The size to write down: None where the model has one of its own."""
+    """The size to write down: None where the model fixes it."""
     last = spec.shape[3] in (1, 3)
     height, width = spec.shape[1:3] if last else spec.shape[2:]
     if isinstance(height, int) and isinstance(width, int):
@@ -205,7 +205,7 @@ def _text(onnx: str, stem: str, guessed: _Guessed, spec: TensorSpec, found: Subj
     verb = verb_of(guessed.setting.task)
     lines = [
         "# A starter, to be edited: what stands after 'guessed' is worth a look.",
-        "# edgert check THIS_FILE --images photo.jpg   tells whether the model is wired right",
+        "# edgert check THIS_FILE --images photo.jpg   checks whether the model is wired right",
         "# edgert run THIS_FILE                       runs it",
         "schema: 1",
         f"name: {_quoted(stem)}",
@@ -245,11 +245,11 @@ def _input_items(guessed: _Guessed) -> list[tuple[str, object]]:
 
 def _task_yaml(task: TaskConfig) -> str:
     verb = verb_of(task)
-    said: dict[str, object] = {verb: value_of(task)}
-    said |= {key: getattr(task, key) for key in ("score", "iou", "threshold", "top") if hasattr(task, key)}
+    keys: dict[str, object] = {verb: value_of(task)}
+    keys |= {key: getattr(task, key) for key in ("score", "iou", "threshold", "top") if hasattr(task, key)}
     if options := getattr(task, "options", None):
-        said["options"] = options
-    return f"{yaml_value(said)}   # add labels: names.txt, one class a line"
+        keys["options"] = options
+    return f"{yaml_value(keys)}   # add labels: names.txt, one class a line"
 
 
 def _sinks(verb: str) -> list[str]:

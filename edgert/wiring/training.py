@@ -1,6 +1,6 @@
-"""What a model remembers of the images it was trained on.
+"""Statistics of the training images that a model file still holds, as evidence for how its input is scaled.
 
-Two things in an ONNX file tell how its input was scaled, whatever the photos show:
+Two things in an ONNX file show how its input was scaled, whatever the photos show:
 
 * BatchNormalization stores the mean and variance of what came in during training. Where it has not been folded away,
   the first few layers are run on a candidate's input and the statistics compared.
@@ -25,7 +25,7 @@ from edgert.wiring.trial import Trial
 
 F64 = npt.NDArray[np.float64]
 _LAYERS = 4  # deeper ones depend on what the photos show
-_WEAK = 1e-3  # of the median variance: channels that hardly ever fired in training tell nothing
+_WEAK = 1e-3  # of the median variance: channels that hardly ever fired in training show nothing
 
 
 class Memory(Protocol):

@@ -40,7 +40,7 @@ def readings(
         verb: only decoders of this task; by default the written one's, or the likeliest.
 
     Raises:
-        ModelError: nothing can read them; says what was tried.
+        ModelError: nothing can read them; names what was tried.
     """
     if isinstance(written, PythonTask):
         return [written]
@@ -73,12 +73,12 @@ def task_of(found: Guess) -> TaskConfig:
 
 def _distinct(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
     """Those that make different decoders, the first of equals."""
-    kept: list[tuple[TaskConfig, object]] = []
+    distinct: list[tuple[TaskConfig, object]] = []
     for task in tasks:
         decoder = decoder_for(task, ())
-        if all(decoder != other for _, other in kept):
-            kept.append((task, decoder))
-    return [task for task, _ in kept]
+        if all(decoder != other for _, other in distinct):
+            distinct.append((task, decoder))
+    return [task for task, _ in distinct]
 
 
 def _is_same(found: Guess, written: TaskConfig | None) -> bool:
@@ -100,7 +100,7 @@ def _nothing_fits(tasks: Sequence[TaskConfig], looks: Sequence[Guess], shapes: S
     return ModelError(
         f"no decoder can read outputs {got} of a {network[0]}x{network[1]} input",
         why=f"tried {'; '.join(tried)}" if tried else "they look like nothing that edgert knows",
-        fix=f"they look like {others}" if others else "task: {python: module:function}, with a decoder of your own",
+        fix=f"they look like {others}" if others else "task: {python: module:function}, with a custom decoder",
     )
 
 
@@ -127,7 +127,7 @@ class Trial:
         self._answers: dict[tuple[object, ...], tuple[Array, ...]] = {}
 
     def answer(self, config: InputConfig, view: View) -> Answer:
-        """What the model says about a view under a configuration.
+        """The model's answer to a view under a configuration.
 
         Raises:
             ModelError: the input is no image of that color and layout.
@@ -145,7 +145,7 @@ class Trial:
         return self._answers[key], placement.geometry
 
     def forget(self) -> None:
-        """Drops what is kept for the photos seen so far."""
+        """Empties the cache of the photos seen so far."""
         self._small.clear()
         self._answers.clear()
 

@@ -1,6 +1,6 @@
 """Rewrites that let a model onto a DLA: the same results from operators and sizes that it has.
 
-:func:`fit` rewrites a graph, :func:`fit_model` a model; :func:`prove` runs both and says how far they are apart;
+:func:`fit` rewrites a graph, :func:`fit_model` a model; :func:`prove` runs both and returns how far they are apart;
 :func:`cut_head` cuts off what no rewrite helps.
 """
 

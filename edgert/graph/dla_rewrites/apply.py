@@ -76,7 +76,7 @@ def _check(model: Model, first: Sequence[Array], second: Sequence[Array]) -> Non
         raise ModelError(
             f"the rewritten model {str(model.path)!r} gives other outputs",
             why=f"{types[0]} before, {types[1]} after",
-            fix="leave out the rewrite that does it (skip_rewrites), and tell us",
+            fix="leave out the rewrite that does it (skip_rewrites), and report it",
         )
 
 
@@ -186,7 +186,7 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 # Rewriting a whole model: static shapes and a current operator set first, then the rewrites.
 
 OPSET = 17
-"""Where Softmax is over one axis and a Resize says where it samples; TensorRT has read it since 8.6."""
+"""Where Softmax is over one axis and a Resize defines where it samples; TensorRT has read it since 8.6."""
 
 
 def ready(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:

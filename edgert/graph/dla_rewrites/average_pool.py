@@ -40,7 +40,7 @@ def _mean(draft: Draft, node: Node) -> None:
 
 
 def _average(chain: Chain, shape: tuple[int, int, int, int], total: int = 1) -> str:
-    """Appends the mean over rows and columns, times ``total``; says how."""
+    """Appends the mean over rows and columns, times ``total``; returns how, in words."""
     rows, columns = (tiles(size, pad=False) for size in shape[2:])
     if rows is not None and columns is not None:
         _pool(chain, shape, rows, columns)

@@ -21,7 +21,7 @@ _TO_NHWC = [0, 2, 3, 1]
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """``matrix`` is (K, M); ``bias`` (M,) or None; both scaled as the node says."""
+    """``matrix`` is (K, M); ``bias`` (M,) or None; both scaled by the node's factors."""
 
     matrix: Array
     bias: Array | None

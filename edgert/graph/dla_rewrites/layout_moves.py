@@ -1,6 +1,6 @@
 """Where the elements of a tensor come from, through nodes that only move them.
 
-Reshape, Transpose, Slice, Split, Gather and their like are run on the numbers 0, 1, 2 …: what comes out says, element
+Reshape, Transpose, Slice, Split, Gather and their like are run on the numbers 0, 1, 2 …: the result shows, element
 by element, what went where, however the exporter has put it.
 """
 

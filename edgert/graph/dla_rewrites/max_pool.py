@@ -71,7 +71,7 @@ def window_of(draft: Draft, node: Node, kernel: Pair | None = None) -> Window | 
     """The window of a Conv or pooling node over a (N, C, H, W) tensor of known size; None where it has none.
 
     Args:
-        kernel: for a Conv, the size of its weights; otherwise the node says it itself.
+        kernel: for a Conv, the size of its weights; otherwise it is an attribute of the node.
     """
     shape = draft.image(node.inputs[0])
     given = node.attributes

@@ -70,7 +70,7 @@ MAX_NEAREST = 32
 """Largest factor of one nearest resize."""
 MAX_POOL_STRIDE = 16
 MIN_OPSET = 11
-"""Before it, no Resize says where it samples."""
+"""Before it, no Resize defines where it samples."""
 _ROI_OPTIONAL = 13
 _HALVES = 0.5
 
@@ -133,7 +133,7 @@ def _scales(draft: Draft, node: Node) -> tuple[float, float] | None:
     """Factors for rows and columns as the node gives them; None where it gives sizes."""
     stored = draft.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if stored is None or stored.size != 4:
-        return None  # for some axes only (opset 18): the sizes say the same unless they were rounded
+        return None  # for some axes only (opset 18): the sizes mean the same unless they were rounded
     return float(stored[2]), float(stored[3])
 
 

@@ -45,7 +45,7 @@ class Pass:
         does: what becomes of which nodes; everything else stays.
         because: what it is good for.
         apply: graph → graph and changes.
-        grows: whether there may be more nodes afterwards; a pass that does not say so only removes.
+        grows: whether there may be more nodes afterwards; other passes only remove.
     """
 
     name: str
