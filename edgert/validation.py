@@ -42,7 +42,7 @@ def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
     """Checks a pipeline file, its models, images and labels, and by its text the user's code.
 
     Every stage is built, on engines that have the models' inputs and outputs but do not run, so that whatever
-    ``edgert run`` would refuse at its start is refused here, but for what only running the user's code tells.
+    ``edgert run`` would refuse at its start is refused here, but for what only running the user's code shows.
 
     Args:
         path: the pipeline file, or the name of a shipped one.

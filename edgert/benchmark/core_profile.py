@@ -34,7 +34,7 @@ _ROUNDS = 6
 """On a shared machine a neighbor slows a core for seconds at a time, by half and more. The fastest of several rounds
 is that of a machine left alone, which is what a profile is about; company of our own is in all rounds alike."""
 _BUSY_RUNS = 5
-"""Times as many runs with company as alone: their jitter is kept, and a p99 needs some hundred."""
+"""Times as many runs with company as alone: their jitter is part of the profile, and a p99 needs some hundred."""
 
 
 def machine_identity() -> dict[str, str]:
@@ -83,7 +83,7 @@ def profile(model: Model, runs: int = 12) -> Profile:
 
 
 def figures_of(found: Profile) -> list[Figure]:
-    """What a profile says, in short."""
+    """A profile in short."""
     figures = []
     for name, whole in found.whole.items():
         detail = {"busy_ms": whole.busy_ms, "kernels_ms": whole.kernels_ms}

@@ -34,7 +34,7 @@ class Run:
 
 
 def jitter(rounds: Sequence[Sequence[Run]]) -> Quantiles:
-    """Of what the wall clock said, in rounds in which the core was left alone; else in the best of them."""
+    """Of the wall clock, in rounds in which the core was left alone; else in the best of them."""
     left_alone = [runs for runs in rounds if _disturbed(runs) < _DISTURBED] or [min(rounds, key=_disturbed)]
     return quantiles_of([[run.wall_ms for run in runs] for runs in left_alone])
 
@@ -74,7 +74,7 @@ class Figure:
         name: what was measured.
         value: the median.
         unit: of ``value``.
-        bar: what it has to reach; None for a figure that is only told.
+        bar: what it has to reach; None for a figure without one.
         better: which side of the bar is the good one.
         n: samples behind the median.
         detail: the figures it was made of.

@@ -84,7 +84,7 @@ def hop(rounds: int = 9, frames: int = 4000) -> Figure:
 
 
 def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figure]:
-    """Python objects and resident memory kept over a run of a null pipeline.
+    """Python objects and resident memory left behind by a run of a null pipeline.
 
     One frame is under way at a time, so that at each reading every thread of the pipeline stands at the same place.
     Other threads of this process, such as one that draws a progress bar, come and go with objects of their own; what a
@@ -94,14 +94,14 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
     source = ApiSource("null", SourceStage(source="api"), counter, REAL)
     done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    class Tell(Pass):
-        """A sink that says when a frame has arrived."""
+    class Arrival(Pass):
+        """A sink that notes when a frame has arrived."""
 
         def process(self, result: Result) -> None:  # type: ignore[override]
-            """Says so."""
+            """Notes it."""
             done.put(None)
 
-    nodes = [Node("null", source), Node("pass", Pass()), Node("end", Tell())]
+    nodes = [Node("null", source), Node("pass", Pass()), Node("end", Arrival())]
     for before, after in pairwise(nodes):
         connect(before, after, _STREAM, 2, "never")
     runner = Runner(nodes)
@@ -122,7 +122,7 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
     objects, rss = (min(b - a for a, b in pairwise(taken)) for taken in zip(*readings, strict=True))
     copies = counter.read().copies
     return [
-        Figure(f"objects kept over {frames} frames", max(0, objects), "objects", 0.0, n=rounds, is_exact=True),
+        Figure(f"objects left behind by {frames} frames", max(0, objects), "objects", 0.0, n=rounds, is_exact=True),
         Figure(f"memory growth over {frames} frames", rss / 2**20, "MiB", 1.0, n=rounds),
         Figure("copies of pixels by the runtime", copies, "copies", 0.0, n=rounds * frames, is_exact=True),
     ]

@@ -228,7 +228,7 @@ def _peer(
 
 
 def _tactic(config: ModelConfig, model: Model) -> Tactic:
-    """What a section says, one frame at a time where it leaves that open: the peer has one loop as well."""
+    """A section, one frame at a time where it leaves that open: the peer has one loop as well."""
     replicas = config.replicas or 1
     threads = max(1, (config.threads or core_count()) // replicas)
     pinned = isinstance(config.placement, ReplicateConfig)

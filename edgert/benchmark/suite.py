@@ -21,8 +21,8 @@ CLIP_FRAMES = 90
 def bench(target: Path, quick: bool = False) -> Iterator[Figure]:
     """Figures one by one, as they are taken.
 
-    Only exact figures keep their bars: times, memory and sizes of packages are those of this machine, on which nobody
-    has said what they should be. ``make bench`` judges all of them.
+    Only exact figures keep their bars: times, memory and sizes of packages are those of this machine, for which
+    there is no bar. ``make bench`` judges all of them.
 
     Args:
         target: an ONNX model: its speed alone, by threads. A pipeline: what edgert adds to each of its models, and

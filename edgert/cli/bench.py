@@ -51,9 +51,10 @@ def bench(
     """Measure a model alone, or what edgert adds to it.
 
     Figures are medians; what is compared runs in turn. Exit code 1 when a count or a result that is the same on every
-    machine misses its bar: pixels copied, objects kept, the difference to OpenCV. Times, memory and sizes are reported.
+    machine misses its bar: pixels copied, objects left behind, the difference to OpenCV. Times, memory and sizes are
+    reported.
 
-    A profile says how long each unit of a model takes on each core alone, what the whole takes while all cores are
+    A profile has how long each unit of a model takes on each core alone, what the whole takes while all cores are
     busy, and what a cut costs. It holds for this machine and this file.
 
     Examples:
@@ -96,7 +97,7 @@ def _shown(console: Console, figure: Figure) -> Figure:
 
 
 def _profiled(console: Console, target: Path, board: str, quick: bool, output: Path) -> list[Figure]:
-    """Measures, writes and tells a profile."""
+    """Measures, writes and prints a profile."""
     from edgert.benchmark.core_profile import figures_of
     from edgert.benchmark.core_profile import profile as measure
     from edgert.graph import load
@@ -117,17 +118,17 @@ def _profiled(console: Console, target: Path, board: str, quick: bool, output: P
 
 
 def _raced(console: Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
-    """Races every model with a peer, and tells both times."""
+    """Races every model with a peer, and prints both times."""
     from edgert.benchmark.peers import against as race
 
     figures = []
     for figure in race(target, peer, torch, 15 if quick else 41):
         figures.append(_shown(console, figure))
-        told = figure.detail
-        apart = "not compared" if told["relative_error"] is None else f"{told['relative_error']:.1e} apart"
+        detail = figure.detail
+        apart = "not compared" if detail["relative_error"] is None else f"{detail['relative_error']:.1e} apart"
         console.print(
-            f"    {told['edgert']}: {told['edgert_ms']:.2f} ms a frame; peer: {told['peer_ms']:.2f} ms on "
-            f"{told['threads']} threads; outputs {apart}",
+            f"    {detail['edgert']}: {detail['edgert_ms']:.2f} ms a frame; peer: {detail['peer_ms']:.2f} ms on "
+            f"{detail['threads']} threads; outputs {apart}",
             soft_wrap=True,
         )
     return figures

@@ -102,7 +102,7 @@ def build(
             foreign={"--folder": folder, "--tune": tune},
         )
         return
-    refuse({"--remote-edgert": remote_edgert}, "it says where edgert is on the board of --remote")
+    refuse({"--remote-edgert": remote_edgert}, "it names where edgert is on the board of --remote")
     if is_bundle(source):
         from edgert.cli.build_steps import finish_here
 

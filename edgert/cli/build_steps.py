@@ -48,7 +48,7 @@ def listener(json: Path | None) -> Iterator[tuple[OnEvent, JsonLines]]:
 
 
 class FirstTimeProgress:
-    """A :class:`BuildProgress` that costs nothing, imports included, until it is first told of something; a context.
+    """A :class:`BuildProgress` that costs nothing, imports included, until the first event; a context.
 
     Args:
         quiet: shows nothing.
@@ -57,26 +57,26 @@ class FirstTimeProgress:
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
         self._shown: BuildProgress | None = None
-        self._on_event: OnEvent | None = None
+        self._show: OnEvent | None = None
 
     def __enter__(self) -> OnEvent:
-        return self._told
+        return self._on_event
 
     def __exit__(self, *_: object) -> None:
         if self._shown is not None:
             self._shown.__exit__()
 
-    def _told(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if self._quiet:
             return
-        if self._on_event is None:
+        if self._show is None:
             self._shown = BuildProgress()
-            self._on_event = self._shown.__enter__()
-        self._on_event(event)
+            self._show = self._shown.__enter__()
+        self._show(event)
 
 
 class BuildProgress(AbstractContextManager["OnEvent"]):
-    """A context that gives what is to be told of events; they may come from several threads."""
+    """A context that gives the function to call with events, from any thread."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -135,21 +135,21 @@ def finish_here(
     """Compiles what a bundle misses, and shows how it goes: in lines, or as events in JSON.
 
     Args:
-        foreign: option → value, of those that say what a bundle is built for, which this one knows already.
+        foreign: option → value, of those that set what a bundle is built for, which is settled for this one.
     """
     from edgert.cli.progress import stop_on_signal
     from edgert.compiler.finish import finish
 
-    refuse(foreign, f"{bundle} is a bundle, which says that itself")
+    refuse(foreign, f"{bundle} is a bundle, for which that is settled")
     stop = threading.Event()
     with listener(json) as (on_event, write), stop_on_signal(stop.set):
         done = finish(bundle, output, strict=strict, folder=folder, on_event=on_event, stop=stop)
-        write(told(done))
+        write(finished_as_json(done))
     if not is_stdout(json):
         _show(done)
 
 
-def told(done: Finished) -> dict[str, object]:
+def finished_as_json(done: Finished) -> dict[str, object]:
     """The last line of ``--json``."""
     return {
         "bundle": str(done.path) if done.path is not None else None,
@@ -159,12 +159,12 @@ def told(done: Finished) -> dict[str, object]:
         "board": done.manifest.board,
         "target": done.target,
         "engines": dict(done.engines),
-        "waiting": told_waiting(done.waiting),
+        "waiting": waiting_as_json(done.waiting),
         "skipped": [{"engine": one.engine, "model": one.model, "why": one.why} for one in done.skipped],
     }
 
 
-def told_waiting(waiting: Mapping[str, Waiting]) -> dict[str, dict[str, str]]:
+def waiting_as_json(waiting: Mapping[str, Waiting]) -> dict[str, dict[str, str]]:
     """Model → the engine that waits for what it needs, and why."""
     return {model: asdict(one) for model, one in waiting.items()}
 
@@ -225,7 +225,7 @@ def build_remotely(
     made: PipelineFile | Path = source
     if is_bundle(source):
         given = {"--board": target["board"], "--mode": target["mode"], "--trt": target["tensorrt"], "--set": overrides}
-        refuse(given, f"{source} is a bundle, which says that itself")
+        refuse(given, f"{source} is a bundle, for which that is settled")
         output = output or source
     else:
         made = load_pipeline(source, overrides)
@@ -235,12 +235,12 @@ def build_remotely(
         built = build_remote(
             made, output, address, program=program, **target, strict=strict, on_event=on_event, stop=stop
         )
-        write(_told(built))
+        write(_as_json(built))
     if not is_stdout(json):
         _build_remote_show(built, address)
 
 
-def _told(built: RemoteBuilt) -> dict[str, object]:
+def _as_json(built: RemoteBuilt) -> dict[str, object]:
     return {
         "bundle": str(built.path),
         "written": built.written,
@@ -248,7 +248,7 @@ def _told(built: RemoteBuilt) -> dict[str, object]:
         "seconds": round(built.seconds, 3),
         "board": built.there.name,
         "engines": dict(built.engines),
-        "waiting": told_waiting(built.waiting),
+        "waiting": waiting_as_json(built.waiting),
     }
 
 

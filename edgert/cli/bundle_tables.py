@@ -126,15 +126,15 @@ def _inspect_engines_row(one: EngineReport, has_others: bool) -> tuple[str, ...]
 
 
 def nodes_in_words(one: EngineReport) -> str:
-    """``dla0 12 → 10, gpu 40 → 40, 2 folded``; what is planned only, where nobody told where nodes run."""
-    told = [
+    """``dla0 12 → 10, gpu 40 → 40, 2 folded``; what is planned only, where it is not known where nodes run."""
+    parts = [
         f"{name} {count.planned}" + (f" → {count.actual}" if one.source else "")
         for name, count in one.nodes.items()
         if name != "folded"
     ]
     if one.source and "folded" in one.nodes:
-        told.append(f"{one.nodes['folded'].actual} folded")
-    return ", ".join(told) or UNKNOWN
+        parts.append(f"{one.nodes['folded'].actual} folded")
+    return ", ".join(parts) or UNKNOWN
 
 
 def _memory(one: EngineReport) -> str:
@@ -213,9 +213,9 @@ def _accuracy(found: Mapping[str, Any], model: ModelEntry) -> Iterator[str]:
     for name in model.forms:
         row = found["forms"][name]
         error = row["relative_error"]
-        told = "not finite" if error is None else f"{error:.2g}"
+        distance = "not finite" if error is None else f"{error:.2g}"
         more = "".join(f"; {line}" for line in row.get("summary", ())[: 2 if "accuracy" in row else 1])
-        yield f"for {name}: relative error {told} (at most {row['tolerance']:g}){more}"
+        yield f"for {name}: relative error {distance} (at most {row['tolerance']:g}){more}"
 
 
 def _show_members(console: Console, manifest: Manifest) -> None:

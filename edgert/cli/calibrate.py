@@ -49,8 +49,8 @@ def calibrate(
 ) -> None:
     """Measure the ranges of a model's tensors on typical images, for INT8.
 
-    Images stream through the float model by the pipeline's own preprocessing. The result does not depend on the
-    number of workers. Ctrl-C keeps what was counted beside the output; the same command goes on from there.
+    Images stream through the float model by the pipeline's preprocessing. The result does not depend on the
+    number of workers. Ctrl-C saves what was counted beside the output; the same command resumes from there.
 
     Examples:
 

@@ -72,7 +72,7 @@ def evaluate(
 ) -> None:
     """How good is the model on my images, and what does another version of it lose?
 
-    Average precision is taken by COCO's own evaluator, with boxes from a score of 0.01 on. Images without labels show
+    Average precision is taken by COCO's evaluator, with boxes from a score of 0.01 on. Images without labels show
     how far two versions agree. The interval of a loss is a 95 % paired bootstrap over the images. Exit code 1 when
     --max-drop, or the pipeline's accuracy: max_drop, is missed.
 
@@ -140,8 +140,8 @@ def _print(console: Console, evaluation: EvaluationResult, notes: tuple[str, ...
     console.print(_table(evaluation, console.width))
     for result, one in zip(evaluation.results[1:], evaluation.comparisons, strict=True):
         if one.max_drop is not None:
-            said = f"{result.name}: {one.verdict} the budget of {one.max_drop:g} {one.metric}"
-            console.print(f"[bold {_VERDICT_STYLES[one.verdict]}]{escape(said.replace('missed the', 'misses the'))}[/]")
+            line = f"{result.name}: {one.verdict} the budget of {one.max_drop:g} {one.metric}"
+            console.print(f"[bold {_VERDICT_STYLES[one.verdict]}]{escape(line.replace('missed the', 'misses the'))}[/]")
     for note in notes:
         console.print(f"[dim]• {escape(note)}[/]")
     first = evaluation.results[0]

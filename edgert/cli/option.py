@@ -1,6 +1,6 @@
 """Arguments and options of the verbs: a name means one thing, whatever verb it stands behind.
 
-Those whose default differs from verb to verb are functions: of the sentence that says what holds when it is left out.
+Those whose default differs from verb to verb are functions of the sentence about the default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``edgert check``."""
+"""``edgert schema``, ``validate``, ``check`` and ``new``: the pipeline file."""
 
 from __future__ import annotations
 
@@ -88,8 +88,9 @@ def check(
     """Is my model wired right? Try the plausible settings on images and report which line looks wrong.
 
     Color order, scale, resize, decoder: each is tried, and ranked by how well the answers hang together: confirmed by
-    the mirrored image, absent from noise of the same colors, and matching what the model remembers of its training.
-    No labels are needed. Exit code 0 also when a line looks wrong; the verdict is in the JSON.
+    the mirrored image, absent from noise of the same colors, and matching the statistics that the model stores of its
+    training (the column fit). No labels are needed. Exit code 0 also when a line looks wrong; the verdict is in the
+    JSON.
 
     Examples:
 
@@ -134,7 +135,7 @@ class progress_bar:  # noqa: N801 - used like a function
 
 
 def print_report(console: Console, report: CheckReport, limit: int | None) -> None:
-    """The ranking as a table, then the verdict, the lines to change, and what could not be told."""
+    """The ranking as a table, then the verdict, the lines to change, and what the images cannot show."""
     from rich.markup import escape
 
     console.print(_table(report, limit, console.width))
@@ -142,8 +143,8 @@ def print_report(console: Console, report: CheckReport, limit: int | None) -> No
     console.print(f"[bold {style}]{escape(report.summary)}[/]")
     for finding in report.findings:
         console.print(f"  [bold]{escape(finding.where)}[/]")
-        said = "not written, which means" if finding.missing else "written"
-        console.print(f"    {said:<8} [red]{escape(finding.written)}[/]")
+        label = "not written, which means" if finding.missing else "written"
+        console.print(f"    {label:<8} [red]{escape(finding.written)}[/]")
         console.print(f"    {'better' if finding.sure else 'probably':<8} [green]{escape(finding.better)}[/]")
     for tie in report.ties:
         console.print(f"[dim]• {escape(tie)}[/]")
@@ -159,18 +160,18 @@ def _table(report: CheckReport, limit: int | None, width: int) -> Table:
         *(Column(heading, wraps=True) for heading in groups),
         Column("score", is_number=True),
         Column("answers", is_number=True, rank=2),
-        *([Column("memory", is_number=True, rank=2)] if shown[0].memory else []),
+        *([Column("fit", is_number=True, rank=2)] if shown[0].memory else []),
         Column("behind", is_number=True, rank=1),
     )
     rows = [
         table.Row(
-            ("yours" if row.written else "", *(row.names[group] for group in groups), *_numbers(row)),
+            ("→" if row.written else "", *(_short(row.names[group]) for group in groups), *_numbers(row)),
             "bold" if row.written else "",
         )
         for row in shown
     ]
     hidden = len(report.rows) - len(shown)
-    caption = f"{hidden} more that were tried: --all" if hidden else ""
+    caption = "→ as the file has it" + (f"; {hidden} more that were tried: --all" if hidden else "")
     return table.table(columns, rows, width=width, title=f"model {report.model}", caption=caption)
 
 
@@ -178,6 +179,11 @@ def _shown_groups(rows: Sequence[Row]) -> list[str]:
     """Columns worth a place: the task only where several were tried."""
     varied = len({row.names["task"] for row in rows}) > 1
     return ["color", "scale", "placement", *(["task"] if varied else [])]
+
+
+def _short(name: str) -> str:
+    """``detect: yolox`` → ``yolox``: all rows have the same verb."""
+    return name.rpartition(": ")[2]
 
 
 def _numbers(row: Row) -> list[str]:
@@ -205,8 +211,8 @@ def new(
 ) -> None:
     """Write a commented starter pipeline for a model.
 
-    Reads the model's inputs and outputs, guesses task, decoder, size and color, and says what it guessed and why. With
-    images it tries the guesses out, as edgert check does, and writes down the best.
+    Reads the model's inputs and outputs, guesses task, decoder, size and color, and prints what it guessed and why.
+    With images it tries the guesses out, as edgert check does, and writes down the best.
 
     Examples:
 

@@ -42,7 +42,7 @@ def plan(
 
     For every power mode and placement: frames per second, latency, power and memory, against the file's budgets. All
     of it comes from a cost model that was fitted to published measurements; nothing is run. Exit code 1 when no board
-    keeps every budget.
+    is within every budget.
 
     Examples:
 

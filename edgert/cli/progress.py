@@ -94,7 +94,7 @@ def _first_time(name: str) -> str:
 
 class FirstTimeBar:
     """A :class:`ImageBar` on standard error that costs nothing, imports included, until it is first moved, and then
-    says why the start takes so long."""
+    shows why the start takes so long."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -146,10 +146,10 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
 
         with Live(console=console, refresh_per_second=4, transient=True) as live:
 
-            def tell(summary: Summary) -> None:
+            def update(summary: Summary) -> None:
                 live.update(stage_table(summary, console.width, _line(summary, label)))
 
-            _watch(pipeline, duration_s, tell, _REFRESH_S)
+            _watch(pipeline, duration_s, update, _REFRESH_S)
 
 
 def _log_to(console: Console, quiet: bool) -> None:
@@ -163,7 +163,7 @@ def _log_to(console: Console, quiet: bool) -> None:
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
 
 
-def _watch(pipeline: Pipeline, duration_s: float | None, tell: Callable[[Summary], None], every_s: float) -> None:
+def _watch(pipeline: Pipeline, duration_s: float | None, update: Callable[[Summary], None], every_s: float) -> None:
     started = last = time.monotonic()
     while not pipeline.wait(0.1):
         now = time.monotonic()
@@ -172,7 +172,7 @@ def _watch(pipeline: Pipeline, duration_s: float | None, tell: Callable[[Summary
             duration_s = None
         if now - last >= every_s:
             last = now
-            tell(pipeline.summary())
+            update(pipeline.summary())
 
 
 def _line(summary: Summary, label: str) -> str:

@@ -43,7 +43,7 @@ def quantize(
     limit: Annotated[int | None, limit_option("256 when left out.")] = None,
     target: Annotated[
         str,
-        target_option("With cache, a calibration cache for TensorRT up to 10; gpu and dla are for TensorRT from 11."),
+        target_option("With cache, a calibration cache for TensorRT <= 10; gpu and dla are for TensorRT >= 11."),
     ] = "ort",
     trt: Annotated[str, trt_option("It stands in the header of a calibration cache.")] = "10.3.0",
     keep: Annotated[
@@ -72,9 +72,9 @@ def quantize(
 
     A model with Q/DQ nodes brings its scales: --target cache and --target dla take these, and no images.
 
-    With --data and --max-drop, or the pipeline's accuracy:, layers are kept in higher precision until the budget holds,
+    With --data and --max-drop, or the pipeline's accuracy:, layers are left in higher precision until the budget holds,
     as few as can be; if none do, nothing is written and the layers that cost most are named. Without labels it is
-    compared with FP32 on the calibration images, and layers are kept only where INT8 throughout would spoil it.
+    compared with FP32 on the calibration images, and layers are left only where INT8 throughout would spoil it.
 
     Examples:
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from edgert.steps import OnEvent
 
 
-# What ``edgert run`` says of power settings before it begins: those that a crash left, and those it would use.
+# What ``edgert run`` prints of power settings before it begins: those that a crash left, and those it would use.
 
 
-def tell_left(root: Path) -> None:
-    """Says what a run that crashed left changed, as it may not be restored without consent; nothing otherwise."""
+def warn_of_settings_left(root: Path) -> None:
+    """Warns of what a crashed run left changed, as it may not be restored without consent; nothing otherwise."""
     try:
         left = "; ".join(map(str, PowerControl(root=root).left()))
     except DeviceError as error:
@@ -47,7 +47,9 @@ def tell_left(root: Path) -> None:
         typer.secho(f"power settings that a crashed run left: {left}; {fix}", fg="yellow", err=True)
 
 
-def tell_steps(file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False) -> list[dict[str, Any]]:
+def show_power_steps(
+    file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False
+) -> list[dict[str, Any]]:
     """The clocks and power modes that a governor would choose among, with the changes each takes; makes none.
 
     Args:
@@ -63,14 +65,14 @@ def tell_steps(file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bo
 
     with PowerControl(dry_run=True, root=root) as control:
         steps = power_steps(file, control, is_placed=is_placed, root=root)
-        told = [_told(steps, number, control) for number in range(len(steps.steps))]
-    for one in told:
+        changed = [_step(steps, number, control) for number in range(len(steps.steps))]
+    for one in changed:
         changes = "; ".join(one["changes"]) or "no change"
         typer.echo(f"power: {one['name']}: {one['power_w']:.1f} W predicted, {changes}", err=to_stderr)
-    return told
+    return changed
 
 
-def _told(steps: PowerSteps, number: int, control: PowerControl) -> dict[str, Any]:
+def _step(steps: PowerSteps, number: int, control: PowerControl) -> dict[str, Any]:
     step = steps.steps[number]
     steps.take(step)
     changes = [str(change) for change in control.changes]
@@ -129,17 +131,22 @@ def run(
     from edgert.pipeline import Pipeline
 
     with ExitStack() as stack:
-        with FirstTimeBar(quiet) as bar, FirstTimeProgress(quiet) as tell:
+        with FirstTimeBar(quiet) as bar, FirstTimeProgress(quiet) as on_event:
             file, bundle = _opened(
-                stack, pipeline_path(pipeline), overrides or (), strict, tell, prepare=as_board is None and not dry_run
+                stack,
+                pipeline_path(pipeline),
+                overrides or (),
+                strict,
+                on_event,
+                prepare=as_board is None and not dry_run,
             )
             if not quiet:
-                _tell_code(file)
+                _show_code(file)
             if dry_run:
                 _dry(file, json, bundle, as_board, allow_power_control)
                 return
             if not allow_power_control:
-                tell_left(Path("/"))
+                warn_of_settings_left(Path("/"))
             place = _in_place_of(file, as_board, mode, bundle)
             power = _power(stack, file, bundle, as_board) if allow_power_control else None
             if place is None:
@@ -152,14 +159,14 @@ def run(
         with pipe as running, stop_on_signal(running.stop):
             show(running, duration_s=duration, plain=plain, quiet=quiet, label=label)
             summary = running.summary()
-            told = place.report(summary.frames_out) if place else {}
+            emulated = place.report(summary.frames_out) if place else {}
         print_summary(running.file, summary, to_stderr=is_stdout(json))
         if place is not None:
-            _tell_place(told)
+            _show_emulation(emulated)
         if bundle is not None:
-            _tell_bundle(bundle)
+            _show_engines(bundle)
         if json is not None:
-            write_json({**told, **summary.to_json(), **_engine(bundle)}, json)
+            write_json({**emulated, **summary.to_json(), **_engine(bundle)}, json)
 
 
 def _power(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, as_board: str | None) -> PowerSteps:
@@ -174,7 +181,7 @@ def _power(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, as_boa
 
 
 def _predicted(file: PipelineFile) -> tuple[PowerStep, ...]:
-    """What a plan says of this board, where the governor has models to choose among; most pipelines start without."""
+    """What a plan predicts of this board, where the governor has models to choose among."""
     if all(model.degrade_to is None for model in file.config.models.values()):
         return ()
     from edgert.planner.power_steps import levels_here
@@ -183,7 +190,7 @@ def _predicted(file: PipelineFile) -> tuple[PowerStep, ...]:
 
 
 def _in_place_of(file: PipelineFile, board: str | None, mode: str | None, bundle: Unpacked | None) -> Emulation | None:
-    """What makes this machine take the place of a board, where one is named."""
+    """What makes this machine emulate a board, where one is named."""
     if board is None:
         if mode is not None:
             raise typer.BadParameter("it goes with --as", param_hint="--mode")
@@ -199,12 +206,12 @@ def _in_place_of(file: PipelineFile, board: str | None, mode: str | None, bundle
     return place
 
 
-def _tell_place(told: Mapping[str, Any]) -> None:
+def _show_emulation(report: Mapping[str, Any]) -> None:
     """Power and heat of the board, and how well this machine kept up."""
-    watts, joules = told["power_w"], told["energy_j_per_frame"]
+    watts, joules = report["power_w"], report["energy_j_per_frame"]
     power = "" if watts is None or joules is None else f": {watts:.1f} W, {joules:.3g} J a frame"
-    line = f"{told['simulated']}{power}, {told['temperature_c']:.0f} °C"
-    typer.secho(f"{line}, {told['late_runs']:.1%} of runs later than on the board", fg="yellow", err=True)
+    line = f"{report['simulated']}{power}, {report['temperature_c']:.0f} °C"
+    typer.secho(f"{line}, {report['late_runs']:.1%} of runs later than on the board", fg="yellow", err=True)
 
 
 def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_board: str | None, power: bool) -> None:
@@ -218,17 +225,17 @@ def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_boar
     to_stderr = is_stdout(json)
     plan = planned(file, has_engines=bundle is not None and bundle.engines is not None)
     show_memory(plan, to_stderr=to_stderr)
-    told: dict[str, Any] = {"memory": plan.to_json()}
+    found: dict[str, Any] = {"memory": plan.to_json()}
     if power:
-        told["power"] = tell_steps(file, Path("/"), is_placed=bundle is not None, to_stderr=to_stderr)
+        found["power"] = show_power_steps(file, Path("/"), is_placed=bundle is not None, to_stderr=to_stderr)
     if json is not None:
-        write_json(told, json)
+        write_json(found, json)
     if not plan.fits:
         raise typer.Exit(1)
 
 
 def _opened(
-    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, tell: OnEvent, prepare: bool
+    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, on_event: OnEvent, prepare: bool
 ) -> tuple[PipelineFile, Unpacked | None]:
     """The pipeline, and the bundle that its models come out of, whose files are there until the stack is left.
 
@@ -242,33 +249,33 @@ def _opened(
     if is_bundle(path):
         from edgert.compiler.unpack import unpacked
 
-        return _run_told(stack.enter_context(unpacked(path, overrides, strict=strict, on_event=tell)))
+        return _announced(stack.enter_context(unpacked(path, overrides, strict=strict, on_event=on_event)))
     file = load_pipeline(path, overrides)
     if prepare and TENSORRT_DLA in file.config.engines:
         from edgert.compiler.unpack import built_here
 
-        here = stack.enter_context(built_here(file, strict=strict, on_event=tell))
-        return _run_told(here) if here is not None else (file, None)
+        here = stack.enter_context(built_here(file, strict=strict, on_event=on_event))
+        return _announced(here) if here is not None else (file, None)
     return file, None
 
 
-def _run_told(bundle: Unpacked) -> tuple[PipelineFile, Unpacked]:
-    """A bundle's pipeline, once it is said who runs it and who does not."""
+def _announced(bundle: Unpacked) -> tuple[PipelineFile, Unpacked]:
+    """A bundle's pipeline, once it is printed which engine runs it and which are skipped."""
     for one in bundle.skipped:
         typer.secho(str(one), fg="yellow", err=True)
-    _tell_bundle(bundle)
+    _show_engines(bundle)
     return bundle.file, bundle
 
 
-def _tell_code(file: PipelineFile) -> None:
-    """Says which code of the user's own is run."""
+def _show_code(file: PipelineFile) -> None:
+    """Prints which code of the user is run."""
     names = [*map(str, file.config.ops), *dict.fromkeys(file.config.code.values())]
     if names:
         typer.echo(f"runs code of your own: {', '.join(names)}", err=True)
 
 
-def _tell_bundle(bundle: Unpacked) -> None:
-    """Says which engine runs a bundle."""
+def _show_engines(bundle: Unpacked) -> None:
+    """Prints which engine runs a bundle."""
     typer.echo(f"bundle for {bundle.manifest.board}: runs with {bundle.engine}", err=True)
     for line in bundle.tuned:
         typer.echo(line, err=True)

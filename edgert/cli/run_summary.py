@@ -151,10 +151,10 @@ def _governed(summary: Summary) -> list[str]:
     throttled = summary.budgets["throttled"]
     seconds = sum(governor["seconds"].values()) or 1.0
     shares = sorted(governor["seconds"].items(), key=lambda one: -one[1])
-    told = ", ".join(f"{name} {share / seconds:.0%} of the time" for name, share in shares)
+    shown = ", ".join(f"{name} {share / seconds:.0%} of the time" for name, share in shares)
     frames = f"; {throttled} frames throttled" if throttled else ""
     return [
-        f"budgets: {told}{frames}",
+        f"budgets: {shown}{frames}",
         *_used(summary),
         *_memory(summary),
         *events[-_MOST_EVENTS:],
@@ -180,9 +180,9 @@ def _memory(summary: Summary) -> list[str]:
     if plan is None:
         return []
     more, planned = plan["more_bytes"], plan["total_bytes"]
-    told = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'} than the {format_bytes(planned)} planned"
+    difference = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'} than the {format_bytes(planned)} planned"
     mapped = "" if plan["nvmap_bytes"] is None else f"; mapped by GPU and DLA {format_bytes(plan['nvmap_bytes'])}"
-    return [f"memory: peak {format_bytes(plan['measured_bytes'])}, {told}{mapped}", *plan["steps"]]
+    return [f"memory: peak {format_bytes(plan['measured_bytes'])}, {difference}{mapped}", *plan["steps"]]
 
 
 def _broken_promises(file: PipelineFile, summary: Summary) -> list[str]:

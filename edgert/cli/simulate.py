@@ -69,7 +69,7 @@ def simulate(
     """Simulate a pipeline on a board that you do not have: frames, latency, drops, watts and degrees, second by second.
 
     Sources, queues, threads, accelerators and the governor of the budgets are simulated event by event, in a second
-    or two for a minute. Nothing is run. Exit code 1 when a budget of power or latency is not kept.
+    or two for a minute. Nothing is run. Exit code 1 when a budget of power or latency is exceeded.
 
     Examples:
 

@@ -85,7 +85,7 @@ def table(columns: Sequence[Column], rows: Iterable[Row], *, width: int, title: 
 
 
 def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """Names in bold, each with what there is to say of it."""
+    """Names in bold, each with its text."""
     from rich.table import Table
 
     made = Table.grid(padding=(0, 1))

@@ -27,7 +27,7 @@ _LEAST_S = 0.1
 
 @dataclass(slots=True)
 class Look:
-    """One line of the view: what meters say, energy so far, and each pipeline's state or why it is not known."""
+    """One line of the view: the meters' readings, energy so far, and each pipeline's state or why it is not known."""
 
     sample: Sample
     energy: Energy
@@ -64,8 +64,8 @@ def top(
     Every edgert run and edgert.Pipeline of the same user is seen, with nothing to set up; those of other machines by
     the address of their live page.
 
-    Needs no root. What cannot be read says why; nothing is shown as 0 that is not known. Sensors of Jetsons average
-    over 0.4 s, so faster than two samples a second repeats itself. Ends with Ctrl-C.
+    Needs no root. For what cannot be read the reason is shown; nothing is shown as 0 that is not known. Sensors of
+    Jetsons average over 0.4 s, so faster than two samples a second repeats itself. Ends with Ctrl-C.
     --json writes one line for every sample.
 
     Examples:

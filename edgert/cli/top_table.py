@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FETCH_S = 1.0
 
 Row = dict[str, Any]
-"""A pipeline as plain data: ``at`` (``process 123``, or an address) and what it tells of itself, with ``stats`` as a
+"""A pipeline as plain data: ``at`` (``process 123``, or an address) and its state, with ``stats`` as a
 live page gives them and ``fps_now``, since the look before; or its ``trouble``."""
 
 
@@ -60,14 +60,14 @@ class Pipelines:
             yield url, _row(url, _fetched(url))
 
 
-def _row(at: str, told: Mapping[str, Any] | str) -> Row:
-    if isinstance(told, str):
-        return {"at": at, "trouble": told}
-    return {"at": at, **told} if isinstance(told.get("stats"), dict) else {"at": at, "trouble": STRANGE}
+def _row(at: str, state: Mapping[str, Any] | str) -> Row:
+    if isinstance(state, str):
+        return {"at": at, "trouble": state}
+    return {"at": at, **state} if isinstance(state.get("stats"), dict) else {"at": at, "trouble": STRANGE}
 
 
 def _fetched(url: str) -> Mapping[str, Any] | str:
-    """What a pipeline's live page says of its run, or why nothing is known."""
+    """What a pipeline's live page reports of its run, or why nothing is known."""
     from urllib.error import URLError
     from urllib.parse import urlsplit
     from urllib.request import urlopen

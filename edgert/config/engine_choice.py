@@ -109,7 +109,8 @@ One of:
 - an accelerator, `cpu0`: the whole model runs there. This machine has `cpu0`, `cpu1` …, one for each core the
   process may use; `gpu`, `dla0` and `dla1` are a Jetson's.
 - nodes by glob, `{"*": cpu0, "/head/*": cpu1}`: the model is cut where the accelerator changes, and its segments work
-  on different frames at the same time. The last glob that fits decides; nodes that none fits go where the first says.
+  on different frames at the same time. The last glob that fits decides; nodes that none fits go where the first one
+  points.
   On a Jetson they are free: `edgert plan` and `edgert build` put them where that is best, and nodes that run as one, a
   convolution and its activation, go where the first of them that a glob fits goes.
 - `{replicate: {cpu0: 2, cpu1: 1}}`: the whole model runs on each, and frames are dealt by weight and put back in

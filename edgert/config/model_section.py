@@ -77,7 +77,7 @@ class InputConfig(Section):
     @model_validator(mode="after")
     def _one_size(self) -> InputConfig:
         if self.size is not None and (self.shape.H or self.shape.W):
-            raise ValueError("size and shape both say height or width; write one of them")
+            raise ValueError("size and shape both set height or width; write one of them")
         return self
 
     @model_validator(mode="after")
@@ -116,7 +116,7 @@ class ClassifyTask(_Read):
     classify: Annotated[str, KindIn(DECODERS["classify"])] = Field(
         description="what the output is; auto looks at the values"
     )
-    top: int = Field(default=5, ge=1, description="classes that are told")
+    top: int = Field(default=5, ge=1, description="number of classes in a result")
 
 
 class SegmentTask(_Read):
@@ -144,7 +144,7 @@ class EmbedTask(_Read):
 
 
 class PythonTask(_Task):
-    """The user's own decoder."""
+    """A decoder written by the user."""
 
     python: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="module:function(outputs, geometry) -> record")
     args: dict[str, Any] = Field(default_factory=dict, description="further arguments of the function")
@@ -225,9 +225,9 @@ class TuningConfig(Section):
         default="all", description="extended leaves out its own tensor layouts, basic its own operators as well"
     )
     spinning: bool = Field(default=True, description="threads wait for their next piece of work without sleeping")
-    arena: bool = Field(default=True, description="keeps the memory of one run for the next")
+    arena: bool = Field(default=True, description="reuses the memory of one run for the next")
     shared_arena: bool = Field(
-        default=False, description="that memory serves all models that say so: less of it where they take turns"
+        default=False, description="that memory serves all models that set this: less of it where they take turns"
     )
     prepacking: bool = Field(default=True, description="a second copy of the weights in the order kernels read them")
     balance: bool = Field(default=False, description="work in ever smaller pieces, for cores of different speed")
@@ -240,7 +240,7 @@ class TuningConfig(Section):
 
 
 class TensorRtConfig(Section):
-    """How TensorRT builds the engine; what is left out is TensorRT's own."""
+    """How TensorRT builds the engine; what is left out is TensorRT's default."""
 
     workspace: SomeBytes | None = Field(default=None, description="most scratch memory of its GPU layers")
     dla_sram: DlaPool | None = Field(default=None, description="DLA: scratch memory on the chip, a power of two")
@@ -267,7 +267,7 @@ class ModelConfig(Section):
     )
     backend: Annotated[str, KindIn(BACKENDS)] = Field(
         default="auto",
-        description="what runs it, whatever engines: says: ONNX Runtime, there or on a GPU, OpenVINO (an extra), "
+        description="what runs it, whatever engines: lists: ONNX Runtime, there or on a GPU, OpenVINO (an extra), "
         "TensorRT, or null, which runs nothing",
     )
     threads: int | None = Field(
@@ -305,7 +305,7 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _one_kind_of_shapes(self) -> ModelConfig:
         if self.profiles and self.input.shape.extents:
-            raise ValueError("profiles and input.shape both say the input's sizes; write one of them")
+            raise ValueError("profiles and input.shape both set the input's sizes; write one of them")
         return self
 
     @property

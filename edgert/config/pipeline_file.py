@@ -1,4 +1,4 @@
-"""The whole file as one frozen record, and how its mistakes are told."""
+"""The whole file as one frozen record, and how its mistakes are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BudgetConfig(Section):
     power: Watts | None = Field(default=None, description="drawn by the module")
     cpu: Cores | None = Field(
         default=None,
-        description="CPU time of this process in cores, like 1.5; stands in for power where no sensor tells it",
+        description="CPU time of this process in cores, like 1.5; for machines without a power sensor",
     )
     memory: Bytes | None = Field(default=None, description="resident in this process")
     latency: Seconds | None = Field(default=None, description="p99 from capture to sink")
@@ -56,7 +56,7 @@ class PipelineConfig(Section):
     engines: EngineChain = Field(
         default=(),
         description="who runs the models, the first that can: tensorrt-dla, tensorrt, onnxruntime-cuda, onnxruntime; "
-        "what is skipped is told. Without the key: ONNX Runtime, and of a bundle what its board has",
+        "what is skipped is logged. Without the key: ONNX Runtime, and of a bundle what its board has",
     )
     budgets: BudgetConfig = Field(default=BudgetConfig(), description="what the pipeline may use")
     ops: tuple[FilePath, ...] = Field(
@@ -146,7 +146,7 @@ def _validated(document: Document) -> PipelineConfig:
     try:
         return PipelineConfig.model_validate(document.data, context={"directory": document.path.parent})
     except ValidationError as error:
-        first, *others = (_told(document, detail) for detail in flattened(error.errors(include_url=False)))
+        first, *others = (_explained(document, detail) for detail in flattened(error.errors(include_url=False)))
         first.others = tuple(others)
         raise first from None
 
@@ -161,7 +161,7 @@ def json_schema() -> dict[str, Any]:
     return {**schema, "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "edgert pipeline"}
 
 
-def _told(document: Document, detail: Any) -> ConfigError:
+def _explained(document: Document, detail: Any) -> ConfigError:
     """One pydantic error as a ConfigError with the line, the value as written, and what was expected."""
     loc = _written_loc(document, detail["loc"])
     kind, message = detail["type"], expected(detail)

@@ -76,18 +76,18 @@ def parse_task(text: str, where: str = "--task") -> TaskConfig:
 def input_words(config: InputConfig) -> str:
     """The section ``input:`` as :func:`parse_input` reads it, but for ``shape:``, which has no short form."""
     usual = {key for key in ("crop", "layout") if getattr(config, key) == InputConfig.model_fields[key].default}
-    told = config.model_dump(exclude={"shape", *usual}, exclude_none=True)
+    fields = config.model_dump(exclude={"shape", *usual}, exclude_none=True)
     words = _words()
-    return " ".join(str(value) if words.get(value) == key else setting(key, value) for key, value in told.items())
+    return " ".join(str(value) if words.get(value) == key else setting(key, value) for key, value in fields.items())
 
 
 def task_words(task: TaskConfig) -> str:
     """The section ``task:`` as :func:`parse_task` reads it, but for its labels."""
-    told = task.model_dump(exclude={"labels"}, exclude_none=True)
-    verb = next(key for key in told if key in TASK_VERBS)
-    options = {**told.pop("options", {}), **told.pop("args", {})}
-    kind = told.pop(verb)
-    return " ".join([verb, str(kind), *(setting(key, value) for key, value in {**told, **options}.items())])
+    fields = task.model_dump(exclude={"labels"}, exclude_none=True)
+    verb = next(key for key in fields if key in TASK_VERBS)
+    options = {**fields.pop("options", {}), **fields.pop("args", {})}
+    kind = fields.pop(verb)
+    return " ".join([verb, str(kind), *(setting(key, value) for key, value in {**fields, **options}.items())])
 
 
 def setting(key: str, value: object) -> str:
@@ -114,7 +114,7 @@ def _words() -> Mapping[str, str]:
 
 def _set(found: dict[str, Any], key: str, value: Any, token: str, where: str) -> None:
     if key in found:
-        raise ConfigError(f"{token!r} says {key} a second time", why=f"it is {found[key]!r} already", where=where)
+        raise ConfigError(f"{token!r} sets {key} a second time", why=f"it is {found[key]!r} already", where=where)
     found[key] = value
 
 

@@ -12,7 +12,7 @@ from edgert.config.kinded import Kinded
 from edgert.errors import nearest
 from edgert.kinds import SINKS, STAGES, TRACKERS
 
-# A stage or task is known by its one verb: the key that says what it does.
+# A stage or task is known by its one verb: the key that names what it does.
 
 
 def keys_of(data: Any) -> list[str]:

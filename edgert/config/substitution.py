@@ -1,4 +1,4 @@
-"""``${NAME}`` in the pipeline file: filled in from the environment, and kept out of everything that is printed."""
+"""``${NAME}`` in the pipeline file: filled in from the environment, and hidden in everything that is printed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def override(data: dict[str, Any], text: str, parse: Parse, note: Callable[[Loc,
     Args:
         text: ``key.path=value``; entries of lists are numbered from 0, sections on the way are made.
         parse: reads the value.
-        note: told the place of every section that is made.
+        note: called with the place of every section that is made.
 
     Raises:
         ConfigError: no ``=``, a path through a plain value, an entry that a list does not have, or no YAML.

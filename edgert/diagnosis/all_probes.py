@@ -43,7 +43,7 @@ def doctor(*, root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ...]
 
     Args:
         root: where the files of a running Linux are.
-        ask: returns the answers of vendor packages by name; the default asks each in a process of its own.
+        ask: returns the answers of vendor packages by name; the default asks each in a separate process.
 
     Returns:
         A finding for each part that edgert can use. edgert cannot run where the state of one is ``no``.
@@ -60,7 +60,7 @@ def _questions(here: Machine) -> tuple[str, ...]:
 
 
 def _isolated(name: str, probe: Probe, evidence: Evidence) -> Finding:
-    """What the probe found; a probe that fails is a finding too, and does not keep the others from being seen."""
+    """What the probe found; a probe that fails is a finding too, and does not hide the others."""
     try:
         return probe(evidence)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, EdgertError) as error:

@@ -117,7 +117,7 @@ _PACKAGES = {"nvdec": "PyNvVideoCodec"}  # of questions that are not named after
 
 
 def answer(name: str) -> Facts:
-    """What the package says; ``{"absent": True}`` when it is not installed. Raises whatever its import raises."""
+    """What the package reports; ``{"absent": True}`` when it is not installed. Raises whatever its import raises."""
     if name not in _OURS and find_spec(_PACKAGES.get(name, name)) is None:
         return {"absent": True}
     return QUESTIONS[name]()

@@ -14,10 +14,10 @@ def extensions(evidence: Evidence) -> Finding:
     found += [("decoder", claim, f"its name is not one of {tasks}") for claim in strays()]
     if not found:
         return Finding("extensions", "optional", "no installed package adds sources, stages, sinks, decoders, trackers")
-    told = [f"{noun} {one.name} of {one}{why and f', unusable: {why}'}" for noun, one, why in found]
+    lines = [f"{noun} {one.name} of {one}{why and f', unusable: {why}'}" for noun, one, why in found]
     broken = [f"{one}" for _, one, why in found if why]
     fix = f"update or uninstall {', '.join(dict.fromkeys(broken))}" if broken else ""
-    return Finding("extensions", "optional" if broken else "yes", "; ".join(told), fix)
+    return Finding("extensions", "optional" if broken else "yes", "; ".join(lines), fix)
 
 
 def _trouble(registry: Registry, claim: Claim) -> str:

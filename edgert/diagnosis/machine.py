@@ -52,12 +52,12 @@ def board(evidence: Evidence) -> Finding:
     release = f"L4T {here.l4t or 'unknown'}, JetPack {here.jetpack or 'unknown'}"
     if here.board is None:
         words = ", ".join(here.compatible) or "nothing"
-        detail = f"a Jetson that edgert does not know, {release}; its device tree says {words}"
+        detail = f"a Jetson that edgert does not know, {release}; its device tree names {words}"
         fix = "name the nearest one in the pipeline file, e.g. board: orin-nx-16gb"
         return Finding("board", "optional", detail, fix)
     detail = f"{here.board.title} ({here.name}), {release}{_power_mode(here)}"
     if here.mode_trouble:
-        return Finding("board", "optional", detail, "sudo nvpmodel -q says the power mode, or what is wrong with it")
+        return Finding("board", "optional", detail, "sudo nvpmodel -q prints the power mode, or what is wrong with it")
     if not here.l4t:
         fix = "in a container: docker run --volume /etc/nv_tegra_release:/etc/nv_tegra_release:ro ..."
         return Finding("board", "optional", detail, fix)

@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a vendor package said of itself in a process of its own.
+    """What a vendor package reported of itself, in a separate process.
 
     Attributes:
         facts: name → value, empty unless it works.
@@ -98,7 +98,7 @@ def facts(root: str | Path = "/") -> dict[str, Any]:
     }
 
 
-# Asks vendor packages what they are, each in a process of its own; see :mod:`edgert.diagnosis.child`.
+# Asks vendor packages what they are, each in a separate process; see :mod:`edgert.diagnosis.child`.
 
 _CHILD = Path(__file__).with_name("child.py")
 TIMEOUT_S = 30.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 from pathlib import Path
@@ -10,9 +11,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from rich.console import Console
 
 from edgert.cli.pipeline_file import check as cli_check
-from edgert.cli.pipeline_file import new
+from edgert.cli.pipeline_file import new, print_report
 from edgert.config import load_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.wiring.check import check
@@ -179,7 +181,7 @@ def test_the_commands_write_check_and_tell(tmp_path: Path, capsys: pytest.Captur
         new(model, output=written, source="clip.mp4")
     cli_check(str(written), [str(photo)], output=tmp_path / "best.png", json=tmp_path / "check.json")
     told = capsys.readouterr().out
-    assert "yours" in told and "1 image," in told
+    assert "→" in told and "1 image," in told
     data = json.loads((tmp_path / "check.json").read_text())
     assert sum(row["written"] for row in data["rows"]) == 1
     assert data["runs"] > 0 and data["photos"] == [str(photo)]
@@ -190,6 +192,15 @@ def test_boxes_of_wrong_settings_warn_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert check(load_pipeline(ROOT / "pipelines" / "hello.yaml"), [ROOT / "docs" / "hello.jpg"]).runs > 0
+
+
+def test_the_table_stands_whole_in_80_columns() -> None:
+    report = check("hello", [ROOT / "docs" / "hello.jpg"])
+    shown = io.StringIO()
+    print_report(Console(width=80, file=shown, color_system=None), report, 8)
+    lines = shown.getvalue().splitlines()
+    assert all(word in lines[1] for word in ("color", "scale", "placement", "task", "score", "answers", "behind"))
+    assert "…" not in "".join(lines) and max(map(len, lines)) <= 80
 
 
 def test_which_model_must_be_said_when_there_are_several(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from edgert.cli.build_steps import show_engines, told_waiting
+from edgert.cli.build_steps import show_engines, waiting_as_json
 from edgert.compiler.finish import Waiting
 
 WAITING = {"parts": Waiting("tensorrt", "there is no NVIDIA GPU here: no driver")}
@@ -30,5 +30,7 @@ def test_where_nothing_runs_it() -> None:
     assert "which cannot run on jetson yet; nothing else of engines: runs it: there is no NVIDIA GPU" in told
 
 
-def test_as_json() -> None:
-    assert told_waiting(WAITING) == {"parts": {"engine": "tensorrt", "why": "there is no NVIDIA GPU here: no driver"}}
+def test_what_waits_as_json() -> None:
+    assert waiting_as_json(WAITING) == {
+        "parts": {"engine": "tensorrt", "why": "there is no NVIDIA GPU here: no driver"}
+    }

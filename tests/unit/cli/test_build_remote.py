@@ -31,7 +31,7 @@ def test_strict_is_for_where_engines_are_compiled() -> None:
 
 
 def test_a_place_of_edgert_without_a_board() -> None:
-    assert "it says where edgert is on the board of --remote" in refused(
+    assert "it names where edgert is on the board of --remote" in refused(
         "hello", "--remote-edgert", "edgert/bin/edgert"
     )
 
@@ -39,7 +39,7 @@ def test_a_place_of_edgert_without_a_board() -> None:
 @pytest.mark.parametrize("words", [("--board", "orin-nx-16gb"), ("--trt", "10.3"), ("--set", "name=b")])
 def test_a_bundle_says_itself_what_it_is_for(tmp_path: Path, words: tuple[str, str]) -> None:
     said = refused(str(bundle(tmp_path / "a.edgert")), "--remote", "jetson", *words)
-    assert words[0] in said and "is a bundle, which says that itself" in said
+    assert words[0] in said and "is a bundle, for which that is settled" in said
 
 
 def test_an_address_that_is_an_option() -> None:

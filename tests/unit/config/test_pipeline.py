@@ -162,12 +162,12 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
         ),
         (
             model("{onnx: a, task: {detect: yolox}, input: {size: 640x480, shape: {H: 480}}}"),
-            "models.m.input: size and shape both say height or width",
+            "models.m.input: size and shape both set height or width",
             ":2 models.m.input",
         ),
         (
             model("{onnx: a, task: {detect: yolox}, input: {shape: {N: 2}}, profiles: {a: {x: [1, 3, 8, 8]}}}"),
-            "models.m: profiles and input.shape both say the input's sizes",
+            "models.m: profiles and input.shape both set the input's sizes",
             ":2 models.m",
         ),
         (model("{onnx: a, task: {detect: yolox}, input: {mean: [1, 2]}}"), "models.m.input: mean needs 1 or 3", ":2"),

@@ -32,8 +32,8 @@ def test_inputs(text: str, wanted: InputConfig) -> None:
     ("text", "what"),
     [
         ("leterbox rgb", "cannot understand 'leterbox'; did you mean 'letterbox'?"),
-        ("letterbox stretch", "'stretch' says resize a second time"),
-        ("std=1 std=2", "'std=2' says std a second time"),
+        ("letterbox stretch", "'stretch' sets resize a second time"),
+        ("std=1 std=2", "'std=2' sets std a second time"),
         ("sizes=64x64", "did you mean 'size'?"),
         ("size=64", "cannot use 'size=64'"),
         ("mean=1,2", "cannot use 'mean=1,2': mean needs 1 or 3 values"),
