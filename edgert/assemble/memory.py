@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from glob import escape
@@ -152,8 +152,11 @@ def _has_arena(config: PipelineConfig, name: str) -> bool:
     return is_ort(config, name) and model.placement == "auto" and model.tuning.arena
 
 
-def _with(file: PipelineFile, config: PipelineConfig) -> PipelineFile:
-    return replace(file, config=config)
+def _changed(file: PipelineFile, section: str, items: Mapping[str, object]) -> PipelineFile | None:
+    """The pipeline with another section; None where that is the same."""
+    if items == getattr(file.config, section):
+        return None
+    return replace(file, config=file.config.model_copy(update={section: items}))
 
 
 def _shorter(file: PipelineFile) -> PipelineFile | None:
@@ -163,7 +166,7 @@ def _shorter(file: PipelineFile) -> PipelineFile | None:
         now = queue_before(stage, file)
         if now > 1:
             stages[name] = stage.model_copy(update={"queue": now // 2})
-    return None if stages == file.config.stages else _with(file, file.config.model_copy(update={"stages": stages}))
+    return _changed(file, "stages", stages)
 
 
 def _fewer(file: PipelineFile) -> PipelineFile | None:
@@ -176,7 +179,7 @@ def _fewer(file: PipelineFile) -> PipelineFile | None:
     if not most or counts[most] <= 1:
         return None
     models = {**config.models, most: config.models[most].model_copy(update={"replicas": counts[most] - 1})}
-    return _with(file, config.model_copy(update={"models": models}))
+    return _changed(file, "models", models)
 
 
 def _narrower(file: PipelineFile) -> PipelineFile | None:
@@ -187,23 +190,19 @@ def _narrower(file: PipelineFile) -> PipelineFile | None:
             stages[name] = stage.model_copy(
                 update={"batch": stage.batch.model_copy(update={"max": stage.batch.max // 2})}
             )
-    return None if stages == file.config.stages else _with(file, file.config.model_copy(update={"stages": stages}))
+    return _changed(file, "stages", stages)
 
 
 def _joined(file: PipelineFile) -> PipelineFile | None:
     """One arena for the models that take turns."""
     config = file.config
-    apart = [
-        name for turns in alternating_models(config) for name in turns if not config.models[name].tuning.shared_arena
-    ]
-    if not apart:
-        return None
+    alternating = {name for chain in alternating_models(config) for name in chain}
     shared = {
         name: one.model_copy(update={"tuning": one.tuning.model_copy(update={"shared_arena": True})})
         for name, one in config.models.items()
-        if name in apart
+        if name in alternating
     }
-    return _with(file, config.model_copy(update={"models": {**config.models, **shared}}))
+    return _changed(file, "models", {**config.models, **shared})
 
 
 QUEUES: Step[PipelineFile] = ("queues half as long", _shorter)

@@ -29,39 +29,11 @@ from edgert.board.sections import (
 from edgert.errors import ConfigError, cause, nearest
 from edgert.installation import data_folder
 
-# How fast a board is on paper: what its clocks, units and bus allow at most. No workload reaches these numbers.
-#
-# None stands for what cannot be known: a clock or a rate that nobody has published, or a unit that is not there.
-
-_TRANSFERS = 2
-"""Of a double data rate memory in each clock of its controller (JEDEC JESD209)."""
-
-
-def bandwidth_gb_s(memory: Memory, mode: Mode) -> float | None:
-    """DRAM bandwidth in 10⁹ bytes a second: clock × 2 transfers × width of the bus."""
-    if mode.emc_mhz is None:
-        return None
-    return mode.emc_mhz * _TRANSFERS * memory.bus_bits / 8 / 1000
-
-
-def gpu_tops(gpu: Gpu, mode: Mode, precision: Precision) -> float | None:
-    """Dense 10¹² operations a second of the SMs that are on; None also for a precision the GPU has no fast path for."""
-    rate = getattr(gpu.ops_per_clock, precision)
-    if rate is None or mode.sms is None or mode.gpu_mhz is None:
-        return None
-    return float(rate * mode.sms * mode.gpu_mhz / 1e6)
-
-
-def dla_tops(dla: Dla, mode: Mode, precision: Precision, core: int = 0) -> float | None:
-    """Dense 10¹² operations a second of one DLA core; None for FP32, which no DLA knows, and without that core."""
-    rate = getattr(dla.ops_per_clock, precision, None)
-    clock_mhz = mode.dla_clock_mhz(core)
-    return None if rate is None or clock_mhz is None else float(rate * clock_mhz / 1e6)
-
-
 __all__ = ["Board", "Mode", "Precision", "board", "board_file", "board_names", "boards", "find_board", "load_board"]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TRANSFERS = 2
+"""Of a double data rate memory in each clock of its controller (JEDEC JESD209)."""
 _LIKE = "edgert boards orin-nx-16gb --yaml prints one to start from"
 
 
@@ -144,17 +116,25 @@ class Board(Part):
             confidence="low",
         )
 
+    # How fast the board is on paper: what clocks, units and bus allow at most. No workload reaches these numbers. None
+    # is what cannot be known: a clock or a rate that nobody has published, or a unit that is not there.
+
     def bandwidth_gb_s(self, mode: Mode) -> float | None:
-        """See :func:`edgert.board.record.bandwidth_gb_s`."""
-        return bandwidth_gb_s(self.memory, mode)
+        """DRAM bandwidth in 10⁹ bytes a second: clock × 2 transfers × width of the bus."""
+        return None if mode.emc_mhz is None else mode.emc_mhz * _TRANSFERS * self.memory.bus_bits / 8 / 1000
 
     def gpu_tops(self, mode: Mode, precision: Precision) -> float | None:
-        """See :func:`edgert.board.record.gpu_tops`."""
-        return gpu_tops(self.gpu, mode, precision)
+        """Dense 10¹² operations a second of the SMs that are on; None also without a fast path for the precision."""
+        rate = getattr(self.gpu.ops_per_clock, precision)
+        if rate is None or mode.sms is None or mode.gpu_mhz is None:
+            return None
+        return float(rate * mode.sms * mode.gpu_mhz / 1e6)
 
     def dla_tops(self, mode: Mode, precision: Precision, core: int = 0) -> float | None:
-        """See :func:`edgert.board.record.dla_tops`."""
-        return dla_tops(self.dla, mode, precision, core)
+        """Dense 10¹² operations a second of one DLA core; None for FP32, which no DLA has, and without that core."""
+        rate = getattr(self.dla.ops_per_clock, precision, None)
+        clock_mhz = mode.dla_clock_mhz(core)
+        return None if rate is None or clock_mhz is None else float(rate * clock_mhz / 1e6)
 
 
 def load_board(path: Path) -> Board:

@@ -137,7 +137,14 @@ def hwmon_rails(root: Path) -> tuple[Rail, ...]:
 def over_current(root: Path) -> dict[str, Gauge]:
     """Alarms of the rails' over-current limits, by ``VDD_IN.max``; crossing them throttles clocks whatever the
     temperature. Empty where no sensor has any."""
-    return dict(_alarms(root))
+    found = dict[str, Gauge]()
+    for folder in _sensors(root, "ina3221"):
+        for path in sorted(file for pattern in _ALARMS for file in folder.glob(pattern)):
+            channel, kind = path.name.removeprefix("curr").split("_")[:2]
+            rail = read_text(folder / f"in{channel}_label") or f"sum@{_device(folder)}"
+            if not _is_not_connected(rail):
+                found[f"{rail}.{kind}"] = file_gauge(path, root, "", high=1.0)
+    return found
 
 
 def _rails(root: Path) -> Iterator[Rail]:
@@ -151,15 +158,6 @@ def _rails(root: Path) -> Iterator[Rail]:
     for folder in _sensors(root, "ina238"):
         name = read_text(folder / "label") or read_text(folder / "device/label") or "VIN"
         yield Rail(name, _device(folder), file_gauge(folder / "power1_input", root, "W", 1e-6, 0.0, MOST_W))
-
-
-def _alarms(root: Path) -> Iterator[tuple[str, Gauge]]:
-    for folder in _sensors(root, "ina3221"):
-        for path in sorted(file for pattern in _ALARMS for file in folder.glob(pattern)):
-            channel, kind = path.name.removeprefix("curr").split("_")[:2]
-            rail = read_text(folder / f"in{channel}_label") or f"sum@{_device(folder)}"
-            if not _is_not_connected(rail):
-                yield f"{rail}.{kind}", file_gauge(path, root, "", high=1.0)
 
 
 def _sensors(root: Path, name: str) -> Iterator[Path]:
@@ -185,14 +183,12 @@ _IIO_CHANNELS = (0, 1, 2)
 
 def iio_rails(root: Path) -> tuple[Rail, ...]:
     """Every rail of every sensor, in the order of their I2C addresses."""
-    return tuple(_iio_rails(root))
-
-
-def _iio_rails(root: Path) -> Iterator[Rail]:
+    found = list[Rail]()
     for device in children(root / "sys/bus/i2c/drivers/ina3221x"):
         for folder in sorted(device.glob("iio:device*")):
             for channel in _IIO_CHANNELS:
                 name = read_text(folder / f"rail_name_{channel}")
                 if name and not name.startswith("NC"):
                     gauge = file_gauge(folder / f"in_power{channel}_input", root, "W", 1e-3, 0.0, MOST_W)
-                    yield Rail(name, device.name, gauge)
+                    found.append(Rail(name, device.name, gauge))
+    return tuple(found)
