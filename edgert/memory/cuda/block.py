@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -141,19 +140,13 @@ class StagedBlock(Block):
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Host to GPU, counted."""
         part = self.host[:nbytes]
-        self._copy(part, lambda driver: driver.memcpy_htod_async(self.address, part, stream.raw))
+        self.device.run(self.device.driver.memcpy_htod_async, self.address, part, stream.raw, doing="copying")
+        self.device.counter.copied(part.nbytes)
 
     def download(self, stream: Stream, nbytes: int | None = None) -> None:
         """GPU to host, counted."""
         part = self.host[:nbytes]
-        self._copy(part, lambda driver: driver.memcpy_dtoh_async(part, self.address, stream.raw))
-
-    def _copy(self, part: U8, put: Callable[[Any], object]) -> None:
-        try:
-            with self.device:
-                put(self.device.driver)
-        except self.device.driver.Error as error:
-            raise failed(error, "copying") from error
+        self.device.run(self.device.driver.memcpy_dtoh_async, part, self.address, stream.raw, doing="copying")
         self.device.counter.copied(part.nbytes)
 
     def _free(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import Counter
@@ -14,6 +15,8 @@ from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+T = TypeVar("T")
 
 
 MemoryKind = Literal["mapped", "staged"]
@@ -143,6 +146,22 @@ class Context:
         if not self._local.depth:
             self._context.pop()
 
+    def run(self, work: Callable[..., T], *arguments: Any, doing: str = "work on the GPU") -> T:
+        """Calls a function with this context current; returns its result.
+
+        Args:
+            work, arguments: the function, such as one of PyCUDA's, and what it is called with.
+            doing: what fails when it fails, for the message.
+
+        Raises:
+            DeviceError: the function failed, or earlier work of the GPU did.
+        """
+        try:
+            with self:
+                return work(*arguments)
+        except self.driver.Error as error:
+            raise failed(error, doing) from error
+
     def free_bytes(self) -> tuple[int, int]:
         """Free and total memory of the GPU."""
         with self:
@@ -154,24 +173,20 @@ class Context:
 
         Raises DeviceError when there is too little for another.
         """
-        try:
-            with self:
-                before, _ = self.driver.mem_get_info()
-                other = self._device.make_context()
-                after, _ = self.driver.mem_get_info()
-                other.pop()
-                other.detach()
-        except self.driver.Error as error:
-            raise failed(error, "opening a context") from error
-        return int(before) - int(after)
+
+        def measured() -> int:
+            before, _ = self.driver.mem_get_info()
+            other = self._device.make_context()
+            after, _ = self.driver.mem_get_info()
+            other.pop()
+            other.detach()
+            return int(before) - int(after)
+
+        return self.run(measured, doing="opening a context")
 
     def synchronize(self) -> None:
         """Blocks until all work of all streams is done. Raises DeviceError when some of it failed."""
-        try:
-            with self:
-                self._context.synchronize()
-        except self.driver.Error as error:
-            raise failed(error, "work on the GPU") from error
+        self.run(lambda: self._context.synchronize())
 
     def settle(self) -> None:
         """Like :meth:`synchronize`, before memory is freed: on a GPU that is lost there is nothing to wait for."""

@@ -44,11 +44,7 @@ class CudaDevice(Context):
 
     def load(self, binary: bytes) -> Module:
         """Compiled kernels, a cubin or PTX. Raises DeviceError when they are not for this GPU."""
-        try:
-            with self:
-                return Module(self, self.driver.module_from_buffer(binary))
-        except self.driver.Error as error:
-            raise failed(error, "loading kernels") from error
+        return self.run(lambda: Module(self, self.driver.module_from_buffer(binary)), doing="loading kernels")
 
     def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Graph:
         """Records what ``enqueue`` puts on the stream as a CUDA graph; returns what launches it there.

@@ -17,7 +17,7 @@ from typing import Any
 
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda.current import Context
-from edgert.memory.cuda.driver import call, failed, load_driver
+from edgert.memory.cuda.driver import call, load_driver
 from edgert.memory.cuda.stream import Stream
 
 _MAJORS = (13, 12, 11)
@@ -186,6 +186,7 @@ class Kernel:
     def __init__(self, device: Context, module: Any, name: str, nbytes: int) -> None:
         self._device, self._function, self.name = device, module.get_function(name), name
         self._function.prepare([f"{nbytes}s"])
+        self._doing = f"launching {name}"
         self.registers = int(self._function.num_regs)
         self.local_bytes = int(self._function.local_size_bytes)
 
@@ -196,11 +197,7 @@ class Kernel:
 
     def launch(self, argument: bytes, grid: Size3, block: Size3, stream: Stream) -> None:
         """Puts one launch on the stream. Raises DeviceError."""
-        try:
-            with self._device:
-                self._function.prepared_async_call(grid, block, stream.raw, argument)
-        except self._device.driver.Error as error:
-            raise failed(error, f"launching {self.name}") from error
+        self._device.run(self._function.prepared_async_call, grid, block, stream.raw, argument, doing=self._doing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgert.errors import DeviceError
 from edgert.memory.cuda.current import Context
-from edgert.memory.cuda.driver import call, failed, load_driver
+from edgert.memory.cuda.driver import call, load_driver
 
 # Stream priorities. PyCUDA cannot create such streams, so the driver changes their priority afterwards.
 #
@@ -71,28 +71,16 @@ class Event:
 
     def record(self, stream: Stream) -> Event:
         """Puts the event behind all work that the stream has now. Raises DeviceError when earlier work failed."""
-        try:
-            with self._device:
-                self._event.record(stream.raw)
-        except self._device.driver.Error as error:
-            raise failed(error, "work on the GPU") from error
+        self._device.run(self._event.record, stream.raw)
         return self
 
     def passed(self) -> bool:
         """Whether that work is done. Does not wait. Raises DeviceError when the work failed."""
-        try:
-            with self._device:
-                return bool(self._event.query())
-        except self._device.driver.Error as error:
-            raise failed(error, "work on the GPU") from error
+        return bool(self._device.run(self._event.query))
 
     def synchronize(self) -> None:
         """Blocks until that work is done. Raises DeviceError when it failed."""
-        try:
-            with self._device:
-                self._event.synchronize()
-        except self._device.driver.Error as error:
-            raise failed(error, "work on the GPU") from error
+        self._device.run(self._event.synchronize)
 
     def since_ms(self, earlier: Event) -> float:
         """Milliseconds of GPU time between two timed events that have passed."""
@@ -131,16 +119,8 @@ class Stream:
 
     def wait(self, event: Event) -> None:
         """Work put here from now on starts after the event. Does not block the host. Raises DeviceError."""
-        try:
-            with self._device:
-                self._stream.wait_for_event(event.raw)
-        except self._device.driver.Error as error:
-            raise failed(error, "work on the GPU") from error
+        self._device.run(self._stream.wait_for_event, event.raw)
 
     def synchronize(self) -> None:
         """Blocks until all work is done. Raises DeviceError when some of it failed."""
-        try:
-            with self._device:
-                self._stream.synchronize()
-        except self._device.driver.Error as error:
-            raise failed(error, "work on the GPU") from error
+        self._device.run(self._stream.synchronize)

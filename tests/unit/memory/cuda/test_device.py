@@ -89,6 +89,8 @@ class TestContext:
         assert gpu.detached and not device.is_open
         with pytest.raises(DeviceError, match="double was closed"):
             device.stream()
+        with pytest.raises(DeviceError, match="double was closed"):
+            device.synchronize()
 
 
 class TestBlocks:
