@@ -19,17 +19,17 @@ from edgert.errors import ConfigError, EdgertError, nearest
 
 _OWN_PACKAGE = "edgert"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+.\-]+")  # two letters at least: C:\ is a path, not a source
-PAGE = "docs/extending.md says what it needs, and edgert.testing checks it"
+PAGE = "docs/extending.md lists what it needs, and edgert.testing checks it"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One package's word that a class is a kind.
+    """One package's claim that a class is a kind.
 
     Attributes:
         name: of the kind, as a pipeline file writes it.
         target: ``module:Class``, or the class itself.
-        package: the distribution that says so.
+        package: the distribution that claims it.
         version: its version.
     """
 
@@ -199,7 +199,7 @@ def foreign() -> Iterator[tuple[Registry, Claim]]:
 
 
 def strays() -> Iterator[Claim]:
-    """Decoders of installed packages whose names say no task, so that nothing can ask for them."""
+    """Decoders of installed packages whose names hold no task, so that nothing can ask for them."""
     for claim in _claims("edgert.decoders", tuple(sys.path)):
         if claim.name.partition(".")[0] not in DECODERS:
             yield claim

@@ -262,7 +262,7 @@ class BackendSuite:
 
     Attributes:
         name: as a pipeline file writes it.
-        exact: whether it computes what the model says; a backend that only pretends does not.
+        exact: whether it computes the model; a backend that only pretends does not.
     """
 
     name: ClassVar[str]

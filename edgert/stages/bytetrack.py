@@ -29,7 +29,7 @@ I64 = npt.NDArray[np.int64]
 UNTRACKED = -1
 """The id of a detection that belongs to no confirmed track."""
 
-_REFERENCE_RATE_HZ = 30.0  # lost_track_buffer is told in frames at this rate (ByteTrack paper, section 4.1: 30 frames)
+_REFERENCE_RATE_HZ = 30.0  # lost_track_buffer counts frames at this rate (ByteTrack paper, section 4.1: 30 frames)
 
 # Variances in square pixels (of a velocity: per frame squared) of the package named above: first state I, process
 # 0.01 I, measurement 0.1 I.

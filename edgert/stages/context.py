@@ -23,7 +23,7 @@ class Context:
         counter: of copies and allocations.
         stats: the state of the run as plain data, once there is one.
         function: the user's own, of a ``callback`` sink; None elsewhere.
-        rate_hz: how often results reach a stage, as far as the file tells.
+        rate_hz: how often results reach a stage, as far as the file shows.
     """
 
     directory: Path = Path()

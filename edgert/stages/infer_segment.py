@@ -15,7 +15,7 @@ from edgert.stages.preprocess import Preprocessor
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What a segment tells the next in place of a record: where the frame's tensors are, and the way back to it."""
+    """What a segment passes to the next in place of a record: where the frame's tensors are, and the way back to it."""
 
     slot: int
     geometry: Geometry

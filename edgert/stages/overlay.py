@@ -67,7 +67,7 @@ class Overlay:
         self._rates: defaultdict[str, _Rate] = defaultdict(_Rate)
 
     def paint(self, image: U8, result: Result) -> None:
-        """Paints what ``result`` says onto ``image`` (h, w, 3), which shows its frame at any size."""
+        """Paints what ``result`` holds onto ``image`` (h, w, 3), which shows its frame at any size."""
         canvas = _canvas(image, result)
         shown = list(current_outputs(result).values())
         nested = [(crops, _parent(result, crops)) for crops in shown if isinstance(crops, Crops)]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Classification, Detections, Keypoints, Segmentation
 
-# Colors that people with any color vision tell apart.
+# Colors that people with any color vision distinguish.
 
 Bgr = tuple[int, int, int]
 
@@ -189,7 +189,7 @@ def paint_labels(canvas: Canvas, record: Detections) -> None:
 
 
 def paint_notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: Bgr) -> None:
-    """Lines of text under a box: what a second model says about what is in it."""
+    """Lines of text under a box: what a second model found in it."""
     ((x1, _, _, y2),) = canvas.corners(box[None])
     half = canvas.line_px // 2 + 1
     for row, text in enumerate(texts):

@@ -105,7 +105,7 @@ def _check_signature(name: str, function: Function, args: Mapping[str, Any], whe
     """A wrong argument should not wait for the first frame to be noticed."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # functions written in C need not tell
+    except (TypeError, ValueError):  # functions written in C need not have a signature
         return
     what = f"stage {name!r} cannot call {getattr(function, '__name__', 'its object')}{signature}"
     try:

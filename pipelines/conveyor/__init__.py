@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .scene import LABELS, Conveyor, Truth
+from .scene import LABELS, Conveyor, GroundTruth
 
-__all__ = ["LABELS", "Conveyor", "Truth"]
+__all__ = ["LABELS", "Conveyor", "GroundTruth"]

@@ -25,7 +25,7 @@ from .belt import (
 )
 from .parts import KINDS, LABELS, MARGIN, U8, Look, Sprite, draw
 
-__all__ = ["LABELS", "Conveyor", "Truth"]
+__all__ = ["LABELS", "Conveyor", "GroundTruth"]
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ _GANTRY = 255
 
 
 @dataclass(frozen=True)
-class Truth:
+class GroundTruth:
     """What is in a frame, in drawing order (later parts lie on top).
 
     Attributes:
@@ -102,7 +102,7 @@ class Conveyor:
         self._sprites: dict[tuple[int, int], tuple[Sprite, ...]] = {}
         self._cover = np.zeros((height, width), np.uint8)
 
-    def render(self, index: int, out: U8) -> Truth:
+    def render(self, index: int, out: U8) -> GroundTruth:
         """Draw frame ``index`` (from 0) into ``out``, (height, width, 3) uint8 BGR, rows may be padded.
 
         Raises ValueError when ``out`` has another shape or type, or ``index`` is negative.
@@ -118,7 +118,7 @@ class Conveyor:
             self._lay(part.sprite, part.x, part.y, mark, out)
         self._draw_gantry(time_s, out)
         self._expose(index, time_s, out)
-        return self._truth(parts)
+        return self._ground_truth(parts)
 
     def _parts(self, time_s: float) -> list[_Part]:
         """The parts in the image at a moment, oldest first."""
@@ -195,10 +195,10 @@ class Conveyor:
         dx, dy = (int(c * _NOISE_ROLL_PX) for c in _chances(self.seed + 1, np.array([index]), 2)[0])
         cv2.subtract(out, self._noise[dy : dy + self.height, dx : dx + self.width], dst=out)
 
-    def _truth(self, parts: list[_Part]) -> Truth:
+    def _ground_truth(self, parts: list[_Part]) -> GroundTruth:
         found = [(self._extent(part, mark), part) for mark, part in enumerate(parts, 1)]
         shown = [(extent, part) for extent, part in found if extent is not None]
-        return Truth(
+        return GroundTruth(
             np.array([extent for extent, _ in shown], np.float32).reshape(-1, 4),
             np.array([part.kind for _, part in shown], np.int32),
             np.array([part.number for _, part in shown], np.int64),

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pipelines.conveyor import LABELS, Conveyor, Truth
+from pipelines.conveyor import LABELS, Conveyor, GroundTruth
 
 WIDTH, HEIGHT, FPS = 320, 240, 15.0
 
@@ -14,7 +14,7 @@ def scene() -> Conveyor:
     return Conveyor(WIDTH, HEIGHT, FPS, seed=7)
 
 
-def shot(scene: Conveyor, index: int) -> tuple[npt.NDArray[np.uint8], Truth]:
+def shot(scene: Conveyor, index: int) -> tuple[npt.NDArray[np.uint8], GroundTruth]:
     image = np.empty((scene.height, scene.width, 3), np.uint8)
     return image, scene.render(index, image)
 

@@ -32,7 +32,7 @@ class Decoded:
     The first is what YOLOv10, YOLO26 and every Ultralytics export with ``nms=True`` write
     (https://docs.ultralytics.com/models/yolov10, /modes/export); the second what TensorRT's EfficientNMS plugin
     (github.com/NVIDIA/TensorRT, plugin/efficientNMSPlugin: num_detections, boxes, scores, classes), torchvision,
-    RT-DETR and TensorFlow write. Outputs are told apart by shape and type: classes are integers; where both rows of
+    RT-DETR and TensorFlow write. Outputs are distinguished by shape and type: classes are integers; where both rows of
     numbers are floats, classes come first, as in TensorFlow's.
 
     Attributes:
@@ -56,7 +56,7 @@ class Decoded:
             yield Fit("[N, 4] and twice [N] are final boxes, scores and classes", 3)
 
     def class_count(self, shapes: Shapes, network: Size) -> None:
-        """Shapes do not tell. Raises ModelError for others than the two layouts."""
+        """Shapes do not show it. Raises ModelError for others than the two layouts."""
         if not is_rows_of_six(shapes) and roles_of(shapes) is None:
             raise wrong_shapes("detect: yolov10", READS, shapes, network)
 

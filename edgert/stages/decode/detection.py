@@ -73,7 +73,7 @@ def strongest(scores: F32, limit: int) -> Index:
 
 
 def _survivors(over: Bool) -> Bool:
-    """Rows of a block left by greedy suppression; ``over[i, j]`` says that they overlap, rows are by falling score."""
+    """Rows of a block left by greedy suppression; ``over[i, j]`` means that they overlap, rows are by falling score."""
     over = over & _STRONGER[: len(over), : len(over)]
     alive: Bool = ~np.asarray(over.any(axis=0))
     if alive.all():
@@ -135,7 +135,7 @@ class Head(Protocol):
         ...
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
-        """How many classes the outputs tell apart; None when shapes do not say.
+        """How many classes the outputs distinguish; None when shapes do not show it.
 
         Raises:
             ModelError: the outputs do not have the shapes this head reads.

@@ -23,7 +23,7 @@ class Fit:
     Attributes:
         reason: in words.
         weight: 1 possible, 2 likely, 3 or more fits in every number.
-        classes: how many classes the outputs would then tell apart; None when shapes do not say.
+        classes: how many classes the outputs would then distinguish; None when shapes do not show it.
     """
 
     reason: str
@@ -99,7 +99,7 @@ class Guess:
         decoder: its value, like ``yolox``.
         reason: why, in words.
         weight: 1 possible, 2 likely, 3 fits in every number; one more or less by labels and names.
-        classes: how many classes the outputs would then tell apart; None when shapes do not say.
+        classes: how many classes the outputs would then distinguish; None when shapes do not show it.
     """
 
     task: str
@@ -174,7 +174,7 @@ _WORDS = {
 }
 
 
-# What to say when outputs are not what a decoder reads, or labels not what a model knows.
+# Errors for outputs that are not what a decoder reads, or labels not what a model knows.
 
 _OWN = "no decoder of edgert reads these; write one, task: {python: module:function}, or export the model differently"
 

@@ -82,7 +82,7 @@ def load_custom(spec: str, args: Mapping[str, Any], where: str, search: Path | N
 
 
 class CheckedDecoder(Decoder, Protocol):
-    """A decoder that can say before the first image whether it fits a model."""
+    """A decoder that can check before the first image whether it fits a model."""
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Args: shapes of the outputs without the batch dimension, and the network's (width, height).
@@ -114,7 +114,7 @@ def decoder_for(
 
 
 def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str) -> Any:
-    """The decoder with what the task's section and labels say, and its own options."""
+    """The decoder with what the task's section and labels hold, and its own options."""
     given = {key: getattr(task, key) for key in type(task).model_fields if key not in ("options", "labels")}
     given |= {"labels": labels, "label_count": len(labels)}
     names = [field.name for field in fields(kind)]

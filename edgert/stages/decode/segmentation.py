@@ -27,7 +27,7 @@ VOID = 255
 class SegmentArgmax:
     """One output of class scores, [C, h, w] or [h, w, C], or of class indices [h, w] or [1, h, w].
 
-    At most 255 classes. Which side is the classes is told by the network's shape, and by size where that fits both.
+    At most 255 classes. Which side is the classes follows from the network's shape, and by size where that fits both.
     """
 
     labels: tuple[str, ...] = ()

@@ -39,9 +39,10 @@ class Reader(Protocol):
 class InferenceSlot:
     """Takes frames through preprocessing, engine and decoder; for one batch at a time.
 
-    For each number of rows, what the GPU does is recorded as a CUDA graph, which is told each time where the frames lie
-    and how they are scaled. Where decoding has a stream of its own, it is a graph of its own, too, so that a batch is
-    decoded while the engine works on the next. Work that cannot be recorded is put on the streams piece by piece.
+    For each number of rows, what the GPU does is recorded as a CUDA graph, which is updated each time with where
+    frames lie and how they are scaled. Where decoding has a stream of its own, it is a graph of its own, too, so that a
+    batch is decoded while the engine works on the next. Work that cannot be recorded is put on the streams piece by
+    piece.
 
     Args:
         reading: the stream that decodes: the session's, or another.
@@ -104,11 +105,11 @@ class InferenceSlot:
         self._reader.close()
 
     def _forget_failure(self, rows: int) -> None:
-        """Runs once more: CUDA tells of a recording that failed a second time, to whoever asks next in this thread."""
+        """Runs once more: CUDA reports a recording that failed a second time, to whoever asks next in this thread."""
         try:
             self._session.enqueue(rows)
         except BuildError as error:
-            log.debug("told once more: %s", error.why)
+            log.debug("reported once more: %s", error.why)
         self._session.stream.synchronize()
 
     def _run(self, rows: int, launches: Sequence[Launch]) -> None:

@@ -1,4 +1,4 @@
-"""What the preprocessing kernel is told about each image, as the struct that it reads."""
+"""What the preprocessing kernel reads about each image, as the struct that it reads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Target:
     Attributes:
         layout: nchw and nhwc as ONNX has them; dla_linear is nchw with rows of a multiple of 64 bytes; dla_hwc4 is nhwc
             of 1 or 4 channels with such rows; chw16 and chw32 store 16 or 32 channels of a pixel next to each other;
-            strided is whatever an engine tells, which may be any of these.
+            strided is whatever an engine reports, which may be any of these.
         dtype: NumPy's name.
         rows: images in the batch.
         width, height: pixels.

@@ -49,7 +49,7 @@ class Kernels:
         """The kernel ``function``, else ``name``, of ``name``.cu, whose argument is a struct of ``nbytes``.
 
         Raises:
-            BuildError: it does not compile; the log says why.
+            BuildError: it does not compile; the log shows why.
             DeviceError: there is no compiler, and the store has not the kernel.
         """
         source = _text(f"{name}.cu")

@@ -82,7 +82,7 @@ class ImagesSink:
     """Writes the drawn image, or the frame where nothing was drawn.
 
     Args:
-        path: a folder, which then gets ``{stream}_{frame:06d}.jpg``, or a pattern of such fields whose suffix says
+        path: a folder, which then gets ``{stream}_{frame:06d}.jpg``, or a pattern of such fields whose suffix sets
             the format. Without ``{frame}`` the same file is replaced each time and always holds the newest image.
         every: writes the first and then every n-th frame of each stream.
 

@@ -100,7 +100,7 @@ class Live:
             result.frame.lease.release()
 
     def table(self) -> Mapping[str, Any]:
-        """What the newest result says: ``stream``, ``frame`` and ``objects`` (stage, label, score, id)."""
+        """What the newest result holds: ``stream``, ``frame`` and ``objects`` (stage, label, score, id)."""
         with self._changed:
             result = self._newest
         if result is None:

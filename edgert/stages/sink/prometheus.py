@@ -170,5 +170,5 @@ def _number(stats: Stats, key: str, scale: float = 1) -> float | None:
 
 
 def _line(name: str, labels: Mapping[str, str], value: float) -> str:
-    told = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
-    return f"{name}{{{told}}} {value!r}" if told else f"{name} {value!r}"
+    pairs = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
+    return f"{name}{{{pairs}}} {value!r}" if pairs else f"{name} {value!r}"

@@ -29,7 +29,7 @@ class DurableFile:
     """What FFmpeg writes into, through Python so that a failed write is not followed by others.
 
     A muxer that cannot write still goes back to finish its headers, and they would then point at what is not there.
-    After the first error nothing reaches the disk any more; :attr:`error` says what it was.
+    After the first error nothing reaches the disk any more; :attr:`error` holds what it was.
     """
 
     def __init__(self, path: Path) -> None:
@@ -237,13 +237,13 @@ class _VideoFile:
 
     def close(self) -> StageError | None:
         """Finishes the file; returns what went wrong, except for a file that was reported as failed already."""
-        told = self._failed
+        reported = self._failed
         steps: list[Callable[[], None]] = [self._flush, self._container.close, self._check]
         failures = [failure for step in steps if (failure := self._attempt(step)) is not None]
         if self._file.error is not None and self._format != "matroska":
             self._file.cut_to_whole_fragments()
         self._file.close()
-        return failures[0] if failures and not told else None
+        return failures[0] if failures and not reported else None
 
     def _flush(self) -> None:
         if self._started and not self._failed:
@@ -270,7 +270,7 @@ class _VideoFile:
             codec.framerate = self._rate
 
     def _tag(self, color: Color) -> None:
-        """Says in the file how its colors are meant; players otherwise guess from the size."""
+        """Writes into the file how its colors are meant; players otherwise guess from the size."""
         codec = self._stream.codec_context
         codec.color_primaries, codec.color_trc, codec.colorspace = _CODE_POINTS[color.matrix]
         codec.color_range = _FULL if color.full_range else _LIMITED

@@ -97,7 +97,7 @@ def camera_source(
 def _in_place(
     path: str, config: SourceStage, device: CudaDevice, counter: Counter, clock: Clock, where: str
 ) -> Device | None:
-    """None where the driver refuses; the other way then says what is wrong, if anything is."""
+    """None where the driver refuses; the other way then reports what is wrong, if anything is."""
     require(path, where)
     try:
         return UserPointerCamera(path, config, device, counter, clock, where, Linux())

@@ -48,7 +48,7 @@ def has_input(format_name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a container says about itself before it is read. It may be wrong.
+    """What a container states about itself before it is read. It may be wrong.
 
     Attributes:
         period_ns: usual distance of two frames; 0 when unknown.
@@ -77,7 +77,7 @@ class Video:
         live: a device or a network: no frame threads, begins at a key frame, trouble is a DeviceError.
 
     Attributes:
-        outline: what the container says about itself.
+        outline: what the container states about itself.
         skipped: damaged packets and frames so far.
         packets: packets read so far.
     """
@@ -122,7 +122,7 @@ class Video:
             return reason
         first = next(self._frames(), None)
         is_turned = first is not None and first.rotation != 0
-        return "it says it was filmed upright, and is turned on the host" if is_turned else ""
+        return "its metadata marks it as filmed upright, and it is turned on the host" if is_turned else ""
 
     def decode_on(self, device: CudaDevice) -> None:
         """From now on, images are decoded on the GPU, and stay there. Raises DeviceError."""
@@ -262,4 +262,4 @@ def _explain(error: av.FFmpegError, timeout_s: float | None) -> tuple[str, str]:
     for kind, why, fix in table:
         if isinstance(error, kind):
             return why, fix
-    return redact(error.strerror or "FFmpeg does not say"), "check that it plays elsewhere"
+    return redact(error.strerror or "FFmpeg gives no reason"), "check that it plays elsewhere"

@@ -24,9 +24,9 @@ _SHOWN = 5
 
 
 class Images:
-    """Images as BGR frames, in natural order (``a2`` before ``a10``), upright as their EXIF says.
+    """Images as BGR frames, in natural order (``a2`` before ``a10``), upright by their EXIF.
 
-    Sizes may differ from image to image. ``fps`` (30 by default) says how far apart they lie in media time, and
+    Sizes may differ from image to image. ``fps`` (30 by default) sets how far apart they lie in media time, and
     with ``realtime: true`` really. Images that cannot be read are skipped and counted.
 
     Raises:
@@ -118,7 +118,7 @@ def is_image(path: Path) -> bool:
 
 
 def read_image(path: Path) -> U8 | None:
-    """A (height, width, 3) uint8 BGR image turned as its EXIF says; None when it cannot be read."""
+    """A (height, width, 3) uint8 BGR image turned by its EXIF; None when it cannot be read."""
     try:
         image: U8 | None = cv2.imread(str(path), cv2.IMREAD_COLOR)  # type: ignore[assignment]
     except cv2.error:

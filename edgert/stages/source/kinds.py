@@ -85,7 +85,7 @@ class Network:
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """Unless it is a recording, or the file says otherwise."""
+        """Unless it is a recording, or the file sets otherwise."""
         return not rtsp.is_recording(config.source) if config.realtime is None else config.realtime
 
     @staticmethod
@@ -106,7 +106,7 @@ class Camera:
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """Unless the file says otherwise."""
+        """Unless the file sets otherwise."""
         return True if config.realtime is None else config.realtime
 
     @staticmethod
@@ -136,7 +136,7 @@ class Gst:
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """Where an element is, or the file says so."""
+        """Where an element is, or the file sets it."""
         from edgert.stages.source.gst import names_live
 
         return names_live(_rest(config)) if config.realtime is None else config.realtime
@@ -161,7 +161,7 @@ class Python:
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """Where the file says so."""
+        """Where the file sets realtime."""
         return bool(config.realtime)
 
     @staticmethod
@@ -196,7 +196,7 @@ class Api:
         **_NO_OPTIONS,
         "size": _OWN_SIZE,
         "loop": _NO_END,
-        "format": "each submit() says it",
+        "format": "each submit() names it",
         "realtime": "you set the pace",
         "decode": _NO_CODEC,
     }

@@ -133,7 +133,7 @@ class LiveSource:
     Args:
         name: of the stage. title: how messages call the device, without secrets.
         connect: opens the device; raises DeviceError.
-        on_gpu: makes devices that are opened from now on give their images on a GPU; or says why not.
+        on_gpu: makes devices that are opened from now on give their images on a GPU; or returns why not.
         share: makes devices that are opened from now on write where a GPU reads, too.
     """
 

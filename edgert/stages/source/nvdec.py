@@ -49,7 +49,7 @@ def nvdec() -> Any:
 
 
 def why_not(stream: VideoStream, device: CudaDevice) -> str:
-    """Why a video stream cannot be decoded on this GPU; empty when it can, as far as its header tells."""
+    """Why a video stream cannot be decoded on this GPU; empty when it can, as far as its header shows."""
     context = stream.codec_context
     if context.name not in CODECS:
         return f"NVDEC is given {' and '.join(CODECS)} here, not {context.name}"
@@ -72,7 +72,7 @@ def missing() -> str:
 class Times:
     """Times of images in the order of display, from those of packets in the order of decoding.
 
-    The decoder locks a surface only where it does not tell its time (``GetLockedFrame``). Its images come in the
+    The decoder locks a surface only where it does not report its time (``GetLockedFrame``). Its images come in the
     order of display, so each has the smallest time that is left. Images before the first key frame are never shown.
     """
 
@@ -175,14 +175,14 @@ class Nvdec:
 
     def _told(self, packet: av.Packet[Any] | None) -> Any:
         """The packet as the decoder reads it: by address, which ``packet`` keeps valid for the call."""
-        told = self._module.PacketData()
+        data = self._module.PacketData()
         if packet is None:
-            return told  # no bytes: the end
-        told.bsl_data, told.bsl = packet.buffer_ptr, packet.buffer_size
+            return data  # no bytes: the end
+        data.bsl_data, data.bsl = packet.buffer_ptr, packet.buffer_size
         self._times.put(packet.pts)
         if self._low:
-            told.decode_flag = int(self._module.VideoPacketFlag.ENDOFPICTURE)
-        return told
+            data.decode_flag = int(self._module.VideoPacketFlag.ENDOFPICTURE)
+        return data
 
     def _image(self, surface: int) -> Image:
         """Rows lie without gaps, chroma behind luma."""
@@ -227,15 +227,15 @@ class Nvdec:
 def _incapable(module: Any, device: CudaDevice, codec: str, width: int, height: int) -> str:
     """What the decoder of this GPU lacks for a stream, by its own word."""
     try:
-        told = module.GetDecoderCaps(gpuid=device.ordinal, codec=getattr(module.cudaVideoCodec, CODECS[codec][0]))
+        caps = module.GetDecoderCaps(gpuid=device.ordinal, codec=getattr(module.cudaVideoCodec, CODECS[codec][0]))
     except (module.PyNvVCException, module.PyNvVCExceptionUnsupported, RuntimeError) as error:
         return f"NVDEC of {device.name}: {error}"
-    if not told.get("num_decoder_engines", 1):
+    if not caps.get("num_decoder_engines", 1):
         return f"{device.name} has no NVDEC"
-    if not told.get("supported", 1):
+    if not caps.get("supported", 1):
         return f"NVDEC of {device.name} does not decode {codec}"
-    most = told.get("width_max", width), told.get("height_max", height)
-    least = told.get("width_min", 0), told.get("height_min", 0)
+    most = caps.get("width_max", width), caps.get("height_max", height)
+    least = caps.get("width_min", 0), caps.get("height_min", 0)
     if least[0] <= width <= most[0] and least[1] <= height <= most[1]:
         return ""
     return f"NVDEC decodes {codec} from {least[0]}x{least[1]} to {most[0]}x{most[1]} here, not {width}x{height}"

@@ -142,7 +142,7 @@ def to_image(frame: VideoFrame, counter: Counter, now_ns: int) -> Image:
     """The frame's planes, lent as they lie.
 
     Only two cases copy, and are counted: pixel formats that edgert does not read (10 bit, 4:2:2 planar, RGB with
-    alpha …) are converted to 4:2:0 or BGR, and video that says it was filmed upright is turned.
+    alpha …) are converted to 4:2:0 or BGR, and video that was filmed upright is turned.
     """
     pixel_format = _FORMATS.get(frame.format.name)
     if pixel_format is None or frame.planes[0].line_size < 0:
@@ -184,7 +184,7 @@ def _as_planes(frame: VideoFrame, pixel_format: PixelFormat) -> tuple[U8, ...]:
 
 def _as_array(plane: VideoPlane, channels: int) -> U8:
     width, height, line_bytes = plane.width, plane.height, plane.line_size
-    memory: Any = plane  # offers the buffer protocol, which its types do not tell
+    memory: Any = plane  # offers the buffer protocol, which its types do not state
     if channels == 1:
         array: U8 = np.ndarray((height, width), np.uint8, memory, strides=(line_bytes, 1))
     else:

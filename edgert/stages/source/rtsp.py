@@ -24,7 +24,7 @@ _RECORDINGS = frozenset({".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"})
 
 
 def network_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
-    """A source for the URL in ``config``: over TCP unless told otherwise, at a key frame first, opened again when
+    """A source for the URL in ``config``: over TCP unless set otherwise, at a key frame first, opened again when
     nothing came for ``timeout``.
 
     Live, so that a slow pipeline sees the newest frame; ``realtime: false``, or the URL of a recording such as
@@ -72,7 +72,7 @@ class Stream:
     """One connection. Raises DeviceError when it cannot be made.
 
     Args:
-        device: decodes on this GPU, where it can; else tells why not, once per connection.
+        device: decodes on this GPU, where it can; else logs why not, once per connection.
     """
 
     def __init__(

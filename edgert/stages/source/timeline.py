@@ -95,7 +95,7 @@ class MediaClock:
         self._period_ns = self._period_ns if period_ns is None else period_ns
 
     def at(self, media_ns: int | None, now_ns: int) -> int:
-        """Position of a frame whose stream says ``media_ns`` (None: it does not say), seen at ``now_ns``."""
+        """Position of a frame whose stream states ``media_ns`` (None: it does not), seen at ``now_ns``."""
         position = self._position(media_ns, now_ns)
         self._is_new = False
         self._last = (position, media_ns, now_ns)

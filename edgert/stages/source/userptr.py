@@ -41,7 +41,7 @@ _POLL_S = 0.1
 def why_not_on(config: SourceStage, device: CudaDevice) -> str:
     """Why a camera cannot write where this GPU reads; empty when it can, as far as is known before it is opened."""
     if (config.format or "").lower() not in FORMATS:
-        return f"its format is not told; {', '.join(FORMATS)} can be read in place"
+        return f"its format is not known; {', '.join(FORMATS)} can be read in place"
     return ""
 
 
@@ -113,9 +113,9 @@ class UserPointerCamera:
 
     def _agreed(self, config: SourceStage) -> v4l2.PixFormat:
         """What the driver makes of the size, format and rate that are asked of it."""
-        told = v4l2.Capability()
-        self._node.ask(v4l2.QUERYCAP, told)
-        caps = told.device_caps if told.capabilities & v4l2.CAP_DEVICE_CAPS else told.capabilities
+        found = v4l2.Capability()
+        self._node.ask(v4l2.QUERYCAP, found)
+        caps = found.device_caps if found.capabilities & v4l2.CAP_DEVICE_CAPS else found.capabilities
         if not (caps & v4l2.CAP_CAPTURE and caps & v4l2.CAP_STREAMING):
             raise self._node.error("cannot use", "it is no video capture device that streams")
         asked = v4l2.Format(type=v4l2.CAPTURE)
@@ -153,25 +153,25 @@ class UserPointerCamera:
 
     def _next(self) -> Image | None:
         """The image that the driver has filled; None for a damaged one."""
-        told = v4l2.Buffer(type=v4l2.CAPTURE, memory=v4l2.USERPTR)
-        self._node.ask(v4l2.DQBUF, told)
-        if told.flags & v4l2.FLAG_ERROR:
+        buffer = v4l2.Buffer(type=v4l2.CAPTURE, memory=v4l2.USERPTR)
+        self._node.ask(v4l2.DQBUF, buffer)
+        if buffer.flags & v4l2.FLAG_ERROR:
             self.skipped += 1
-            self._queue(told.index)
+            self._queue(buffer.index)
             return None
-        last, self._sequence = self._sequence, int(told.sequence)
-        lease = self._loans.lend(told.index)
-        self._lent.add(told.index)
-        if self._blocks[told.index].is_staged:
-            self._blocks[told.index].upload(self._stream)
+        last, self._sequence = self._sequence, int(buffer.sequence)
+        lease = self._loans.lend(buffer.index)
+        self._lent.add(buffer.index)
+        if self._blocks[buffer.index].is_staged:
+            self._blocks[buffer.index].upload(self._stream)
             lease.after(self._stream)
-        now_ns, taken_ns = self._clock.now_ns(), told.seconds * 1_000_000_000 + told.microseconds * 1000
-        is_ours = told.flags & v4l2.FLAG_CLOCK_MASK == v4l2.FLAG_MONOTONIC
+        now_ns, taken_ns = self._clock.now_ns(), buffer.seconds * 1_000_000_000 + buffer.microseconds * 1000
+        is_ours = buffer.flags & v4l2.FLAG_CLOCK_MASK == v4l2.FLAG_MONOTONIC
         return Image(
             format=self._format,
             width=self._image_format.width,
             height=self._image_format.height,
-            planes=self._planes(told.index, lease),
+            planes=self._planes(buffer.index, lease),
             lease=lease,
             timestamp_ns=min(taken_ns, now_ns) if is_ours else now_ns,
             media_ns=taken_ns if is_ours else None,
@@ -205,6 +205,6 @@ class UserPointerCamera:
 
 
 def color_of(pix: v4l2.PixFormat) -> Color:
-    """By what the driver says of its colors."""
+    """From the colors that the driver reports."""
     full = pix.quantization == v4l2.QUANTIZATION_FULL or pix.colorspace == v4l2.COLORSPACE_JPEG
     return Color("bt709" if pix.colorspace == v4l2.COLORSPACE_REC709 else "bt601", full)

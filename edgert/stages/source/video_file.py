@@ -18,8 +18,8 @@ from edgert.stages.source.ffmpeg import Outline, Video
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 CUT_NS = 250_000_000
-"""A video this much shorter than its container says was cut off; less may be rounding."""
-DEFAULT_PERIOD_NS = 40_000_000  # 25 Hz, FFmpeg's own assumption for streams that do not say
+"""A video this much shorter than its container states was cut off; less may be rounding."""
+DEFAULT_PERIOD_NS = 40_000_000  # 25 Hz, FFmpeg's own assumption for streams that state none
 
 
 class VideoFile:
@@ -27,7 +27,7 @@ class VideoFile:
 
     ``loop`` starts again at the end, ``fps`` leaves frames out evenly, ``limit`` ends early. Damaged frames are
     skipped and counted. The file is opened at once, so one that is missing or no video is refused before anything
-    else starts; so is a recording that was cut off, where its index tells.
+    else starts; so is a recording that was cut off, where its index shows it.
 
     Raises:
         StageError: missing, unreadable, not a video, cut off, or without a single good frame.
@@ -54,7 +54,7 @@ class VideoFile:
             yield from self._timeline.frames(images, stop)
 
     def on_gpu(self, device: CudaDevice) -> str:
-        """Decodes on this GPU, where frames then stay; or says why not, and goes on as before. Ask before the start."""
+        """Decodes on this GPU, where frames then stay; or returns why not and goes on. Ask before the start."""
         video = self._video = self._video or self._open()
         reason = video.why_not_on(device)
         self.close()
