@@ -64,7 +64,7 @@ def calibrate(
     from rich.text import Text
 
     from edgert.cli.progress import ImageBar, stop_on_signal
-    from edgert.quantization.calibrate import calibrate as measure
+    from edgert.quantization.to_files import calibrate as measure
 
     console, stop = Console(stderr=True, highlight=False), threading.Event()
     with ImageBar(console) as bar, stop_on_signal(stop.set):

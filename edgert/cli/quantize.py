@@ -91,7 +91,7 @@ def quantize(
     from rich.console import Console
 
     from edgert.cli.progress import ImageBar, stop_on_signal
-    from edgert.quantization.quantize import quantize as quantize_model
+    from edgert.quantization.to_files import quantize as quantize_model
 
     console, stop = Console(stderr=True, highlight=False), threading.Event()
     with ImageBar(console) as bar, stop_on_signal(stop.set):

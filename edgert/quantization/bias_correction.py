@@ -27,6 +27,7 @@ from edgert.quantization.lowering.weights import (
     bias_factor,
     channel_axis,
     channel_means,
+    is_per_channel,
     kernel_of,
     weighted,
     with_plain_bias,
@@ -222,7 +223,7 @@ def can_shift(graph: Graph, node: Node) -> bool:
         return False
     owner, slot = place
     name = owner.inputs[slot] if len(owner.inputs) > slot else ""
-    return not name or _per_channel(graph.constants.get(name), kernel.outputs)
+    return not name or is_per_channel(graph.constants.get(name), kernel.outputs)
 
 
 def shift_biases(graph: Graph, shifts: Mapping[str, F64]) -> Graph:
@@ -256,11 +257,6 @@ def _place(graph: Graph, node: Node) -> tuple[Node, int] | None:
     if not graph.is_private(node.outputs[0]) or readers[0].op != "Add":
         return None
     return next(((readers[0], slot) for slot, name in enumerate(readers[0].inputs) if name in graph.constants), None)
-
-
-def _per_channel(bias: Array | None, channels: int) -> bool:
-    """Whether a stored bias is one value, or one per channel along the last axis."""
-    return bias is not None and bias.size in (1, channels) and (bias.ndim == 0 or bias.shape[-1] == bias.size)
 
 
 def _bias(graph: Graph, owner: Node, slot: int, channels: int) -> F64:

@@ -12,7 +12,7 @@ from edgert.errors import CalibrationError, ModelError
 from edgert.graph import Graph, Model, clean, load, read, with_shapes, write
 from edgert.graph.operators import about
 from edgert.quantization.calibrated import one_size
-from edgert.quantization.lowering.emulated_forms import modes, unrounded
+from edgert.quantization.lowering.emulated_tensors import modes, unrounded
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_cache import dla_groups, hidden, write_cache
 from edgert.quantization.lowering.weights import LIMIT, scale_axis, weight_scales
@@ -178,20 +178,10 @@ def ranges_of_qdq(graph: Graph) -> Unquantized:
 
 
 @dataclass(frozen=True, eq=False)
-class QdqModel:
-    """A Q/DQ model taken apart.
-
-    Attributes:
-        model: the float model; weights are what their integers stood for.
-        scales: tensor → scale of one step of int8.
-        float_nodes: weighted nodes that the Q/DQ model computes in floating point.
-        problems: what will not be as it was, a sentence each.
-    """
+class QdqModel(Unquantized):
+    """A Q/DQ model taken apart, and ``model``, its float graph as a model."""
 
     model: Model
-    scales: Mapping[str, float]
-    float_nodes: tuple[str, ...]
-    problems: tuple[str, ...]
 
     def cache(self, tensorrt: str) -> str:
         """The calibration cache for a TensorRT <= 10, which belongs to ``model``.
@@ -255,7 +245,7 @@ def qdq_model(model: Model) -> QdqModel:
             why="no layer in it has stored weights",
             fix="run it as it is",
         )
-    return QdqModel(write(found.graph, cleaned), found.scales, found.float_nodes, found.problems)
+    return QdqModel(found.graph, found.scales, found.float_nodes, found.problems, write(found.graph, cleaned))
 
 
 def qdq_section(config: ModelConfig) -> QdqModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,7 +214,7 @@ class _Run:
     ) -> None:
         self._ranked, self._memo, self._floor = ranked, memo, floor
         self._clock, self._progress = clock, progress
-        self._end_ns = None if budget_s is None else clock.now_ns() + budget_s * 1e9
+        self._end_ns = math.inf if budget_s is None else clock.now_ns() + budget_s * 1e9
         self._tried: dict[Units, float] = {}
 
     def shortest_prefix(self) -> int | None:
@@ -257,7 +258,7 @@ class _Run:
 
     def _meets(self, kept: Sequence[str]) -> bool:
         units = frozenset(kept)
-        if units not in self._memo.values and units and self._is_over():
+        if units not in self._memo.values and units and self._clock.now_ns() >= self._end_ns:
             raise _OutOfTimeError
         value = self._memo(units)
         if units not in self._tried:
@@ -265,9 +266,6 @@ class _Run:
             if self._progress is not None:
                 self._progress(len(self._tried), self._most(), f"{value:.4g} with {describe(units)} kept")
         return value >= self._floor
-
-    def _is_over(self) -> bool:
-        return self._end_ns is not None and self._clock.now_ns() >= self._end_ns
 
     def _most(self) -> int:
         """Measurements that are still to come at most, one round of leaving out included, and those made."""

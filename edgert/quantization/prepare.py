@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from edgert.errors import ModelError
 from edgert.graph import Graph, Model, Node, TensorSpec, clean, inputs, raise_opset, read, with_shapes
 from edgert.graph.operators import QDQ, WEIGHTED, about, is_integer
-from edgert.quantization.scheme.units import is_weighted
+from edgert.quantization.scheme.units import is_float, is_weighted
 
 log = logging.getLogger("edgert.quantize")
 
@@ -64,7 +64,7 @@ def calibrated(graph: Graph) -> tuple[str, ...]:
         if about(node.op).kind == "measure" or alive.isdisjoint(node.reads):
             continue
         alive.update(filter(None, node.outputs))
-        found.extend(name for name in node.outputs if _is_float32(graph, name))
+        found.extend(name for name in node.outputs if is_float(graph, name))
     return tuple(found)
 
 
@@ -75,10 +75,6 @@ def is_quantized(model: Model) -> bool:
 
 def _is_quantized(node: Node) -> bool:
     return node.op in QDQ or is_integer(node.op)
-
-
-def _is_float32(graph: Graph, name: str) -> bool:
-    return name in graph.specs and graph.specs[name].dtype == "float32"
 
 
 def _check_types(model: Model) -> None:
@@ -139,9 +135,5 @@ def _notes(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         if node.domain:
             yield f"node {node.name!r} ({node.domain}.{node.op}) stays in float"
-        elif _has_body(node):
+        elif about(node.op).kind == "control":
             yield f"what is inside node {node.name!r} ({node.op}) stays in float"
-
-
-def _has_body(node: Node) -> bool:
-    return about(node.op).kind == "control"

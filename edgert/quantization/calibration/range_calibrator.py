@@ -170,7 +170,8 @@ class _Run:
 
     def _add(self, shard: Shard, counted: Histograms) -> None:
         tally = self.journal.tally
-        counts = {name: _sum(tally.counts.get(name), histogram) for name, histogram in counted.items()}
+        known = tally.counts
+        counts = {name: Histogram.merged([known[name], one]) if name in known else one for name, one in counted.items()}
         before, settled = tally.before, False
         if self.settling is not None and shard.end % CHECKPOINT == 0:
             settled = before is not None and self.settling.has_settled(before, counts)
@@ -186,10 +187,6 @@ class _Run:
             why="it was asked to",
             fix="the same call goes on from there if it has a state file",
         )
-
-
-def _sum(first: Histogram | None, second: Histogram) -> Histogram:
-    return second if first is None else Histogram.merged([first, second])
 
 
 def _key(observer: Observer, feed: Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:

@@ -58,12 +58,12 @@ def _tables(graph: Graph, node: Node) -> Iterator[str]:
     """Stored operands that give each place its own number, unlike biases and gains, which channels have."""
     for name in node.inputs:
         table = graph.constants.get(name)
-        if table is not None and table.size >= MIN_PLACES and (_axes(table) > 1 or _is_ladder(table)):
+        if (
+            table is not None
+            and table.size >= MIN_PLACES
+            and (sum(size > 1 for size in table.shape) > 1 or _is_ladder(table))
+        ):
             yield name
-
-
-def _axes(table: Array) -> int:
-    return sum(size > 1 for size in table.shape)
 
 
 def _is_ladder(table: Array) -> bool:
@@ -179,7 +179,7 @@ def _forced(facts: Facts, found: Sequence[Ports], keep: Collection[str]) -> dict
     tail = positions(facts)
     reasons = {}
     for at, node in enumerate(facts.graph.nodes):
-        if found[at].carries and not _converts(node):
+        if found[at].carries and about(node.op).kind not in ("conversion", "measure"):
             why = "it was named" if node.name in keep else reason(facts, node, found[at]) or tail.get(at, "")
             if why:
                 reasons[at] = why
@@ -194,10 +194,6 @@ def _conversions(graph: Graph) -> frozenset[int]:
 def makes_float32(node: Node) -> bool:
     """Whether a node converts to float32: ONNX's number of that type is 1."""
     return about(node.op).kind == "conversion" and not node.domain and node.attributes["to"] == 1
-
-
-def _converts(node: Node) -> bool:
-    return about(node.op).kind in ("conversion", "measure")
 
 
 class _Draft:

@@ -51,10 +51,11 @@ def align(graph: Graph, rounded: Mapping[str, Array]) -> tuple[Graph, Mapping[st
     specs = dict(graph.specs)
     for span in _spans(graph):
         added = _added(graph, span)
-        if not added or not _is_enclosed(graph, span) or not _is_own(graph, span):
+        if not added or not _is_enclosed(graph, span) or not _is_unshared(graph, span):
             continue
         for name, axis in _stored(graph, span):
-            widened[name] = _wider(widened.get(name, graph.constants[name]), axis, added)
+            stored = widened.get(name, graph.constants[name])
+            widened[name] = np.pad(stored, [(0, added * (dim == axis)) for dim in range(stored.ndim)])
         for node in (*span.makers, *span.readers):
             if _is_depthwise(graph, node):
                 nodes[node.name] = replace(node, attributes={**node.attributes, "group": span.channels + added})
@@ -101,7 +102,7 @@ def _is_enclosed(graph: Graph, span: _Span) -> bool:
     return all(name in inside for node in between for name in _activations(graph, node))
 
 
-def _is_own(graph: Graph, span: _Span) -> bool:
+def _is_unshared(graph: Graph, span: _Span) -> bool:
     """Whether no other node reads the weights and biases that get wider."""
     return all(len(graph.consumers[name]) == 1 for name, _axis in _stored(graph, span))
 
@@ -153,10 +154,6 @@ def _channels(graph: Graph, tensor: str) -> int | None:
 
 def _once(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple({node.name: node for node in nodes}.values())
-
-
-def _wider(array: Array, axis: int, added: int) -> Array:
-    return np.pad(array, [(0, added if dim == axis else 0) for dim in range(array.ndim)])
 
 
 def _fitted(values: Array, like: Array) -> Array:

@@ -15,8 +15,15 @@ from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.operators import SUMS, about, of_values
 from edgert.graph.proto import Array
-from edgert.quantization.lowering.emulated_forms import Kind, Tensors, modes, unrounded
-from edgert.quantization.lowering.emulated_numbers import add_fp16, add_values, weighted_form
+from edgert.quantization.lowering.emulated_tensors import (
+    Kind,
+    Tensors,
+    add_fp16,
+    add_values,
+    modes,
+    unrounded,
+    weighted_form,
+)
 from edgert.quantization.lowering.trt_cache import Amax, DlaScales
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs, is_activation, is_weighted
 

@@ -87,6 +87,11 @@ def with_plain_bias(node: Node) -> Mapping[str, Any]:
     return {**node.attributes, "beta": 1.0} if about(node.op).work == "gemm" else node.attributes
 
 
+def is_per_channel(bias: Array | None, channels: int) -> bool:
+    """Whether a stored bias is one value, or one per channel along the last axis."""
+    return bias is not None and bias.size in (1, channels) and (bias.ndim == 0 or bias.shape[-1] == bias.size)
+
+
 def weighted(graph: Graph) -> tuple[Node, ...]:
     """Nodes with a stored weight, in order."""
     return tuple(node for node in graph.nodes if kernel_of(graph, node) is not None)

@@ -21,7 +21,7 @@ from edgert.graph.draft import Builder
 from edgert.graph.fusion import activation
 from edgert.graph.operators import HOMOGENEOUS, POINTWISE, RESHAPES, SUMS, VIEWS, about, of_kind
 from edgert.graph.value_ranges import clip_bounds
-from edgert.quantization.lowering.weights import Kernel, kernel_of
+from edgert.quantization.lowering.weights import Kernel, is_per_channel, kernel_of
 
 # Gates: activations x·g(x) with g value by value, as SiLU's x·sigmoid(x) and hard swish are.
 #
@@ -189,7 +189,9 @@ class _Trace:
             self.labels.update(passed)
 
     def _weigh(self, node: Node, kernel: Kernel) -> bool:
-        if about(node.op).work == "matmul" or not _plain_bias(self.graph, node, kernel):
+        bias = "".join(node.inputs[2:3])
+        plain = not bias or is_per_channel(self.graph.constants.get(bias), kernel.outputs)
+        if about(node.op).work == "matmul" or not plain:
             return False
         reads = self.labels.get(node.inputs[0])
         if reads is None:
@@ -200,14 +202,6 @@ class _Trace:
         self.labels[node.outputs[0]] = makes
         self.layers.append((kernel, reads, makes))
         return True
-
-
-def _plain_bias(graph: Graph, node: Node, kernel: Kernel) -> bool:
-    """No bias, or a stored one that is one value per output channel or for all of them."""
-    if len(node.inputs) < 3 or not node.inputs[2]:
-        return True
-    bias = graph.constants.get(node.inputs[2])
-    return bias is not None and bias.size in (1, kernel.outputs) and (bias.ndim == 0 or bias.shape[-1] == bias.size)
 
 
 Passed = Mapping[str, Labels] | None

@@ -93,13 +93,8 @@ def _why_weighted(graph: Graph, node: Node) -> str:
         return ""
     if bias not in graph.constants or node.attributes.get("beta", 1.0) != 1.0:
         return "its bias is computed at run time, or scaled"
-    channels = _output_channels(node, weight.shape)
+    channels = weight.shape[0] if work == "conv" or node.attributes.get("transB", 0) else weight.shape[-1]
     return "" if graph.constants[bias].size == channels else "its bias is not one per channel"
-
-
-def _output_channels(node: Node, shape: tuple[int, ...]) -> int:
-    """Output channels of a Conv or Gemm whose weight has this shape."""
-    return shape[0] if about(node.op).work == "conv" or node.attributes.get("transB", 0) else shape[-1]
 
 
 def _why_other(graph: Graph, node: Node) -> str:

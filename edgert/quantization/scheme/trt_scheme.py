@@ -248,10 +248,8 @@ def _skipped(
 
 
 def _why_not_gpu(node: Node) -> str:
-    return _why_unknown(node) or "it has no weight, and no INT8 layer that it could be part of reads it"
-
-
-def _why_unknown(node: Node) -> str:
     if node.domain:
         return f"nothing is known of operator {node.domain}.{node.op}"
-    return "it has a body of its own" if node.captured else ""
+    if node.captured:
+        return "it has a body of its own"
+    return "it has no weight, and no INT8 layer that it could be part of reads it"
