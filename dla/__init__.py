@@ -8,13 +8,12 @@ every rule and limit was read on.
 Standard library only; imports nothing from edgert.
 """
 
-from dla.form import fuses, int8_form, int8_verdicts
 from dla.limit import LIMITS, Limit, banks
 from dla.node import Node, Tensor
 from dla.region import MAX_LOADABLES, Region, regions
 from dla.rule import ORIN, PRECISIONS, USUAL_RELEASE, XAVIER, Precision, Rule, Target, supported_by
 from dla.summary import Reason, Summary, summarize
-from dla.table import LAYERS, RULES, SOURCES, check, check_graph
+from dla.table import LAYERS, RULES, SOURCES, check, check_graph, fuses, int8_form, int8_verdicts
 from dla.verdict import Answer, Form, Verdict
 
 __all__ = [

@@ -9,13 +9,11 @@ from edgert.errors import PlacementError, nearest
 from edgert.graph.dla_rewrites import (
     activations,
     average_pool,
-    dense,
+    convolutions,
     layout_moves,
     max_pool,
-    padding,
     rearrange,
     resizing,
-    split_conv,
 )
 from edgert.graph.ir import Graph
 from edgert.graph.passes.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
@@ -58,13 +56,13 @@ _ALL = (
         "pad",
         "Pad becomes the padding of the Conv, AveragePool or MaxPool behind it",
         "a DLA has padding inside other layers only",
-        padding.fold_pad,
+        convolutions.fold_pad,
     ),
     Pass(
         "dense",
         "Gemm and MatMul with stored weights become Conv",
         "a DLA multiplies by stored matrices only as a convolution, in four dimensions",
-        dense.convolve_products,
+        convolutions.convolve_products,
         grows=True,
     ),
     Pass(
@@ -147,7 +145,7 @@ _ALL = (
         "conv-parts",
         "a Conv whose channels are sliced apart becomes one Conv for each part",
         "whether a DLA slices INT8 tensors is not known, and a Reshape beside a Slice is refused",
-        split_conv.part_convolutions,
+        convolutions.part_convolutions,
         grows=True,
     ),
     Pass(
