@@ -1,4 +1,4 @@
-"""Files that are expensive to make, kept between runs: written atomically, checked when read."""
+"""Files written whole or not at all, and a cache of files that are expensive to make, checked when read."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _STALE_S = 3600.0
 
 def cache_folder() -> Path:
     """``$EDGERT_CACHE``, else ``$XDG_CACHE_HOME/edgert``, else ``~/.cache/edgert``."""
-    own = os.environ.get("EDGERT_CACHE")
-    if own:
-        return Path(own)
+    folder = os.environ.get("EDGERT_CACHE")
+    if folder:
+        return Path(folder)
     base = os.environ.get("XDG_CACHE_HOME")
     return Path(base) / "edgert" if base else _home() / ".cache" / "edgert"
 
@@ -40,7 +40,7 @@ def _home() -> Path:
         return Path.home()
     except RuntimeError as error:  # a service without HOME, under a user that has no entry in the user database
         raise ArtifactError(
-            "there is no home folder to keep a cache in",
+            "there is no home folder for a cache",
             why=str(error),
             fix="point EDGERT_CACHE at a folder that can be written",
         ) from error
@@ -54,16 +54,16 @@ class FileStore:
 
     Args:
         folder: made when first written to.
-        limit_bytes: size the folder is kept under.
-        tell: called with one line when an entry is damaged or cannot be read; logs a warning by default.
+        limit_bytes: size the folder stays under.
+        warn: called with one line when an entry is damaged or cannot be read; logs a warning by default.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int = 2 * 2**30, tell: Callable[[str], object] | None = None) -> None:
+    def __init__(self, folder: Path, limit_bytes: int = 2 * 2**30, warn: Callable[[str], object] | None = None) -> None:
         self.folder, self.limit_bytes = folder, limit_bytes
-        self._tell = tell or log.warning
+        self._warn = warn or log.warning
 
     def get(self, key: str) -> Path | None:
-        """The file kept under ``key``; None if there is none. A damaged one is removed, and said so."""
+        """The file cached under ``key``; None if there is none. A damaged one is removed with a warning."""
         for path in self._entries(key):
             try:
                 if path.name == _name(key, path):
@@ -71,9 +71,9 @@ class FileStore:
                         os.utime(path)
                     return path
             except OSError as error:
-                self._tell(f"cannot read the cache ({error}); it is made afresh")
+                self._warn(f"cannot read the cache ({error}); it is made afresh")
                 continue
-            self._tell(f"cache entry {path} is damaged; it is made afresh")
+            self._warn(f"cache entry {path} is damaged; it is made afresh")
             _remove(path)
         return None
 
@@ -138,7 +138,7 @@ def _name(key: str, content: Path) -> str:
 _HERE = -100  # AT_FDCWD of linux/fcntl.h: paths are as open() takes them
 _EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
-"""What renameat2 says where the kernel or the file system has no exchange (man 2 renameat2)."""
+"""Errors of renameat2 where the kernel or the file system has no exchange (man 2 renameat2)."""
 
 
 def exchange(one: Path, other: Path) -> bool:

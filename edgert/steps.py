@@ -1,4 +1,4 @@
-"""Steps done in order: from the cache where nothing they depend on has changed, else now, checked, and kept."""
+"""Build steps: from the cache where nothing they depend on has changed, else done, checked, and cached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edgert.files import FileStore
 from edgert.installation import checkout
 from edgert.zip_archive import ZipContainer, pack
 
-# What a build tells while it goes on.
+# What a build reports while it runs.
 
 State = Literal["started", "progress", "done", "cached", "damaged", "skipped", "note", "failed"]
 
@@ -50,12 +50,12 @@ class Event:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, without what does not apply."""
-        told: dict[str, Any] = {"step": self.step, "model": self.model, "state": self.state}
+        plain: dict[str, Any] = {"step": self.step, "model": self.model, "state": self.state}
         if self.state in ("done", "cached", "failed"):
-            told["seconds"] = round(self.seconds, 4)
+            plain["seconds"] = round(self.seconds, 4)
         if self.state == "progress":
-            told |= {"done": self.done, "total": self.total}
-        return {**told, "detail": self.detail} if self.detail else told
+            plain |= {"done": self.done, "total": self.total}
+        return plain | {"detail": self.detail} if self.detail else plain
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Event | None:
@@ -79,11 +79,11 @@ class Product:
 
     Attributes:
         files: name → content.
-        evidence: one line, how the step's promise was found kept.
+        summary: one line, how the step's promise was checked.
     """
 
     files: Mapping[str, bytes]
-    evidence: str = ""
+    summary: str = ""
 
     @cached_property
     def digest(self) -> str:
@@ -101,7 +101,7 @@ class Product:
 
 
 class Report:
-    """What a running step may tell; by default nobody listens."""
+    """Receives what a running step reports; this one ignores it."""
 
     def progress(self, done: int, total: int, detail: str = "") -> None:
         """How far it is."""
@@ -120,8 +120,8 @@ class Step:
         recipe: raised when the step's own code makes something else of the same facts.
         facts: everything that the product depends on, as plain data; files as their digests.
         make: does the work.
-        promise: holds the product to what the step promises and says how, in one line; raises where it is not kept.
-        holds: whether a product from the cache still does, where facts alone cannot tell.
+        promise: checks what the step promises of the product and returns how, in one line; raises where it fails.
+        holds: whether a product from the cache still does, where facts alone do not decide.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Step:
 
     @cached_property
     def key(self) -> str:
-        """Under which the product is kept. The model's name makes no difference."""
+        """Under which the product is cached. The model's name makes no difference."""
         return digest_of([self.name, self.recipe, code_version(), self.facts])[:40]
 
 
@@ -161,10 +161,10 @@ def to_json(data: Any) -> bytes:
     return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-# Products of steps kept on disk: an archive each, written whole, checked when read.
+# Products of steps on disk: an archive each, written atomically, checked when read.
 
 LIMIT_BYTES = 16 * 2**30
-_EVIDENCE = "evidence.txt"
+_SUMMARY = "summary.txt"
 _FILES = "files/"
 
 
@@ -173,31 +173,31 @@ class StepCache:
 
     Args:
         folder: made when first written to.
-        limit_bytes: size it is kept under; the least recently used goes first.
+        limit_bytes: size it stays under; the least recently used goes first.
     """
 
     def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         self._folder, self._limit_bytes = folder, limit_bytes
 
-    def get(self, key: str, tell: Callable[[str], object]) -> Product | None:
-        """The product kept under a key; None if there is none, or it is damaged, which ``tell`` is told."""
-        path = FileStore(self._folder, self._limit_bytes, tell).get(key)
+    def get(self, key: str, warn: Callable[[str], object]) -> Product | None:
+        """The product of a key; None if there is none, or it is damaged, which is passed to ``warn``."""
+        path = FileStore(self._folder, self._limit_bytes, warn).get(key)
         if path is None:
             return None
         try:
             with ZipContainer(path) as archive:
                 content = {name: archive.read(name) for name in archive.sizes}
         except ArtifactError as error:  # removed by another process, or written by another edgert
-            tell(f"cache entry {path} cannot be used ({error.why}); it is made afresh")
+            warn(f"cache entry {path} cannot be used ({error.why}); it is made afresh")
             return None
-        evidence = content.pop(_EVIDENCE, b"").decode("utf-8", "replace")
-        return Product({name.removeprefix(_FILES): data for name, data in content.items()}, evidence)
+        summary = content.pop(_SUMMARY, b"").decode("utf-8", "replace")
+        return Product({name.removeprefix(_FILES): data for name, data in content.items()}, summary)
 
     def put(self, key: str, product: Product) -> None:
         """Keeps a product. Raises ArtifactError when it cannot be written."""
         content = {f"{_FILES}{name}": data for name, data in product.files.items()}
         archive = io.BytesIO()
-        pack({**content, _EVIDENCE: product.evidence.encode()}, archive)
+        pack({**content, _SUMMARY: product.summary.encode()}, archive)
         with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
             path = Path(folder) / "product"
             path.write_bytes(archive.getbuffer())
@@ -216,7 +216,7 @@ class Runner:
     """Does steps.
 
     Args:
-        cache: where products are kept.
+        cache: of products.
         on_event: called for everything that happens; may be called from several threads at once.
         stop: ends the build before its next step, or where a step looks at it.
     """
@@ -228,22 +228,22 @@ class Runner:
         """The step's product.
 
         Raises:
-            EdgertError: the step failed, its promise is not kept, or the build was stopped.
+            EdgertError: the step failed, its product did not pass its check, or the build was stopped.
         """
         if self.stop.is_set():
-            raise Stopped("the build was stopped", fix="run it again: finished steps are kept")
+            raise Stopped("the build was stopped", fix="run it again: finished steps are cached")
         started = time.perf_counter()
         self._emit(step, "started")
-        kept = self.cache.get(step.key, lambda text: self._emit(step, "damaged", detail=text))
-        if kept is not None and step.holds(kept):
-            self._emit(step, "cached", time.perf_counter() - started, kept.evidence)
-            return kept
+        cached = self.cache.get(step.key, lambda text: self._emit(step, "damaged", detail=text))
+        if cached is not None and step.holds(cached):
+            self._emit(step, "cached", time.perf_counter() - started, cached.summary)
+            return cached
         try:
             product = self._made(step)
         except EdgertError as error:
             self._emit(step, "failed", time.perf_counter() - started, error.what)
             raise
-        self._emit(step, "done", time.perf_counter() - started, product.evidence)
+        self._emit(step, "done", time.perf_counter() - started, product.summary)
         return product
 
     def _made(self, step: Step) -> Product:
@@ -264,7 +264,7 @@ class Runner:
 
 @dataclass
 class _EventReport(Report):
-    """Passes on what a step tells, progress not too often."""
+    """Turns the reports of a step into events, progress not too often."""
 
     step: Step
     on_event: OnEvent

@@ -246,7 +246,7 @@ def _as_json(built: RemoteBuilt) -> dict[str, object]:
         "written": built.written,
         "size_bytes": built.size_bytes,
         "seconds": round(built.seconds, 3),
-        "board": built.there.name,
+        "board": built.remote_board.name,
         "engines": dict(built.engines),
         "waiting": waiting_as_json(built.waiting),
     }

@@ -73,19 +73,20 @@ def import_model(
     """
     from rich.console import Console
 
-    from edgert.importer.conversion import Wanted
     from edgert.importer.conversion import import_model as run
 
-    wanted = Wanted(
-        inputs,
-        dict(map(shape_of, shape or ())),
-        {name: tuple(None if one == "_" else one for one in names) for name, names in map(_split, dynamic or ())},
-        signature,
-        opset,
-        tolerance,
-        python,
+    names = {name: tuple(None if one == "_" else one for one in names) for name, names in map(_split, dynamic or ())}
+    made = run(
+        source,
+        output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"),
+        inputs=inputs,
+        shapes=dict(map(shape_of, shape or ())),
+        dynamic=names,
+        signature=signature,
+        opset=opset,
+        tolerance=tolerance,
+        python=python,
     )
-    made = run(source, output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"), wanted)
     if json is not None:
         write_json(_plain(made), json)
     _show(Console(stderr=is_stdout(json), highlight=False), made)

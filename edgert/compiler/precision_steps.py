@@ -83,7 +83,6 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
     config = job.config
     dla = job.target.dla if form == "dla" else None
     inputs = (rewritten.digest, calibrated.digest, job.images_digest, job.seen())
-    inputs = (rewritten.digest, calibrated.digest, job.images_digest, job.seen())
     facts = [form, *inputs, _wanted(job), software()]
     if dla is not None:
         facts.append([str(dla.generation), dla.tensorrt])

@@ -1,12 +1,15 @@
-"""A model of another framework made an ONNX file, which is kept only when it computes the same."""
+"""``edgert import``: a model of another framework made an ONNX file, which is written only if it computes the same."""
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -14,8 +17,93 @@ from edgert.backend.ort import Function
 from edgert.errors import BuildError, ModelError, cause
 from edgert.files import replace_bytes
 from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
-from edgert.importer.origin import Source, source_of
-from edgert.importer.subprocess import FEEDS, MODEL, RESULTS, Array, Request, converted, read_arrays, write_arrays
+from edgert.importer.conversion_process import (
+    FEEDS,
+    MODEL,
+    RESULTS,
+    Array,
+    Request,
+    converted,
+    read_arrays,
+    write_arrays,
+)
+
+# The source: its kind is known by its form, and what cannot be imported is refused with the reason.
+
+Kind = Literal["program", "function", "savedmodel", "tflite"]
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_KINDS = "a .pt2 program, module:function, a SavedModel folder or a .tflite file"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model of another framework.
+
+    Attributes:
+        kind: ``program`` (torch.export.save), ``function`` (returns an nn.Module and example inputs), ``savedmodel``,
+            ``tflite``.
+        text: the path, absolute, or ``module:function``.
+    """
+
+    kind: Kind
+    text: str
+
+    @property
+    def framework(self) -> str:
+        """For messages."""
+        return "PyTorch" if self.kind in ("program", "function") else "TensorFlow"
+
+
+def source_of(text: str) -> Source:
+    """Raises ModelError: no such file, or nothing that can be imported."""
+    path = Path(text)
+    if not path.exists():
+        if _FUNCTION.fullmatch(text):
+            return Source("function", text)
+        raise ModelError(f"there is no {text!r}", why="it is no file or folder", fix=f"SOURCE is {_KINDS}")
+    if path.is_dir():
+        if (path / "saved_model.pb").is_file():
+            return Source("savedmodel", str(path.absolute()))
+        raise ModelError(f"folder {text!r} is no SavedModel", why="it has no saved_model.pb", fix=f"SOURCE is {_KINDS}")
+    if path.suffix == ".onnx":
+        raise ModelError(f"{text!r} is ONNX already", fix="edgert inspect, new, run and build take it as it is")
+    if path.suffix == ".tflite" or path.read_bytes()[4:8] == b"TFL3":  # the FlatBuffers identifier of TFLite
+        return Source("tflite", str(path.absolute()))
+    if zipfile.is_zipfile(path):
+        return _archive(path)
+    raise _pickled(path) if path.suffix in (".pt", ".pth", ".pkl") else _unknown(path)
+
+
+def _archive(path: Path) -> Source:
+    """PyTorch's files are zips; which kind is told by their members, whatever the file is called."""
+    with zipfile.ZipFile(path) as archive:
+        names = {name.partition("/")[2] or name for name in archive.namelist()}
+    if "archive_format" in names or "serialized_exported_program.json" in names:
+        return Source("program", str(path.absolute()))
+    if "constants.pkl" in names:
+        raise ModelError(
+            f"{str(path)!r} is a TorchScript archive",
+            why="PyTorch has given TorchScript up, and its exporter takes modules and exported programs",
+            fix="export the module it was made from: torch.export.save(torch.export.export(module, inputs), 'm.pt2')",
+        )
+    raise _pickled(path) if "data.pkl" in names else _unknown(path)
+
+
+def _pickled(path: Path) -> ModelError:
+    return ModelError(
+        f"{str(path)!r} is a pickled module or its weights",
+        why="a pickle is a program: reading a module out of one runs whatever its author put there; weights alone are "
+        "no model",
+        fix="torch.export.save(torch.export.export(module, inputs), 'm.pt2'), or write a function that makes the "
+        "module and loads its weights with torch.load(…, weights_only=True): edgert import mine:model",
+    )
+
+
+def _unknown(path: Path) -> ModelError:
+    return ModelError(
+        f"{str(path)!r} cannot be imported", why="it is of no kind that is known", fix=f"SOURCE is {_KINDS}"
+    )
+
 
 # How far a converted model is from its source, output by output.
 
@@ -92,7 +180,7 @@ OPSET = 18
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What came of an import.
+    """The result of an import.
 
     Attributes:
         path: the ONNX file; None where none was asked for.
@@ -117,29 +205,34 @@ class Imported:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """How to import; see :func:`import_model`."""
-
-    inputs: Path | None = None
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    dynamic: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
-    signature: str = "serving_default"
-    opset: int = OPSET
-    tolerance: float = TOLERANCE
-    python: Path | None = None
-
-
-def import_model(source: str, output: Path, wanted: Wanted = Wanted()) -> Imported:
+def import_model(
+    source: str,
+    output: str | Path,
+    *,
+    inputs: Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dynamic: Mapping[str, Sequence[str | None]] | None = None,
+    signature: str = "serving_default",
+    opset: int = OPSET,
+    tolerance: float = TOLERANCE,
+    python: Path | None = None,
+) -> Imported:
     """Converts a model in a process of its own and compares it with its source. Blocks until done.
 
     Args:
         source: a PyTorch program (torch.export.save), ``module:function`` that returns an nn.Module and example
             inputs, a TensorFlow SavedModel folder, or a .tflite file.
         output: the ONNX file; written when all is well, and otherwise left as it was.
-        wanted: example inputs of the user's own (.npz), shapes of those that are made up, dimensions of a module that
-            stay open (input → name or None for each), the signature of a SavedModel, the opset, the tolerance, and a
-            Python to convert with, which needs the framework and nothing else.
+        inputs: an .npz file of example inputs by name; made up, or those of the source, by default.
+        shapes: input → shape of a made-up example.
+        dynamic: parameter of a module → a name, or None for a fixed size, for each of its dimensions.
+        signature: of a SavedModel.
+        opset: version of the ONNX operators, 13 or later.
+        tolerance: largest accepted difference of an output, as a fraction of its largest value.
+        python: an interpreter to convert with, which needs the framework and nothing else; this one by default.
+
+    Returns:
+        The model, with how far each of its outputs is from the source.
 
     Raises:
         ModelError: the source cannot be imported (a pickle), or cannot be read.
@@ -149,12 +242,22 @@ def import_model(source: str, output: Path, wanted: Wanted = Wanted()) -> Import
     """
     started = time.perf_counter()
     found = source_of(source)
+    if dynamic and found.kind != "function":
+        raise ModelError(
+            f"the open dimensions of {found.text} are its own",
+            why="only a module is exported here, with those that are asked for",
+            where="--dynamic",
+            fix="leave --dynamic out, or export the source with open dimensions",
+        )
+    request = Request(
+        found.kind, found.text, str(Path.cwd()), opset, dict(shapes or {}), dict(dynamic or {}), signature
+    )
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
-        if wanted.inputs is not None:
-            write_arrays(folder / FEEDS, _given(wanted.inputs))
-        versions = converted(_request(found, wanted), folder, wanted.python)
-        return finished(folder, found.text, versions, wanted.tolerance, started, output)
+        if inputs is not None:
+            write_arrays(folder / FEEDS, _given(inputs))
+        versions = converted(request, folder, python)
+        return finished(folder, found.text, versions, tolerance, started, Path(output))
 
 
 def finished(
@@ -181,25 +284,6 @@ def finished(
         tolerance,
         dict(versions),
         seconds,
-    )
-
-
-def _request(source: Source, wanted: Wanted) -> Request:
-    if wanted.dynamic and source.kind != "function":
-        raise ModelError(
-            f"the open dimensions of {source.text} are its own",
-            why="only a module is exported here, with those that are asked for",
-            where="--dynamic",
-            fix="leave --dynamic out, or export the source with open dimensions",
-        )
-    return Request(
-        source.kind,
-        source.text,
-        str(Path.cwd()),
-        wanted.opset,
-        dict(wanted.shapes),
-        dict(wanted.dynamic),
-        wanted.signature,
     )
 
 

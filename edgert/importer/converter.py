@@ -1,6 +1,6 @@
 """Converts one model in this process: ``python -m edgert.importer.converter FOLDER``.
 
-FOLDER has the request and gets the ONNX file, the example inputs and what the source made of them. A framework's
+FOLDER has the request and gets the ONNX file, the example inputs and the outputs of the source. A framework's
 threads, memory and crashes stay here; nothing of edgert is imported that needs another package, so that the process may
 be any Python that has the framework.
 """
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from edgert.errors import EXIT_ERROR, EXIT_OK, EdgertError
-from edgert.importer.subprocess import Request, read_request, write_error
+from edgert.importer.conversion_process import Request, read_request, write_error
 
 
 def main(folder: Path) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from edgert.engine import LoadedEngine, load_model
 from edgert.errors import ConfigError
 from edgert.importer.conversion import OPSET, TOLERANCE, finished
-from edgert.importer.subprocess import Request, read_told
+from edgert.importer.conversion_process import Request, read_versions
 
 
 def from_torch(
@@ -52,6 +52,6 @@ def from_torch(
         folder = Path(name)
         request = Request("function", title, opset=opset, dynamic=dynamic or {})
         convert_object(module, example_inputs, request, folder)
-        versions = read_told(folder) or {}
+        versions = read_versions(folder) or {}
         made = finished(folder, title, versions, tolerance, started, Path(output) if output is not None else None)
     return load_model(made.model, threads=threads)

@@ -12,7 +12,16 @@ import numpy as np
 
 from edgert import installation
 from edgert.errors import BuildError, DeviceError, ModelError
-from edgert.importer.subprocess import FEEDS, MODEL, RESULTS, Array, Request, read_arrays, write_arrays, write_told
+from edgert.importer.conversion_process import (
+    FEEDS,
+    MODEL,
+    RESULTS,
+    Array,
+    Request,
+    read_arrays,
+    write_arrays,
+    write_versions,
+)
 
 _SEED = 0
 
@@ -25,7 +34,7 @@ def convert_tensorflow(request: Request, folder: Path) -> None:
         ModelError: the SavedModel has no such signature, or the file cannot be read.
         BuildError: tf2onnx cannot convert it.
     """
-    told = _versions()
+    versions = _versions()
     run, specs = (_saved if request.kind == "savedmodel" else _lite)(request)
     given = read_arrays(folder / FEEDS) if (folder / FEEDS).exists() else {}
     feeds = {name: given[name] if name in given else _example(name, *spec, request) for name, spec in specs.items()}
@@ -33,7 +42,7 @@ def convert_tensorflow(request: Request, folder: Path) -> None:
     _convert(request, folder)
     write_arrays(folder / FEEDS, feeds)
     write_arrays(folder / RESULTS, results)
-    write_told(told, folder)
+    write_versions(versions, folder)
 
 
 def _versions() -> dict[str, str]:

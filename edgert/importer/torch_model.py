@@ -12,7 +12,7 @@ from typing import Any
 
 from edgert import installation
 from edgert.errors import BuildError, DeviceError, ModelError, nearest
-from edgert.importer.subprocess import FEEDS, MODEL, RESULTS, Request, read_arrays, write_arrays, write_told
+from edgert.importer.conversion_process import FEEDS, MODEL, RESULTS, Request, read_arrays, write_arrays, write_versions
 from edgert.user_code import load_object
 
 _EXAMPLE = "return module, (torch.zeros(1, 3, 224, 224),)"
@@ -89,7 +89,7 @@ def convert_module(
         _check_open({str(value.name): value.shape for value in graph.inputs}, request)
     _keep(folder / FEEDS, [value.name for value in graph.inputs], list(_tensors((inputs, dict(named)))), request.source)
     _keep(folder / RESULTS, [value.name for value in graph.outputs], list(_tensors(results)), request.source)
-    write_told({"torch": str(torch.__version__), "onnxscript": _version("onnxscript")}, folder)
+    write_versions({"torch": str(torch.__version__), "onnxscript": _version("onnxscript")}, folder)
 
 
 def _torch() -> Any:

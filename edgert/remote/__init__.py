@@ -1,7 +1,7 @@
 """``edgert build --remote``: a bundle compiled on its board, from a workstation, through the system's OpenSSH.
 
-build_remote(source, output, address, …) → RemoteBuilt      workstation: poll, build, send, start, watch, fetch
-edgert.remote.board_actions                                       board: a job that no lost link can hurt
+remote_build.build_remote(source, output, address) → RemoteBuilt    workstation: probe, build, send, start, watch, fetch
+board_actions.perform(words, …)                                     board: a job that survives a lost connection
 
-The two talk in lines of JSON over the standard streams of ``edgert job`` on the board; versions must be the same.
+The two exchange lines of JSON over the standard streams of ``edgert job`` on the board; versions must be the same.
 """

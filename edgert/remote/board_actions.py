@@ -1,4 +1,13 @@
-"""A bundle on its way in: from where an earlier transfer broke off, and visible only when it is whole."""
+"""The board's side of a remote build: what ``edgert job ACTION`` does, for the workstation that calls it over ssh.
+
+receive DIGEST BYTES     takes a bundle in, from where an earlier transfer broke off
+start RUN [strict]       starts a job of its own process group, or joins the one that is running
+follow RUN OFFSET        passes on the events of the job, from an offset to its end
+send RUN OFFSET          sends what the job added to the bundle
+cancel RUN               asks the job to end
+
+A connection that breaks ends the action and never the job.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +34,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def receive(content: Content, size_bytes: int, source: BinaryIO, out: BinaryIO) -> None:
-    """Says how many bytes are here (``at``), takes the rest, checks all of it, and says ``done``. Blocks.
+    """Answers how many bytes are here (``at``), takes the rest, checks all of it, and answers ``done``. Blocks.
 
     Raises:
-        ArtifactError: the disk is full; or what came is not what was announced, and is thrown away.
+        ArtifactError: the disk is full; or what came is not what was announced, and is deleted.
     """
     with held(content.lock, 2 * SILENCE_S):
         try:
@@ -112,15 +121,15 @@ def _cannot_keep(content: Content, error: OSError) -> ArtifactError:
             "the disk of the board is full",
             why=f"{error.strerror}, while the bundle came in",
             where=str(content.folder),
-            fix="free some space there, or point EDGERT_CACHE at another disk; what came is kept and gone on from",
+            fix="free some space there, or point EDGERT_CACHE at another disk; the next build resumes the transfer",
         )
     return ArtifactError(f"cannot write {str(content.part)!r} on the board", why=str(error))
 
 
-# A run's events, told from any place on, to its end.
+# The events of a run, from any offset to its end.
 
 BEAT_S = 5.0
-"""Between two signs of life: writing is how this process learns that nobody listens any more."""
+"""Between two heartbeats: writing is how this process learns that the connection is gone."""
 _POLL_S = 0.1
 _TAIL_BYTES, _TAIL_LINES = 8192, 20
 
@@ -128,17 +137,17 @@ _TAIL_BYTES, _TAIL_LINES = 8192, 20
 def follow(run: Run, at: int, out: BinaryIO) -> None:
     """Writes every line of the events as ``{"at": offset after it, "text": line}``, and ``end`` at last. Blocks.
 
-    The end has what ``end.json`` says; ``code`` is None for a job whose process is gone without a word.
+    The end has the content of ``end.json``; ``code`` is None for a job whose process is gone without an end.
     """
     beat_s = time.monotonic()
     while True:
         is_over = run.end.exists() or not is_alive(run)  # asked before the last look at the events
-        told = _emit(run, at, out)
-        at += told
+        sent = _emit(run, at, out)
+        at += sent
         if is_over:
             write_line(out, {"at": at, "end": _end(run)})
             return
-        if told or time.monotonic() - beat_s > BEAT_S:
+        if sent or time.monotonic() - beat_s > BEAT_S:
             beat_s = time.monotonic()
             write_line(out, {"at": at})
         time.sleep(_POLL_S)
@@ -150,11 +159,11 @@ def _emit(run: Run, at: int, out: BinaryIO) -> int:
         file.seek(at)
         content = file.read()
     lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
-    told = 0
+    sent = 0
     for line in lines:
-        told += len(line)
-        write_line(out, {"at": at + told, "text": line.decode("utf-8", "replace").rstrip("\n")})
-    return told
+        sent += len(line)
+        write_line(out, {"at": at + sent, "text": line.decode("utf-8", "replace").rstrip("\n")})
+    return sent
 
 
 def _end(run: Run) -> dict[str, Any]:
@@ -177,7 +186,7 @@ Action = Callable[[Sequence[str], BinaryIO, BinaryIO], None]
 
 
 def perform(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
-    """Does what the words say, the action's name first; an error is told on ``out``, too, for the other side.
+    """Performs an action: its name and arguments. An error is also written to ``out``, for the workstation.
 
     Raises:
         EdgertError: as the action does; ArtifactError when there is no such action, or it takes other words.

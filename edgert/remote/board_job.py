@@ -1,7 +1,7 @@
 """A build on the board that belongs to no connection: started, joined, ended.
 
 One job per bundle at a time. Its process holds the bundle's ``work`` lock, and so does the compiler, which inherits it:
-who finds the lock free knows that nobody works, however the last one ended.
+a free lock means that no job works, however the last one ended.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
     """Starts a run, or finds the one that is at the same bundle: its result is taken, not made again.
 
     Asked twice, as after a connection that was lost before the answer came, it starts one. Whether the other is strict,
-    its :attr:`~edgert.remote.job_folder.Run.strict` tells.
+    its :attr:`~edgert.remote.job_folder.Run.strict` has.
 
     Returns:
         The run, and whether it is another than was asked for.
@@ -127,7 +127,7 @@ def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
 
 
 def _begin(run: Run, lock: int, strict: bool) -> None:
-    """A process of its own session, so that the end of this one, and of the connection, is nothing to it."""
+    """A process of its own session, which outlives this one and the connection."""
     sweep(run.content)
     make_folder(run)
     if strict:
@@ -147,7 +147,7 @@ def _begin(run: Run, lock: int, strict: bool) -> None:
 
 
 def work(run: Run, lock: int) -> None:
-    """Compiles, and writes down how it ended. Runs in the job's own process; blocks until done."""
+    """Compiles, and records how it ended. Runs in the job's own process; blocks until done."""
     asked: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:

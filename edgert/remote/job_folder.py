@@ -1,4 +1,4 @@
-"""Where jobs keep their files on the board."""
+"""The files of jobs on the board: bundles by their digest, and a folder for each run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from edgert.errors import ArtifactError, cause
 from edgert.files import cache_folder
 
-KEPT_S = 7 * 86400.0
+BUNDLE_LIFETIME_S = 7 * 86400.0
 """How long a bundle stays after it was last used."""
-RUN_KEPT_S = 3600.0
+RUN_LIFETIME_S = 3600.0
 """How long a job's files stay: longer than a workstation that lost its link tries to come back."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RUN = re.compile(r"([0-9a-f]{64})\.[0-9a-f]{12}")
@@ -83,12 +83,12 @@ class Run:
 
     @property
     def canceled(self) -> Path:
-        """There once somebody asked it to end."""
+        """Exists once it was asked to end."""
         return self.folder / "canceled"
 
     @property
     def strict(self) -> Path:
-        """There where an engine that would be skipped is an error."""
+        """Exists where an engine that would be skipped is an error."""
         return self.folder / "strict"
 
     @property
@@ -98,7 +98,7 @@ class Run:
 
     @property
     def end(self) -> Path:
-        """How it ended; there once it has."""
+        """How it ended; exists once it has."""
         return self.folder / "end.json"
 
 
@@ -147,10 +147,10 @@ def is_run(name: str) -> bool:
 def sweep(content: Content) -> None:
     """Removes what nothing needs any more: other bundles, and runs of this one, none of which may be alive."""
     for folder in content.folder.parent.glob("*"):
-        if folder != content.folder and _age_s(folder) > KEPT_S:
+        if folder != content.folder and _age_s(folder) > BUNDLE_LIFETIME_S:
             shutil.rmtree(folder, ignore_errors=True)
     for folder in content.folder.glob(f"{content.digest}.*"):
-        if _age_s(folder) > RUN_KEPT_S:
+        if _age_s(folder) > RUN_LIFETIME_S:
             shutil.rmtree(folder, ignore_errors=True)
 
 

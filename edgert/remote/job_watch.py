@@ -1,4 +1,4 @@
-"""A job on the board, watched to its end from any number of connections in a row."""
+"""A job on the board, watched to its end over any number of connections, and what it added to the bundle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgert.remote.transfer import Retry
 from edgert.steps import Event, Stopped
 from edgert.zip_archive import Member, ZipContainer, check_content, member_of, pack
 
-# What a board added to a bundle: its manifest and the members that are new, as an archive of their own.
+# What a board added to a bundle: its manifest and the members that are new, as an archive.
 #
 # Models are most of a bundle and stay as they are, so they do not travel back.
 
@@ -69,11 +69,11 @@ def _new_members(old: Manifest, new: Manifest) -> list[str]:
 
 _FULL_BYTES = 4 * 2**20
 """Space below which a build that failed is taken to have failed for it."""
-_AGAIN = "build again: finished steps are kept"
+_AGAIN = "build again: finished steps are cached"
 
 
 def is_abandoned(end: Mapping[str, Any]) -> bool:
-    """Whether nobody made anything: it was canceled, or its process was ended from outside."""
+    """Whether it has no result: it was canceled, or its process was ended from outside."""
     return bool(end["canceled"]) or end["code"] is None
 
 
@@ -81,8 +81,8 @@ def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) ->
     """What is to be fetched.
 
     Args:
-        end: as ``edgert job follow`` tells it.
-        error: what the compiler told of; empty if nothing.
+        end: as ``edgert job follow`` reports it.
+        error: as the compiler reported it; empty if none.
 
     Raises:
         EdgertError: the one that the compiler, or the packing of its result, ended with.
@@ -98,9 +98,9 @@ def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) ->
 def _error(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> EdgertError:
     code, log = end["code"], end["log"]
     if end["canceled"]:
-        return Stopped("the build was stopped", where=address, fix="run it again: finished steps are kept")
-    if told := end.get("error") or error:
-        return remote_error(address, told)
+        return Stopped("the build was stopped", where=address, fix="run it again: finished steps are cached")
+    if reported := end.get("error") or error:
+        return remote_error(address, reported)
     if end["free_bytes"] < _FULL_BYTES:
         return ArtifactError(
             f"the disk of {address} is full",
@@ -109,10 +109,10 @@ def _error(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> Ed
             fix="free some space there, or point EDGERT_CACHE at another disk",
         )
     if code is None:
-        why = "its process is gone without a word: it was killed, or the board was restarted"
+        why = "its process is gone without an error: it was killed, or the board was restarted"
         return BuildError(f"the build on {address} broke off", why=_with(why, log), where=address, fix=_AGAIN)
     how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"failed with exit code {code}"
-    return BuildError(f"edgert {how} on {address}", why=log or "it said nothing", where=address, fix=_AGAIN)
+    return BuildError(f"edgert {how} on {address}", why=log or "it wrote nothing", where=address, fix=_AGAIN)
 
 
 def _with(why: str, log: str) -> str:
@@ -124,10 +124,10 @@ class Watch:
     """Passes on a run's events as if they happened here.
 
     Attributes:
-        joined: somebody else started it, so that it is not ours to cancel.
+        joined: another build started it, and only that one cancels it.
         at: how much of its events is known.
-        error: the error that the compiler told, if any.
-        summary: its last line, once it has told it.
+        error: that the compiler reported, if any.
+        summary: its last line, once it came.
     """
 
     link: Link
@@ -140,14 +140,14 @@ class Watch:
     _canceled: bool = False
 
     def to_end(self) -> Mapping[str, Any]:
-        """How it ended, as ``edgert job follow`` tells it. Blocks.
+        """How it ended, as ``edgert job follow`` reports it. Blocks.
 
         Raises:
             LinkError: the connection does not come back; the job goes on.
             Stopped: it is another's job, and this build was stopped.
         """
         try:
-            return self.retry.through(self._once, lambda: self.at)
+            return self.retry.run(self._once, lambda: self.at)
         except LinkError as error:
             error.fix += "; the job goes on there: the same command, once more, takes it up"
             raise
@@ -161,7 +161,7 @@ class Watch:
                     return end
                 if "text" in content:
                     self._pass_on(content["text"])
-        raise link_error(self.link.address, "the board stopped telling")
+        raise link_error(self.link.address, "the board stopped sending events")
 
     def _pass_on(self, text: str) -> None:
         content = read_line(text.encode())

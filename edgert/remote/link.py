@@ -1,7 +1,7 @@
-"""Commands on the board through the system's ``ssh``, with the user's own configuration, keys and known hosts.
+"""Commands on the board through the system's ``ssh``, with the user's configuration, keys and known hosts.
 
-Nothing is asked on a terminal (``BatchMode``), no host key is accepted here, and no option says otherwise than the
-user's configuration does about who may be trusted.
+Nothing is asked on a terminal (``BatchMode``), no host key is accepted here, and no option overrides
+whom the user's configuration trusts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_line(line: bytes) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-# What OpenSSH's client says when it fails, as an error with a way out.
+# Failures of OpenSSH's client, as errors with a fix.
 
 FAILED = 255
 """Exit code of ssh itself; any other is the remote command's: https://man.openbsd.org/ssh#EXIT_STATUS."""
@@ -102,13 +102,15 @@ _CASES = (
 _OTHER = _Case((), "the connection to {address} broke", _BY_HAND, passing=True)
 
 
-def link_error(address: str, said: str) -> LinkError:
+def link_error(address: str, stderr: str) -> LinkError:
     """The error for what ssh wrote on standard error."""
-    case = next((case for case in _CASES if any(word in said for word in case.words)), _OTHER)
+    case = next((case for case in _CASES if any(word in stderr for word in case.words)), _OTHER)
     names = {"address": address, "host": host_of(address)}
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("@")]
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("@")]
     error = LinkError(
-        case.what.format(**names), why=lines[-1] if lines else "ssh ended without a word", fix=case.fix.format(**names)
+        case.what.format(**names),
+        why=lines[-1] if lines else "ssh ended without a message",
+        fix=case.fix.format(**names),
     )
     error.passing = case.passing
     return error
@@ -168,20 +170,20 @@ class Call:
 
     def __init__(self, address: str, words: Sequence[str]) -> None:
         self.address, self.words = address, words
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the call
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the call
         self._rest = b""
         options = [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}")]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - no shell on this side; the words are quoted for the other
-                ["ssh", "-T", *options, "--", address, shlex.join(words)],  # noqa: S607 - the user's own ssh
+                ["ssh", "-T", *options, "--", address, shlex.join(words)],  # noqa: S607 - the user's ssh
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._said,
+                stderr=self._stderr,
                 bufsize=0,
                 start_new_session=True,  # Ctrl-C is for us: the connection is still needed to end the job
             )
         except FileNotFoundError as error:
-            self._said.close()
+            self._stderr.close()
             raise DeviceError(
                 "there is no ssh on this machine", why=str(error), fix="sudo apt install openssh-client"
             ) from error
@@ -192,12 +194,12 @@ class Call:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._said):
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
             assert stream is not None  # all are pipes
             stream.close()
 
     def write(self, chunk: bytes) -> bool:
-        """Sends bytes to the command; False when it takes no more, and :meth:`lines` tells why. Blocks."""
+        """Sends bytes to the command; False when it takes no more, and :meth:`lines` raises the reason. Blocks."""
         assert self._process.stdin is not None  # a pipe
         rest = memoryview(chunk)
         try:
@@ -211,7 +213,7 @@ class Call:
         """The next line of JSON that the command wrote, other lines left out; None at its end.
 
         Raises:
-            EdgertError: the board's side told of one.
+            EdgertError: the board's side reported one.
         """
         while True:
             end = self._rest.find(b"\n")
@@ -232,7 +234,7 @@ class Call:
         """All lines of JSON to the command's end.
 
         Raises:
-            EdgertError: the board's side told of one.
+            EdgertError: the board's side reported one.
             LinkError: the connection failed.
             DeviceError: the command failed in another way.
         """
@@ -252,11 +254,11 @@ class Call:
         """Raises unless the command has done what it should."""
         code = self._process.wait()
         if code == FAILED or code < 0:
-            raise link_error(self.address, self.said())
+            raise link_error(self.address, self.stderr())
         if code:
             raise DeviceError(
                 f"{shlex.join(self.words)} failed on {self.address}",
-                why="\n".join(self.said().strip().splitlines()[-_TAIL_LINES:]) or f"exit code {code}",
+                why="\n".join(self.stderr().strip().splitlines()[-_TAIL_LINES:]) or f"exit code {code}",
             )
 
     def result(self, poll: Poll) -> tuple[int, str]:
@@ -264,13 +266,13 @@ class Call:
         content = b"".join(iter(lambda: self._piece(poll), b""))
         code = self._process.wait()
         if code == FAILED or code < 0:
-            raise link_error(self.address, self.said())
+            raise link_error(self.address, self.stderr())
         return code, content.decode("utf-8", "replace")
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         """What ssh and the command wrote on standard error."""
-        self._said.seek(0)
-        return self._said.read().decode("utf-8", "replace")
+        self._stderr.seek(0)
+        return self._stderr.read().decode("utf-8", "replace")
 
     def _piece(self, poll: Poll) -> bytes:
         """The next bytes on standard output; none at its end."""

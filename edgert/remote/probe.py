@@ -1,4 +1,4 @@
-"""What is at the other end: where edgert is, which one, on which board, with what on it."""
+"""The board at the other end, probed: edgert, its version, the board and its software; and whether they fit."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[L
         link = Link(address, words)
         with link.call("doctor", "--json", "-") as call:
             code, text = call.result(poll)
-            is_missing = code in _NOT_FOUND or bool(_NO_MODULE.search(call.said()))
+            is_missing = code in _NOT_FOUND or bool(_NO_MODULE.search(call.stderr()))
             if not is_missing:
-                return link, read_doctor(text, link, call.said())
+                return link, read_doctor(text, link, call.stderr())
     raise _missing(address, programs)
 
 
-def read_doctor(text: str, link: Link, said: str = "") -> RemoteBoard:
+def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
     """What ``edgert doctor --json -`` printed. Raises DeviceError when no edgert of this version can run there."""
     found = _json(text)
     if found is None:
         raise DeviceError(
             f"edgert does not work on {link.address}",
-            why=said.strip().splitlines()[-1] if said.strip() else "its doctor said nothing",
+            why=stderr.strip().splitlines()[-1] if stderr.strip() else "its doctor wrote nothing",
             fix=f"ssh {link.address} {shlex.join(link.program)} doctor",
         )
     machine = found.get("machine", {})
@@ -144,11 +144,11 @@ def _other_version(link: Link, version: str | None) -> DeviceError:
 # Whether a board can compile a bundle, asked before minutes of work.
 
 _BASE_BYTES, _TIMES = 64 * 2**20, 4
-"""Space wanted: for the bundle as it comes, unpacked, its engines, and as it goes; and for logs."""
+"""Space needed: for the bundle as it comes, unpacked, its engines, and as it goes; and for logs."""
 
 
 def remote_target(
-    file: PipelineFile, there: RemoteBoard, board: str | None, mode: str | None, tensorrt: str | None
+    file: PipelineFile, found: RemoteBoard, board: str | None, mode: str | None, tensorrt: str | None
 ) -> BuildTarget:
     """What a pipeline is built for: what its file and the options name; else what is there.
 
@@ -157,14 +157,14 @@ def remote_target(
     """
     asked = board or file.config.board
     if asked in THIS_MACHINE and board is None:
-        asked = there.name
-    if asked != there.name or asked == HOST:
+        asked = found.name
+    if asked != found.name or asked == HOST:
         return build_target(file, asked, mode, tensorrt)
-    known = bool(there.mode) and find_board(asked).has_mode(there.mode)
-    return build_target(file, asked, mode or (there.mode if known else None), tensorrt or there.tensorrt or None)
+    known = bool(found.mode) and find_board(asked).has_mode(found.mode)
+    return build_target(file, asked, mode or (found.mode if known else None), tensorrt or found.tensorrt or None)
 
 
-def check_target(there: RemoteBoard, address: str, board: str, engines: Collection[str], tensorrt: str) -> None:
+def check_target(found: RemoteBoard, address: str, board: str, engines: Collection[str], tensorrt: str) -> None:
     """Holds what a bundle is for to what is there.
 
     Args:
@@ -176,40 +176,40 @@ def check_target(there: RemoteBoard, address: str, board: str, engines: Collecti
         ConfigError: it is for another board.
         DeviceError: the board has no TensorRT, or one of another kind.
     """
-    if board not in (HOST, there.name):
-        what = "is no Jetson" if there.name == HOST else f"is a {there.name}"
+    if board not in (HOST, found.name):
+        what = "is no Jetson" if found.name == HOST else f"is a {found.name}"
         raise ConfigError(
             f"this is built for {board}, and {address} {what}",
             why="placement, scales and predictions are another board's",
             where="--remote",
-            fix=f"leave --board out, or write --board {there.name}",
+            fix=f"leave --board out, or write --board {found.name}",
         )
     if not {TENSORRT, TENSORRT_DLA}.intersection(engines):
         return
-    if not there.tensorrt:
+    if not found.tensorrt:
         raise DeviceError(
             f"there is no TensorRT on {address}",
-            why=there.tensorrt_fix,
+            why=found.tensorrt_fix,
             where=address,
-            fix="edgert doctor, on the board, says how to get it",
+            fix="edgert doctor, on the board, shows how to get it",
         )
-    if tensorrt.split(".")[0] != there.tensorrt.split(".")[0]:
+    if tensorrt.split(".")[0] != found.tensorrt.split(".")[0]:
         raise ConfigError(
-            f"this is built for TensorRT {tensorrt}, and {address} has {there.tensorrt}",
-            why="scales and precisions are handed over in another form",
+            f"this is built for TensorRT {tensorrt}, and {address} has {found.tensorrt}",
+            why="scales and precisions are given in another form",
             where="--trt",
             fix="build the pipeline again without --trt: the board is asked",
         )
 
 
-def check_space(there: RemoteBoard, address: str, size_bytes: int) -> None:
+def check_space(found: RemoteBoard, address: str, size_bytes: int) -> None:
     """Raises ArtifactError when the board's disk has too little space for a bundle of so many bytes."""
-    wanted = _BASE_BYTES + _TIMES * size_bytes
-    if there.free_bytes < wanted:
+    needed = _BASE_BYTES + _TIMES * size_bytes
+    if found.free_bytes < needed:
         raise ArtifactError(
             f"the disk of {address} is full",
-            why=f"{format_bytes(there.free_bytes)} are free, {format_bytes(wanted)} are wanted: {_TIMES} times the "
+            why=f"{format_bytes(found.free_bytes)} are free, {format_bytes(needed)} are needed: {_TIMES} times the "
             "bundle, for it and its engines",
-            where=f"{address}: {there.cache}",
+            where=f"{address}: {found.cache}",
             fix="free some space there, or point EDGERT_CACHE at another disk",
         )

@@ -29,12 +29,12 @@ class RemoteBuilt(Built):
     """What came of a build that ended on a board.
 
     Attributes:
-        there: the board.
+        remote_board: the board that compiled it.
         engines: model → who runs it there as things are.
         waiting: model → the engine that will run it instead, as soon as it can.
     """
 
-    there: RemoteBoard
+    remote_board: RemoteBoard
     engines: Mapping[str, str]
     waiting: Mapping[str, Waiting]
 
@@ -55,7 +55,7 @@ def build_remote(
     """Builds a bundle with the engines of a board that ssh reaches. Blocks until done.
 
     A lost connection ends nothing: the board goes on, and is asked again. What was sent, and what finished steps made
-    here and there, is kept.
+    here and there, is cached.
 
     Args:
         source: a pipeline, built here first; or a bundle.
@@ -76,25 +76,25 @@ def build_remote(
     """
     began = time.perf_counter()
     remote = _Remote(address, Retry(on_event or (lambda event: None), stop or threading.Event()), strict)
-    link, there = remote.poll(program)
+    link, found = remote.poll(program)
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         bundle = source if isinstance(source, Path) else Path(name) / "bundle.edgert"
         if isinstance(source, PipelineFile):
-            target = remote_target(source, there, board, mode, tensorrt)
+            target = remote_target(source, found, board, mode, tensorrt)
             engines = engines_of(target, list(source.config.models.values()), source.config.engines)
-            check_target(there, address, target.name, engines, target.tensorrt)
+            check_target(found, address, target.name, engines, target.tensorrt)
             mode, tensorrt = target.mode or None, target.tensorrt or None
             build(source, bundle, board=target.asked, mode=mode, tensorrt=tensorrt, on_event=on_event, stop=stop)
         with open_bundle(bundle) as made:
             known = made.manifest
-            check_target(there, address, known.board, known.engines, known.tensorrt)
-            check_space(there, address, bundle.stat().st_size)
+            check_target(found, address, known.board, known.engines, known.tensorrt)
+            check_space(found, address, bundle.stat().st_size)
             addition = Path(name) / "addition.zip"
-            told = remote.compile(link, bundle, addition)
+            result = remote.compile(link, bundle, addition)
             manifest, written = add(made, addition, output)
     size_bytes, seconds = output.stat().st_size, time.perf_counter() - began
-    waiting = {model: Waiting(**one) for model, one in told.get("waiting", {}).items()}
-    return RemoteBuilt(output, manifest, written, size_bytes, seconds, there, told.get("engines", {}), waiting)
+    waiting = {model: Waiting(**one) for model, one in result.get("waiting", {}).items()}
+    return RemoteBuilt(output, manifest, written, size_bytes, seconds, found, result.get("engines", {}), waiting)
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,12 @@ class _Remote:
     strict: bool = False
 
     def poll(self, program: str | None) -> tuple[Link, RemoteBoard]:
-        """Asks the board what it is, once: what cannot be reached at the start is said at once."""
+        """Asks the board what it is, once: a board that cannot be reached at the start is an error at once."""
         began = time.perf_counter()
         self.retry.on_event(Event("board", "", "started"))
-        link, there = probe_board(self.address, program, self._poll)
-        self.retry.on_event(Event("board", "", "done", time.perf_counter() - began, str(there)))
-        return link, there
+        link, found = probe_board(self.address, program, self._poll)
+        self.retry.on_event(Event("board", "", "done", time.perf_counter() - began, str(found)))
+        return link, found
 
     def compile(self, link: Link, bundle: Path, addition: Path) -> Mapping[str, Any]:
         """Sends a bundle, has it compiled, and fetches what was added into a new file; the compiler's last line."""
@@ -133,7 +133,7 @@ class _Remote:
     def _start(self, link: Link, run: str) -> tuple[Watch, bool]:
         """The run that is on now, and whether it is as strict as ours is to be."""
         words = ("job", "start", run, *([STRICT] if self.strict else []))
-        started = self.retry.through(lambda: link.ask(*words, poll=self._poll), lambda: 0)
+        started = self.retry.run(lambda: link.ask(*words, poll=self._poll), lambda: 0)
         alike = started["strict"] == self.strict
         if started["joined"]:
             then = "its result is taken" if alike else f"ours, {'' if self.strict else 'not '}{STRICT}, comes after it"
@@ -143,4 +143,4 @@ class _Remote:
 
     def _poll(self) -> None:
         if self.retry.stop.is_set():
-            raise Stopped("the build was stopped", where=self.address, fix="run it again: finished steps are kept")
+            raise Stopped("the build was stopped", where=self.address, fix="run it again: finished steps are cached")

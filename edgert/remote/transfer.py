@@ -16,14 +16,14 @@ from edgert.steps import Event, OnEvent
 from edgert.units import format_bytes
 from edgert.zip_archive import Member
 
-# Trying again after a lost connection: soon at first, then less and less often, and not for ever.
+# Trying again after a lost connection, with growing pauses, for a limited time.
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Retry:
-    """How long a connection is waited for.
+    """How often a lost connection is tried again.
 
     Attributes:
         on_event: called for every loss.
@@ -38,7 +38,7 @@ class Retry:
     most_s: float = 30.0
     limit_s: float = 900.0
 
-    def through(self, attempt: Callable[[], Result], state: Callable[[], object]) -> Result:
+    def run(self, attempt: Callable[[], Result], state: Callable[[], object]) -> Result:
         """What an attempt returns, however often the connection is lost; a new ``state`` begins the pauses anew.
 
         Raises:
@@ -72,19 +72,19 @@ class Transfer:
     retry: Retry
     poll: Poll
     at: int = 0
-    _told_s: float = 0.0
+    _reported_s: float = 0.0
 
     def send(self, bundle: Path) -> str:
         """Sends a bundle unless it is there; returns its SHA-256. Blocks.
 
         Raises:
             LinkError: the connection cannot be had, or does not come back.
-            ArtifactError: the board cannot keep it.
+            ArtifactError: the board cannot store it.
         """
         digest, size_bytes = _sha256(bundle), bundle.stat().st_size
         began = time.perf_counter()
         self._event("send", "started")
-        sent = self.retry.through(lambda: self._send(bundle, digest, size_bytes), lambda: self.at)
+        sent = self.retry.run(lambda: self._send(bundle, digest, size_bytes), lambda: self.at)
         detail = format_bytes(size_bytes) if sent else "is there already"
         self._event("send", "done" if sent else "cached", time.perf_counter() - began, detail)
         return digest
@@ -97,11 +97,11 @@ class Transfer:
                 first = self.at = file.seek(answer["at"])
                 while (chunk := file.read(_CHUNK_BYTES)) and call.write(chunk):
                     self.poll()
-                    self._moved("send", len(chunk), size_bytes)
+                    self._advance("send", len(chunk), size_bytes)
                 if any(line.get("done") for line in call.lines(self.poll)):
                     return first < size_bytes
             call.check()
-            raise link_error(self.link.address, "the board did not say that the bundle came in")
+            raise link_error(self.link.address, "the board did not confirm the bundle")
 
     def fetch(self, run: str, wanted: Member, path: Path) -> None:
         """Fetches what a run made into a new file. Blocks.
@@ -113,7 +113,7 @@ class Transfer:
         began = time.perf_counter()
         self._event("fetch", "started")
         path.touch()
-        self.retry.through(lambda: self._fetch(run, wanted, path), lambda: self.at)
+        self.retry.run(lambda: self._fetch(run, wanted, path), lambda: self.at)
         if _sha256(path) != wanted.sha256:
             raise ArtifactError(
                 "what the board made was damaged on its way",
@@ -129,14 +129,14 @@ class Transfer:
             call.line(self.poll)
             for piece in call.raw(self.poll):
                 file.write(piece)
-                self._moved("fetch", len(piece), wanted.size_bytes)
+                self._advance("fetch", len(piece), wanted.size_bytes)
         if self.at != wanted.size_bytes:
             raise link_error(self.link.address, f"{self.at} of {wanted.size_bytes} bytes came")
 
-    def _moved(self, step: str, count: int, total: int) -> None:
+    def _advance(self, step: str, count: int, total: int) -> None:
         self.at += count
-        if time.monotonic() - self._told_s >= _EVERY_S:
-            self._told_s = time.monotonic()
+        if time.monotonic() - self._reported_s >= _EVERY_S:
+            self._reported_s = time.monotonic()
             self.retry.on_event(Event(step, "", "progress", done=self.at, total=total))
 
     def _event(self, step: str, state: str, seconds: float = 0.0, detail: str = "") -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from edgert import installation
 from edgert.errors import DeviceError, ModelError
-from edgert.importer.conversion import Wanted, import_model
+from edgert.importer.conversion import import_model
 
 pytestmark = pytest.mark.slow
 PYTHON = Path(os.environ.get("EDGERT_TENSORFLOW_PYTHON", sys.executable))
@@ -46,28 +46,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_saved_model(folder: Path, tmp_path: Path) -> None:
-    wanted = Wanted(python=PYTHON, shapes={"image": (2, 16, 16, 3)})
-    made = import_model(str(folder / "saved"), tmp_path / "m.onnx", wanted)
+    shapes = {"image": (2, 16, 16, 3)}
+    made = import_model(str(folder / "saved"), tmp_path / "m.onnx", python=PYTHON, shapes=shapes)
     assert [spec.name for spec in made.inputs] == ["image"] and made.inputs[0].shape[1:] == (16, 16, 3)
     assert {one.name: one.shape for one in made.differences} == {"features": (2, 16, 16, 4), "mean": (2, 4)}
     assert max(one.relative for one in made.differences) < 1e-5 and (tmp_path / "m.onnx").is_file()
 
 
 def test_a_tflite_file(folder: Path, tmp_path: Path) -> None:
-    made = import_model(str(folder / "m.tflite"), tmp_path / "m.onnx", Wanted(python=PYTHON))
+    made = import_model(str(folder / "m.tflite"), tmp_path / "m.onnx", python=PYTHON)
     assert len(made.differences) == 2 and max(one.relative for one in made.differences) < 1e-5
 
 
 def test_a_signature_that_is_not_there_is_told(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has no signature 'train'") as caught:
-        import_model(str(folder / "saved"), tmp_path / "m.onnx", Wanted(python=PYTHON, signature="train"))
+        import_model(str(folder / "saved"), tmp_path / "m.onnx", python=PYTHON, signature="train")
     assert caught.value.why == "it has serving_default"
 
 
 def test_a_file_that_is_no_tflite_is_told(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.tflite").write_bytes(b"nothing of the kind")
     with pytest.raises(ModelError, match="is no TFLite file that can be read"):
-        import_model(str(tmp_path / "bad.tflite"), tmp_path / "m.onnx", Wanted(python=PYTHON))
+        import_model(str(tmp_path / "bad.tflite"), tmp_path / "m.onnx", python=PYTHON)
 
 
 def test_without_tensorflow_it_says_how_to_get_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import edgert
 from edgert.backend.ort import Function
 from edgert.errors import BuildError, ModelError
 from edgert.graph import load
-from edgert.importer.conversion import Wanted, import_model
+from edgert.importer.conversion import import_model
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: extra torch")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: extra torch")
@@ -59,7 +59,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_function_that_makes_a_module(mine: Path) -> None:
-    made = import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"image": ["batch", None, None, None]}))
+    made = import_model("mine:model", mine / "m.onnx", dynamic={"image": ["batch", None, None, None]})
     assert [str(spec) for spec in made.inputs] == ["image float32[batch, 3, 16, 16]", "scale float32[1]"]
     assert [one.name for one in made.differences] == ["features", "scores"]
     assert made.opset == 18 and max(one.relative for one in made.differences) < 1e-5
@@ -74,7 +74,7 @@ def test_an_exported_program_and_inputs_of_the_users_own(mine: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=mine)
     np.savez(mine / "own.npz", image=np.full((2, 3, 16, 16), 3, "f4"), scale=np.full(1, 2, "f4"))
-    made = import_model("m.pt2", mine / "m.onnx", Wanted(inputs=mine / "own.npz"))
+    made = import_model("m.pt2", mine / "m.onnx", inputs=mine / "own.npz")
     assert [spec.name for spec in made.inputs] == ["image", "scale"] and made.differences[0].largest > 1
 
 
@@ -88,15 +88,15 @@ def test_what_cannot_be_exported_is_told_with_the_reason(mine: Path) -> None:
 
 def test_an_input_that_the_module_does_not_have_is_told(mine: Path) -> None:
     with pytest.raises(ModelError, match="no input 'images'; did you mean 'image'"):
-        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"images": ["n"]}))
+        import_model("mine:model", mine / "m.onnx", dynamic={"images": ["n"]})
 
 
 def test_dimensions_that_are_not_there_or_cannot_be_open_are_told(mine: Path) -> None:
     with pytest.raises(ModelError, match="'image' has no dimension 4") as caught:
-        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"image": ["n", None, None, None, "more"]}))
+        import_model("mine:model", mine / "m.onnx", dynamic={"image": ["n", None, None, None, "more"]})
     assert caught.value.fix == "4 names at most; _ for what stays fixed"
     with pytest.raises(BuildError, match="dimension 1 of 'image' cannot stay open"):  # its weights have three
-        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"image": ["n", "channels"]}))
+        import_model("mine:model", mine / "m.onnx", dynamic={"image": ["n", "channels"]})
     assert not (mine / "m.onnx").exists()
 
 

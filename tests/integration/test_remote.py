@@ -52,7 +52,7 @@ def test_engines_come_back_into_the_bundle(there: Board, bundle: Path, tmp_path:
         assert {name: made.read(name) for name in MEMBERS} == MEMBERS
     steps = [event.step for event in work.events if event.state == "done"]
     assert steps == ["board", "send", "kernel0", "kernel1", "kernel2", "fetch"]
-    assert "host" in work.details("board")[-1] and built.there.name == "host"
+    assert "host" in work.details("board")[-1] and built.remote_board.name == "host"
     assert built.engines == {"parts": "the tests' own"}
 
 

@@ -43,7 +43,7 @@ def test_a_step_is_done_once_for_equal_facts(tmp_path: Path) -> None:
     second = again.do({"a": 1})
     assert shop.states == ["started", "note", "progress", "done"]
     assert again.states == ["started", "cached"] and not again.made
-    assert (second.files, second.evidence, second.digest) == ({"file": b"made"}, "1 file", first.digest)
+    assert (second.files, second.summary, second.digest) == ({"file": b"made"}, "1 file", first.digest)
 
 
 def test_other_facts_recipes_and_names_are_other_steps(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_stop_ends_the_build_between_steps(tmp_path: Path) -> None:
     shop.runner.stop.set()
     with pytest.raises(Stopped, match="stopped") as caught:
         shop.do([2])
-    assert "kept" in caught.value.fix
+    assert "cached" in caught.value.fix
 
 
 def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

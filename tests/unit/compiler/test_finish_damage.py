@@ -81,7 +81,7 @@ def test_a_flipped_byte_in_the_cache_is_found_and_never_used(folder: Path, entry
         on = bench(**TIMED)
         if entry in ("last", "timing"):  # these are asked for only when an engine is compiled
             kept(store.folder, "engine").unlink()
-        assert packed(folder, FileStore(store.folder, tell=told.append), on) == whole
+        assert packed(folder, FileStore(store.folder, warn=told.append), on) == whole
         assert len(on.requests) == (0 if entry == "checks" else 1)
         assert [request.timing_cache for request in on.requests] in (
             [],

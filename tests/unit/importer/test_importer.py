@@ -11,10 +11,16 @@ import numpy as np
 import pytest
 
 from edgert.errors import BuildError, ConfigError, DeviceError, ModelError
-from edgert.importer.conversion import Wanted, check, compare, import_model
+from edgert.importer.conversion import check, compare, import_model, source_of
+from edgert.importer.conversion_process import (
+    Request,
+    converted,
+    read_arrays,
+    read_request,
+    write_arrays,
+    write_request,
+)
 from edgert.importer.from_torch import from_torch
-from edgert.importer.origin import source_of
-from edgert.importer.subprocess import Request, converted, read_arrays, read_request, write_arrays, write_request
 
 
 def archive(path: Path, *members: str) -> Path:
@@ -146,14 +152,14 @@ def test_nothing_is_kept_of_a_failed_import(tmp_path: Path) -> None:
     output.write_bytes(b"as it was")
     program = archive(tmp_path / "m.pt2", "archive_format")
     with pytest.raises(BuildError):
-        import_model(str(program), output, Wanted(python=interpreter(tmp_path, "exit 3")))
+        import_model(str(program), output, python=interpreter(tmp_path, "exit 3"))
     assert output.read_bytes() == b"as it was"
 
 
 def test_open_dimensions_are_for_modules(tmp_path: Path) -> None:
     program = archive(tmp_path / "m.pt2", "archive_format")
     with pytest.raises(ModelError, match="the open dimensions of") as caught:
-        import_model(str(program), tmp_path / "m.onnx", Wanted(dynamic={"x": ["n"]}))
+        import_model(str(program), tmp_path / "m.onnx", dynamic={"x": ["n"]})
     assert caught.value.where == "--dynamic"
 
 
@@ -161,7 +167,7 @@ def test_inputs_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     program = archive(tmp_path / "m.pt2", "archive_format")
     (tmp_path / "x.npz").write_bytes(b"no zip")
     with pytest.raises(ModelError, match="cannot read inputs"):
-        import_model(str(program), tmp_path / "m.onnx", Wanted(inputs=tmp_path / "x.npz"))
+        import_model(str(program), tmp_path / "m.onnx", inputs=tmp_path / "x.npz")
 
 
 def test_a_module_needs_example_inputs() -> None:

@@ -17,7 +17,16 @@ from edgert.errors import ArtifactError, BuildError, EdgertError
 from edgert.remote import board_actions as receiving
 from edgert.remote.board_actions import follow, perform, receive
 from edgert.remote.board_job import cancel, held, is_held, start, take
-from edgert.remote.job_folder import KEPT_S, RUN_KEPT_S, Content, Run, content_of, known_run, run_of, sweep
+from edgert.remote.job_folder import (
+    BUNDLE_LIFETIME_S,
+    RUN_LIFETIME_S,
+    Content,
+    Run,
+    content_of,
+    known_run,
+    run_of,
+    sweep,
+)
 
 BYTES = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(BYTES).hexdigest()
@@ -188,7 +197,7 @@ def test_what_nothing_needs_is_swept(content: Content) -> None:
     other = content_of("0" * 64)
     other.folder.mkdir()
     other.bundle.touch()
-    for folder, age_s in ((old.folder, RUN_KEPT_S), (other.folder, KEPT_S)):
+    for folder, age_s in ((old.folder, RUN_LIFETIME_S), (other.folder, BUNDLE_LIFETIME_S)):
         for path in (*folder.iterdir(), folder):
             os.utime(path, (0, path.stat().st_mtime - age_s - 1))
     sweep(content)

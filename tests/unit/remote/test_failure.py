@@ -43,7 +43,7 @@ def test_what_ssh_says_becomes_an_error_with_a_way_out(said: str, what: str, fix
 
 
 def test_an_ssh_that_was_killed_says_nothing() -> None:
-    assert link_error("jetson", "").why == "ssh ended without a word"
+    assert link_error("jetson", "").why == "ssh ended without a message"
 
 
 @pytest.mark.parametrize(

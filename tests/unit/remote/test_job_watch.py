@@ -40,7 +40,7 @@ def test_pauses_double_up_to_a_limit_and_an_end() -> None:
         raise link_error("jetson", LOST)
 
     with pytest.raises(LinkError, match="jetson refused the connection"):
-        Retry(events.append, stop, first_s=1, most_s=4, limit_s=10).through(attempt, lambda: 0)
+        Retry(events.append, stop, first_s=1, most_s=4, limit_s=10).run(attempt, lambda: 0)
     assert stop.waited_s == [1, 2, 4, 4]
     assert [event.detail.rpartition("; ")[2] for event in events] == [f"again in {s} s" for s in (1, 2, 4, 4)]
 
@@ -54,7 +54,7 @@ def test_pauses_begin_anew_once_something_came_through() -> None:
             raise link_error("jetson", LOST)
         return "done"
 
-    assert Retry(lambda event: None, stop, first_s=1).through(attempt, lambda: next(states)) == "done"
+    assert Retry(lambda event: None, stop, first_s=1).run(attempt, lambda: next(states)) == "done"
     assert stop.waited_s == [1, 2, 1, 2]
 
 
@@ -66,7 +66,7 @@ def test_what_will_not_mend_itself_is_not_waited_for(said: str) -> None:
         raise link_error("jetson", said)
 
     with pytest.raises(LinkError):
-        Retry(lambda event: None, stop).through(attempt, lambda: 0)
+        Retry(lambda event: None, stop).run(attempt, lambda: 0)
     assert stop.waited_s == []
 
 
@@ -98,7 +98,7 @@ def test_a_result_that_could_not_be_packed_is_told() -> None:
         ({"code": None}, BuildError, "the build on jetson broke off", "the board was restarted"),
         ({"code": -11}, BuildError, r"edgert crashed \(SIGSEGV\) on jetson", "the log"),
         ({"code": 70}, BuildError, "edgert failed with exit code 70 on jetson", "the log"),
-        ({"code": 70, "log": ""}, BuildError, "edgert failed with exit code 70", "it said nothing"),
+        ({"code": 70, "log": ""}, BuildError, "edgert failed with exit code 70", "it wrote nothing"),
         ({"free_bytes": 100}, ArtifactError, "the disk of jetson is full", "100 bytes are free"),
         ({"canceled": True}, Stopped, "the build was stopped", ""),
     ],

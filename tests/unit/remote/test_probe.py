@@ -93,7 +93,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_sent() -> None:
     check_space(there(), "jetson", 2**30)
     with pytest.raises(ArtifactError, match="the disk of jetson is full") as caught:
         check_space(there(), "jetson", 3 * 2**30)
-    assert "10.0 GiB are free, 12.1 GiB are wanted" in caught.value.why
+    assert "10.0 GiB are free, 12.1 GiB are needed" in caught.value.why
 
 
 PIPELINE = "name: a\nboard: {board}\nmodels: {{}}\nstages: {{cam: {{source: api}}, out: {{sink: 'null', from: cam}}}}\n"

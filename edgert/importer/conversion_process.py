@@ -1,4 +1,7 @@
-"""What is asked of a conversion and what it gives, as files in a folder that two processes share. No pickles."""
+"""The process of its own that converts a model: what is asked of it and what it gives, as files in a folder.
+
+Nothing is pickled. The process may be any Python that has the framework, with nothing else of edgert in sight.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from edgert.errors import BuildError, DeviceError, cause, error_of
 
 Array = npt.NDArray[Any]
 MODEL, FEEDS, RESULTS = "model.onnx", "feeds.npz", "results.npz"
-_REQUEST, _TOLD, _ERROR = "request.json", "told.json", "error.json"
+_REQUEST, _VERSIONS, _ERROR = "request.json", "versions.json", "error.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Request:
     """One conversion.
 
     Attributes:
-        kind, source: see :class:`~edgert.importer.origin.Source`.
+        kind, source: see :class:`~edgert.importer.conversion.Source`.
         search: folder that ``module:function`` is looked for in.
         opset: version of the ONNX operators.
         shapes: input → shape of the example, where the source leaves sizes open and has no example.
@@ -69,14 +72,14 @@ def read_arrays(path: Path) -> dict[str, Array]:
         return {str(name): stored[f"a{n}"] for n, name in enumerate(stored["__names__"])}
 
 
-def write_told(told: Mapping[str, str], folder: Path) -> None:
-    """Versions of what converted it; written last, so that a folder that has it has all."""
-    (folder / _TOLD).write_text(json.dumps(dict(told)), encoding="utf-8")
+def write_versions(versions: Mapping[str, str], folder: Path) -> None:
+    """Package → version, of what converted it; written last, so that a folder that has it is complete."""
+    (folder / _VERSIONS).write_text(json.dumps(dict(versions)), encoding="utf-8")
 
 
-def read_told(folder: Path) -> dict[str, str] | None:
+def read_versions(folder: Path) -> dict[str, str] | None:
     """None where the conversion did not come to its end."""
-    path = folder / _TOLD
+    path = folder / _VERSIONS
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
@@ -118,19 +121,21 @@ def converted(request: Request, folder: Path, python: Path | None = None) -> dic
     write_request(request, folder)
     interpreter = str(python or sys.executable)
     with _only_edgert() as path:
-        own = [] if python else filter(None, [os.environ.get("PYTHONPATH")])  # packages of another Python do not fit
-        environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join([path, *own])}
+        path_here = (
+            [] if python else filter(None, [os.environ.get("PYTHONPATH")])
+        )  # packages of another Python do not fit
+        environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join([path, *path_here])}
         command = [interpreter, "-m", "edgert.importer.converter", str(folder)]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
         except OSError as error:
             raise DeviceError(f"cannot run {interpreter!r}", why=cause(error), fix="--python PATH") from error
-    told, failed = read_told(folder), read_error(folder)
+    versions, failed = read_versions(folder), read_error(folder)
     if failed is not None:
         raise error_of(failed)
-    if done.returncode or told is None:
+    if done.returncode or versions is None:
         raise _crashed(request, done)
-    return told
+    return versions
 
 
 @contextmanager
@@ -147,5 +152,5 @@ def _crashed(request: Request, done: subprocess.CompletedProcess[str]) -> BuildE
         f"{request.source} cannot be converted",
         why=lines[-1] if lines else f"the process ended with {done.returncode}",
         where="\n         ".join(lines[-6:-1]),
-        fix="mend what the last lines name; its own tools may tell more",
+        fix="repair what the last lines name; the tools of the framework may tell more",
     )
