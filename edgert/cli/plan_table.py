@@ -72,7 +72,7 @@ def _show_boards(console: Console, plan: Plan) -> None:
 
     rows = []
     for board in plan.boards:
-        row = board.rows[board.chosen if board.chosen is not None else 0] if board.rows else None
+        row = board.best
         if row is not None:
             rows.append(((board.board, f"{row.mode}, {row.name}"), row, board.board == plan.smallest))
     _table(console, ("board", "mode, placement"), rows, basis(plan.boards[0]))

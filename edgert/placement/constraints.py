@@ -10,7 +10,7 @@ from typing import Literal
 from edgert.errors import PlacementError
 from edgert.placement.contention import Asked
 from edgert.placement.cutting import Segment, segments
-from edgert.placement.problem import Assignment, Network
+from edgert.placement.problem import Assignment, Network, is_asked_for
 from edgert.placement.run_load import Load, loads, transitions_of
 from edgert.placement.schedule import Replica, Stream
 from edgert.placement.segment_engines import steps
@@ -251,13 +251,9 @@ def dispatched(network: Network) -> Placed:
 def _whole(network: Network, name: str) -> Assignment:
     """All that an accelerator can run on it, ``dla`` being its first core, and the rest where else it may be."""
     return tuple(
-        next((able for able in sorted(unit.costs) if _means(name, able)), next(iter(unit.costs)))
+        next((able for able in sorted(unit.costs) if is_asked_for(name, able)), next(iter(unit.costs)))
         for unit in network.units
     )
-
-
-def _means(asked: str, able: str) -> bool:
-    return asked == able or (asked == "dla" and able.startswith(asked))
 
 
 def _multiple(networks: Sequence[Network], made: Placement) -> float:

@@ -126,6 +126,11 @@ class BoardPlan:
     advice: tuple[str, ...]
     skipped: tuple[str, ...] = ()
 
+    @property
+    def best(self) -> Row | None:
+        """The row to take, or the one that comes closest to keeping every budget; None without rows."""
+        return self.rows[self.chosen or 0] if self.rows else None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:

@@ -19,6 +19,11 @@ Assignment = tuple[str, ...]
 """Accelerator of every unit, in order: ``("gpu", "dla0", "dla0")``."""
 
 
+def is_asked_for(asked: str, accelerator: str) -> bool:
+    """Whether a name in ``placement:`` means an accelerator; ``dla`` is any core of the DLA."""
+    return asked == accelerator or (asked == "dla" and accelerator.startswith(asked))
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """One unit on one accelerator.

@@ -97,7 +97,7 @@ def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
 
 
 def _boards(plan: Plan) -> Markup:
-    picked = [_picked(board) for board in plan.boards]
+    picked = [board.best for board in plan.boards]
     return table(
         "Boards",
         [
@@ -115,17 +115,10 @@ def _title(board: BoardPlan, plan: Plan) -> object:
     return tag("b", board.title) if board.board == plan.smallest else board.title
 
 
-def _picked(board: BoardPlan) -> Row | None:
-    """The chosen row, or the best of those that miss a budget."""
-    if board.chosen is not None:
-        return board.rows[board.chosen]
-    return board.rows[0] if board.rows else None
-
-
 def _verdict(board: BoardPlan) -> Markup:
     if board.chosen is not None:
         return join([tag("span", "✓ kept", class_="good"), f", {to_spare(board.rows[board.chosen])}"])
-    row = _picked(board)
+    row = board.best
     why = "; ".join(row.misses) if row else "; ".join(board.skipped) or "nothing can run"
     return tag("span", f"✗ {why}", class_="bad")
 

@@ -19,7 +19,7 @@ from edgert.graph.multiply_adds import multiply_adds
 from edgert.model_engine import default_profile
 from edgert.placement.dla_share import Survey, survey
 from edgert.placement.placement_section import no_node
-from edgert.placement.problem import Network, Unit
+from edgert.placement.problem import Network, Unit, is_asked_for
 from edgert.simulator.design import Demand, demands
 
 _HELD: Mapping[Precision, str] = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
@@ -69,16 +69,16 @@ class PlannedModel:
         return survey(self.graph, Target(generation, tensorrt, self.precision), macs=self.macs)
 
 
-def subjects(file: PipelineFile) -> tuple[PlannedModel, ...]:
+def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
     """The models of a pipeline that some stage runs.
 
     Raises:
         EdgertError: a model cannot be read, or its size is open; with its place in the file.
     """
-    return tuple(_subject(file, demand) for demand in demands(file.config))
+    return tuple(_planned_model(file, demand) for demand in demands(file.config))
 
 
-def _subject(file: PipelineFile, demand: Demand) -> PlannedModel:
+def _planned_model(file: PipelineFile, demand: Demand) -> PlannedModel:
     config, where = file.config.models[demand.model], file.where("models", demand.model)
     try:
         model = load(config.onnx)
@@ -154,7 +154,7 @@ def _bound(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: 
     wanted = next(filter(None, (_asked(node, rules) for node in unit.nodes)), None)
     if wanted is None:
         return unit
-    costs = {name: cost for name, cost in unit.costs.items() if any(_means(one, name) for one in wanted)}
+    costs = {name: cost for name, cost in unit.costs.items() if any(is_asked_for(one, name) for one in wanted)}
     if not costs:
         raise _forbidden(unit, wanted, where, found)
     return replace(unit, costs=costs)
@@ -163,11 +163,6 @@ def _bound(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: 
 def _asked(node: str, rules: Mapping[str, Collection[str]]) -> Collection[str] | None:
     fitting = [names for glob, names in rules.items() if node == glob or fnmatch.fnmatchcase(node, glob)]
     return fitting[-1] if fitting else None
-
-
-def _means(asked: str, accelerator: str) -> bool:
-    """``dla`` is any core."""
-    return asked == accelerator or (asked == _DLA and accelerator.startswith(_DLA))
 
 
 def _forbidden(unit: Unit, wanted: Collection[str], place: str, found: Survey | None) -> PlacementError:

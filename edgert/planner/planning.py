@@ -30,7 +30,7 @@ from edgert.planner.host_plan import plan_host
 from edgert.planner.measured_units import scaled
 from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts, distinct, is_dla, limited
 from edgert.planner.plan_text import check_mode, check_objective, has_no_mode, releases
-from edgert.planner.planned_model import PlannedModel, overridden, subjects
+from edgert.planner.planned_model import PlannedModel, overridden, planned_models
 from edgert.planner.selection import Machine, frame_rate_hz, judged
 from edgert.simulator import Platform
 from edgert.simulator.board_platform import contention_of, platform_of, sized
@@ -86,7 +86,7 @@ def plan(
     if mode != ALL:
         check_mode(asked, mode)
     about_trt = releases(asked, tensorrt)
-    levels = [(one, subjects(one)) for one in levels_of(file)]
+    levels = [(one, planned_models(one)) for one in levels_of(file)]
     planned = levels[0][1]
     if not planned:
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")

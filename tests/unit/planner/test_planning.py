@@ -15,7 +15,7 @@ from edgert.graph import to_bytes
 from edgert.planner import Plan, plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import board_headline, to_json
-from edgert.planner.planned_model import subjects
+from edgert.planner.planned_model import planned_models
 from tests.helpers.models import make
 
 ORIN = "orin-nx-16gb"
@@ -132,7 +132,7 @@ def test_rewrites_that_the_file_leaves_out(tmp_path: Path) -> None:
         file = pipeline(tmp_path, model=f", skip_rewrites: {skipped}")
         model = file.config.models["net"].model_copy(update={"onnx": path})
         changed = file.config.model_copy(update={"models": {"net": model}})
-        (subject,) = subjects(replace(file, config=changed))
+        (subject,) = planned_models(replace(file, config=changed))
         return [node.op for node in subject.graph.nodes]
 
     assert share("[]") == ["Mul"] and share("neg") == ["Neg"] and share("'*'") == ["Neg"]
