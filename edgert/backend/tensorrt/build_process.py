@@ -95,14 +95,12 @@ def _crash(request: BuildRequest, run: _Run, code: int) -> CompileError:
     why = f"its last line about a layer names {ends}: " if ends else ""
     if code == -signal.SIGKILL:
         why = f"it was killed from outside, as Linux does when memory runs out; {why}"
-    error = CompileError(
+    return CompileError(
         f"TensorRT {how} while it was building",
         why=why + (tail(run.log) or run.printed() or "it printed nothing"),
         where=request.title,
         fix="larger pools, or these nodes on the GPU",
     )
-    error.crashed = True
-    return error
 
 
 @dataclass

@@ -22,11 +22,9 @@ class CompileError(BuildError):
 
     Attributes:
         log: its lines.
-        crashed: whether it took its process down.
     """
 
     log: Sequence[LogRecord] = ()
-    crashed: bool = False
 
 
 # What a build gives, and reports while it runs.

@@ -237,15 +237,15 @@ def monitor_to(trt: Trt, progress: Callable[[Progress], bool]) -> IProgressMonit
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             self._phases[phase_name] = (parent_phase or "", num_steps)
-            self._tell(phase_name, 0)
+            self._report(phase_name, 0)
 
         def step_complete(self, phase_name: str, step: int) -> bool:
-            return self._tell(phase_name, step + 1)
+            return self._report(phase_name, step + 1)
 
         def phase_finish(self, phase_name: str) -> None:
-            self._tell(phase_name, self._phases.get(phase_name, ("", 0))[1])
+            self._report(phase_name, self._phases.get(phase_name, ("", 0))[1])
 
-        def _tell(self, phase: str, step: int) -> bool:
+        def _report(self, phase: str, step: int) -> bool:
             parent, steps = self._phases.get(phase, ("", 0))
             return progress(Progress(phase, parent, step, steps))
 

@@ -1,6 +1,6 @@
 """What to try after a build has failed: plain inputs, larger pools, then smaller DLA regions, in the end the GPU.
 
-Pure: what was tried and how it failed go in, the next try comes out. Who builds decides whether to go on.
+Pure: what was tried and the last log go in, the next try comes out. Who builds decides whether to go on.
 """
 
 from __future__ import annotations
@@ -49,30 +49,18 @@ class Attempt:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """How a try ended.
-
-    Attributes:
-        log: its records.
-        crashed: whether the compiler took its process down.
-    """
-
-    log: tuple[LogRecord, ...] = ()
-    crashed: bool = False
-
-
-def next_attempt(tried: Sequence[tuple[Attempt, Failure]], order: Sequence[str]) -> Attempt | None:
+def next_attempt(tried: Sequence[Attempt], log: Sequence[LogRecord], order: Sequence[str]) -> Attempt | None:
     """The next try, or None when the whole network was already tried on the GPU.
 
     A search halves the blamed region: one half goes to the GPU, and if that does not help, comes back, and the other
     half is halved.
 
     Args:
-        tried: what was tried and how it failed, in order; at least one.
+        tried: what was tried, in order; at least one.
+        log: of the last try.
         order: the nodes in the order they run.
     """
-    last, failure = tried[-1]
+    last = tried[-1]
     if not _on_dla(last.placement, order):
         return None
     if last.optional:
@@ -83,13 +71,13 @@ def next_attempt(tried: Sequence[tuple[Attempt, Failure]], order: Sequence[str])
     if last.suspects:
         return _halved(last, last.base, last.suspects)
     base = last.base if last.rung == "split" else last.placement
-    region = _blamed(failure.log, base, order) or _longest(base, order)
-    rungs = [attempt.rung for attempt, _ in tried]
+    region = _blamed(log, base, order) or _longest(base, order)
+    rungs = [attempt.rung for attempt in tried]
     if len(region) > 2 and "split" not in rungs:
         middle = region[len(region) // 2]
         reason = f"a region of {len(region)} nodes is split at {middle!r}"
         return Attempt(last.pools, _moved(base, [middle]), "split", reason, base)
-    found = sum(attempt.rung == "bisect" and not attempt.suspects for attempt, _ in tried)
+    found = sum(attempt.rung == "bisect" and not attempt.suspects for attempt in tried)
     if found < _FOUND:
         return _halved(last, base, tuple(region))
     return Attempt(last.pools, _moved(base, region), "gpu", f"all {len(region)} nodes of a region go to the GPU")
@@ -175,7 +163,7 @@ def build_retrying(
     """
     optional = len(request.required_formats) < len(request.formats)
     attempt: Attempt | None = Attempt(request.pools, request.placement, optional=optional)
-    tried: list[tuple[Attempt, Failure]] = []
+    tried: list[Attempt] = []
     error: CompileError | None = None
     while attempt is not None:
         if tried:
@@ -183,10 +171,10 @@ def build_retrying(
         formats = request.formats if attempt.optional else request.required_formats
         asked = replace(request, pools=attempt.pools, placement=attempt.placement, formats=formats)
         try:
-            return Built(once(asked), asked, (*(one for one, _ in tried), attempt))
+            return Built(once(asked), asked, (*tried, attempt))
         except CompileError as failed:
             error = failed
-            tried.append((attempt, Failure(tuple(failed.log), failed.crashed)))
-        attempt = next_attempt(tried, tuple(request.nodes))
+            tried.append(attempt)
+        attempt = next_attempt(tried, error.log, tuple(request.nodes))
     assert error is not None  # the ladder ends only after a failure
     raise error

@@ -9,24 +9,24 @@ import pytest
 from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools
 from edgert.backend.tensorrt.build_result import BuildResult, CompileError
 from edgert.backend.tensorrt.log import classify
-from edgert.backend.tensorrt.retry import Attempt, Failure, build_retrying, next_attempt
+from edgert.backend.tensorrt.retry import Attempt, build_retrying, next_attempt
 from edgert.errors import BuildError
 
 ORDER = tuple("abcdefgh")
 ALL = dict.fromkeys(ORDER, "dla0")
-BLAMED = Failure((classify("ERROR", "Could not find any implementation for node {ForeignNode[c...f]}."),))
+BLAMED = (classify("ERROR", "Could not find any implementation for node {ForeignNode[c...f]}."),)
 
 
 def climb(first: Attempt, fails: object) -> list[Attempt]:
     """All tries until one succeeds or the ladder ends."""
-    tried = [(first, Failure())]
+    tried = [first]
     while len(tried) < 100:
-        following = next_attempt(tried, ORDER)
+        following = next_attempt(tried, (), ORDER)
         if following is None:
-            return [attempt for attempt, _ in tried]
-        tried.append((following, Failure()))
+            return tried
+        tried.append(following)
         if not fails(following):  # type: ignore[operator]
-            return [attempt for attempt, _ in tried]
+            return tried
     raise AssertionError("the ladder has no end")
 
 
@@ -35,19 +35,19 @@ def on_dla(attempt: Attempt) -> str:
 
 
 def test_pools_come_first_and_are_valid() -> None:
-    following = next_attempt([(Attempt(Pools(), ALL), Failure(crashed=True))], ORDER)
+    following = next_attempt([Attempt(Pools(), ALL)], (), ORDER)
     assert following is not None and following.rung == "pools" and following.placement == ALL
     assert following.pools == Pools(None, 2 << 20, 2 << 30, 1 << 30)
 
 
 def test_pools_at_their_limit_are_not_tried_again() -> None:
-    following = next_attempt([(Attempt(Pools(None, 4 << 20, 4 << 30, 2 << 30), ALL), Failure())], ORDER)
+    following = next_attempt([Attempt(Pools(None, 4 << 20, 4 << 30, 2 << 30), ALL)], (), ORDER)
     assert following is not None and following.rung == "split"
 
 
 def test_the_blamed_region_is_split() -> None:
     first, larger = Attempt(Pools(), ALL), Attempt(Pools(None, 2 << 20, 2 << 30, 1 << 30), ALL, "pools")
-    following = next_attempt([(first, BLAMED), (larger, BLAMED)], ORDER)
+    following = next_attempt([first, larger], BLAMED, ORDER)
     assert following is not None and following.rung == "split" and on_dla(following) == "abcdfgh"
     assert "4 nodes" in following.reason and "'e'" in following.reason
 
@@ -75,7 +75,7 @@ def test_when_nothing_works_all_is_on_the_gpu_in_the_end() -> None:
 
 
 def test_a_network_on_the_gpu_has_no_further_try() -> None:
-    assert next_attempt([(Attempt(Pools(), {}), Failure())], ORDER) is None
+    assert next_attempt([Attempt(Pools(), {})], (), ORDER) is None
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
@@ -92,7 +92,7 @@ class TestRetrying:
         """A compiler that cannot do node f on a DLA."""
         if request.placement.get("f") == "dla0":
             error = CompileError("no", why="f")
-            error.log = BLAMED.log
+            error.log = BLAMED
             raise error
         return self.RESULT
 
@@ -142,7 +142,7 @@ class TestRetrying:
 
     def test_then_pools_grow_as_ever(self) -> None:
         first = Attempt(Pools(), ALL, optional=True)
-        plain = next_attempt([(first, Failure())], ORDER)
+        plain = next_attempt([first], (), ORDER)
         assert plain is not None and plain.rung == "plain"
-        larger = next_attempt([(first, Failure()), (plain, Failure())], ORDER)
+        larger = next_attempt([first, plain], (), ORDER)
         assert larger is not None and (larger.rung, larger.optional) == ("pools", False)
