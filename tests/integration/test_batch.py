@@ -97,7 +97,7 @@ def for_int8(folder: Path, stage: str = "", precision: str = "int8", batch: Any 
 
 
 def convolution(batch: Any, tail: str) -> Model:
-    """The average of each channel behind a convolution; ``tail`` says which sizes hold it to one image."""
+    """The average of each channel behind a convolution; ``tail`` decides which sizes hold it to one image."""
     model = models.conv((batch, 3, 8, 8))
     del model.proto.graph.output[0]
     if tail == "first":
@@ -198,7 +198,7 @@ def test_real_networks_give_the_same_bits_in_a_batch(model: str, images: str, se
 
 
 @pytest.mark.parametrize(
-    ("stage", "model", "says"),
+    ("stage", "model", "message"),
     [
         ("batch: {max: 4}, crop: {}", "", "batch cannot go with crop"),
         ("batch: {max: 1}", "", "expected 2 or more"),
@@ -206,10 +206,10 @@ def test_real_networks_give_the_same_bits_in_a_batch(model: str, images: str, se
         ("batch: {max: 4, wait: 5ms, size: 3}", "", "unknown key 'size'"),
     ],
 )
-def test_mistakes_in_the_file(tmp_path: Path, stage: str, model: str, says: str) -> None:
+def test_mistakes_in_the_file(tmp_path: Path, stage: str, model: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_pipeline(written(tmp_path, stage, model))
-    assert says in str(caught.value) and "batch.yaml:9" in caught.value.where
+    assert message in str(caught.value) and "batch.yaml:9" in caught.value.where
 
 
 def test_placed_models_are_not_batched(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_int8_is_batched_where_nothing_is_computed(tmp_path: Path) -> None:
 
 
 def bundled(path: Path, board: str) -> list[str]:
-    """What the build of ``net.edgert`` says."""
+    """What the build of ``net.edgert`` logs."""
     events: list[Event] = []
     build(
         load_pipeline(path),
@@ -260,6 +260,6 @@ def test_a_bundle_for_this_machine_keeps_the_batch_open(tmp_path: Path, precisio
         assert len(list(pipeline.results("kind", timeout=20))) == 21
 
 
-def test_building_for_a_board_says_that_it_takes_one_size(tmp_path: Path) -> None:
-    told = bundled(for_int8(tmp_path, "batch: {max: 4}"), "orin-nx-16gb")
-    assert any("a bundle for a board has models of one size" in text for text in told)
+def test_building_for_a_board_reports_that_it_takes_one_size(tmp_path: Path) -> None:
+    logged = bundled(for_int8(tmp_path, "batch: {max: 4}"), "orin-nx-16gb")
+    assert any("a bundle for a board has models of one size" in text for text in logged)

@@ -46,7 +46,7 @@ def test_a_image_that_no_worker_survives_is_named(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_what_goes_wrong_in_a_process_is_told_as_in_this_one() -> None:
+def test_what_goes_wrong_in_a_process_is_reported_as_in_this_one() -> None:
     with pytest.raises(CalibrationError, match=r"tensor 'x' .* image 'noise-9'") as caught:
         calibrate(small(), Broken(20, victim=9), workers=2)
     assert caught.value.fix
@@ -67,7 +67,7 @@ def test_a_cluster_redoes_what_a_lost_worker_had(scheduler: str, tmp_path: Path)
     assert table.histograms == calibrate(small(), Noise(40)).histograms
 
 
-def test_no_cluster_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cluster_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="needs the extra: pip install -e '.[dask]'")
     monkeypatch.setattr(dask_cluster, "_CONNECT_S", 0.3)
     with pytest.raises(CalibrationError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):

@@ -26,7 +26,7 @@ networks = pytest.mark.parametrize("name", NETWORKS)
 
 
 def emulated(net: Network, *keep: str) -> float:
-    """Mean cosine of what the emulation says with what the float network says."""
+    """Mean cosine of what the emulation computes with what the float network computes."""
     model = write(emulate_dla(net.graph, scheme(net.graph, "dla", keep), net.amax), net.model)
     onnx.checker.check_model(infer(model).proto, full_check=True)
     pairs = zip(net.exact, net.outputs(model, fused=False), strict=True)

@@ -118,7 +118,7 @@ def casts(graph: Graph) -> int:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_model_in_float16_says_the_same(case: Case) -> None:
+def test_a_model_in_float16_computes_the_same(case: Case) -> None:
     model = prepare(load(data("models", f"{case.name}.onnx")))
     graph = read(model)
     feeds = images(case, graph)

@@ -1,4 +1,4 @@
-"""Prepared models compute what the originals do, with ONNX Runtime as the judge."""
+"""Prepared models compute what the originals do, compared by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_raising_the_opset_alone_changes_no_bit() -> None:
             np.testing.assert_array_equal(after[output], array)
 
 
-def test_models_that_cannot_be_prepared_say_why() -> None:
+def test_models_that_cannot_be_prepared_name_the_cause() -> None:
     with pytest.raises(ModelError) as caught:
         prepare(load(data("models", "fns_candy.onnx")))
     assert "ImageScaler" in caught.value.why

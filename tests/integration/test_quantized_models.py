@@ -1,4 +1,4 @@
-"""Real networks in INT8: every form loads, is valid and says nearly what the float network says."""
+"""Real networks in INT8: every form loads, is valid and computes nearly what the float network computes."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class Network:
 
     @cached_property
     def exact(self) -> list[Array]:
-        """What the float network says."""
+        """What the float network computes."""
         return self.outputs(self.model, fused=True)
 
     def outputs(self, model: Model, *, fused: bool) -> list[Array]:
-        """What the network says about each photo, all of it in one vector."""
+        """What the network computes for each photo, all of it in one vector."""
         call = Function(write(extract(read(infer(model)), self.wanted), model), threads=2, fused=fused)
         return [np.concatenate([value.ravel() for value in call(feeds).values()]) for feeds in self.feeds[:COMPARED]]
 
@@ -171,7 +171,7 @@ def test_what_is_kept_stays_in_floating_point(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["squeezenet_fp32", "mobilenet_v1_025_224", "ultraface_rfb_320"])
-def test_integer_kernels_say_what_the_standard_says(name: str) -> None:
+def test_integer_kernels_compute_what_the_standard_defines(name: str) -> None:
     net = network(name)
     model = net.lowered("ort", storage="uint8")
     pairs = zip(net.outputs(model, fused=True), net.outputs(model, fused=False), strict=True)

@@ -1,6 +1,6 @@
 """A plain quantizer to test corrections with: stored weights per channel, inputs of weighted nodes per tensor.
 
-Nothing is shared, fused or left out; the scales of activations are what the caller says.
+Nothing is shared, fused or left out; the scales of activations are what the caller gives.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def test_shared_weights_stay() -> None:
     assert wide.constants["w"].shape == (10, 10, 1, 1)
 
 
-def test_the_lowered_graph_says_the_same() -> None:
+def test_the_lowered_graph_computes_the_same() -> None:
     model = bottleneck(58)
     graph, feeds = graph_of(model), feeds_of(model)
     plan, amax = scheme(graph, "ort"), amax_of(model, feeds)

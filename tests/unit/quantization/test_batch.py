@@ -84,11 +84,11 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("model", "told"), CASES.values(), ids=CASES)
-def test_what_holds_it_to_one_image_is_named(model: Model, told: str) -> None:
+@pytest.mark.parametrize(("model", "reason"), CASES.values(), ids=CASES)
+def test_what_holds_it_to_one_image_is_named(model: Model, reason: str) -> None:
     with pytest.raises(ModelError, match="takes one image at a time") as caught:
         opened(model)
-    assert told in caught.value.why and "leave batch out" in caught.value.fix and "export" in caught.value.fix
+    assert reason in caught.value.why and "leave batch out" in caught.value.fix and "export" in caught.value.fix
 
 
 def test_an_output_of_another_form_is_named_where_no_node_is() -> None:

@@ -111,7 +111,7 @@ class TestParse:
         assert (caught.value.where, caught.value.why) == ("line 4", "line 2 has one too")
 
     @pytest.mark.parametrize("text", ["", "x: 3f800000\n", "TRT-EntropyCalibration2\n", "TRT-8600\n"])
-    def test_a_file_of_another_kind_is_told_from_its_header(self, text: str) -> None:
+    def test_a_file_of_another_kind_is_known_by_its_header(self, text: str) -> None:
         with pytest.raises(CalibrationError, match="no TensorRT calibration cache") as caught:
             parse_cache(text)
         assert caught.value.where == "line 1"

@@ -1,4 +1,4 @@
-"""Versions of a model made to be examined beside it."""
+"""Versions of a model made to be evaluated beside it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_ranges_of_another_model_are_refused(config: ModelConfig, ranges: Path) 
     assert caught.value.where
 
 
-def test_images_of_the_exam_are_not_learnt_from(config: ModelConfig) -> None:
+def test_images_of_the_evaluation_are_not_learnt_from(config: ModelConfig) -> None:
     with pytest.raises(CalibrationError, match="needs images"):
         versions(config, Wanted(("int8",)), random_images(IMAGES, 1))
 
@@ -87,17 +87,17 @@ def test_a_bias_correction_that_does_harm_is_seen_on_the_models_own_images(
 @pytest.mark.parametrize("emulated", ["dla", "gpu"])
 @pytest.mark.parametrize("at", ["correcting biases", "fp32", "int8"])
 def test_what_is_made_can_be_stopped(config: ModelConfig, ranges: Path, emulated: str, at: str, photos: Path) -> None:
-    stop, said = threading.Event(), list[str]()
+    stop, heard_lines = threading.Event(), list[str]()
 
     def heard(text: str, *rest: object) -> None:
-        said.append(text)
+        heard_lines.append(text)
         if text.endswith(at):
             stop.set()
 
     wanted = Wanted(emulated=(emulated,), images=str(photos), ranges=ranges)
     with pytest.raises(CalibrationError, match="stopped while"):
         versions(config, wanted, random_images(6, 9), Run(log=heard, bar=heard, stop=stop))
-    assert said[-1].endswith(at)
+    assert heard_lines[-1].endswith(at)
 
 
 def test_only_what_is_asked_for_is_made(config: ModelConfig) -> None:

@@ -58,6 +58,6 @@ def test_ends_of_the_scale(signal: float, noise: float, wanted: float) -> None:
     assert decibels(signal, noise) == pytest.approx(wanted)
 
 
-def test_no_images_tell_nothing() -> None:
+def test_no_images_are_refused() -> None:
     with pytest.raises(CalibrationError, match="without images"):
         sqnr(read(MODEL), other(2), [], ["y"], MODEL)

@@ -124,7 +124,7 @@ def test_tensors_are_those_whose_range_is_needed(file: Path) -> None:
         assert {row.name, *row.shared} == set(group)
 
 
-def test_a_method_of_its_own_is_told(file: Path) -> None:
+def test_a_method_of_its_own_is_reported(file: Path) -> None:
     made = outcome(section(file))
     name = made.quantized.scheme.needed[0]
     chosen = replace(made, table=made.table.with_chosen({name: "entropy"}))
@@ -152,7 +152,7 @@ def test_no_corrections_where_none_were_made(file: Path) -> None:
 
 
 def test_bias_corrections_are_the_shifts_that_were_made(file: Path) -> None:
-    """The same model with one bias moved by hand: that shift is told, and no other."""
+    """The same model with one bias moved by hand: that shift is reported, and no other."""
     config = section(file, correct_bias=False)
     made = outcome(config)
     graph = made.prepared.copied_proto()

@@ -255,7 +255,7 @@ class TestOperators:
             one = assert_close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, weights | tensors), 0.06)
             assert "t_int8" not in one.low.producers
 
-    def test_a_sigmoid_is_looked_up_in_half_precision(self) -> None:
+    def test_a_sigmoid_is_looked_up_in_fp16(self) -> None:
         nodes = [conv("a", "x", "t"), node("Sigmoid", ["t"], ["u"], name="s"), conv("b", "u", "y")]
         one = Emulated(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1))))
         argument = (one["t_int8"] * one.scale("t")).astype(np.float16)
@@ -281,7 +281,7 @@ class TestOperators:
         assert one.low.producers["u"].inputs == ("t_fp16",)
         assert one.low.producers["u_int8"].op == "Clip"
 
-    def test_a_softmax_is_in_half_precision(self) -> None:
+    def test_a_softmax_is_in_fp16(self) -> None:
         nodes = [conv("a", "x", "t"), node("Softmax", ["t"], ["y"], name="soft", axis=1)]
         one = assert_close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1))))
         np.testing.assert_array_equal(one["y"], one["y"].astype(np.float16))
@@ -304,7 +304,7 @@ class TestOperators:
 
 
 class TestEnds:
-    def test_results_leave_in_half_precision_under_their_names(self) -> None:
+    def test_results_leave_in_fp16_under_their_names(self) -> None:
         for last in (
             node("MaxPool", ["t"], ["y"], name="pool", kernel_shape=[2, 2]),
             node("Relu", ["t"], ["y"], name="relu"),

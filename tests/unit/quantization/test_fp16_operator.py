@@ -29,7 +29,7 @@ def test_scales_of_a_resize_stay_float32() -> None:
 def test_operators_without_a_float16_form_stay() -> None:
     nodes = [node("Range", ["zero", "n", "one"], ["r"], "range"), node("Add", ["x", "r"], ["y"], "add")]
     model = make(nodes, {"x": [4], "n": []}, {"y": [4]}, {"zero": np.float32(0), "one": np.float32(1)})
-    graph = read(model)  # type inference cannot tell how long it is
+    graph = read(model)  # type inference does not know how long it is
     result = to_fp16(graph)
     assert kept(result) == {"range": "Range has no float16 form in opset 17"}
     assert ops(result.graph) == ["Cast", "Range", "Cast", "Add", "Cast"]

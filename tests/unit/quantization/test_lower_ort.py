@@ -1,4 +1,4 @@
-"""ONNX Runtime's form: computed node by node as the standard says, against integers worked out in NumPy."""
+"""ONNX Runtime's form: computed node by node as the standard defines it, against integers worked out in NumPy."""
 
 from __future__ import annotations
 

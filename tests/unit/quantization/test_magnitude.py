@@ -78,7 +78,7 @@ def test_integers_times_their_scale() -> None:
     stored = {"s": np.float32(0.5), "z": np.int8(0), "u": np.uint8(128), "w": np.int8([3, -7])}
     found = magnitudes(read(make(nodes, feeds, {"signed": None}, stored)))
     assert (found["signed"], found["unsigned"], found["stored"]) == (64, 64, 3.5)
-    assert "unknown" not in found  # nothing in the graph tells the integers' type
+    assert "unknown" not in found  # nothing in the graph has the integers' type
 
 
 def test_the_least_of_what_is_known_counts() -> None:

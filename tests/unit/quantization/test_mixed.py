@@ -19,7 +19,7 @@ Measure = Callable[[frozenset[str]], float]
 
 
 class Accuracy:
-    """Some function of the kept units that says what was asked of it, and takes 10 s each time."""
+    """Some function of the kept units that records what was asked of it, and takes 10 s each time."""
 
     def __init__(self, function: Measure, stop_at: int | None = None) -> None:
         self.asked: list[frozenset[str]] = []
@@ -90,7 +90,7 @@ def test_units_within_the_prefix_that_do_nothing_are_given_back() -> None:
     assert result.kept == ("u0", "u17")
 
 
-def test_the_result_was_measured_and_so_is_what_is_told_of_it() -> None:
+def test_the_result_was_measured_and_so_is_what_is_reported_of_it() -> None:
     accuracy = Accuracy(additive(dict.fromkeys(units(9), 0.01)))
     result = search(units(9), accuracy, 0.955)
     assert len(result.kept) == 5
@@ -99,7 +99,7 @@ def test_the_result_was_measured_and_so_is_what_is_told_of_it() -> None:
     assert len(result.tried) == len(accuracy.asked)  # nothing twice
 
 
-def test_a_floor_out_of_reach_gives_the_best_there_is_and_says_so() -> None:
+def test_a_floor_out_of_reach_gives_the_best_there_is_and_reports_it() -> None:
     result = search(units(6), lambda kept: 0.5 + 0.01 * len(kept), 0.9)
     assert not result.met
     assert result.is_complete
@@ -107,7 +107,7 @@ def test_a_floor_out_of_reach_gives_the_best_there_is_and_says_so() -> None:
     assert "below 0.9, and keeping all does not reach it" in result.reason
 
 
-def test_of_equally_bad_ones_the_smaller_is_told() -> None:
+def test_of_equally_bad_ones_the_smaller_is_returned() -> None:
     result = search(units(6), lambda kept: 0.5, 0.9)
     assert (result.kept, result.met) == ((), False)
 
@@ -160,7 +160,7 @@ def test_another_floor_uses_what_is_known(tmp_path: Path) -> None:
     assert len(again.asked) < len(search(units(16), measure, 0.92).tried)
 
 
-def test_another_key_starts_over_and_says_so(tmp_path: Path) -> None:
+def test_another_key_starts_over_and_reports_it(tmp_path: Path) -> None:
     search(units(3), lambda kept: len(kept), 2, state=tmp_path / "s", key="k")
     accuracy = Accuracy(lambda kept: len(kept))
     result = search(units(3), accuracy, 2, state=tmp_path / "s", key="other")

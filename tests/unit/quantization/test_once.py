@@ -53,7 +53,7 @@ def test_the_scheme_is_made_once_and_no_form_twice(
 ) -> None:
     quantize_section(section, calibrate_section(section, target=target), target=target)
     assert len(counts["scheme"]) == 1
-    assert len(counts["lower"]) == 2  # as it is, and with its biases corrected, which the judge compares
+    assert len(counts["lower"]) == 2  # as it is, and with its biases corrected, which the evaluator compares
     assert counts["lower"][0] is not counts["lower"][1]
 
 

@@ -1,4 +1,4 @@
-"""What the DLA's rules say of a node is what the survey, the scheme, the cache and the emulation go by."""
+"""What the DLA's rules answer for a node is what the survey, the scheme, the cache and the emulation go by."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wide(kernel: int) -> Model:
     return make(nodes, {"x": (1, 1, 40, 40)}, {"y": None}, stored(a=(1, 1, kernel, kernel), b=(1, 1, 1, 1)))
 
 
-def told(model: Model, name: str) -> tuple[str, bool, bool, str]:
+def answers(model: Model, name: str) -> tuple[str, bool, bool, str]:
     """A node's verdict, whether a segment holds it, whether its input has a point, and how the emulation runs it."""
     graph = graph_of(model)
     found, plan = survey(graph, TARGET), scheme(graph, "dla", dla=TARGET)
@@ -54,19 +54,19 @@ def stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_node_that_is_within_limits_is_int8_everywhere() -> None:
-    assert told(leaky(), "leaky") == ("yes", True, True, "int8")
-    assert told(wide(32), "a") == ("yes", True, True, "int8")
+    assert answers(leaky(), "leaky") == ("yes", True, True, "int8")
+    assert answers(wide(32), "a") == ("yes", True, True, "int8")
 
 
 @pytest.mark.usefixtures("stubborn")
 def test_a_rule_that_is_added_refuses_a_node_everywhere() -> None:
-    assert told(leaky(0.1), "leaky") == ("yes", True, True, "int8")
-    assert told(leaky(-0.1), "leaky") == ("no", False, False, "float")
+    assert answers(leaky(0.1), "leaky") == ("yes", True, True, "int8")
+    assert answers(leaky(-0.1), "leaky") == ("no", False, False, "float")
 
 
 def test_a_limit_refuses_a_node_everywhere() -> None:
-    assert told(wide(33), "a") == ("no", False, False, "float")
-    assert told(wide(33), "b") == ("yes", True, True, "int8")
+    assert answers(wide(33), "a") == ("no", False, False, "float")
+    assert answers(wide(33), "b") == ("yes", True, True, "int8")
 
 
 @pytest.mark.usefixtures("stubborn")

@@ -178,7 +178,7 @@ class TestScales:
         assert found.scales["x"] == 0.5
         assert found.problems[0].startswith("tensor 'x' is rounded with different scales by 'a.Q', 'b.Q'")
 
-    def test_a_tensor_without_one_is_told(self) -> None:
+    def test_a_tensor_without_one_is_reported(self) -> None:
         nodes, tensors = pair("x", "xd")
         nodes += [node("Exp", ["xd"], ["y"], name="exp")]
         assert taken_apart(plain(nodes, tensors)).problems == (

@@ -1,4 +1,4 @@
-"""A section's model made INT8, examined, and mended where it has to be."""
+"""A section's model made INT8, evaluated, and its accuracy recovered where it has to be."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def test_a_sound_model_is_let_alone(config: ModelConfig, calibrated: Calibrated)
     assert made.evaluation is not None and made.evaluation.metric == "agreement" and not made.labeled
 
 
-def test_a_spoilt_model_keeps_layers_and_says_so(
+def test_a_spoilt_model_keeps_layers_and_reports_it(
     config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demand(monkeypatch, 1.01, 0.0)
-    told: list[str] = []
-    made = quantize_section(config, calibrated, run=Run(log=told.append))
+    logged: list[str] = []
+    made = quantize_section(config, calibrated, run=Run(log=logged.append))
     assert made.search is None  # nothing had to be kept to get where it was to get
     demand(monkeypatch, 1.01, 1.01)
-    made = quantize_section(config, calibrated, run=Run(log=told.append))
+    made = quantize_section(config, calibrated, run=Run(log=logged.append))
     assert made.search is not None and made.scan is not None and not made.search.met and not made.is_sound
-    assert any("layers that cost" in line for line in told)
+    assert any("layers that cost" in line for line in logged)
     (*_, last) = made.warnings
     assert "does not do what FP32 does" in last
     assert set(made.warnings) <= set(summary(made))
@@ -85,7 +85,7 @@ def test_without_images_nobody_judges(config: ModelConfig, calibrated: Calibrate
     assert made.is_sound and made.evaluation is None and made.sqnr_db == {}
 
 
-def test_the_exam_takes_images_that_nothing_was_corrected_over(config: ModelConfig) -> None:
+def test_the_evaluation_takes_images_that_nothing_was_corrected_over(config: ModelConfig) -> None:
     many = calibrate_section(
         config, images=random_images(evaluator.CORRECTION_IMAGES + evaluator.AGREEMENT_IMAGES + 5, 5)
     )
@@ -124,9 +124,9 @@ def test_evening_out_is_only_for_who_allows_it(
         return quantize_section(config, whole, target="gpu", budget_s=0, **allowed)
 
     assert made().prepared.digest == whole.model.digest
-    told: list[str] = []
-    quantize_section(config, whole, target="gpu", smooth=True, budget_s=0, run=Run(log=told.append))
-    assert "smoothing activations" in told
-    told.clear()
-    quantize_section(config, calibrated, smooth=True, budget_s=0, run=Run(log=told.append))
-    assert "smoothing activations" not in told  # ONNX Runtime would pay for it
+    logged: list[str] = []
+    quantize_section(config, whole, target="gpu", smooth=True, budget_s=0, run=Run(log=logged.append))
+    assert "smoothing activations" in logged
+    logged.clear()
+    quantize_section(config, calibrated, smooth=True, budget_s=0, run=Run(log=logged.append))
+    assert "smoothing activations" not in logged  # ONNX Runtime would pay for it

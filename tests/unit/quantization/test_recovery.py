@@ -18,7 +18,7 @@ COSTS = {"stem": 0.3, "body": 0.02, "head": 0.2}
 
 @dataclass
 class Maker:
-    """Stands for a quantizer: its models say how they were made."""
+    """Stands for a quantizer: its models record how they were made."""
 
     name: str = "plain"
     corrects: bool = True
@@ -59,16 +59,18 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recovered(
-    maker: Maker, judge: Scores | None, means: RecoveryOptions | None = None, told: list[str] | None = None
+    maker: Maker, evaluator: Scores | None, options: RecoveryOptions | None = None, logged: list[str] | None = None
 ) -> Recovered:
-    return recover(cast(Quantizer, maker), judge, means or RecoveryOptions(), (told if told is not None else []).append)
+    return recover(
+        cast(Quantizer, maker), evaluator, options or RecoveryOptions(), (logged if logged is not None else []).append
+    )
 
 
 def smoothed() -> Quantizer:
     return cast(Quantizer, Maker("smooth"))
 
 
-def test_without_an_examiner_it_is_made_as_asked() -> None:
+def test_without_an_evaluator_it_is_made_as_asked() -> None:
     maker = Maker()
     made = recovered(maker, None, RecoveryOptions(smoothed, 60))
     assert maker.made == [(frozenset(), True)]
@@ -89,9 +91,9 @@ def test_without_images_to_correct_over_there_is_one_version() -> None:
 
 
 def test_a_good_model_is_let_alone() -> None:
-    told: list[str] = []
-    made = recovered(Maker(), Scores(floor=0.4), RecoveryOptions(smoothed, 60), told)
-    assert made.search is None and made.quantizer.model.digest == "0" and told == []
+    logged: list[str] = []
+    made = recovered(Maker(), Scores(floor=0.4), RecoveryOptions(smoothed, 60), logged)
+    assert made.search is None and made.quantizer.model.digest == "0" and logged == []
 
 
 def test_channels_are_evened_out_first_and_units_kept_after_that() -> None:
@@ -127,7 +129,7 @@ def test_biases_are_tried_again_once_less_is_lost() -> None:
     assert made.corrected and cast(Any, made.quantized) == ("plain", frozenset({"stem", "head"}), True)
 
 
-def test_what_cannot_be_mended_comes_back_as_the_best_there_was() -> None:
+def test_what_cannot_be_recovered_comes_back_as_the_best_there_was() -> None:
     made = recovered(Maker(), Scores(0.0, goal=1.5), RecoveryOptions(None, 60))
     assert made.search is not None and not made.search.met
     assert set(made.search.kept) == set(COSTS)

@@ -225,7 +225,7 @@ class TestDla:
         assert set(found.points) == {"x"}
         assert reason(found, "s") == "a DLA does not run it: f has 2 dimensions; the layer takes N×C×H×W"
 
-    def test_a_layer_that_has_no_int8_says_so(self) -> None:
+    def test_a_layer_that_has_no_int8_reports_it(self) -> None:
         nodes = [conv("c", "x", "t"), node("Softmax", ["t"], ["y"], name="s", axis=1)]
         model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(c=(4, 4, 1, 1)))
         assert reason(plan(model, "dla"), "s") == "a DLA has no INT8 Softmax"
@@ -237,7 +237,7 @@ class TestKeep:
             plan(residual(), "gpu", "c9")
         assert "no node of that name" in str(caught.value)
 
-    def test_a_node_inside_a_unit_is_told_its_unit(self) -> None:
+    def test_a_node_inside_a_unit_is_named_with_its_unit(self) -> None:
         with pytest.raises(ModelError, match="belongs to unit 'c0'"):
             plan(residual(), "gpu", "relu0")
 

@@ -16,7 +16,7 @@ COSTS = {"stem": 0.5, "body": 0.0, "neck": 0.1, "head": 2.0}
 
 
 class Error:
-    """Additive errors that say what was asked of them, and take 10 s each on the clock."""
+    """Additive errors that record what was asked of them, and take 10 s each on the clock."""
 
     def __init__(self, costs: dict[str, float] = COSTS, stop_at: int | None = None) -> None:
         self.asked: list[frozenset[str]] = []
@@ -57,7 +57,7 @@ def test_equal_costs_keep_the_order_given_and_doubles_count_once() -> None:
     assert result.names == ("c", "a", "b")
 
 
-def test_nothing_to_scan_still_tells_the_baseline() -> None:
+def test_nothing_to_scan_still_measures_the_baseline() -> None:
     assert scan([], Error({"other": 4.0})) == Scan(4.0, ())
 
 
@@ -146,7 +146,7 @@ def test_an_error_that_is_no_number_names_the_unit(tmp_path: Path, bad: float) -
         scan(["head"], lambda kept: bad)
 
 
-def test_progress_tells_how_far_it_is() -> None:
+def test_progress_reports_how_far_it_is() -> None:
     seen: list[tuple[int, int, str]] = []
     scan(list(COSTS), Error(), progress=lambda *what: seen.append(what))
     assert [(done, total) for done, total, _ in seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]

@@ -78,7 +78,7 @@ def test_several_inputs_come_as_mappings() -> None:
         ({"y": np.zeros((1, 3, 8, 8), "f4")}, "nothing for input 'x', only y"),
     ],
 )
-def test_an_item_that_does_not_fit_is_told_by_number(item: Any, why: str) -> None:
+def test_an_item_that_does_not_fit_is_named_by_number(item: Any, why: str) -> None:
     with pytest.raises(CalibrationError, match="item 1 of the images") as caught:
         list(from_batches([IMAGES[0], item], [SPEC]))
     assert re.search(why, caught.value.why)

@@ -60,7 +60,7 @@ def test_the_file_is_written_every_few_seconds(tmp_path: Path, monkeypatch: pyte
     assert Journal(path, "k").tally == tally()
 
 
-def test_another_key_starts_over_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_key_starts_over_and_reports_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     interrupted(tmp_path / "state", "k", tally())
     with caplog.at_level(logging.WARNING, "edgert.quantize"):
         assert Journal(tmp_path / "state", "other").tally == Tally()
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         Journal(path, "k")
 
 
-def test_the_fingerprint_tells_models_tensors_images_and_settings_apart() -> None:
+def test_the_fingerprint_keeps_models_tensors_images_and_settings_apart() -> None:
     def digest(model: str = "m", tensors: tuple[str, ...] = ("a",), feed: object = None, method: str = "mse") -> str:
         return fingerprint(model, tensors, feed or Noise(9), {"method": method})  # type: ignore[arg-type]
 

@@ -49,7 +49,7 @@ def test_affine_needs_the_ends() -> None:
         lower(graph, scheme(graph, "ort"), amax_of(model, feeds_of(model)), activation="affine")
 
 
-def test_the_table_tells_the_ends_of_a_group() -> None:
+def test_the_table_has_the_ends_of_a_group() -> None:
     first, second = Histogram(), Histogram()
     first.add(np.array([-1, 2], np.float32))
     second.add(np.array([0, 5], np.float32))

@@ -89,7 +89,7 @@ def test_a_threshold_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(searched) == 2
 
 
-def test_tensors_that_were_always_zero_are_told() -> None:
+def test_tensors_that_were_always_zero_are_reported() -> None:
     assert table().zero == ("zero",)
     assert table().amax("zero") == ZERO_AMAX
 

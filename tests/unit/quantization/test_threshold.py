@@ -135,7 +135,7 @@ def test_the_hundredth_percentile_is_the_largest_magnitude() -> None:
 
 
 def slow_divergence(bins: Array, last: int) -> float:
-    """The divergence as the method is told: level by level, bin by bin."""
+    """The divergence as the method is described: level by level, bin by bin."""
     reference = bins[:last].astype(np.float64)
     reference[-1] += bins[last:].sum()
     quantized = np.zeros(last)
@@ -167,7 +167,7 @@ def plain_entropy(histogram: Histogram) -> float:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_reference_divergence_is_the_one_told(seed: int) -> None:
+def test_the_reference_divergence_is_the_one_described(seed: int) -> None:
     bins = random_counts(seed)
     for last in (128, 129, 200, len(bins)):
         assert plain_divergence(bins, last) == pytest.approx(slow_divergence(bins, last), rel=1e-9)

@@ -88,7 +88,7 @@ def test_feeds_are_left_alone() -> None:
     np.testing.assert_array_equal([one["x"] for one in FEEDS], before)
 
 
-def test_two_images_are_on_their_way_at_once_unless_told_otherwise() -> None:
+def test_two_images_are_on_their_way_at_once_by_default() -> None:
     assert module.THREADS == 2
     one = list(walk(graph(), ["y"], FEEDS, MODEL, threads=1))
     np.testing.assert_array_equal(one, list(walk(graph(), ["y"], FEEDS, MODEL)))
