@@ -53,9 +53,11 @@ _BOUNDED: Mapping[str, Callable[[_Context], str]] = {
     "too_long": lambda context: f"expected entries, at most {context['max_length']}; got {context['actual_length']}",
 }
 _QUOTE, _QUOTED = "'", r"'([^']+)'"
+CODE_NAME = r"^([^:]*/)?[\w.]+:[\w.]+$"
+"""``[FOLDER/]module:name``, see :func:`edgert.user_code.code_name`."""
 _PATTERNS = {
     r"^[A-Za-z_][A-Za-z0-9_\-]*$": "expected a name: letters, digits, _ and -, not a digit first",
-    r"^[\w.]+:[\w.]+$": "expected module:function",
+    CODE_NAME: "expected module:function",
 }
 
 
@@ -148,7 +150,7 @@ def _some(size_bytes: int) -> int:
 _STRING = {"type": "string"}
 OutputPath = Annotated[Path, BeforeValidator(_output), WithJsonSchema({**_STRING, "format": "path"})]
 FilePath = Annotated[Path, BeforeValidator(_resolve), WithJsonSchema({**_STRING, "format": "path"})]
-PicturesPath = Annotated[Path, BeforeValidator(_images), WithJsonSchema(_STRING)]
+ImagesPath = Annotated[Path, BeforeValidator(_images), WithJsonSchema(_STRING)]
 Size = Annotated[
     tuple[int, int], BeforeValidator(units.parse_size), WithJsonSchema({**_STRING, "examples": ["1280x720"]})
 ]

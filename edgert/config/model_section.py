@@ -9,14 +9,15 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from edgert.config.engine_choice import PlacementConfig
 from edgert.config.fields import (
+    CODE_NAME,
     DlaPool,
     Extent,
     FilePath,
     Fraction,
+    ImagesPath,
     Name,
     Names,
     PerChannel,
-    PicturesPath,
     Section,
     Size,
     SomeBytes,
@@ -146,7 +147,7 @@ class EmbedTask(_Read):
 class PythonTask(_Task):
     """A decoder written by the user."""
 
-    python: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="module:function(outputs, geometry) -> record")
+    python: str = Field(pattern=CODE_NAME, description="module:function(outputs, geometry) -> record")
     args: dict[str, Any] = Field(default_factory=dict, description="further arguments of the function")
 
 
@@ -183,7 +184,7 @@ def value_of(task: TaskConfig) -> str:
 class CalibrateConfig(Section):
     """Images from which INT8 ranges are measured."""
 
-    images: PicturesPath = Field(description="typical images: a folder, a glob, a video, or python:module:name")
+    images: ImagesPath = Field(description="typical images: a folder, a glob, a video, or python:module:name")
     method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = Field(
         default="mse", description="how ranges are cut"
     )

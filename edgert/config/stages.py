@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from edgert.config.fields import Inputs, Names, Region, Seconds, Section, Size
+from edgert.config.fields import CODE_NAME, Inputs, Names, Region, Seconds, Section, Size
 from edgert.config.kinded import Kinded
 from edgert.errors import nearest
 from edgert.kinds import SINKS, STAGES, TRACKERS
@@ -173,7 +173,8 @@ class PythonStage(_Fed):
     """The user's function or class: ``module:name``, called with a Result, returning a Result or None."""
 
     python: str = Field(
-        pattern=r"^[\w.]+:[\w.]+$", description="module:name, looked for beside the file, then among the packages"
+        pattern=CODE_NAME,
+        description="module:name, looked for beside the file, then among the packages; FOLDER/module:name in FOLDER",
     )
     args: dict[str, Any] = Field(
         default_factory=dict, description="arguments of the class, or further ones of the function"

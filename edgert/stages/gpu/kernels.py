@@ -1,4 +1,4 @@
-"""This package's kernels, compiled for one GPU and kept: CUDA C in ``*.cu`` beside this file.
+"""This package's kernels, compiled for one GPU and cached: CUDA C in ``*.cu`` beside this file.
 
 A line ``#include "name"`` stands for the file of that name, here: the run-time compiler is given one text.
 """
@@ -26,7 +26,7 @@ class Kernels:
     """Compiles each combination of definitions once, for the architecture of its device.
 
     Args:
-        store: where machine code is kept between runs; None compiles at every start, about a second per kernel.
+        store: where machine code is cached between runs; None compiles at every start, about a second per kernel.
         compiler: what gives the compiler, when it is needed first; by default the newest that suits the driver.
     """
 
@@ -64,12 +64,12 @@ class Kernels:
         return (f"--gpu-architecture={self.device.architecture}", *_OPTIONS, *defines)
 
     def _binary(self, key: str, source: str, name: str, options: tuple[str, ...]) -> bytes:
-        kept = self._store.get(key) if self._store else None
-        if kept is not None:
-            return kept.read_bytes()
+        cached = self._store.get(key) if self._store else None
+        if cached is not None:
+            return cached.read_bytes()
         binary = self._compiler().compile(source, name, options)
         if self._store is not None:
-            _keep(self._store, key, binary)
+            _cache(self._store, key, binary)
         return binary
 
 
@@ -78,7 +78,7 @@ def _text(name: str) -> str:
     return _INCLUDE.sub(lambda line: _text(line[1]), whole)
 
 
-def _keep(store: Store, key: str, binary: bytes) -> None:
+def _cache(store: Store, key: str, binary: bytes) -> None:
     """A cache that cannot be written costs time at the next start, nothing else."""
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
         content = Path(folder) / "kernel.cubin"

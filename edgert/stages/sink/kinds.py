@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from edgert.config import OutputPath, SinkStage
+from edgert.config.fields import CODE_NAME
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Callback(SinkStage):
     shows_images: ClassVar[bool] = False
     python: str | None = Field(
         default=None,
-        pattern=r"^[\w.]+:[\w.]+$",
+        pattern=CODE_NAME,
         description="module:function, called with a Result; left out where Python gives the function",
     )
 

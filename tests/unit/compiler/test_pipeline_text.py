@@ -87,3 +87,16 @@ def test_code_beside_the_file_is_packed_and_installed_code_is_not(file: Pipeline
     for name in ("__init__.py", "deep/x.py", "deep/data.bin"):
         (tmp_path / "mine" / name).write_text("")
     assert set(code_files(file.config, tmp_path)) == {"mine/__init__.py", "mine/deep/x.py"}
+
+
+def test_code_in_another_folder_is_packed_beside_the_pipeline_and_named_so(tmp_path: Path) -> None:
+    (tmp_path / "scenes").mkdir()
+    (tmp_path / "scenes" / "edgert_test_scene.py").write_text("def images(): ...")
+    (tmp_path / "p.yaml").write_text(
+        "stages:\n  cam: {source: 'python:scenes/edgert_test_scene:images'}\n"
+        "  count: {python: 'scenes/edgert_test_scene:images', from: cam}\n  out: {sink: 'null', from: count}\n"
+    )
+    file = load_pipeline(tmp_path / "p.yaml")
+    assert code_files(file.config, tmp_path) == {"edgert_test_scene.py": b"def images(): ..."}
+    text = pipeline_text(file, {}, {}, HOST)
+    assert '"python:edgert_test_scene:images"' in text and "scenes/" not in text
