@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from edgert.exporter.export import Exported as Exported
     from edgert.exporter.export import export as export
     from edgert.importer.from_torch import from_torch as from_torch
-    from edgert.inspection import BundleInspection as BundleInspection
-    from edgert.inspection import DlaInspection as DlaInspection
-    from edgert.inspection import Inspection as Inspection
-    from edgert.inspection import inspect as inspect
-    from edgert.inspection import inspect_bundle as inspect_bundle
+    from edgert.inspect_model import BundleInspection as BundleInspection
+    from edgert.inspect_model import DlaInspection as DlaInspection
+    from edgert.inspect_model import Inspection as Inspection
+    from edgert.inspect_model import inspect as inspect
+    from edgert.inspect_model import inspect_bundle as inspect_bundle
     from edgert.pipeline import Pipeline as Pipeline
     from edgert.pipeline import Results as Results
     from edgert.pipeline import ResultTimeout as ResultTimeout
@@ -85,7 +85,7 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "ModelError PlacementError StageError",
     "edgert.exporter.export": "Exported export",
     "edgert.importer.from_torch": "from_torch",
-    "edgert.inspection": "BundleInspection DlaInspection Inspection inspect inspect_bundle",
+    "edgert.inspect_model": "BundleInspection DlaInspection Inspection inspect inspect_bundle",
     "edgert.pipeline": "Pipeline ResultTimeout Results",
     "edgert.planner": "BoardPlan Plan plan",
     "edgert.planner.simulation": "Scenario Simulation simulate",

@@ -21,7 +21,7 @@ from dla.limit import LIMITS
 from dla.limit import PAGES as SOURCE_PAGES
 from edgert.board.record import boards
 from edgert.cli import app
-from edgert.cli.boards import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
+from edgert.cli.boards_command import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
 from edgert.config import engine_choice, model_section, pipeline_file
 from edgert.config import stages as stage
 from edgert.config.kinded import Kinded, section_of

@@ -11,22 +11,20 @@ from typing import Annotated
 
 import typer
 
-from edgert.cli.bench import bench
-from edgert.cli.boards import boards
-from edgert.cli.build import build
-from edgert.cli.calibrate import calibrate
-from edgert.cli.doctor import doctor
-from edgert.cli.evaluate import evaluate
-from edgert.cli.export import export
-from edgert.cli.import_model import import_model
-from edgert.cli.inspect import inspect
-from edgert.cli.job import job
-from edgert.cli.pipeline_file import check, new, schema, validate
-from edgert.cli.plan import plan
-from edgert.cli.quantize import quantize
-from edgert.cli.run import run
-from edgert.cli.simulate import simulate
-from edgert.cli.top import top
+from edgert.cli.bench_command import bench
+from edgert.cli.boards_command import boards
+from edgert.cli.build_command import build, job
+from edgert.cli.doctor_command import doctor
+from edgert.cli.evaluate_command import evaluate
+from edgert.cli.export_command import export
+from edgert.cli.file_commands import check, new, schema, validate
+from edgert.cli.import_command import import_model
+from edgert.cli.inspect_command import inspect
+from edgert.cli.int8_commands import calibrate, quantize
+from edgert.cli.plan_command import plan
+from edgert.cli.run_command import run
+from edgert.cli.simulate_command import simulate
+from edgert.cli.top_command import top
 from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError
 
 app = typer.Typer(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from edgert.bundle.manifest import Manifest, ModelEntry, TensorEntry
     from edgert.compiler.engine_reports import EngineReport
-    from edgert.inspection import BundleInspection
+    from edgert.inspect_model import BundleInspection
     from edgert.tuner.trials import Trial, Tuned
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from dla import Reason
     from edgert.graph import Change
-    from edgert.inspection import DlaInspection, Rewritten
+    from edgert.inspect_model import DlaInspection, Rewritten
     from edgert.placement.dla_share import Survey
 
 _COLORS = {"yes": "green", "no": "red", "verify": "yellow", "folded": "dim"}

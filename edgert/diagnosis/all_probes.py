@@ -6,14 +6,36 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from edgert.board import Machine, detect
-from edgert.diagnosis import accelerator, extension, machine
-from edgert.diagnosis import machine as media
+from edgert.diagnosis import accelerator, machine
 from edgert.diagnosis.probe import Answer, Evidence, Finding, ask_all
-from edgert.errors import EdgertError
+from edgert.errors import ConfigError, EdgertError
+from edgert.kinds import DECODERS, Claim, Registry, foreign, strays
 
 Probe = Callable[[Evidence], Finding]
 Ask = Callable[[Iterable[str]], Mapping[str, Answer]]
 _PACKAGES = ("onnxruntime", "cv2", "av", "gi", "cuda", "tensorrt", "pycuda", "nvdec")
+
+
+def extensions(evidence: Evidence) -> Finding:
+    """Every kind that an installed package adds, imported to see whether it can be used."""
+    found = [(registry.noun, claim, _trouble(registry, claim)) for registry, claim in foreign()]
+    tasks = ", ".join(f"{task}.NAME" for task in DECODERS)
+    found += [("decoder", claim, f"its name is not one of {tasks}") for claim in strays()]
+    if not found:
+        return Finding("extensions", "optional", "no installed package adds sources, stages, sinks, decoders, trackers")
+    lines = [f"{noun} {one.name} of {one}{why and f', unusable: {why}'}" for noun, one, why in found]
+    broken = [f"{one}" for _, one, why in found if why]
+    fix = f"update or uninstall {', '.join(dict.fromkeys(broken))}" if broken else ""
+    return Finding("extensions", "optional" if broken else "yes", "; ".join(lines), fix)
+
+
+def _trouble(registry: Registry, claim: Claim) -> str:
+    try:
+        registry.get(claim.name)
+    except ConfigError as error:
+        return f"{error.what}: {error.why}" if "claimed by" in error.what else error.why
+    return ""
+
 
 PROBES: dict[str, Probe] = {
     "Python": machine.python,
@@ -27,14 +49,14 @@ PROBES: dict[str, Probe] = {
     "TensorRT": accelerator.tensorrt,
     "DLA": accelerator.dla,
     "pycuda": accelerator.pycuda,
-    "PyAV": media.pyav,
-    "codecs": media.codecs,
-    "NVDEC": media.nvdec,
-    "OpenCV": media.opencv,
-    "OpenCV wheels": media.opencv_wheels,
-    "GStreamer": media.gstreamer,
-    "cameras": media.camera_devices,
-    "extensions": extension.extensions,
+    "PyAV": machine.pyav,
+    "codecs": machine.codecs,
+    "NVDEC": machine.nvdec,
+    "OpenCV": machine.opencv,
+    "OpenCV wheels": machine.opencv_wheels,
+    "GStreamer": machine.gstreamer,
+    "cameras": machine.camera_devices,
+    "extensions": extensions,
 }
 
 

@@ -17,7 +17,7 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     ("engines", "backend runtime placement engine"),
     ("stages and data", "stages report model_engine dataset evaluation wiring"),
     ("pipelines", "quantization assemble pipeline validation testing"),
-    ("tools", "tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis inspection"),
+    ("tools", "tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis inspect_model"),
     ("face", "cli __main__ __init__"),
 )
 LEVEL = {part: level for level, part in enumerate(part for _, row in LAYERS for part in row.split())}

@@ -1,7 +1,8 @@
-"""``edgert build``."""
+"""``edgert build``, and ``edgert job``, which is the board's side of ``edgert build --remote``."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -179,3 +180,12 @@ def _show_what_is_left(console: Console, manifest: Manifest, path: Path) -> None
         f"(the bundle expects {manifest.tensorrt}). Here it runs with ONNX Runtime.",
         markup=False,
     )
+
+
+def job(
+    words: Annotated[list[str], typer.Argument(metavar="ACTION WORDS...", help="See edgert.remote.board_actions.")],
+) -> None:
+    """Do the board's part of a remote build; a workstation calls this over ssh."""
+    from edgert.remote.board_actions import perform
+
+    perform(words, sys.stdin.buffer, sys.stdout.buffer)
