@@ -9,7 +9,7 @@ from typing import Any
 
 from dla import supported_by
 from edgert.diagnosis.probe import Evidence, Finding
-from edgert.memory.cuda.current import Traits, describe
+from edgert.memory.cuda.gpu_context import Traits, describe
 from edgert.units import format_bytes
 
 _JETSON_TENSORRT = "sudo apt install nvidia-jetpack (never pip install tensorrt on a Jetson)"

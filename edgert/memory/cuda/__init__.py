@@ -12,8 +12,8 @@ with device:                                # current in this thread; PyTorch an
 
 from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
 from edgert.memory.cuda.capture import Graph
-from edgert.memory.cuda.current import MemoryKind, Traits, memory_kind
 from edgert.memory.cuda.device import CudaDevice, open_device
+from edgert.memory.cuda.gpu_context import MemoryKind, Traits, memory_kind
 from edgert.memory.cuda.nvrtc import Kernel, Launch, Module, Nvrtc, nvrtc
 from edgert.memory.cuda.pools import DevicePool, Loans, SharedLease, SharedPool, StreamLease
 from edgert.memory.cuda.stream import Event, Stream

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import DeviceError, StageError
-from edgert.memory.cuda.current import Context
 from edgert.memory.cuda.driver import failed, is_lost
+from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.stream import Stream
 
 U8 = npt.NDArray[np.uint8]

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from edgert.errors import DeviceError
-from edgert.memory.cuda.current import Context
 from edgert.memory.cuda.driver import call, is_lost, load_driver
+from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.nvrtc import Kernel, Launch
 from edgert.memory.cuda.stream import Stream
 

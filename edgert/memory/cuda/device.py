@@ -9,8 +9,8 @@ from edgert.errors import DeviceError
 from edgert.memory.buffer import Counter
 from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
 from edgert.memory.cuda.capture import Graph, GraphDriver, capture
-from edgert.memory.cuda.current import Context, MemoryKind
 from edgert.memory.cuda.driver import failed, initialize, pycuda_driver
+from edgert.memory.cuda.gpu_context import Context, MemoryKind
 from edgert.memory.cuda.nvrtc import Module
 from edgert.memory.cuda.stream import Event, Stream
 

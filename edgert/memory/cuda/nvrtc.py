@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from edgert.errors import BuildError, DeviceError
-from edgert.memory.cuda.current import Context
 from edgert.memory.cuda.driver import call, load_driver
+from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.stream import Stream
 
 _MAJORS = (13, 12, 11)

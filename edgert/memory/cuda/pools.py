@@ -17,8 +17,8 @@ import numpy as np
 
 from edgert.memory.buffer import U8, Counter, Lease, Pool
 from edgert.memory.cuda.block import Block
-from edgert.memory.cuda.current import Context, MemoryKind
 from edgert.memory.cuda.device import CudaDevice
+from edgert.memory.cuda.gpu_context import Context, MemoryKind
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView, view_of
 

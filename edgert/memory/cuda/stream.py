@@ -7,8 +7,8 @@ import struct
 from typing import Any
 
 from edgert.errors import DeviceError
-from edgert.memory.cuda.current import Context
 from edgert.memory.cuda.driver import call, load_driver
+from edgert.memory.cuda.gpu_context import Context
 
 # Stream priorities. PyCUDA cannot create such streams, so the driver changes their priority afterwards.
 #

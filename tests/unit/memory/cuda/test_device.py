@@ -10,8 +10,8 @@ import pytest
 
 from edgert.errors import DeviceError, StageError
 from edgert.memory.cuda import CudaDevice, Traits, memory_kind, open_device
-from edgert.memory.cuda.current import describe
 from edgert.memory.cuda.driver import failed, is_lost, unusable
+from edgert.memory.cuda.gpu_context import describe
 from tests.helpers.cuda_double import CudaDouble
 
 

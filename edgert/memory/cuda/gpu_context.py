@@ -81,7 +81,7 @@ class Context:
     Attributes:
         driver: PyCUDA's driver module.
         counter: where allocations and copies between host and GPU are counted.
-        kind: memory that host and GPU share tensors in here; see :func:`~edgert.memory.cuda.current.memory_kind`.
+        kind: memory that host and GPU share tensors in here; see :func:`~edgert.memory.cuda.gpu_context.memory_kind`.
     """
 
     def __init__(self, driver: Any, ordinal: int, counter: Counter | None = None) -> None:
