@@ -15,17 +15,17 @@ from edgert.graph import Model, TensorSpec, inputs
 from edgert.stages.preprocess import layout_of
 
 ENGINE_STORE_BYTES = 16 * 2**30
-"""What all kept TensorRT engines may take together; the least recently used goes first."""
+"""Size of the cache of TensorRT engines; the least recently used goes first."""
 
 
 def build_engine(
     model: Model, config: ModelConfig, threads: int | None, batch: int = 1, by: Backend | None = None
 ) -> Engine:
-    """Compiles one model as its section says; its precision is that of the model given.
+    """Compiles one model with the settings of its section; its precision is that of the model given.
 
     Args:
         batch: rows, where the model's batch size is dynamic.
-        by: who compiles it, whatever the section says.
+        by: the backend that compiles it, in place of the one in the section.
 
     Raises:
         BuildError: the backend refuses the model.
@@ -47,26 +47,26 @@ def build_engine(
 
 
 def builder_settings(config: ModelConfig) -> BuilderSettings:
-    """What a section tells TensorRT."""
-    told = config.tensorrt
+    """The settings of a section for TensorRT."""
+    settings = config.tensorrt
     return BuilderSettings(
-        told.workspace,
-        told.dla_sram,
-        told.dla_local,
-        told.dla_global,
-        told.optimization,
-        told.version_compatible,
-        told.refit,
+        settings.workspace,
+        settings.dla_sram,
+        settings.dla_local,
+        settings.dla_global,
+        settings.optimization,
+        settings.version_compatible,
+        settings.refit,
     )
 
 
 def engine_store() -> FileStore:
-    """Where TensorRT's engines, which take minutes to make, are kept."""
+    """The cache of TensorRT engines, which take minutes to make."""
     return FileStore(cache_folder() / "engine", ENGINE_STORE_BYTES)
 
 
 def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, Shapes]:
-    """Shapes for a model with dynamic dimensions and no profiles: batch as given, unless ``input: shape`` says other;
+    """Shapes for a model with dynamic dimensions and no profiles: batch as given, unless ``input: shape`` sets it;
     size from ``input: size`` or ``shape``, there the usual one."""
     return {DEFAULT_PROFILE: {name: span.usual for name, span in _spans(model, config, batch).items()}}
 

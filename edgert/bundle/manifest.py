@@ -56,7 +56,7 @@ class EngineEntry(_Part):
 
     Attributes:
         plan: member with TensorRT's serialized engine.
-        record: member that says how it came about: facts, placement, log, inspector, as JSON.
+        record: member on how it was built: facts, placement, log, inspector, as JSON.
         checks: member with what was found about it: where nodes run, how far its outputs are off, how long a run takes.
         weight: its share of the frames, relative to the model's other engines.
     """
@@ -137,7 +137,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     """
     content = _content(data, where)
     if content.get("format") != FORMAT:
-        raise _foreign(where, f'its manifest does not say "format": "{FORMAT}"')
+        raise _foreign(where, f'its manifest does not have "format": "{FORMAT}"')
     schema = content.get("schema")
     if schema != SCHEMA:
         raise ArtifactError(

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,7 +94,7 @@ def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict"
         BuildError: the inspector's answer cannot be read.
     """
     facts, source = _facts(result)
-    found = _standings(request, result, facts)
+    found = _placements(request, result, facts)
     verification = Verification(found, facts, source)
     trouble = _trouble(request, verification)
     if trouble is not None and policy == "strict":
@@ -114,17 +114,15 @@ def _facts(result: BuildResult) -> tuple[EngineFacts, Literal["inspector", "log"
     return logged, "log" if logged.layers else ""
 
 
-def _standings(request: BuildRequest, result: BuildResult, facts: EngineFacts) -> tuple[NodePlacement, ...]:
+def _placements(request: BuildRequest, result: BuildResult, facts: EngineFacts) -> tuple[NodePlacement, ...]:
     actual = accelerators(facts, request.nodes)
-    core = "" if request.dla_core is None else str(request.dla_core)
+    dla = "dla" if request.dla_core is None else f"dla{request.dla_core}"
     why = _reasons(request, result)
     nodes = []
     for name in request.nodes:
-        where = f"dla{core}" if actual.get(name) == "dla" else actual.get(name, "")
-        standing = NodePlacement(name, request.placement.get(name, GPU), where)
-        nodes.append(
-            NodePlacement(name, standing.planned, where, why.get(name, "")) if standing.misplaced else standing
-        )
+        where = actual.get(name, "").replace("dla", dla)
+        node = NodePlacement(name, request.placement.get(name, GPU), where)
+        nodes.append(replace(node, reason=why.get(name, "")) if node.misplaced else node)
     return tuple(nodes)
 
 

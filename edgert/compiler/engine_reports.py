@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,16 +129,10 @@ def _nodes(placement: Mapping[str, Any]) -> dict[str, Count]:
     return {name or "folded": Count(one["planned"], one["actual"]) for name, one in counts.items()}
 
 
-def _layer_times(layers: list[dict[str, Any]]) -> tuple[SlowLayer, ...]:
-    total = sum(one["median_ms"] for one in layers)
-    made = [
-        SlowLayer(
-            one["name"],
-            one["accelerator"],
-            one["median_ms"],
-            one["median_ms"] / total if total else 0.0,
-            tuple(one["nodes"]),
-        )
-        for one in layers
-    ]
-    return tuple(sorted(made, key=lambda one: -one.median_ms))
+def _layer_times(layers: Sequence[Mapping[str, Any]]) -> tuple[SlowLayer, ...]:
+    total = sum(one["median_ms"] for one in layers) or 1.0
+    slowest = sorted(layers, key=lambda one: -one["median_ms"])
+    return tuple(
+        SlowLayer(one["name"], one["accelerator"], one["median_ms"], one["median_ms"] / total, tuple(one["nodes"]))
+        for one in slowest
+    )

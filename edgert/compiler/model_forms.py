@@ -143,8 +143,8 @@ def _int8_forms(job: ModelJob) -> tuple[Form, ...]:
 
 
 def _int8_files(forms: Mapping[str, Product], calibrated: Product) -> dict[str, bytes]:
-    kept = {name: form.json(HIGHER) for name, form in forms.items() if HIGHER in form.files}
-    return {"ranges": calibrated.files[RANGES], "higher_precision": to_json(kept)}
+    higher = {name: form.json(HIGHER) for name, form in forms.items() if HIGHER in form.files}
+    return {"ranges": calibrated.files[RANGES], "higher_precision": to_json(higher)}
 
 
 def _cache_files(lowered: Product) -> dict[str, bytes]:

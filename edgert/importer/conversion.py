@@ -75,7 +75,7 @@ def source_of(text: str) -> Source:
 
 
 def _archive(path: Path) -> Source:
-    """PyTorch's files are zips; which kind is told by their members, whatever the file is called."""
+    """PyTorch's files are zips; their members show which kind, whatever the file is called."""
     with zipfile.ZipFile(path) as archive:
         names = {name.partition("/")[2] or name for name in archive.namelist()}
     if "archive_format" in names or "serialized_exported_program.json" in names:

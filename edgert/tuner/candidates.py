@@ -98,7 +98,7 @@ class Tactic:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """The keys of a model's section that say the same, but for the file of its form and the batch, which stages
+        """The same as keys of a model's section, but for the file of its form and the batch, which stages
         have."""
         found = {
             "backend": self.backend,
@@ -182,7 +182,7 @@ class SearchSpace:
         threads: altogether.
         fixed_threads, fixed_replicas: whether the file sets how many.
         replicated: whether several frames may be worked on at a time.
-        pinned: whether threads may be kept on cores.
+        pinned: whether threads may be pinned to cores.
         batches: form → how many frames it can take in one run, largest first; one where it is not here.
         left_out: what may not be changed, or cannot be here → why.
     """

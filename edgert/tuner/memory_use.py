@@ -37,7 +37,7 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
         onnx: file with the tactic's form.
 
     Raises:
-        BuildError: the backend refuses the model, is not there, or crashed; says which.
+        BuildError: the backend refuses the model, is not there, or crashed.
     """
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
@@ -65,7 +65,7 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
 
 def _question(tactic: Tactic, onnx: Path, config: ModelConfig) -> str:
     section = config.model_dump(mode="json", include={"task", "input", "profiles"}, by_alias=True)
-    if config.input.size is not None:  # as a file says it
+    if config.input.size is not None:  # as in a file
         section["input"]["size"] = "{}x{}".format(*config.input.size)
     return json.dumps({"tactic": tactic.to_json(), "section": {**section, "onnx": str(onnx.absolute())}})
 
