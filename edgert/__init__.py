@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from edgert.quantization.evaluate import evaluate as evaluate
     from edgert.quantization.facade import calibrate as calibrate
     from edgert.quantization.facade import quantize as quantize
-    from edgert.quantization.int8_model import Outcome as Outcome
+    from edgert.quantization.int8_model import QuantizationResult as QuantizationResult
     from edgert.runtime import Classification as Classification
     from edgert.runtime import Crops as Crops
     from edgert.runtime import Detections as Detections
@@ -92,7 +92,7 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.quantization.calibration.ranges": "RangeTable",
     "edgert.quantization.evaluate": "Evaluation evaluate",
     "edgert.quantization.facade": "calibrate quantize",
-    "edgert.quantization.int8_model": "Outcome",
+    "edgert.quantization.int8_model": "QuantizationResult",
     "edgert.runtime": "Classification Crops Detections Embedding Frame Keypoints Result Segmentation Summary",
     "edgert.validation": "Validation validate",
     "edgert.wiring.check_report": "CheckReport",

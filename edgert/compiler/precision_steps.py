@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from edgert.evaluation import EvaluationResult
     from edgert.graph import Model
     from edgert.quantization.calibration.ranges import RangeTable
-    from edgert.quantization.int8_model import Outcome
+    from edgert.quantization.int8_model import QuantizationResult
 
 Form = Literal["ort", "gpu", "dla"]
 RANGES, HIGHER, CHOSEN, QUALITY = "ranges.json", "higher_precision.json", "chosen.json", "quality.json"
@@ -223,7 +223,7 @@ def _table(content: bytes, model: Model) -> RangeTable:
         return load_table(folder / RANGES, model)
 
 
-def _quality(outcome: Outcome) -> dict[str, Any]:
+def _quality(outcome: QuantizationResult) -> dict[str, Any]:
     """What is known of an INT8 form, without what differs from run to run."""
     from edgert.quantization.describe import summary
 

@@ -1,8 +1,8 @@
 """Models in reduced precision: ranges measured, INT8 and FP16 models made, accuracy held against the float model.
 
-calibrated.calibrate_section(config) -> Calibrated        ranges of a model of a pipeline file, from its images
-int8_model.quantize_section(config, ...) -> Outcome       the INT8 model, within its accuracy budget
-precision.in_precision(config) -> model                   what a pipeline runs, from the cache when nothing changed
+calibrated.calibrate_section(config) -> Calibrated                  ranges of a section's model, from its images
+int8_model.quantize_section(config, ...) -> QuantizationResult      the INT8 model, within its accuracy budget
+precision.in_precision(config) -> model                             what a pipeline runs, cached
 
 calibration/ counts values and chooses thresholds; scheme/ decides what becomes INT8 and what shares a scale; lowering/
 writes that into a graph, for each engine; bias_correction, equalization, adaround and mixed_precision win accuracy

@@ -23,7 +23,7 @@ from edgert.quantization.describe_layers import (
     layer_rows,
     tensor_rows,
 )
-from edgert.quantization.int8_model import Outcome
+from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.quantizer import Recipe
 from edgert.quantization.scheme.scheme import Target
 from edgert.quantization.throughput import run_ms
@@ -159,7 +159,7 @@ _SETTLED = "ranges settled"
 """How the table's one good news begins; everything else in its warnings is a warning."""
 
 
-def summary(outcome: Outcome) -> tuple[str, ...]:
+def summary(outcome: QuantizationResult) -> tuple[str, ...]:
     """What a reader wants to know first, a line each; layers are counted as in the report."""
     layers = layer_rows(outcome)
     others = Counter(layer.precision for layer in layers)
@@ -179,7 +179,12 @@ def summary(outcome: Outcome) -> tuple[str, ...]:
 
 
 def describe(
-    outcome: Outcome, config: ModelConfig, *, command: str = "", source: str = "", speed: Sequence[SpeedRow] = ()
+    outcome: QuantizationResult,
+    config: ModelConfig,
+    *,
+    command: str = "",
+    source: str = "",
+    speed: Sequence[SpeedRow] = (),
 ) -> QuantizationReport:
     """A report of a quantized model.
 
@@ -245,7 +250,7 @@ def _accuracy_row(one: Comparison, precision: str, labeled: bool) -> AccuracyRow
     return AccuracyRow(name, one.reference, one.other, precision, interval, one.max_drop, one.images, unit, labeled)
 
 
-def _notes(outcome: Outcome) -> Iterator[Note]:
+def _notes(outcome: QuantizationResult) -> Iterator[Note]:
     for text in (*outcome.warnings, *outcome.table.warnings):
         yield Note(_sentence(text), level="note" if text.startswith(_SETTLED) else "warning")
     if outcome.search is not None:
@@ -270,7 +275,7 @@ def _sentence(text: str) -> str:
     return start if start.endswith(".") else f"{start}."
 
 
-def _absent(outcome: Outcome, config: ModelConfig) -> Mapping[Part, str]:
+def _absent(outcome: QuantizationResult, config: ModelConfig) -> Mapping[Part, str]:
     """Why parts are missing, where more is known than that they are."""
     found: dict[Part, str] = {}
     if outcome.evaluation is None:

@@ -18,7 +18,7 @@ from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.equalization import scalings
-from edgert.quantization.int8_model import Outcome
+from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.lowering.weights import along_axis, bias_factor, quantize_weight, scale_axis, weight_scales
 from edgert.quantization.quantizer import matching
 from edgert.quantization.scheme.units import Scheme, Target, is_weighted
@@ -33,7 +33,7 @@ HIGHER: Mapping[Target, str] = {"ort": "FP32", "gpu": "FP32", "dla": "FP16"}
 _HALFWAY = "its weights are rounded to INT8, but nothing rounds its output: ONNX Runtime would not compute it faster"
 
 
-def layer_rows(outcome: Outcome) -> tuple[LayerRow, ...]:
+def layer_rows(outcome: QuantizationResult) -> tuple[LayerRow, ...]:
     """One row for each node with weights, and for every other that was kept in higher precision, in graph order.
 
     ``cost`` is how much of the graph's outputs is noise with this layer alone in INT8, where a scan measured it.
@@ -43,7 +43,7 @@ def layer_rows(outcome: Outcome) -> tuple[LayerRow, ...]:
     return tuple(_layer(outcome, node, costs.get(node.name)) for node in graph.nodes if _is_layer(graph, node, outcome))
 
 
-def floating_notes(outcome: Outcome) -> tuple[Note, ...]:
+def floating_notes(outcome: QuantizationResult) -> tuple[Note, ...]:
     """One note for each reason why nodes without weights stay in floating point."""
     graph = read(outcome.prepared)
     layers = {node.name for node in graph.nodes if _is_layer(graph, node, outcome)}
@@ -65,11 +65,11 @@ def tensor_rows(table: RangeTable, scheme: Scheme) -> tuple[TensorRow, ...]:
     return tuple(_tensor(table, name, group, known) for name, group in _groups(scheme).items())
 
 
-def _is_layer(graph: Graph, node: Node, outcome: Outcome) -> bool:
+def _is_layer(graph: Graph, node: Node, outcome: QuantizationResult) -> bool:
     return is_weighted(graph, node) or any(unit.name == node.name for unit in outcome.quantized.scheme.kept)
 
 
-def _layer(outcome: Outcome, node: Node, cost: float | None) -> LayerRow:
+def _layer(outcome: QuantizationResult, node: Node, cost: float | None) -> LayerRow:
     plan = outcome.quantized.scheme
     noise = outcome.sqnr_db.get(node.outputs[0])
     if all(node.name != unit.name for unit in plan.units):
@@ -131,7 +131,7 @@ Array = npt.NDArray[Any]
 EQUALIZATION = "Cross-layer equalization"
 
 
-def corrections(outcome: Outcome, model: Model, config: ModelConfig) -> tuple[Correction, ...]:
+def corrections(outcome: QuantizationResult, model: Model, config: ModelConfig) -> tuple[Correction, ...]:
     """All changes, in the order they were made; equalization is worked out anew from the file."""
     found: list[Correction] = []
     if config.quantize.equalize:
@@ -163,7 +163,7 @@ class _Pair:
 
     before: Graph
     after: Graph
-    outcome: Outcome
+    outcome: QuantizationResult
 
     def rounded(self) -> Iterator[Correction]:
         """Nodes whose weights AdaRound rounded, and how many of these the other way."""

@@ -14,7 +14,7 @@ from edgert.graph import Model, load
 from edgert.quantization.calibrated import Calibrated, calibrate_section, prepared
 from edgert.quantization.calibration.range_calibrator import calibrate as count
 from edgert.quantization.calibration.ranges import RangeTable, load_table
-from edgert.quantization.int8_model import Outcome, quantize_section
+from edgert.quantization.int8_model import QuantizationResult, quantize_section
 from edgert.quantization.run import Progress
 from edgert.quantization.scheme.scheme import Target
 
@@ -79,7 +79,7 @@ def quantize(
     ranges: RangeTable | str | Path | None = None,
     input: str | InputConfig = "",
     target: Target = "ort",
-) -> Outcome:
+) -> QuantizationResult:
     """Makes a model INT8; ``outcome.model`` is it, ``edgert.graph.to_bytes`` its file. Blocks until done.
 
     Args:

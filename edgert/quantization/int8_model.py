@@ -24,7 +24,7 @@ from edgert.quantization.scheme.scheme import USUAL_DLA, Dla, Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class QuantizationResult:
     """An INT8 model, what it was made of, and how good it is.
 
     Attributes:
@@ -84,7 +84,7 @@ def quantize_section(
     judged: bool = True,
     smooth: bool = False,
     strict: bool = True,
-) -> Outcome:
+) -> QuantizationResult:
     """Makes the model INT8 as its section wants it. Blocks until done.
 
     With ``accuracy:`` in the section the model is evaluated on the labeled images; where it loses too much, the fewest
@@ -204,7 +204,7 @@ def _quantizer(calibrated: Calibrated, recipe: Recipe, run: Run, kind: type[Quan
     return kind(calibrated.model, calibrated.table, recipe, feeds, run, calibrated.more, whole)
 
 
-def outcome_of(made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds: float = 0.0) -> Outcome:
+def outcome_of(made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds: float = 0.0) -> QuantizationResult:
     """The record of a model; compares layer by layer, in seconds.
 
     Args:
@@ -217,7 +217,7 @@ def outcome_of(made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds:
         BuildError: ONNX Runtime cannot run the model.
     """
     maker = made.quantizer
-    return Outcome(
+    return QuantizationResult(
         prepared=maker.model,
         table=maker.table,
         recipe=recipe,

@@ -28,7 +28,7 @@ from edgert.quantization.run import ALONE, Run, needs_images
 if TYPE_CHECKING:
     from edgert.dataset import LabeledDataset
     from edgert.quantization.calibrated import Calibrated
-    from edgert.quantization.int8_model import Outcome
+    from edgert.quantization.int8_model import QuantizationResult
 
 
 # A model of a pipeline file in float16.
@@ -234,7 +234,7 @@ def _calibrated(config: ModelConfig, job: _Job) -> Calibrated:
     return calibrate_section(config, target=job.target, run=job.run)
 
 
-def _quantized(config: ModelConfig, calibrated: Calibrated, job: _Job, *, strict: bool) -> Outcome:
+def _quantized(config: ModelConfig, calibrated: Calibrated, job: _Job, *, strict: bool) -> QuantizationResult:
     from edgert.quantization.describe import summary
     from edgert.quantization.int8_model import quantize_section
 

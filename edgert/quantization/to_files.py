@@ -16,7 +16,7 @@ from edgert.quantization.calibrated import Calibrated, calibrate_section, with_r
 from edgert.quantization.calibration.ranges import save_table
 from edgert.quantization.describe import describe, summary
 from edgert.quantization.from_qdq import qdq_section
-from edgert.quantization.int8_model import BUDGET_S, Outcome, quantize_section
+from edgert.quantization.int8_model import BUDGET_S, QuantizationResult, quantize_section
 from edgert.quantization.lowering.trt_cache import cache_of, version_number
 from edgert.quantization.prepare import is_quantized
 from edgert.quantization.run import ALONE, Bar, Log, Run
@@ -99,7 +99,7 @@ class QuantizedFiles:
     path: Path
     lines: tuple[str, ...]
     problems: tuple[str, ...] = ()
-    outcome: Outcome | None = None
+    outcome: QuantizationResult | None = None
 
 
 def quantize(
@@ -210,7 +210,7 @@ def _settled(options: Sequence[str], config: ModelConfig) -> ConfigError:
 
 def _made(
     section: ModelSection, ranges: Path | None, target: str, dla: Dla, budget_s: float, judged: bool, run: Run
-) -> Outcome:
+) -> QuantizationResult:
     if ranges is not None:
         calibrated = with_ranges(section.config, ranges, where=section.where)
     else:  # a cache lists every tensor
@@ -237,7 +237,7 @@ def _dla(target: str, tensorrt: str) -> Dla:
     return found if found.release.answer != "no" else USUAL_DLA
 
 
-def _write_cache(outcome: Outcome, version: str, path: Path) -> None:
+def _write_cache(outcome: QuantizationResult, version: str, path: Path) -> None:
     """The calibration cache, and beside it the layers that trtexec is to leave in FP16, as its option takes them."""
     graph, scheme = read(outcome.prepared), outcome.quantized.scheme
     replace_text(path, cache_of(graph, scheme, outcome.table.amax, version))

@@ -17,7 +17,7 @@ from edgert.quantization.calibrated import Calibrated, calibrate_section, prepar
 from edgert.quantization.calibration.ranges import load_table
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.evaluator import evaluator_of
-from edgert.quantization.int8_model import Outcome, outcome_of, recipe_of, recovered
+from edgert.quantization.int8_model import QuantizationResult, outcome_of, recipe_of, recovered
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.precision import fp16_model
 from edgert.quantization.quantizer import Array, Quantizer
@@ -68,7 +68,7 @@ class QuantizedVersion:
     source: str
     seconds: float
 
-    def outcome(self, labeled: bool) -> Outcome:
+    def outcome(self, labeled: bool) -> QuantizationResult:
         """As quantizing a section would have it; compares layer by layer, in seconds.
 
         Raises:

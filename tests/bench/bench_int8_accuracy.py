@@ -45,7 +45,7 @@ from edgert.dataset.labels import GroundTruthClasses
 from edgert.evaluation import Accuracy, EvaluationSetup, evaluate, open_evaluation
 from edgert.graph import Model, load
 from edgert.quantization.calibrated import calibrate_section
-from edgert.quantization.int8_model import Outcome, quantize_section
+from edgert.quantization.int8_model import QuantizationResult, quantize_section
 
 DROPS = {"squeezenet_fp32": 1.0, "mobilenet_v1_025_224": 1.0, "yolox_nano_416": 0.7, "nanodet_m_320": 0.7}
 """Largest drop from FP32, in points."""
@@ -117,7 +117,7 @@ def examined(title: str, make: Maker, parts: Sequence[Fold]) -> Accuracy:
 
 
 @cache
-def outcome(name: str, first: int, budget: float | None = None) -> Outcome:
+def outcome(name: str, first: int, budget: float | None = None) -> QuantizationResult:
     """Ours, on all the images that the peers get: by the default recipe, or within a budget on their labels."""
     (fold,) = (one for one in folds(name) if one.first == first)
     sections: dict[str, object] = {"calibrate": {"images": str(fold.images.paths[0].parent), "early_stop": False}}

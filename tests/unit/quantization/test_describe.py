@@ -20,7 +20,7 @@ from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.describe import accuracy_rows, describe, speed_rows, summary
 from edgert.quantization.describe_layers import EQUALIZATION
-from edgert.quantization.int8_model import Outcome, quantize_section
+from edgert.quantization.int8_model import QuantizationResult, quantize_section
 from edgert.quantization.mixed_precision import MixedPrecision, Scan, Sensitivity
 from edgert.report import judge, render
 from tests.unit.quantization.network import IMAGES, SIZE, network
@@ -52,7 +52,7 @@ def calibrated(file: Path, equalize: bool) -> Calibrated:
     return calibrate_section(section(file, equalize=equalize), images=open_images(images))
 
 
-def outcome(config: ModelConfig, *, judged: bool = False) -> Outcome:
+def outcome(config: ModelConfig, *, judged: bool = False) -> QuantizationResult:
     return quantize_section(config, calibrated(config.onnx, config.quantize.equalize), judged=judged)
 
 

@@ -12,7 +12,7 @@ from edgert.quantization import evaluator
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.describe import summary
 from edgert.quantization.evaluator import NoiseEvaluator, TaskEvaluator, evaluator_of
-from edgert.quantization.int8_model import Outcome, quantize_section, rounded
+from edgert.quantization.int8_model import QuantizationResult, quantize_section, rounded
 from edgert.quantization.quantizer import Recipe
 from edgert.quantization.run import Run
 from tests.unit.quantization.network import IMAGES, SIZE, random_images
@@ -120,7 +120,7 @@ def test_evening_out_is_only_for_who_allows_it(
     demand(monkeypatch, 1.01, 1.01)
     whole = calibrate_section(config, images=random_images(IMAGES, 5))
 
-    def made(**allowed: bool) -> Outcome:
+    def made(**allowed: bool) -> QuantizationResult:
         return quantize_section(config, whole, target="gpu", budget_s=0, **allowed)
 
     assert made().prepared.digest == whole.model.digest
