@@ -29,7 +29,7 @@ class Bench:
 
     Attributes:
         requests: built, in order.
-        told: by the backend.
+        reported: by the backend.
         failures: raised by the next builds, one each.
     """
 
@@ -46,7 +46,7 @@ class Bench:
         ends = {"inputs": [FakeTensor("x")], "outputs": [FakeTensor("y")]}
         self.double = Double(version, Script(**{"bound": FIXED, **ends, **script}))
         self.requests: list[BuildRequest] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.failures: list[EdgertError] = []
         self.answer = answer or {}
         self.backend = TrtBackend(
@@ -55,7 +55,7 @@ class Bench:
             library=library_of(self.double),
             device=lambda: self.device,
             once=self.build,
-            listener=Listener(self.told.append),
+            listener=Listener(self.reported.append),
         )
 
     def build(self, request: BuildRequest, **_: object) -> BuildResult:

@@ -75,10 +75,10 @@ class Script:
         dla_cores: how many there are.
         cannot: layers that no DLA runs.
         plan: what building gives.
-        said: lines of the log while building, (severity, text).
+        lines: of the log while building, (severity, text).
         steps: phases while building, (name, parent, steps).
         accepts_cache: whether a timing cache fits.
-        core: the core a runtime says it has, whatever was set; None for what was set.
+        core: the core a runtime reports, whatever was set; None for what was set.
         inspector: of the engine.
         opens: whether a plan can be opened.
         bound: of the engine, name → (shape, dtype, mode); a negative dimension is open.
@@ -86,7 +86,7 @@ class Script:
         vectors: name → (dimension, components).
         compute: what running does with the arrays at the bound addresses, and the shapes that were set.
         runs: whether a run succeeds.
-        layer_ms: (layer, milliseconds) of a run, told to a profiler.
+        layer_ms: (layer, milliseconds) of a run, reported to a profiler.
         memory: bytes that an execution context takes.
     """
 
@@ -97,7 +97,7 @@ class Script:
     dla_cores: int = 2
     cannot: Sequence[str] = ()
     plan: bytes | None = b"plan"
-    said: Sequence[tuple[str, str]] = ()
+    lines: Sequence[tuple[str, str]] = ()
     steps: Sequence[tuple[str, str | None, int]] = ()
     accepts_cache: bool = True
     core: int | None = None
@@ -200,7 +200,7 @@ def _shown(one: Any) -> str:
 
 
 def property_of(double: Double, script: Script, owner: Any, kind: str, item: str) -> Any:
-    """The value of a property: what was set, or what the script says."""
+    """The value of a property: what was set, or what the script has."""
     if (kind, item) == ("Runtime", "DLA_core") and script.core is not None:
         return script.core
     if item in owner._state:
@@ -223,7 +223,7 @@ def property_of(double: Double, script: Script, owner: Any, kind: str, item: str
 
 
 def call(double: Double, script: Script, owner: Any, kind: str, item: str, args: tuple[Any, ...]) -> Any:
-    """Records a call and gives what the script says."""
+    """Records a call and gives what the script has."""
     if item not in WALKING and kind != "ParserError":
         double.calls.append(f"{kind}.{item}({shown(args)})")
     answer = ANSWERS.get((kind, item))
@@ -255,7 +255,7 @@ def _ends(double: Double, owner: Any, names: Sequence[str], index: int) -> Any:
 
 def _build(double: Double, script: Script, builder: Any, network: Any, config: Any) -> bytes | None:
     logger, monitor = builder._state["logger"], config._state.get("progress_monitor")
-    for severity, text in script.said:
+    for severity, text in script.lines:
         logger.log(getattr(Enumeration(("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE")), severity), text)
     for name, parent, steps in script.steps if monitor else ():
         monitor.phase_start(name, parent, steps)
@@ -269,7 +269,7 @@ def _error(double: Double, script: Script, index: int) -> Any:
     return double.make("ParserError", index=index)
 
 
-def _told(at: int) -> Callable[..., Any]:
+def _reported(at: int) -> Callable[..., Any]:
     return lambda double, script, owner: script.errors[owner._state["index"]][at]
 
 
@@ -309,10 +309,10 @@ ANSWERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("Builder", "build_serialized_network"): _build,
     ("OnnxParser", "parse"): lambda d, s, o, model: not s.errors,
     ("OnnxParser", "get_error"): lambda d, s, o, index: _error(d, s, index),
-    ("ParserError", "node"): _told(0),
-    ("ParserError", "node_name"): _told(1),
-    ("ParserError", "node_operator"): _told(2),
-    ("ParserError", "desc"): _told(3),
+    ("ParserError", "node"): _reported(0),
+    ("ParserError", "node_name"): _reported(1),
+    ("ParserError", "node_operator"): _reported(2),
+    ("ParserError", "desc"): _reported(3),
     ("INetworkDefinition", "get_layer"): lambda d, s, o, index: _layer(d, s.layers[index]),
     ("INetworkDefinition", "get_input"): lambda d, s, o, index: _tensor(d, s.inputs[index]),
     ("INetworkDefinition", "get_output"): lambda d, s, o, index: _tensor(d, s.outputs[index]),

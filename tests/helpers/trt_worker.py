@@ -1,4 +1,4 @@
-"""Stands in for ``edgert.backend.tensorrt.builder``: does what the model's bytes tell, without any TensorRT."""
+"""A double of ``edgert.backend.tensorrt.builder``: does what the model's bytes name, without any TensorRT."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from edgert.errors import DeviceError
 def main(folder: Path, descriptor: int) -> int:
     deed = read_request(folder).model.decode()
 
-    def tell(**event: object) -> None:
+    def send(**event: object) -> None:
         os.write(descriptor, json.dumps(event).encode() + b"\n")
 
-    tell(step={"phase": "Building", "parent": "", "step": 0, "steps": 2})
+    send(step={"phase": "Building", "parent": "", "step": 0, "steps": 2})
     text = "Splitting DLA subgraph at: conv because DLA validation failed."
-    tell(log={"severity": "WARNING", "text": text, "kind": "refused", "layer": "conv"})
+    send(log={"severity": "WARNING", "text": text, "kind": "refused", "layer": "conv"})
     if deed == "crash":
         print("something a library printed", flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -258,9 +258,9 @@ class TestOutputsThatDependOnTheData:
             corners = random.uniform(0, 20, (1, 10, 2)).astype("f4")
             session.inputs["boxes"][:] = np.concatenate([corners, corners + 10], axis=2)
             session.inputs["scores"][:] = random.uniform(0, 1, (1, 2, 10))
-            (kept,) = session.run()
+            (retained,) = session.run()
             (wanted,) = exact(model, **session.inputs)
-            assert sorted(kept.tolist()) == sorted(wanted.tolist())
+            assert sorted(retained.tolist()) == sorted(wanted.tolist())
 
 
 class TestCache:
@@ -309,7 +309,7 @@ class TestCache:
         assert not again.info["cached"] and (found == wanted).all()
         assert self.compiled(ort, tmp_path, models.conv())[0].info["cached"]
 
-    def test_where_nothing_can_be_kept_it_is_said_and_works(
+    def test_where_nothing_can_be_cached_it_is_logged_and_works(
         self, ort: Backend, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         (tmp_path / "file").write_text("in the way")

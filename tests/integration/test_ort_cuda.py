@@ -118,7 +118,7 @@ def test_outputs_of_unknown_size_are_refused() -> None:
     check_sizes(models.conv(("n", 3, 8, 8)), FOUR)
 
 
-def test_onnx_runtime_without_cuda_says_what_to_install() -> None:
+def test_onnx_runtime_without_cuda_names_what_to_install() -> None:
     if not cuda.why_not():
         pytest.skip("this ONNX Runtime has CUDA")
     with pytest.raises(DeviceError, match="no CUDA provider") as caught:
@@ -161,7 +161,7 @@ def test_too_little_memory_tells_plan_and_actual(gpu: CudaDouble, monkeypatch: p
     assert "precision: fp16" in caught.value.fix
 
 
-def test_what_fails_while_running_is_told_apart(gpu: CudaDouble) -> None:
+def test_what_fails_while_running_is_distinguished(gpu: CudaDouble) -> None:
     engine, ort = engine_on(gpu, models.conv())
     session = engine.session()
     ort.broken = RuntimeError("BFCArena: Failed to allocate memory for requested buffer of size 4096")

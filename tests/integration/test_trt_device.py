@@ -1,6 +1,6 @@
 """TensorRT itself, on a machine that has it, PyCUDA and a GPU: what is built must run and be right.
 
-Nothing here runs without them; each test says what is missing.
+Nothing here runs without them; each test names what is missing.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class TestProfiles:
 
 
 class TestOptions:
-    def test_what_the_compiler_cannot_do_without_a_gpu_is_told(self) -> None:
+    def test_what_the_compiler_cannot_do_without_a_gpu_is_an_error(self) -> None:
         """Leaving weights out makes TensorRT-RTX compile kernels at once."""
         if has_gpu():
             pytest.skip("this machine has a GPU, which is what must be missing")

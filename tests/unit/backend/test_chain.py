@@ -1,4 +1,4 @@
-"""An ordered chain of engines: who runs, what is said about the others, and when that is an error."""
+"""An ordered chain of engines: who runs, what is reported of the others, and when that is an error."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ NAMES = ("tensorrt-dla", "tensorrt", "onnxruntime")
 
 
 class Made:
-    """Who was asked to make what, and what was told."""
+    """Which engines were compiled, and what was reported."""
 
     def __init__(self, *refusing: str, unable: dict[str, str] | None = None, strict: bool = False) -> None:
         self.asked: list[str] = []
-        self.told: list[Skipped] = []
+        self.reported: list[Skipped] = []
         self.questions: list[str] = []
         self.stop = threading.Event()
         self._refusing, self._unable = refusing, unable or {}
-        self.chain = Chain(NAMES, self._why, strict=strict, report=self.told.append, where="p.yaml:3", stop=self.stop)
+        self.chain = Chain(
+            NAMES, self._why, strict=strict, report=self.reported.append, where="p.yaml:3", stop=self.stop
+        )
 
     def _why(self, engine: str) -> str:
         self.questions.append(engine)
@@ -44,20 +46,20 @@ def test_the_first_that_can_does() -> None:
     made = Made()
     choice = made.chain.first("parts", made.make)
     assert (choice.engine, choice.compiled, choice.skipped) == ("tensorrt-dla", "by tensorrt-dla", ())
-    assert made.told == [] and choice.info == {"engine": "tensorrt-dla", "skipped": []}
+    assert made.reported == [] and choice.info == {"engine": "tensorrt-dla", "skipped": []}
 
 
-def test_what_is_not_there_is_told_once_and_stands_in_the_info_of_every_model() -> None:
+def test_what_is_not_there_is_reported_once_and_stands_in_the_info_of_every_model() -> None:
     made = Made(unable={"tensorrt-dla": "no DLA"})
     infos = [made.chain.first(name, made.make).info for name in ("parts", "plates")]
     assert infos[0]["skipped"] == infos[1]["skipped"] == [{"engine": "tensorrt-dla", "why": "no DLA", "model": ""}]
-    assert made.told == [Skipped("tensorrt-dla", "no DLA")] and made.questions == ["tensorrt-dla", "tensorrt"]
+    assert made.reported == [Skipped("tensorrt-dla", "no DLA")] and made.questions == ["tensorrt-dla", "tensorrt"]
 
 
 def test_a_model_that_an_engine_refuses_goes_to_the_next() -> None:
     made = Made("tensorrt-dla", "tensorrt")
     choice = made.chain.first("parts", made.make)
-    assert choice.engine == "onnxruntime" and made.told == list(choice.skipped)
+    assert choice.engine == "onnxruntime" and made.reported == list(choice.skipped)
     assert str(choice.skipped[1]) == (
         "tensorrt skipped for model parts: tensorrt has no Frobnicate: no such operator (write it with others)"
     )
@@ -84,12 +86,12 @@ class TestStrict:
         assert caught.value.why == "no DLA" and made.asked == []
         assert caught.value.fix == "without --strict the next that can takes its place: tensorrt, onnxruntime"
 
-    def test_the_last_of_a_chain_says_what_runs_everywhere(self) -> None:
+    def test_the_last_of_a_chain_names_what_runs_everywhere(self) -> None:
         with pytest.raises(BuildError, match="tensorrt cannot run this here") as caught:
             Chain(["tensorrt"], {"tensorrt": "no GPU"}.__getitem__, strict=True).unable()
         assert caught.value.fix == "engines: [onnxruntime] runs everywhere"
 
-    def test_a_refusal_says_which_engines_can(self) -> None:
+    def test_a_refusal_names_which_engines_can(self) -> None:
         made = Made("tensorrt-dla", "tensorrt", strict=True)
         with pytest.raises(BuildError, match="tensorrt-dla has no Frobnicate") as caught:
             made.chain.first("parts", made.make)
@@ -129,7 +131,7 @@ class TestMachines:
         for mode in modes:
             assert "switches the DLA off" in why_not("tensorrt-dla", replace(ORIN, mode=mode), Bench().backend)
 
-    def test_no_tensorrt_says_how_to_get_that_of_this_jetpack(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_tensorrt_names_how_to_get_that_of_this_jetpack(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing() -> version.Library:
             raise version.missing(ImportError("No module named 'tensorrt'"), ORIN, "auto")
 

@@ -43,7 +43,7 @@ def test_channels_last_is_tried_first_and_the_others_then(tried: list[tuple[Mapp
     assert not any("use_tf32" in options for options, _ in tried)
 
 
-def test_what_the_file_says_is_done(tried: list[tuple[Mapping[str, str], Any]]) -> None:
+def test_settings_of_the_file_are_used(tried: list[tuple[Mapping[str, str], Any]]) -> None:
     compiled(Tuning("basic", channels_last=False, conv_search="heuristic", tf32=False))
     ((options, settings),) = tried
     assert "prefer_nhwc" not in options

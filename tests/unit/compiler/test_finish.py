@@ -156,7 +156,7 @@ def test_a_refused_model_goes_down_the_chain_and_strict_says_who_can(board: Boar
 
 def test_out_of_memory_says_what_was_needed(board: Board, tmp_path: Path) -> None:
     said = [("ERROR", "Requested amount of GPU memory (2147483648 bytes) could not be allocated. Out of memory")]
-    done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=bench(plan=None, said=said))
+    done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=bench(plan=None, lines=said))
     assert "ran out of memory" in done.skipped[0].why and "2.0 GiB were needed" in done.skipped[0].why
     assert "there were" in done.skipped[0].why
 

@@ -1,4 +1,4 @@
-"""TensorRT as a backend: what is kept, under what, and what is said before anything is built again."""
+"""TensorRT as a backend: what is cached, under which key, and what is logged before anything is built again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_engine_runs() -> None:
     assert bench.device.live_bytes == 0 and bench.device.depth == 0
 
 
-def test_the_builder_is_told_what_the_options_say() -> None:
+def test_the_builder_gets_what_the_options_have() -> None:
     bench = Bench()
     builder = BuilderSettings(workspace_bytes=1 << 26, dla_sram_bytes=1 << 20, optimization_level=0, refit=True)
     bench.backend.compile(models.conv(), EngineOptions(builder=builder))
@@ -68,12 +68,12 @@ def test_the_second_time_nothing_is_built(store: MemoryStore) -> None:
     options = EngineOptions(store=store)
     first.backend.compile(models.conv(), options)
     engine = again.backend.compile(models.conv(), options)
-    assert len(first.requests) == 1 and again.requests == [] and again.told == []
+    assert len(first.requests) == 1 and again.requests == [] and again.reported == []
     assert engine.info["cached"] is True
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "change"),
     [
         (Bench("10.7"), "TensorRT 10.3.0 → 10.7.0"),
         (Bench(machine=replace(ORIN, mode="25W")), "power mode 15W → 25W"),
@@ -81,12 +81,12 @@ def test_the_second_time_nothing_is_built(store: MemoryStore) -> None:
         (Bench(machine=replace(ORIN, name="agx-orin-64gb")), "module orin-nx-16gb → agx-orin-64gb"),
     ],
 )
-def test_what_changed_is_said_before_it_is_built_again(store: MemoryStore, other: Bench, said: str) -> None:
+def test_what_changed_is_logged_before_it_is_built_again(store: MemoryStore, other: Bench, change: str) -> None:
     Bench().backend.compile(models.conv(), EngineOptions(store=store))
-    told: list[tuple[str, int]] = []
-    other.backend.listener = Listener(lambda text: told.append((text, len(other.requests))))
+    reported: list[tuple[str, int]] = []
+    other.backend.listener = Listener(lambda text: reported.append((text, len(other.requests))))
     other.backend.compile(models.conv(), EngineOptions(store=store))
-    assert told == [(f"test.onnx is compiled again: {said}", 0)] and len(other.requests) == 1
+    assert reported == [(f"test.onnx is compiled again: {change}", 0)] and len(other.requests) == 1
 
 
 def test_going_back_builds_nothing(store: MemoryStore) -> None:
@@ -102,7 +102,7 @@ def test_another_model_or_precision_is_said(store: MemoryStore) -> None:
     bench.backend.built(request_of(model), store)
     bench.backend.built(request_of(model, precision="fp16"), store)
     bench.backend.built(replace(request_of(model, precision="fp16"), model=b"other"), store)
-    assert bench.told == [
+    assert bench.reported == [
         "test.onnx is compiled again: precision fp32 → fp16",
         "test.onnx is compiled again: another model",
     ]
@@ -126,12 +126,12 @@ def test_timings_are_handed_to_the_next_build_of_the_same_machine(store: MemoryS
     assert other.requests[0].timing_cache == b""
 
 
-def test_a_kept_engine_that_cannot_be_read_is_built_again_and_said(store: MemoryStore) -> None:
+def test_a_cached_engine_that_cannot_be_read_is_built_again_and_logged(store: MemoryStore) -> None:
     made = Bench().backend.built(request_of(models.conv()), store)
     (store.folder / made.key).write_bytes(b"{}\nplan")
     bench = Bench()
     bench.backend.built(request_of(models.conv()), store)
-    assert len(bench.requests) == 1 and "cannot be read" in bench.told[0]
+    assert len(bench.requests) == 1 and "cannot be read" in bench.reported[0]
 
 
 def test_the_ladder_is_climbed_aloud_and_remembered(store: MemoryStore) -> None:
@@ -141,7 +141,7 @@ def test_the_ladder_is_climbed_aloud_and_remembered(store: MemoryStore) -> None:
     request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"))
     made = bench.backend.built(request, store)
     assert len(bench.requests) == 2 and made.attempts == ("the DLA compiler may have run out of memory",)
-    assert bench.told == ["again: the DLA compiler may have run out of memory"]
+    assert bench.reported == ["again: the DLA compiler may have run out of memory"]
     again = Bench().backend.built(request, store)
     assert again.cached and again.request.pools == made.request.pools and again.attempts == made.attempts
 
@@ -232,7 +232,7 @@ def test_what_is_no_record(record: bytes) -> None:
         read_record(record)
 
 
-def test_a_kept_engine_reads_back() -> None:
+def test_a_cached_engine_reads_back() -> None:
     request = request_of(models.conv(), precision="fp16")
     made = Bench().backend.built(request)
     again = read_built_engine(made.content, request)

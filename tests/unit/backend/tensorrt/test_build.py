@@ -1,4 +1,4 @@
-"""Building in another process: what it says, how it fails, how it is ended. The compiler itself is stood in for."""
+"""Building in another process: what it reports, how it fails, how it is ended. The compiler is a double."""
 
 from __future__ import annotations
 

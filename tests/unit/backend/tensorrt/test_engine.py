@@ -161,7 +161,7 @@ class TestDla:
         assert not Bench().open(dla_core=0, loadables=1).session().recordable
         assert Bench().open().session().recordable
 
-    def test_strides_of_a_tensor_in_vectors_are_told_in_numbers(self) -> None:
+    def test_strides_of_a_tensor_in_vectors_are_reported_in_numbers(self) -> None:
         bound = {"x": ((1, 3, 2, 2), "HALF", "INPUT"), "y": ((1, 3, 2, 2), "HALF", "OUTPUT")}
         session = Bench(bound=bound, strides={"x": (4, 4, 2, 1)}, vectors={"x": (1, 16)}).open().session()
         image, (out,) = session.inputs_on_gpu["x"], session.outputs_on_gpu
@@ -189,7 +189,7 @@ class TestDla:
     def test_real_numbers_become_steps_of_an_int8_input(
         self, strides: tuple[int, ...], vector: tuple[int, int], row: int
     ) -> None:
-        """DLA_HWC4, told in vectors or in numbers: the host keeps real numbers, the GPU learns what a step is worth."""
+        """DLA_HWC4, reported in vectors or in numbers: the host has real numbers, the GPU gets the step."""
         bound = {"x": ((1, 3, 2, 2), "INT8", "INPUT"), "y": ((1, 3, 2, 2), "FLOAT", "OUTPUT")}
 
         def unpacked(addresses: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> None:

@@ -65,7 +65,7 @@ def test_myelin_regions_are_on_the_gpu() -> None:
 
 
 def test_names_only() -> None:
-    """Without detailed verbosity the engine tells names, and a region's accelerator is not known."""
+    """Without detailed verbosity the engine lists names, and a region's accelerator is not known."""
     facts = engine_facts(text("a + b", "{ForeignNode[c...d]}", "PWN(e, z)"))
     assert not facts.detailed
     assert accelerators(facts, NODES) == {"a": "gpu", "b": "gpu", "c": "", "d": "", "e": "gpu"}

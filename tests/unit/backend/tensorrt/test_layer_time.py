@@ -1,4 +1,4 @@
-"""What each layer takes, by a recording TensorRT's profiler, and the nodes that it is told for."""
+"""What each layer takes, by a recording TensorRT's profiler, and the nodes that it is reported for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which TensorRT is taken, and what is said where there is none."""
+"""Which TensorRT is taken, and the error where there is none."""
 
 from __future__ import annotations
 

@@ -117,9 +117,9 @@ def test_single_lines(text: str, kind: str, layer: str) -> None:
     assert (record.kind, record.layer) == (kind, layer)
 
 
-def test_verbose_lines_are_kept_only_for_what_they_mean() -> None:
-    kept = [record.text for record in records("10.3") if is_worth_keeping(record) and record.severity == "VERBOSE"]
-    assert kept and all(text.startswith(("[DlaLayer]", "[GpuLayer]")) for text in kept)
+def test_verbose_lines_are_retained_only_for_what_they_mean() -> None:
+    retained = [record.text for record in records("10.3") if is_worth_keeping(record) and record.severity == "VERBOSE"]
+    assert retained and all(text.startswith(("[DlaLayer]", "[GpuLayer]")) for text in retained)
 
 
 def test_long_verbose_lines_cost_nothing() -> None:

@@ -77,8 +77,8 @@ def test_the_request_names_the_file_and_the_node_its_plugin(tmp_path: Any) -> No
     request = request_of(network())
     assert request.operators == (str(EXAMPLE),)
     node = load_from_string(request.model).graph.node[1]
-    told = {item.name: item.s.decode() for item in node.attribute if item.s}
-    assert told == {"plugin_namespace": "demo", "plugin_version": "1"}
+    reported = {item.name: item.s.decode() for item in node.attribute if item.s}
+    assert reported == {"plugin_namespace": "demo", "plugin_version": "1"}
     write_request(request, tmp_path)
     assert read_request(tmp_path).operators == request.operators
 
@@ -123,7 +123,7 @@ def test_a_rule_that_computes_needs_numbers() -> None:
 
 
 @pytest.mark.parametrize("version", PLUGGED)
-def test_a_plugin_says_what_it_takes_and_gives(version: str) -> None:
+def test_a_plugin_reports_what_it_takes_and_gives(version: str) -> None:
     trt = Double(version)
     made = plugin_of(trt, mish(), {"alpha": 0.25})
     assert (made.plugin_name, made.plugin_namespace, made.plugin_version, made.num_outputs) == (
@@ -169,8 +169,8 @@ class Driver:
                 return 0
             if name == "cuLaunchKernel":
                 size = 8 * (2 * (1 + MOST_DIMENSIONS) + 2)
-                told = ctypes.string_at(arguments[9][0], size)
-                self.calls.append((name, [item.value for item in arguments[1:9]] + [told]))
+                reported = ctypes.string_at(arguments[9][0], size)
+                self.calls.append((name, [item.value for item in arguments[1:9]] + [reported]))
             else:
                 self.calls.append((name, arguments))
             return self._code
@@ -184,14 +184,14 @@ def test_enqueue_launches_one_thread_for_each_element(monkeypatch: pytest.Monkey
     made = plugin_of(trt, mish(), {"alpha": 0.25})
     ports = [Port(trt, "FLOAT", (2, 3, 50))], [Port(trt, "FLOAT", (2, 3, 50))]
     made.enqueue(*ports, [4096], [8192], 0, 77)
-    _, (*sizes, told) = driver.calls[-1]
+    _, (*sizes, reported) = driver.calls[-1]
     assert sizes == [2, 1, 1, 256, 1, 1, 0, 77]
-    first = struct.unpack_from(f"<Q{MOST_DIMENSIONS}q", told)
+    first = struct.unpack_from(f"<Q{MOST_DIMENSIONS}q", reported)
     assert first == (4096, 2, 3, 50, 1, 1, 1, 1, 1)
-    assert struct.unpack_from("<qd", told, len(told) - 16) == (300, 0.25)
+    assert struct.unpack_from("<qd", reported, len(reported) - 16) == (300, 0.25)
 
 
-def test_nothing_is_launched_for_nothing_and_failures_are_told() -> None:
+def test_nothing_is_launched_for_nothing_and_failures_are_reported() -> None:
     driver = Driver()
     DriverKernel(b"cubin", "k", driver).launch(b"", 0, 1)
     assert [name for name, _ in driver.calls] == ["cuModuleLoadData", "cuModuleGetFunction"]

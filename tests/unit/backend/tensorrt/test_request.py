@@ -120,7 +120,7 @@ class TestWire:
         back = read_error(tmp_path)
         assert type(back) is DeviceError and str(back) == str(error)
 
-    def test_no_room_is_told(self, tmp_path: Path) -> None:
+    def test_no_room_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(BuildError, match="no room"):
             write_request(REQUEST, tmp_path / "missing")
 

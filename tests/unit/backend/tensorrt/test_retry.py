@@ -96,12 +96,12 @@ class TestRetrying:
             raise error
         return self.RESULT
 
-    def test_what_was_built_is_told(self) -> None:
-        told: list[Attempt] = []
-        built = build_retrying(self.REQUEST, self.once, told.append)
+    def test_what_was_built_is_reported(self) -> None:
+        reported: list[Attempt] = []
+        built = build_retrying(self.REQUEST, self.once, reported.append)
         assert built.result is self.RESULT and built.request.placement["f"] == "gpu"
-        assert built.request.placement["a"] == "dla0" and list(built.attempts[1:]) == told
-        assert all(attempt.reason for attempt in told)
+        assert built.request.placement["a"] == "dla0" and list(built.attempts[1:]) == reported
+        assert all(attempt.reason for attempt in reported)
 
     def test_the_first_try_that_works_is_the_only_one(self) -> None:
         built = build_retrying(self.REQUEST, lambda request: self.RESULT)
@@ -127,7 +127,7 @@ class TestRetrying:
 
     def test_an_optional_format_is_left_out_before_anything_else(self) -> None:
         """The same pools and placement once more: a layout is worth less than what the DLA computes."""
-        told: list[Attempt] = []
+        reported: list[Attempt] = []
         formats = {"x": Format("DLA_HWC4", "int8", 0.5, optional=True), "y": Format("LINEAR")}
 
         def fail_with_it(request: BuildRequest) -> BuildResult:
@@ -135,10 +135,10 @@ class TestRetrying:
                 raise CompileError("no")
             return self.RESULT
 
-        built = build_retrying(replace(self.REQUEST, formats=formats), fail_with_it, told.append)
+        built = build_retrying(replace(self.REQUEST, formats=formats), fail_with_it, reported.append)
         assert dict(built.request.formats) == {"y": Format("LINEAR")} and built.request.placement == ALL
-        assert [(attempt.rung, attempt.pools) for attempt in told] == [("plain", self.REQUEST.pools)]
-        assert "layout of its input" in told[0].reason
+        assert [(attempt.rung, attempt.pools) for attempt in reported] == [("plain", self.REQUEST.pools)]
+        assert "layout of its input" in reported[0].reason
 
     def test_then_pools_grow_as_ever(self) -> None:
         first = Attempt(Pools(), ALL, optional=True)

@@ -177,7 +177,7 @@ class TestWeak:
         assert calibrator.read_calibration_cache() == CACHE.encode()
         assert calibrator.get_batch(["x"]) is None and calibrator.get_batch_size() == 1
 
-    def test_nodes_that_the_dla_refuses_are_told(self) -> None:
+    def test_nodes_that_the_dla_refuses_are_returned(self) -> None:
         _, result = built("10.3", replace(REQUEST, placement=DLA), replace(SCRIPT, cannot=("resize", "sizes")))
         assert result.refused == ("resize",)
 
@@ -315,7 +315,7 @@ class TestEveryDialect:
 
     @pytest.mark.parametrize("version", ["8.6", "10.3", "11.4"])
     def test_parser_errors_name_their_nodes(self, version: str) -> None:
-        """8.6 tells the node's position only; its name is that of the model."""
+        """8.6 reports the node's position only; its name is that of the model."""
         errors = (
             (1, "relu", "Relu", 'Assertion failed: ok && "Plugin not found, what now?"'),
             (2, "resize", "Resize", "no"),
@@ -337,30 +337,30 @@ class TestEveryDialect:
 
 class TestFailure:
     def test_a_region_that_nothing_can_run_is_named(self) -> None:
-        said = (("ERROR", "10: Could not find any implementation for node {ForeignNode[conv...relu]}."),)
+        lines = (("ERROR", "10: Could not find any implementation for node {ForeignNode[conv...relu]}."),)
         with pytest.raises(BuildError, match="no implementation for 'conv' to 'relu'"):
-            built("10.3", REQUEST, replace(SCRIPT, plan=None, said=said))
+            built("10.3", REQUEST, replace(SCRIPT, plan=None, lines=lines))
 
     def test_memory(self) -> None:
-        said = (("ERROR", "1: [defaultAllocator.cpp::allocate] Error Code 1: Cuda Runtime (out of memory)"),)
+        lines = (("ERROR", "1: [defaultAllocator.cpp::allocate] Error Code 1: Cuda Runtime (out of memory)"),)
         with pytest.raises(BuildError, match="ran out of memory"):
-            built("10.3", REQUEST, replace(SCRIPT, plan=None, said=said))
+            built("10.3", REQUEST, replace(SCRIPT, plan=None, lines=lines))
 
-    def test_whatever_else_it_says(self) -> None:
+    def test_whatever_else_it_logs(self) -> None:
         with pytest.raises(BuildError, match="built no engine") as caught:
-            built("10.3", REQUEST, replace(SCRIPT, plan=None, said=(("INFO", "hello"), ("ERROR", "4: something"))))
+            built("10.3", REQUEST, replace(SCRIPT, plan=None, lines=(("INFO", "hello"), ("ERROR", "4: something"))))
         assert caught.value.why == "4: something"
 
 
 class TestProgress:
     STEPS = (("Building", None, 2), ("Timing", "Building", 3))
 
-    def test_every_step_is_told(self) -> None:
-        told: list[Progress] = []
+    def test_every_step_is_reported(self) -> None:
+        reported: list[Progress] = []
         double = Double("10.3", replace(SCRIPT, steps=self.STEPS))
-        compile_engine(library_of(double), REQUEST, lambda record: None, lambda one: not told.append(one))  # type: ignore[func-returns-value]
-        assert told[:4] == [Progress("Building", "", at, 2) for at in (0, 1, 2, 2)]
-        assert told[4:6] == [Progress("Timing", "Building", 0, 3), Progress("Timing", "Building", 1, 3)]
+        compile_engine(library_of(double), REQUEST, lambda record: None, lambda one: not reported.append(one))  # type: ignore[func-returns-value]
+        assert reported[:4] == [Progress("Building", "", at, 2) for at in (0, 1, 2, 2)]
+        assert reported[4:6] == [Progress("Timing", "Building", 0, 3), Progress("Timing", "Building", 1, 3)]
 
     def test_false_cancels(self) -> None:
         double = Double("10.3", replace(SCRIPT, steps=self.STEPS))
@@ -381,10 +381,10 @@ def test_the_inspector_is_asked_where_there_is_a_gpu(monkeypatch: pytest.MonkeyP
     assert result.inspector == '{"Layers": []}'
 
 
-def test_the_log_is_kept_without_verbose_lines_that_mean_nothing() -> None:
-    said = (("VERBOSE", "Tactic: 0x1 Time: 0.1"), ("VERBOSE", "[DlaLayer] {ForeignNode[conv]}"), ("INFO", "hello"))
-    told: list[LogRecord] = []
-    double = Double("10.3", replace(SCRIPT, said=said))
-    result = compile_engine(library_of(double), REQUEST, told.append, lambda progress: True)
+def test_the_log_is_retained_without_verbose_lines_that_mean_nothing() -> None:
+    lines = (("VERBOSE", "Tactic: 0x1 Time: 0.1"), ("VERBOSE", "[DlaLayer] {ForeignNode[conv]}"), ("INFO", "hello"))
+    reported: list[LogRecord] = []
+    double = Double("10.3", replace(SCRIPT, lines=lines))
+    result = compile_engine(library_of(double), REQUEST, reported.append, lambda progress: True)
     assert [record.text for record in result.log] == ["[DlaLayer] {ForeignNode[conv]}", "hello"]
-    assert list(result.log) == told
+    assert list(result.log) == reported
