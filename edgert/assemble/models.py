@@ -34,11 +34,10 @@ from edgert.runtime import Stage
 from edgert.runtime.branches import Branch
 from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
-from edgert.stages.decode.kinds import decoder_for
+from edgert.stages.decode.kinds import decoder_for, read_labels
 from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
 from edgert.stages.infer import Choice, HostInference, Infer, InferBatch, InferCrops, Inference, VariantInference
 from edgert.stages.infer_segment import FirstSegment, InferSegment, LastSegment, Pinned
-from edgert.stages.label import read_labels
 from edgert.stages.preprocess import Preprocessor
 
 Bar = Callable[[str, int, int], object]

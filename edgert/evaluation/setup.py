@@ -16,8 +16,7 @@ from edgert.evaluation.score import BoxScorer, Scorer, scorer_for
 from edgert.graph import Model
 from edgert.model_engine import build_engine, one_image
 from edgert.stages.decode.decoder import Decoder
-from edgert.stages.decode.kinds import decoder_for
-from edgert.stages.label import read_labels
+from edgert.stages.decode.kinds import decoder_for, read_labels
 
 LOWEST_SCORE = 0.01
 """Average precision is taken over all of a detector's confidence, so boxes count from here on whatever ``score`` the

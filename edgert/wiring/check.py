@@ -10,7 +10,7 @@ import numpy as np
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.model_section import value_of, verb_of
 from edgert.errors import ConfigError, EdgertError, nearest
-from edgert.stages.label import read_labels
+from edgert.stages.decode.kinds import read_labels
 from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, described, yaml_value
 from edgert.wiring.evidence import sameness
 from edgert.wiring.photos import read_photos

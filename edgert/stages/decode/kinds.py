@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from pydantic import TypeAdapter, ValidationError
 
 from edgert.config.model_section import DetectTask, PythonTask, TaskConfig, value_of, verb_of
-from edgert.errors import ConfigError, nearest
+from edgert.errors import ConfigError, cause, nearest
 from edgert.kinds import DECODERS
 from edgert.runtime.records import Record
 from edgert.stages.crop import Geometry
@@ -136,3 +136,26 @@ def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str) -> Any:
         raise ConfigError(
             f"option {option!r} of decoder {name!r} cannot be {first['input']!r}", why=first["msg"], where=where
         ) from error
+
+
+# Names of the classes, from a text file.
+
+
+def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
+    """One name per line, in the order of the model's classes; blank lines at the end do not count.
+
+    Raises:
+        ConfigError: no such file, not text, no names, or a blank line between names (all later classes would shift).
+    """
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except FileNotFoundError as error:
+        raise ConfigError(f"no such file: {path}", why="labels are read from it", where=where) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read labels from {path}", why=cause(error), where=where) from error
+    while lines and not lines[-1]:
+        lines.pop()
+    if not lines or "" in lines:
+        why = f"line {lines.index('') + 1} is blank" if lines else "it is empty"
+        raise ConfigError(f"{path} is not a list of labels", why=why, where=where, fix="write one class name a line")
+    return tuple(lines)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import ConfigError
-from edgert.stages.label import read_labels
+from edgert.stages.decode.kinds import read_labels
 
 
 def written(folder: Path, content: bytes) -> Path:
