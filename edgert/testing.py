@@ -32,8 +32,9 @@ from edgert.runtime import Classification, Detections, Embedding, Frame, Keypoin
 from edgert.runtime.stage import Source, SourceStats, Stage
 from edgert.stages.context import Context, made
 from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import CheckedDecoder
 from edgert.stages.decode.guess import guess
-from edgert.stages.decode.kinds import CheckedDecoder, decoder_for
+from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.track import Tracker
 
 _SIZE = (64, 48)

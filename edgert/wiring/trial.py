@@ -14,9 +14,9 @@ from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.model_engine import one_image
 from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Array, Shapes, Size
+from edgert.stages.decode.decoder import Array, CheckedDecoder, Shapes, Size
 from edgert.stages.decode.guess import Guess, guess
-from edgert.stages.decode.kinds import CheckedDecoder, decoder_for
+from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.resampling import Placement, Resampler, place
 from edgert.wiring.photos import View

@@ -35,6 +35,19 @@ class Decoder(Protocol):
         ...
 
 
+class CheckedDecoder(Decoder, Protocol):
+    """A decoder that can check before the first image whether it fits a model."""
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Args: shapes of the outputs without the batch dimension, and the network's (width, height).
+
+        Raises:
+            ModelError: the outputs are not what this decoder reads.
+            ConfigError: there are fewer labels than classes.
+        """
+        ...
+
+
 def as_f32(array: Array) -> npt.NDArray[np.float32]:
     """The array itself when it is float32, otherwise a float32 copy (fp16 heads)."""
     return array.astype(np.float32, copy=False)

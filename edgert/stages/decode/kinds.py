@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from edgert.config.model_section import DetectTask, PythonTask, TaskConfig, value_of, verb_of
 from edgert.errors import ConfigError, cause, nearest
 from edgert.kinds import DECODERS
-from edgert.runtime.records import Record
-from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Array, Decoder, Shapes, Size
-from edgert.stages.decode.detection import Detector
 from edgert.user_code import load_object
+
+if TYPE_CHECKING:  # reading a pipeline file needs the names only, and neither arrays nor images
+    from edgert.runtime.records import Record
+    from edgert.stages.crop import Geometry
+    from edgert.stages.decode.decoder import Array, CheckedDecoder, Shapes, Size
 
 DETECT = {
     "yolox": "edgert.stages.decode.yolo:YoloX",
@@ -68,30 +69,17 @@ def load_custom(spec: str, args: Mapping[str, Any], where: str, search: Path | N
     """
     found = load_object(spec, where, search)
     if not isinstance(found, type):
-        return Custom(cast(Callable[..., Record], found), dict(args))
+        return Custom(cast("Callable[..., Record]", found), dict(args))
     try:
         made = found(**args)
     except TypeError as error:
         raise ConfigError(f"{spec!r} cannot be made from its args", why=str(error), where=where) from error
     if not callable(made):
         raise ConfigError(f"a {spec!r} cannot be called", where=where, fix="give the class __call__(outputs, geometry)")
-    return Custom(cast(Callable[..., Record], made), {})
+    return Custom(cast("Callable[..., Record]", made), {})
 
 
 # From a task to its decoder.
-
-
-class CheckedDecoder(Decoder, Protocol):
-    """A decoder that can check before the first image whether it fits a model."""
-
-    def check(self, shapes: Shapes, network: Size) -> None:
-        """Args: shapes of the outputs without the batch dimension, and the network's (width, height).
-
-        Raises:
-            ModelError: the outputs are not what this decoder reads.
-            ConfigError: there are fewer labels than classes.
-        """
-        ...
 
 
 def decoder_for(
@@ -110,7 +98,11 @@ def decoder_for(
     if isinstance(task, PythonTask):
         return load_custom(task.python, task.args, where, search)
     found = _made(DECODERS[verb_of(task)].get(value_of(task)), task, labels, where)
-    return Detector(found, task.score, task.iou, task.limit, labels) if isinstance(task, DetectTask) else found
+    if not isinstance(task, DetectTask):
+        return cast("CheckedDecoder", found)
+    from edgert.stages.decode.detection import Detector
+
+    return Detector(found, task.score, task.iou, task.limit, labels)
 
 
 def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str) -> Any:
