@@ -24,7 +24,7 @@ from edgert.graph.model import Model, TensorSpec, inputs
 from edgert.graph.multiply_adds import product_of
 from edgert.graph.onnx_convert import to_graph
 from edgert.graph.operators import ACTIVATIONS, KNOWN_FROM_SHAPES, VIEWS, of_kind
-from edgert.graph.passes.noop import constant_value
+from edgert.graph.passes.tidy import constant_value
 from edgert.graph.proto import dtype_name, tensor_bytes
 from edgert.graph.static_shape import types
 from edgert.graph.type_inference import lighten

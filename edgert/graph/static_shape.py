@@ -10,8 +10,7 @@ from edgert.graph.ir import Graph
 from edgert.graph.model import Model, TensorSpec, initializer_names, inputs, value_spec
 from edgert.graph.onnx_convert import lightened, to_graph
 from edgert.graph.passes.fold_constants import with_known
-from edgert.graph.passes.noop import STORE_CONSTANTS
-from edgert.graph.passes.tidy import SORT_NODES
+from edgert.graph.passes.tidy import SORT_NODES, STORE_CONSTANTS
 from edgert.graph.proto import element_type
 from edgert.graph.type_inference import infer_graph, infer_values, lighten
 

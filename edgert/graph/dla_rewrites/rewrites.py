@@ -19,7 +19,7 @@ from edgert.graph.ir import Graph
 from edgert.graph.passes.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
 from edgert.graph.passes.contract import Pass, Result, run
 from edgert.graph.passes.fold_constants import FOLD_CONSTANTS
-from edgert.graph.passes.noop import REMOVE_NOOPS
+from edgert.graph.passes.tidy import REMOVE_NOOPS
 
 _ALL = (
     FOLD_CONSTANTS,

@@ -10,8 +10,7 @@ from edgert.graph.onnx_convert import to_graph
 from edgert.graph.passes.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
 from edgert.graph.passes.contract import Change, Pass, run
 from edgert.graph.passes.fold_constants import FOLD_CONSTANTS
-from edgert.graph.passes.noop import REMOVE_NOOPS, REMOVE_UNUSED, STORE_CONSTANTS
-from edgert.graph.passes.tidy import REMOVE_DEAD, SORT_NODES
+from edgert.graph.passes.tidy import REMOVE_DEAD, REMOVE_NOOPS, REMOVE_UNUSED, SORT_NODES, STORE_CONSTANTS
 from edgert.graph.read_write import write
 
 PASSES: tuple[Pass, ...] = (

@@ -1,15 +1,24 @@
-"""Passes over the list of nodes: their order, and nodes that nobody needs."""
+"""Passes that change no arithmetic: nodes sorted, constants stored, nodes without effect or reader removed."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
 
 from edgert.errors import ModelError, nearest
-from edgert.graph.draft import needed
+from edgert.graph.draft import Draft, needed
 from edgert.graph.ir import Graph, Node
+from edgert.graph.model import TensorSpec
 from edgert.graph.passes.contract import Change, Pass, Result
+from edgert.graph.passes.fold_constants import tensor_summary
+from edgert.graph.proto import Array, dtype_name, to_array
+from edgert.graph.type_inference import infer_specs
+
+# The list of nodes: their order, and nodes that nobody needs.
 
 
 def _sort_nodes(graph: Graph) -> Result:
@@ -88,4 +97,140 @@ SORT_NODES = Pass(
 )  # fmt: skip
 REMOVE_DEAD = Pass(
     "remove-dead", "nodes that no graph output depends on go; needs sorted nodes", "they compute nothing", _remove_dead
+)
+
+
+# Constant nodes and stored tensors.
+
+
+def _store_constants(graph: Graph) -> Result:
+    draft = Draft(graph, "store-constants")
+    for node in graph.nodes:
+        array = constant_value(node)
+        if array is None or node.outputs[0] in graph.output_names:
+            continue  # some backends take no stored tensor as a graph output
+        draft.known({node.outputs[0]: array})
+        draft.put(node, (), f"Constant → stored tensor {node.outputs[0]!r}")
+    return draft.done()
+
+
+def constant_value(node: Node) -> Array | None:
+    """What a Constant node holds; None for other nodes, and for strings and sparse tensors."""
+    if node.op != "Constant" or node.domain:
+        return None
+    (name, value), *_ = [*node.attributes.items(), ("", None)]
+    if name == "value":
+        return to_array(value)
+    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    return np.array(value, dtypes[name]) if name in dtypes else None
+
+
+def _remove_unused(graph: Graph) -> Result:
+    used = {name for node in graph.nodes for name in node.reads} | graph.output_names
+    unused = [name for name in graph.constants if name not in used]
+    if not unused:
+        return graph, ()
+    kept = {name: array for name, array in graph.constants.items() if name in used}
+    changes = (
+        Change("remove-unused", name, f"unused {tensor_summary(graph.constants[name])} removed") for name in unused
+    )
+    return replace(graph, constants=kept), tuple(changes)
+
+
+STORE_CONSTANTS = Pass(
+    "store-constants",
+    "Constant nodes become stored tensors of the same name",
+    "there is nothing to run",
+    _store_constants,
+)
+REMOVE_UNUSED = Pass("remove-unused", "stored tensors that nothing reads go", "they only take memory", _remove_unused)
+
+
+_CANDIDATES = ("Cast", "Concat", "Dropout", "Identity", "Transpose")
+
+
+class _Walk:
+    """One walk over a graph in order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.draft = Draft(graph, "remove-noops")
+        self.graph = graph
+
+    @cached_property
+    def _specs(self) -> Mapping[str, TensorSpec]:
+        """Types of tensors; inferred when first asked for, since most graphs hold nothing that asks."""
+        return infer_specs(self.graph)
+
+    def _spec(self, name: str) -> TensorSpec | None:
+        recorded = self.graph.specs.get(name)
+        known = recorded is not None and recorded.ranked and recorded.dtype != "unknown"
+        return recorded if known else self._specs.get(name)
+
+    def visit(self, node: Node) -> None:
+        """Takes a node out that does nothing, or lets it do the work of the Transpose before it."""
+        if self._is_noop(node):
+            self.draft.bypass(node, node.inputs[0], f"{node.op} removed, it hands its input on")
+        elif node.op == "Transpose":
+            self._merge(node)
+
+    def _is_noop(self, node: Node) -> bool:
+        match node.op:
+            case "Identity":
+                return True
+            case "Concat":
+                return len(node.inputs) == 1
+            case "Cast":
+                spec = self._spec(node.inputs[0])
+                return spec is not None and spec.dtype == dtype_name(node.attributes["to"])
+            case "Dropout":
+                return self._is_idle_dropout(node)
+        perm = self._perm(node)
+        return perm is not None and perm == sorted(perm)
+
+    def _is_idle_dropout(self, node: Node) -> bool:
+        mask = node.outputs[1] if len(node.outputs) > 1 else ""
+        if mask and (mask in self.graph.consumers or self.graph.is_visible(mask)):
+            return False
+        if self.graph.opset < 7:
+            return bool(node.attributes.get("is_test", 0))
+        training = node.inputs[2] if len(node.inputs) > 2 else ""
+        switch = self.draft.value(training)
+        return not training or (switch is not None and not switch.any())
+
+    def _perm(self, node: Node) -> list[int] | None:
+        """The order a Transpose puts axes in; None when it is the default and the rank is not known."""
+        if "perm" in node.attributes:
+            return list(node.attributes["perm"])
+        spec = self._spec(node.inputs[0])
+        return list(reversed(range(len(spec.shape)))) if spec is not None and spec.ranked else None
+
+    def _merge(self, node: Node) -> None:
+        first = self.draft.before(node.inputs[0])
+        if first is None or first.op != "Transpose":
+            return
+        inner, outer = self._perm(first), self._perm(node)
+        if inner is None or outer is None or sorted(inner) != sorted(outer):
+            return
+        perm = [inner[axis] for axis in outer]
+        if perm != sorted(perm):
+            made = replace(node, inputs=first.inputs, attributes={"perm": perm})
+            self.draft.put(node, [made], f"Transpose now does the work of two, perm {perm}")
+        else:
+            self.draft.bypass(node, first.inputs[0], "Transpose removed, it undoes the one before it")
+
+
+def _remove_noops(graph: Graph) -> Result:
+    walk = _Walk(graph)
+    for node in graph.nodes:
+        if node.op in _CANDIDATES and not node.domain and walk.draft.is_free(node):
+            walk.visit(node)
+    return walk.draft.done()
+
+
+REMOVE_NOOPS = Pass(
+    "remove-noops",
+    "Identity, idle Dropout, Cast to the same type, Concat of one and Transposes that undo each other go; two "
+    "Transposes in a row become one",
+    "a DLA has none of them",
+    _remove_noops,
 )

@@ -14,8 +14,7 @@ from onnx import helper
 from edgert.errors import ModelError
 from edgert.graph import PASSES, Change, Graph, Model, Node, Pass, clean, from_proto, inputs, to_bytes
 from edgert.graph.passes.contract import MAX_ROUNDS, Result
-from edgert.graph.passes.noop import REMOVE_UNUSED, STORE_CONSTANTS
-from edgert.graph.passes.tidy import REMOVE_DEAD, SORT_NODES
+from edgert.graph.passes.tidy import REMOVE_DEAD, REMOVE_UNUSED, SORT_NODES, STORE_CONSTANTS
 from tests.unit.graph.graphs import applied, assert_same, make, make_proto, node, ops, value, weights
 
 
