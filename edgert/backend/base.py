@@ -252,7 +252,7 @@ def checked_profile(name: str | None, profiles: Sequence[str], where: str = "") 
 
 
 def closed_engine(where: str) -> ModelError:
-    """The error of a session that is asked of an engine after :meth:`Engine.close`."""
+    """The error of opening a session of an engine after :meth:`Engine.close`."""
     return ModelError("the engine is closed", why="its memory was given back", where=where)
 
 

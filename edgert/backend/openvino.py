@@ -1,6 +1,6 @@
 """OpenVINO on the CPU: on many x86 and Arm processors the quickest engine for INT8. Extra ``edgert[openvino]``.
 
-The only door to the openvino package (Apache-2.0).
+The only module that imports the openvino package (Apache-2.0).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU: the engine that runs anywhere, and the only door to the onnxruntime package."""
+"""ONNX Runtime: the engine that runs anywhere, and on NVIDIA GPUs. The only package that imports onnxruntime."""
 
 from edgert.backend.ort.cpu import OrtBackend
 from edgert.backend.ort.custom_ops import CustomOpEngine

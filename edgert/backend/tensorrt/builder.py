@@ -2,8 +2,8 @@
 
 FOLDER has the request and gets the result, EVENTS is the number of a pipe that gets one JSON object per line of the log
 and per step, LIBRARY is ``auto``, ``tensorrt`` or ``tensorrt_rtx``. When the other end of the pipe is closed, or a
-file ``cancel`` is put into the folder, the build is canceled. Whatever a compiler does to this process, it does to
-nobody else.
+file ``cancel`` is put into the folder, the build is canceled. A crash of the
+compiler ends this process only.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ CANCEL = "cancel"
 
 
 class Events:
-    """The pipe to whoever waits. Thread-safe: TensorRT calls from threads of its own."""
+    """The pipe to the process that waits. Thread-safe: TensorRT calls from threads of its own."""
 
     def __init__(self, descriptor: int, folder: Path) -> None:
         self._descriptor, self._cancel = descriptor, folder / CANCEL
@@ -280,7 +280,7 @@ class Events:
                 try:
                     line = line[os.write(self._descriptor, line) :]
                 except BrokenPipeError:
-                    self._closed = True  # nobody waits any more
+                    self._closed = True  # the other end is gone
 
 
 def main(folder: Path, descriptor: int, wanted: Wanted) -> int:

@@ -24,10 +24,10 @@ from edgert.errors import nearest
 
 
 class Dialect:
-    """One way to build. Methods are called in the order in which they stand here.
+    """One way to build. Methods are called in the order of their definition.
 
-    What stands here is what most have in common: types are those of the model, and kernels are timed while the engine
-    is built, for the GPU that the builder runs on.
+    This class is what most releases have in common: types are those of the model, and kernels are timed while the
+    engine is built, for the GPU that the builder runs on.
     """
 
     def __init__(self, library: Library) -> None:
@@ -85,7 +85,7 @@ class Dialect:
         layers: Sequence[Layer],
         parts: Correspondence,
     ) -> None:
-        """Sets what may be computed in which precision; nothing where that stands in the model."""
+        """Sets what may be computed in which precision; nothing where the model has the types."""
 
     def set_timing_cache(self, config: IBuilderConfig, content: bytes) -> bool:
         """Sets what earlier builds measured; False when it is of another TensorRT or GPU, and not used.
@@ -189,7 +189,7 @@ def cached_calibrator(trt: Trt, text: str) -> Any:
 
 
 class StrongDialect(Dialect):
-    """TensorRT 11: every type stands in the model. Flags, calibrators and layer precisions were removed in 11.0."""
+    """TensorRT 11: types are those of the model. Flags, calibrators and layer precisions were removed in 11.0."""
 
     def set_parser(self, parser: OnnxParser, config: IBuilderConfig, request: BuildRequest) -> None:
         """With DLA layers, the parser may rewrite what would not fit; if all are, it also refuses what cannot."""

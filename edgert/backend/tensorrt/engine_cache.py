@@ -212,13 +212,13 @@ def cache_engine(store: Store, made: BuiltEngine, machine: Facts) -> None:
 
 
 def last_facts(store: Store | None, title: str) -> Facts | None:
-    """Under which facts an engine of that title was last built; None where it never was, or nobody knows."""
+    """Under which facts an engine of that title was last built; None where it never was, or that is unknown."""
     content = _get(store, _last_key(title))
     if not content:
         return None
     try:
         return {str(name): str(value) for name, value in json.loads(content).items()}
-    except (ValueError, AttributeError):  # written by another edgert: then nobody knows
+    except (ValueError, AttributeError):  # written by another edgert: unknown
         return None
 
 

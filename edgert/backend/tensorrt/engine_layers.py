@@ -196,8 +196,8 @@ class LayerTime:
     Attributes:
         name: TensorRT's.
         median_ms: of a run.
-        nodes: the ONNX nodes in it; empty where nobody knows, and for what runs no node.
-        accelerator: where it runs; empty where nobody knows.
+        nodes: the ONNX nodes in it; empty where that is unknown, and for what runs no node.
+        accelerator: where it runs; empty where that is unknown.
         moves: whether it only changes a tensor's layout, or hands it to a DLA or back.
     """
 

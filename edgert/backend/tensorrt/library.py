@@ -1,4 +1,4 @@
-"""Which TensorRT is here: found, imported when first asked for. And names for its objects in annotations.
+"""Which TensorRT is installed: found, and imported when it is first used. And names for its objects in annotations.
 
 The binding has no types that a checker could use, so each of those names stands for anything. They are still worth
 writing: a test resolves every attribute that this package touches by these annotations and looks it up among the names

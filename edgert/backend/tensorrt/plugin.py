@@ -38,7 +38,7 @@ from edgert.memory.cuda.nvrtc import DriverKernel
 # float *y; long long y_size[8]; long long count; elements of the first output: one thread for each double alpha;
 # attributes: double or long long }; load(a.x, i) → float store(a.y, i, float) of any type, float16 included
 #
-# Everything in it takes eight bytes, so that nobody pads.
+# Everything in it takes eight bytes, so that there is no padding.
 
 MOST_DIMENSIONS = 8
 """Of a tensor of TensorRT: Dims::MAX_DIMS."""

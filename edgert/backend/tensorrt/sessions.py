@@ -19,7 +19,7 @@ from edgert.memory.cuda import CudaDevice, Stream
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queue:
-    """A stream, and the lock of whoever puts work on it.
+    """A stream, and the lock to hold while enqueuing work on it.
 
     One for all sessions of an engine, and for all engines of a DLA core, which so has one job at a time.
     """

@@ -246,7 +246,7 @@ class TrtBackend:
         return engine
 
     def _queue(self, core: int | None) -> Queue:
-        """A DLA core's, which gives it one job at a time whoever it is from; else a new one."""
+        """That of the DLA core, which so gets one job at a time; else a new one."""
         if core in self._queues:
             return self._queues[core]
         made = Queue(self._device.stream(), threading.RLock())
