@@ -153,7 +153,10 @@ def test_a_model_that_goes_first_finds_the_same(tmp_path: Path, caplog: pytest.L
     wanted, _ = detections(tmp_path, "onnxruntime-cuda")
     file = tmp_path / "two.yaml"
     text = FILE.replace("\nstages:\n", URGENT)
-    file.write_text(text.format(engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES))
+    wanted_file = text.format(
+        belt=demo_images(), engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES
+    )
+    file.write_text(wanted_file)
     with Pipeline(file) as pipeline:
         found = [result.outputs["ahead"] for result in pipeline.results("ahead", timeout=60)]
         assert len(pipeline._assembly.inferences) == 3
