@@ -1,7 +1,5 @@
 """Rules that look at a node's neighbors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What a segment keeps in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Every numeric limit, with the public page it stands on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -6,8 +6,6 @@ is convex, for a path between two of its nodes cannot leave the level. Segments 
 wherever no other path connects them, which keeps all of them convex and leaves none that could still be merged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 

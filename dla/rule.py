@@ -1,7 +1,5 @@
 """What a node is checked against."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Which layer an operator becomes, the rules of that layer, and the verdicts on a node or a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """The answer to "can the DLA do this?"."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

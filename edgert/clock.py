@@ -1,7 +1,5 @@
 """Time, real or virtual. Nanoseconds everywhere; only this module and tests choose which clock runs."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Protocol

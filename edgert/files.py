@@ -1,7 +1,5 @@
 """Files written whole or not at all, and a cache of files that are expensive to make, checked when read."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

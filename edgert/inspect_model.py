@@ -1,7 +1,5 @@
 """``edgert inspect``: what an ONNX model takes and costs, what a DLA can run of it, and what a bundle holds."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Mapping, Sequence

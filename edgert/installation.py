@@ -5,8 +5,6 @@ a wheel carries them as package data under ``edgert/data/``. edgert is on no pac
 the wheel that this edgert came from, or the packages of others that an extra stands for.
 """
 
-from __future__ import annotations
-
 import shlex
 from importlib import metadata
 from pathlib import Path

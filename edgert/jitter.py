@@ -1,7 +1,5 @@
 """How times jitter: quantiles of one run after another, each as a ratio to their median, and slow phases."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Sequence

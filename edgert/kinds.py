@@ -5,8 +5,6 @@ other packages theirs in entry points (``edgert.sinks`` and so on); both are imp
 carry their own facts. Nothing else lists kinds. docs/extending.md shows how to write one.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Mapping

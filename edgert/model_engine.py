@@ -1,7 +1,5 @@
 """A model and its section of the pipeline file, made ready to run: engine, input, decoder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ Each class is a state machine: it is given what came and what time it is, and an
 :mod:`edgert.placement` by a virtual one, so that a policy is changed here for all of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence

@@ -9,8 +9,6 @@
 pytest collects what a class inherits; ``tmp_path`` is pytest's own. Nothing here imports pytest.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence

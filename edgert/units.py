@@ -3,8 +3,6 @@
 A quantity without its unit is refused: ``15`` may be watts or milliwatts, and only the writer knows.
 """
 
-from __future__ import annotations
-
 import math
 import re
 

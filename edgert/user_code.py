@@ -1,7 +1,5 @@
 """The user's own code: ``module:name`` of a pipeline file, imported, or read as text without running any of it."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib

@@ -1,7 +1,5 @@
 """Does a pipeline fit together? Everything short of opening cameras, and running engines or the user's code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path

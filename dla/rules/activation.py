@@ -1,7 +1,5 @@
 """Softmax and reduction to the maximum."""
 
-from __future__ import annotations
-
 from math import prod
 
 from dla.limit import GUIDE, HEADER, LIMITS, MATRIX, REDUCE

@@ -1,7 +1,5 @@
 """Convolutions, and matrix products with stored weights, which become convolutions of 1×1."""
 
-from __future__ import annotations
-
 from dla.footprint import Pair, window
 from dla.limit import CBUF_SURE, DECONV_LONG, GUIDE, HEADER, LIMITS, banks
 from dla.node import Node, Tensor, given, number, numbers, whole

@@ -1,7 +1,5 @@
 """Operations on two tensors of one size, and on a tensor and a stored factor or shift (TensorRT's Scale)."""
 
-from __future__ import annotations
-
 from dla.limit import ELEMENTWISE, GUIDE, GUIDE_84, MATRIX
 from dla.node import Node, Shape, Tensor, constants, data_inputs, whole
 from dla.rule import Target, rule

@@ -1,7 +1,5 @@
 """What holds for every layer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 from types import MappingProxyType

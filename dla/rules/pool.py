@@ -1,7 +1,5 @@
 """Resizing by whole factors."""
 
-from __future__ import annotations
-
 from dla.footprint import window
 from dla.limit import GUIDE_84, HEADER, LRN_WINDOWS
 from dla.node import Node, Shape, Tensor, given, whole, word

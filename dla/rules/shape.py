@@ -1,7 +1,5 @@
 """Layers that move data: Concat, Slice, Split, Reshape, Transpose."""
 
-from __future__ import annotations
-
 from dla.limit import GUIDE, HEADER, ISSUE_QDQ, TYPED
 from dla.node import Node, axis_of, data_inputs, given, integers, numbers
 from dla.rule import Target, rule

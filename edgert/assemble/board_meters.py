@@ -1,7 +1,5 @@
 """The board of a pipeline file, and the meters of this machine, with modeled power where no sensor can be read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from edgert.board import HOST

@@ -1,7 +1,5 @@
 """Engines of a pipeline's models: which backend compiles each, and on which cores of this machine it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

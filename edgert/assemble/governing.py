@@ -1,7 +1,5 @@
 """A pipeline's budgets as a governor's rules, and what carries its decisions out while the pipeline runs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Frames and models on a GPU: which sources give their frames there, and inference slots of its engines."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeGuard, cast, runtime_checkable

@@ -14,8 +14,6 @@ small for. ``tests/bench/bench_memory_plan.py`` measures, on models made for it,
 it: what compiling takes the first time, and calibrating; a model that is converted counts in 32 bits.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter

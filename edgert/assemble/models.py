@@ -1,7 +1,5 @@
 """The models of a pipeline: each compiled once, and made into the stages that run it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The settings that a governor chooses among: fewer frames or streams, smaller models, lower clocks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ A session owns its input and output tensors for its whole life. Callers write in
 place, so nothing is copied on the way in or out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

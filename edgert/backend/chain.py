@@ -3,8 +3,6 @@
 What was skipped is logged when it happens, and is part of the ``info`` of the engine that runs.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence

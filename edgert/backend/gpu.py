@@ -1,7 +1,5 @@
 """Engines whose tensors lie on a GPU: what a pipeline needs of them so that pixels and tensors stay there."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager

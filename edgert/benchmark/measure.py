@@ -1,7 +1,5 @@
 """A measured figure, and the two ways of taking one."""
 
-from __future__ import annotations
-
 import platform
 import resource
 import statistics

@@ -1,7 +1,5 @@
 """What a pipeline adds to its engine: null source → infer → null sink against the bare engine in a loop."""
 
-from __future__ import annotations
-
 import gc
 import queue
 import statistics

@@ -1,7 +1,5 @@
 """edgert's engine beside what people would use instead, in one run: in turns, on the same input and threads."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How long until something happens, and how much is there before it does. Each figure from a fresh process."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

@@ -1,7 +1,5 @@
 """What ``edgert bench`` measures."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Video to results, against the loop that people write with OpenCV."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Checks of numbers work on the plain data, so that their mistakes are reported be
 number is left to those.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_args

@@ -4,8 +4,6 @@ GPUs are those of the CUDA driver's C interface, so that no CUDA package need be
 numbers are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """This machine as the kernel describes it: cores and memory, their limits, and threads pinned to cores."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

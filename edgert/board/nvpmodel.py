@@ -5,8 +5,6 @@ of the current one in ``/var/lib/nvpmodel/status``. Numbers mean something withi
 one board and ``15W`` on another. What leaves this module are names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Boards as data: one YAML file each, in ``configs/boards`` or the user's own, every number with its source."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache

@@ -1,7 +1,5 @@
 """The sections of a board file. Whatever is a number has a source and a confidence beside it; ``null`` is unknown."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator

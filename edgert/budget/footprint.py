@@ -1,7 +1,5 @@
 """The memory that a pipeline will take, part by part, and how it is made smaller where that is too much. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeVar

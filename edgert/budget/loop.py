@@ -4,8 +4,6 @@ No clock and no thread: whoever looks every :data:`PERIOD_S` calls :meth:`Loop.s
 event in a simulated one.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The governor's thread beside a running pipeline: reads meters and latency twice a second, and lets it decide."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import deque

@@ -1,7 +1,5 @@
 """``manifest.json`` of a bundle: its members, what they were made from, and the board they are for."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Times that a board measured: engines of a bundle that was finished there, whole and layer by layer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Nothing heavy is imported here: a verb imports what it needs when it runs, so ``edgert --help`` is quick.
 """
 
-from __future__ import annotations
-
 import sys
 import traceback
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``edgert export``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The engines of an unpacked bundle on this machine: compiled or found, checked, and opened for running."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ No x86 machine can build a Jetson's engines: a TensorRT engine belongs to the GP
 that it was made on, and a DLA's loadable needs the DLA. So the board compiles, once, from what is in the bundle.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

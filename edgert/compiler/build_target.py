@@ -1,7 +1,5 @@
 """What a bundle is built for: a board, its power mode, its TensorRT."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Sequence

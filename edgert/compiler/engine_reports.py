@@ -1,7 +1,5 @@
 """The compiled engines of a finished bundle: where nodes run and were planned to, how fast and how large they are."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

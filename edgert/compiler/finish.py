@@ -1,7 +1,5 @@
 """The last step of a build, on the machine that will run it: what a bundle misses is compiled, checked and timed."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time

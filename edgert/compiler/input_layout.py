@@ -6,8 +6,6 @@ anyway, and a DLA's layout as well as a plain one. Which layouts a DLA takes:
 https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/inference-library/dla-runtime-configuration.html
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """YAML text → plain data that remembers, for every key, the line it was written on."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

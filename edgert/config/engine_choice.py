@@ -1,7 +1,5 @@
 """The key ``placement:`` of a model: which accelerators run it, and how."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 

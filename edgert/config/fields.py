@@ -1,7 +1,5 @@
 """Field types of the pipeline file: quantities with units, paths, names, and the strict base of every section."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The graph that ``from`` draws between stages: who feeds whom, in what order, and which frames meet where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 

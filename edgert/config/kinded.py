@@ -1,7 +1,5 @@
 """Sections whose keys depend on the kind that they name: a ``sink: video`` has other keys than a ``sink: jsonl``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar

@@ -4,8 +4,6 @@ letterbox top_left bgr mean=103.5,116.3,123.7 std=57.4,57.1,58.4 size=416x416
 detect yolox score=0.3 labels=coco.txt
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin

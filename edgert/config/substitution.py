@@ -1,7 +1,5 @@
 """``${NAME}`` in the pipeline file: filled in from the environment, and hidden in everything that is printed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Boxes from COCO's annotation files (cocodataset.org/#format-data)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

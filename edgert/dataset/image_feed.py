@@ -1,7 +1,5 @@
 """A dataset as what a model is fed: every image through the very preprocessing of the pipeline."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

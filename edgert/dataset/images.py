@@ -3,8 +3,6 @@
 They are decoded by the code of the pipeline's sources, so a model sees here what it sees there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections import OrderedDict

@@ -9,8 +9,6 @@
 Labeled images come in a dataset's fair order, so the first few of them are a sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ground truth as records, and as read from lists, from folders per class or identity, and from mask files."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Probes of what runs models: ONNX Runtime, GPU, TensorRT, DLA."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is on this machine: all probes, one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 

@@ -5,8 +5,6 @@ then harms this process only, and nobody pays for the import but who asked. Pack
 doors are elsewhere: nothing here uses them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

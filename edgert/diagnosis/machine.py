@@ -1,7 +1,5 @@
 """Probes of what brings images in and out: PyAV, OpenCV, GStreamer, cameras."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """What a probe found, and what it looks at."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

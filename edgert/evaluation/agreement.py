@@ -1,7 +1,5 @@
 """Agreement: how far a model says the same as another, where no labels say what is true."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

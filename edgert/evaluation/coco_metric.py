@@ -6,8 +6,6 @@ would give for the drawn images: an image's second copy moves no point of the in
 at right detections, where all copies have been counted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Two models on the same images: how much is lost, and how sure that is."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

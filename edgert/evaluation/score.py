@@ -4,8 +4,6 @@ scorer.note(index, record) → Note     in the thread that made the record, imag
 scorer.scores(notes) → metric → ImageScores
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """What every version of one model is evaluated with: images, labels, input preprocessing, decoder and scorer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 What a format cannot express is named, in the files and in what is returned.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ and ``sampleEngines.cpp`` on the branches release/8.6, 10.3, 10.7, 10.13, 10.16 
 https://github.com/NVIDIA/TensorRT.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A model that was made for one image, with its batch size open again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

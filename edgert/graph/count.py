@@ -12,8 +12,6 @@ What is counted, per inference at the model's static shapes:
 Bodies of If, Loop and Scan are not counted: how often they run is not known beforehand.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

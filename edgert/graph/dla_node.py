@@ -1,7 +1,5 @@
 """A graph's nodes as the DLA's rules see them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Three kinds of kernel differ in what they take along, and :data:`GENERATED`, :da
 :data:`INT8_ONNX_RUNTIME` list in what. Common to all: a node joins when nobody else needs what the kernel has so far.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ the papers that publish "M MACs" (MobileNet, https://arxiv.org/abs/1704.04861, c
 operator has stands in :mod:`edgert.graph.operators`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

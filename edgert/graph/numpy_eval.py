@@ -3,8 +3,6 @@
 Meanings are those of the ONNX operator specification (https://onnx.ai/onnx/operators/), for opset 7 and later.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Element types: what an operator takes and gives by its ONNX schema, and those of all tensors of a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Parts of a graph: the subgraph that computes some tensors, and a partition by which accelerator runs each node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

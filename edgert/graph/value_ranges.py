@@ -1,7 +1,5 @@
 """What the values of tensors can be, as it follows from the nodes that compute them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from edgert.graph.ir import Graph, Node

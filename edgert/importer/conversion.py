@@ -1,7 +1,5 @@
 """``edgert import``: a model of another framework made an ONNX file, which is written only if it computes the same."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import time

@@ -3,8 +3,6 @@
 Nothing is pickled. The process may be any Python that has the framework, with nothing else of edgert in sight.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ threads, memory and crashes stay here; nothing of edgert is imported that needs 
 be any Python that has the framework.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``edgert.from_torch(...)``: a PyTorch module made an engine of this machine."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """TensorFlow to ONNX by tf2onnx (Apache-2.0): SavedModels and TFLite files. The door to tensorflow."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence

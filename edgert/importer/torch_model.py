@@ -3,8 +3,6 @@
 What is compared is the program or module as PyTorch runs it, without gradients and in evaluation mode.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

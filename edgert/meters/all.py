@@ -1,7 +1,5 @@
 """All meters of a machine, found once and read together."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass

@@ -6,8 +6,6 @@ device tree node. The names are those of the chips: gm20b (Nano), gp10b (TX2), g
 Thor ``gpu-gpc-0`` computes and ``gpu-nvd-0`` decodes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Jetson's power sensors average over about 0.4 s: one sample means little, and sa
 are judged by energy over a stretch of time, by the trapezoid rule between samples.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field

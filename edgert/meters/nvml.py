@@ -4,8 +4,6 @@ Functions: https://docs.nvidia.com/deploy/nvml-api/. On Orin the library is a st
 Thor some functions are missing: each value stands alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module

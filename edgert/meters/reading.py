@@ -1,7 +1,5 @@
 """Readings of meters, each measured, modeled or unavailable, and the kernel's small files that they come from."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -4,8 +4,6 @@ Files: https://docs.kernel.org/driver-api/thermal/sysfs-api.html. A zone of a bl
 cannot be read; both are no error.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

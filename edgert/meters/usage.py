@@ -1,7 +1,5 @@
 """CPU time and memory of machine, container and process."""
 
-from __future__ import annotations
-
 import re
 import resource
 import sys

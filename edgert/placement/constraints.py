@@ -1,7 +1,5 @@
 """What a placement of several networks has to keep to, and what it comes to: engines, rates, power and memory."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ min(own, max(total − slope · others, floor + share · own)). Its form follows
 https://doi.org/10.1145/3466752.3480101.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product

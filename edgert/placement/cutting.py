@@ -1,7 +1,5 @@
 """Cutting a placed network into segments: connected pieces of one accelerator, each run and compiled by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 

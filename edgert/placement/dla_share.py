@@ -1,7 +1,5 @@
 """What part of a network a DLA can run: verdicts, segments, shares, and what would change them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Chooses engines for a throughput mix: which network runs on which accelerators, how often, within all limits."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

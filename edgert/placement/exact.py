@@ -1,7 +1,5 @@
 """The best placement of one network under side conditions, as an integer program."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Pareto fronts: placements, rows and accelerators that no other beats in every respect."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations

@@ -5,8 +5,6 @@ forest keeps to edges with no longer path beside them: a segment is convex and h
 connected without the edge. What makes it a forest of convex pieces is added where a solution breaks it.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ can on one accelerator) is 2**30 above the sum of what every unit costs where it
 reported, and the costs of what is found are the true ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -1,7 +1,5 @@
 """The ``placement:`` section of a model, checked against its nodes and this machine's accelerators."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from itertools import accumulate

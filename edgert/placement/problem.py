@@ -4,8 +4,6 @@ Times are milliseconds per run of the network (one batch), energy millijoules, t
 graph: where the numbers come from (a cost model, a measured profile) does not matter to the solvers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise

@@ -4,8 +4,6 @@ Each unit takes what ONNX Runtime's profiler reports of its kernels, scaled so t
 the whole model does unobserved; both are kept, and they must agree within :data:`MAX_GAP`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

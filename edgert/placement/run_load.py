@@ -1,7 +1,5 @@
 """What an assignment costs: latency, busy time per accelerator, energy, traffic, segments, weights."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The best placement of networks under limits: most frames, least latency, or least energy."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

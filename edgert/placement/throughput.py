@@ -6,8 +6,6 @@ programming approach to the cutting-stock problem", Operations Research 1961, ht
 Any prices bound what can be reached, so that the gap is known all the time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

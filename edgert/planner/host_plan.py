@@ -1,7 +1,5 @@
 """Plans for this machine, or any other without a DLA, from profiles that were measured on it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -9,8 +9,6 @@ Elsewhere all units on an accelerator that an engine used are scaled by one fact
 cost model predicts for the same nodes in the same places.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

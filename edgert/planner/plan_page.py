@@ -1,7 +1,5 @@
 """A plan as one HTML file: verdict first, then the table of modes and placements, then the chosen one drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A plan in sentences and as plain data, and checks of what ``edgert plan`` asks for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any

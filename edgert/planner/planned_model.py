@@ -1,7 +1,5 @@
 """A model to be planned: its graph at one size, rewritten for the DLA, and the units that ``placement:`` allows."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What a governor may do to the board's clocks, predicted by a plan: lower caps of the GPU, lower power modes."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

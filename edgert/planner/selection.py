@@ -1,7 +1,5 @@
 """Rows against budgets: which budgets each row misses, which row is taken, and what would have to be relaxed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """``edgert simulate``: a pipeline file played on a board that need not be there, or on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A simulation as one HTML file: verdict first, then what happened over time, then stage by stage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An INT8 model that takes several images at a time: opened, and held to what it gives for each alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What came of quantizing a model, as the records that a report shows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone

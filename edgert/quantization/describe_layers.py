@@ -1,7 +1,5 @@
 """Layers and tensors of a quantized model as rows of a report."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

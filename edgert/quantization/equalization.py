@@ -3,8 +3,6 @@
 Both divide a channel by s where it is made and multiply the weights that read it by s: the graph computes the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

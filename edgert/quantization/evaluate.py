@@ -1,7 +1,5 @@
 """How good a model is, and what other versions of it lose: what ``edgert eval`` does."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Evaluation of INT8 versions beside FP32: with labels, by agreement with FP32, or by the noise of the outputs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass

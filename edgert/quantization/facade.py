@@ -1,7 +1,5 @@
 """INT8 from Python: ``edgert.calibrate(...)`` and ``edgert.quantize(...)``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

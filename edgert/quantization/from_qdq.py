@@ -1,7 +1,5 @@
 """Scales carried to where none was given: a DLA wants one on every tensor, and Q/DQ models have them on few."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 

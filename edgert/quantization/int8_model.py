@@ -1,7 +1,5 @@
 """A model of a pipeline file made INT8, within its accuracy budget."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The fewest units in higher precision with which a model is accurate enough."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Quantization noise: how far a quantized graph is from the one it was made of, by tensors and by outputs."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence

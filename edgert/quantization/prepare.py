@@ -1,7 +1,5 @@
 """The model that everything in quantization works on, and which of its tensors need a range."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -4,8 +4,6 @@ Order matters: equalization before ranges are measured (:func:`equalized`), the 
 bias correction last, as its measured means take in what everything before left over.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence

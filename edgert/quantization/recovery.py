@@ -6,8 +6,6 @@ where the engine fuses activations with what makes them, as TensorRT does, and s
 in higher precision, as few as can be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """What every step of making a model INT8 shares: how its run is logged and stopped, and the images it needs."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Q/DQ nodes taken out of a graph: their scales are recorded, stored integers become the numbers they stand for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

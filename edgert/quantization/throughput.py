@@ -1,7 +1,5 @@
 """How fast several versions of a model run on this machine, and which runs fastest."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager

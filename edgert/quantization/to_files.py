@@ -1,7 +1,5 @@
 """Range files, INT8 models and calibration caches written: what ``edgert calibrate`` and ``edgert quantize`` do."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass

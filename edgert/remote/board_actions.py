@@ -9,8 +9,6 @@ cancel RUN               asks the job to end
 A connection that breaks ends the action and never the job.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -4,8 +4,6 @@ One job per bundle at a time. Its process holds the bundle's ``work`` lock, and 
 a free lock means that no job works, however the last one ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

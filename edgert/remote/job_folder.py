@@ -1,7 +1,5 @@
 """The files of jobs on the board: bundles by their digest, and a folder for each run."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A job on the board, watched to its end over any number of connections, and what it added to the bundle."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The board at the other end, probed: edgert, its version, the board and its software; and whether they fit."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A pipeline or bundle, built here as far as any machine can, and compiled on its board."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time

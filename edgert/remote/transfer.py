@@ -1,7 +1,5 @@
 """A bundle to the board, and what was made of it back; both go on from where a lost connection broke them off."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import time

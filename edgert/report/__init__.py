@@ -1,7 +1,5 @@
 """HTML reports: pages, tables and charts, and a quantization's result as records in and one file out."""
 
-from __future__ import annotations
-
 from edgert.report.quantization_page import plain_lines, render, save
 from edgert.report.quantization_record import (
     AccuracyRow,

@@ -1,7 +1,5 @@
 """The sections of a quantization report on accuracy, speed and size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

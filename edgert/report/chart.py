@@ -4,8 +4,6 @@ Positions across are percentages and positions down are pixels, so that a chart 
 its text and lines keep their size; what is drawn beyond 0 and 100 % needs a margin of the page.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ a dummy node on every row that a long line passes, rows ordered by the mean plac
 near to that mean as the order and the room between neighbors allow, which is isotonic regression.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

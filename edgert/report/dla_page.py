@@ -1,7 +1,5 @@
 """What part of a network a DLA can run, as one HTML file: summary, obstacles, segments, and every node."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Names of tensors come from model files, and model files come from anywhere.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

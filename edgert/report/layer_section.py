@@ -1,7 +1,5 @@
 """The sections on layers and activations: noise, layers in another precision, histograms with their thresholds."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

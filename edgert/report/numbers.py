@@ -1,7 +1,5 @@
 """Numbers as people read them: no meaningless digit, a real minus, and a unit that does not wrap away."""
 
-from __future__ import annotations
-
 import math
 
 from edgert.units import format_bytes

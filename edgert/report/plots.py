@@ -1,7 +1,5 @@
 """Histograms with marked thresholds, and values over time, as SVG text; drawn like :mod:`edgert.report.chart`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A quantization report as one HTML file that needs nothing else, and as lines of plain text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

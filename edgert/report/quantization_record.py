@@ -1,7 +1,5 @@
 """A quantization's result as plain records: all that a report shows, nothing that it can work out itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

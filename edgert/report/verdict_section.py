@@ -1,7 +1,5 @@
 """The verdict in one sentence, and the sections on corrections, warnings, settings and provenance."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from edgert.report.html import Column, Markup, code, join, lines, paragraph, table, tag

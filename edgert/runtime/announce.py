@@ -6,8 +6,6 @@ either side learns from the kernel (SO_PEERCRED, socket(7)), not from the other 
 one sleeping thread.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -4,8 +4,6 @@ A branch is one stage, or a chain of them. Before several branches a dispatcher 
 reorder buffer restores the order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

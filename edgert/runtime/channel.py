@@ -5,8 +5,6 @@ An :class:`Inlet` is the consumer's end of one or more edges; each edge has its 
 ``queue.SimpleQueue``, whose put and get run in C and hold no Python-level lock.
 """
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Iterator
 

@@ -21,8 +21,6 @@ stands as it is: plain data, arrays as lists, dataclasses as their fields, other
 returns. Numbers that JSON does not have (NaN, infinities) become null.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

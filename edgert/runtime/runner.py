@@ -1,8 +1,6 @@
 """Starts a pipeline's threads, watches them, and brings them down: on the end of the sources, on request, or on the
 first error, which then stops the rest."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 

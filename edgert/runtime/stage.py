@@ -1,7 +1,5 @@
 """The protocols of sources, stages and sinks. Each runs in one thread of its own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The summary of a run: counts, rates and latencies, as a record and as plain JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any

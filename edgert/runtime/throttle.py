@@ -6,8 +6,6 @@ frame goes on while no more CPU time was spent than earned, so that whatever fra
 a budget allows by more than the frames that were under way.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

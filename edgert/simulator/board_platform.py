@@ -1,7 +1,5 @@
 """What simulations run on: a board in a power mode, and engines placed by a plan's row or timed by profiles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

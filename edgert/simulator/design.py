@@ -1,7 +1,5 @@
 """What is simulated, as plain records: rates, levels of fallback models, sources, threads and their work."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Engines that compute here, paced to take as long as an emulated board would."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import cycle

@@ -1,7 +1,5 @@
 """From a pipeline file to what a simulation plays: the nodes and queues of a run, with the times of its engines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

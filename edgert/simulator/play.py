@@ -1,7 +1,5 @@
 """Plays a design on a platform: its threads, cores and accelerators, power and heat, and a governor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

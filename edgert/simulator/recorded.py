@@ -8,8 +8,6 @@ A trace has when frames came, and how many objects were on each, one JSON object
 their time is ``timestamp_ns``, and their objects are those of the last record of detections or keypoints.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

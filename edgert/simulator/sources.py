@@ -1,7 +1,5 @@
 """Sources in simulated time, when their frames are due and what making them takes, and threads connected to them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from random import Random

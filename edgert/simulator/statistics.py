@@ -1,7 +1,5 @@
 """Results of a simulation, in all and second by second, and the meter that counts them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

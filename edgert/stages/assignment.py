@@ -6,8 +6,6 @@ to another is settled alone, by one shortest augmenting path (H. W. Kuhn, 1955; 
 through the few weights above zero. Those are too few for array operations to pay, hence lists and a heap.
 """
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 

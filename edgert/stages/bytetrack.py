@@ -12,8 +12,6 @@ Two differences to the package: with ``minimum_consecutive_frames=1`` a track ha
 at its second; and boxes that do not overlap at all are never paired, even with ``minimum_iou_threshold=0``.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a pipeline lends to the kinds that are made for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cutting frames: a fixed region, or one frame per detection. Views only; no pixel is copied."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache

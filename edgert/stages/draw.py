@@ -1,7 +1,5 @@
 """``draw:`` makes the one BGR image of a frame and paints on it what the stages before found."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Running a model: on whole frames, or on crops of another stage's detections."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """One segment of a model as a stage, and stages that stay on one core."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Painting a whole result: which records, in which order."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """What each record looks like on an image."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Frames into the engine's bound input tensor: scaled, colored, normalized, laid out, in place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cv2

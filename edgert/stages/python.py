@@ -1,7 +1,5 @@
 """The user's own stage: a function or an object with ``process``, in the pipeline's thread for it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ At 1080p this reads 3 MB of planes and writes nothing larger than the network's 
 half of that, for OpenCV's own 4:2:0 conversion, is cheaper but loses color detail that the camera did record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The track stage: one tracker per stream, fed with the newest detections."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Protocol
 

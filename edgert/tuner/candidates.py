@@ -1,7 +1,5 @@
 """Tactics, and which of them are worth a try: what the pipeline file leaves open, on the cores that the model has."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace

@@ -1,7 +1,5 @@
 """How much memory a tactic takes, measured in a separate process, which also contains native crashes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

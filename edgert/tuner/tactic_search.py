@@ -1,7 +1,5 @@
 """The search: halves the candidates in short rounds, varies the best one, and compares it with the default again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -1,7 +1,5 @@
 """Results of a search: trials of tactics, the chosen one, and the journal that an interrupted search resumes from."""
 
-from __future__ import annotations
-
 import json
 import platform
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """``check``: is a model of a pipeline file wired right?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

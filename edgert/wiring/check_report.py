@@ -1,7 +1,5 @@
 """The report of ``edgert check``, as plain records."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

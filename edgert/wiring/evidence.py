@@ -5,8 +5,6 @@ shifted, and gives none for an image with nothing in it. Every measure below is 
 to know the truth; all lie in about 0 to 1 per photo, after :func:`relative` where they count things.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations

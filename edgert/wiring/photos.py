@@ -1,7 +1,5 @@
 """Photos, and the views of them that a right answer must agree on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

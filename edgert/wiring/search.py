@@ -1,7 +1,5 @@
 """Trying settings of one model on photos, with few runs of the engine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """``starter``: a commented pipeline file for an ONNX model that nobody has described yet."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ Two things in an ONNX file show how its input was scaled, whatever the photos sh
 * A quantized model starts with the range of values its input had during calibration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Which decoders can read a model's outputs at all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Compiling for ONNX Runtime: prepared, optimized, and cached in the store."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

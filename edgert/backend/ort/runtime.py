@@ -1,7 +1,5 @@
 """The onnxruntime package: found, configured, its errors understood. Nothing else imports it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from types import ModuleType

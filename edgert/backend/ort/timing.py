@@ -1,7 +1,5 @@
 """A model as a function of arrays: for measuring models, where a runtime would use an engine."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import tempfile

@@ -1,7 +1,5 @@
 """What is to be built, as one record without any TensorRT in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What a build gives and reports, and how its request and result travel between processes: as files of a folder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields

@@ -6,8 +6,6 @@ file ``cancel`` is put into the folder, the build is canceled. A crash of the
 compiler ends this process only.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os

@@ -2,8 +2,6 @@
 targets, accelerators and timings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Built engines in a store: what an engine depends on, its record, and what is cached with it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -4,8 +4,6 @@ The JSON is that of ``EngineInspector.get_engine_information`` with detailed pro
 ``Layers`` and ``Bindings``. An engine built with less verbosity lists names only; then everything else is unknown.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

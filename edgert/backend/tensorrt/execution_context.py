@@ -1,7 +1,5 @@
 """An execution context for one set of shapes, its tensors bound by name."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ writing: a test resolves every attribute that this package touches by these anno
 that each version of TensorRT has.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache

@@ -4,8 +4,6 @@ TensorRT never raises when it moves a layer from the DLA to the GPU; it writes a
 of 8.4 to 10.7 that NVIDIA's users have published (issues of NVIDIA/TensorRT, NVIDIA-AI-IOT/jetson_dla_tutorial).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 which layers run on a DLA core.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ kernels of another form: docs/operators.md. TensorRT calls these methods while i
 the engine runs.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Mapping, Sequence

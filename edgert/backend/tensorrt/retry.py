@@ -3,8 +3,6 @@
 Pure: what was tried and the last log go in, the next try comes out. Who builds decides whether to go on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal

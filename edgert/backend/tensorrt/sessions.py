@@ -1,7 +1,5 @@
 """The tensors of an engine, bound once by name: fed and read on the GPU, or from the host."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """TensorRT as a backend: engines are compiled once per machine and request, cached, and opened on the GPU."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import Counter

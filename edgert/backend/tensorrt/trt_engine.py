@@ -1,7 +1,5 @@
 """Serialized engines opened for running."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 A pure function of rules, memory and observation; whoever calls it every half second carries its memory along.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace

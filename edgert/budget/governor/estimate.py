@@ -6,8 +6,6 @@
 own error; it is learnt anew at each visit.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

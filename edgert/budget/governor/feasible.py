@@ -1,7 +1,5 @@
 """Which budget is exceeded, and which settings would keep it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

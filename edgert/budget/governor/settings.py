@@ -1,7 +1,5 @@
 """The governor's records: its settings, budgets and tolerances, what it observes, remembers and decides."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Literal

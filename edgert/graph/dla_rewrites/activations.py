@@ -5,8 +5,6 @@ HardSwish(x) = x HardSigmoid(x) with alpha 1/6 and beta 0.5; HardSigmoid(x) = ma
 alpha Clip(x + beta / alpha, 0, 1 / alpha), whose numbers stay small: 3 and 6.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

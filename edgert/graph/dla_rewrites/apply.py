@@ -5,8 +5,6 @@ inputs and the front, and no node in it waits for any other that cannot run. The
 reshapes and its box arithmetic, computed from the cut tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

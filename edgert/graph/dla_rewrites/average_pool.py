@@ -5,8 +5,6 @@ not, a convolution per channel with all weights 1 / (H W) does it at once, up to
 images are padded with zeros on all sides until they factor; what the zeros took from the mean is given back at the end.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Work that becomes part of convolutions: padding in front of them, matrix products, and slices behind them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

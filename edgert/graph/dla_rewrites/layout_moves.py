@@ -4,8 +4,6 @@ Reshape, Transpose, Slice, Split, Gather and their like are run on the numbers 0
 by element, what went where, however the exporter has put it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ among the windows as long as each gets less than its own size: a window that rea
 the window at the edge, too, whose pixels are all those that the missing ones could have shown.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@
 Each output is one input times 1, plus zeros: the result is the same to the bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """All rewrites that let a model onto a DLA, by name, and the function that applies them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 

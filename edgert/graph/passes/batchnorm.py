@@ -6,8 +6,6 @@ layer's output channels; before a Conv or Gemm it scales its input channels, and
 are padded in between: those would have been shifted, too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model made fit for a backend: the same results from fewer nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from edgert.errors import ModelError

@@ -11,8 +11,6 @@ A pass is a function from a graph to a new graph and the list of what changed. I
 With EDGERT_CHECK_PASSES=1 in the environment, as in all tests, :func:`run` checks every one of these but the second.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

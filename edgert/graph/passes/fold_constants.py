@@ -1,7 +1,5 @@
 """The pass that computes shape chains, grids and other small constants once, instead of at every frame."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Passes that change no arithmetic: nodes sorted, constants stored, nodes without effect or reader removed."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Allocations on a GPU: memory of the GPU alone, memory mapped by host and GPU, or a host and device pair."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A GPU: everything that is made on it is made here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

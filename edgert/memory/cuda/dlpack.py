@@ -1,7 +1,5 @@
 """DLPack import and export: https://dmlc.github.io/dlpack/latest/c_api.html and its Python specification."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 from typing import Any, NamedTuple, Protocol

@@ -1,7 +1,5 @@
 """PyCUDA and the CUDA driver library: loaded, called, and their errors translated. Nothing else imports PyCUDA."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

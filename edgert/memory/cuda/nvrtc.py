@@ -4,8 +4,6 @@ Functions are those of https://docs.nvidia.com/cuda/nvrtc/. The library comes wi
 nvidia-jetpack) and with the pip package nvidia-cuda-nvrtc, which PyTorch brings along.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import sys

@@ -4,8 +4,6 @@ A :class:`DevicePool` lends buffers of the GPU, a :class:`SharedPool` host memor
 memory that another library owns: a decoder's surfaces, a camera's buffers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from collections import deque

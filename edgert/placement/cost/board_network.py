@@ -1,7 +1,5 @@
 """A graph on a board as a placement problem: every unit's cost on every accelerator, every transition."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations

@@ -4,8 +4,6 @@ They were fitted to published speeds alone; each file names the rows, how far of
 on networks that were left out, and which numbers nobody has measured.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Annotated

@@ -6,8 +6,6 @@ Pools, copies and the like stand alone. What only renames memory belongs to the 
 Source: https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html (layer fusion).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 

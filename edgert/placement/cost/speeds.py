@@ -1,7 +1,5 @@
 """Peak speeds of a board's accelerators in a power mode, of which formulas take their shares, and what they draw."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from edgert.board.record import Board

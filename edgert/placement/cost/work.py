@@ -1,7 +1,5 @@
 """How much one unit has to do, independent of board, precision and batch: products, tensor elements, channels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields

@@ -4,8 +4,6 @@ Workers need edgert with this extra, and processors with the same instructions i
 last bit. Lost workers' shards are redone by Dask.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

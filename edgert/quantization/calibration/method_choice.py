@@ -1,7 +1,5 @@
 """Method ``auto``: for each scale, the threshold whose rounding the nodes behind it feel least."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What values the tensors of a model take, counted image by image."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Ranges measured: images through the float model, every tensor's values counted."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping

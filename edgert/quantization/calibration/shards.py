@@ -1,7 +1,5 @@
 """Images in a fixed order, and the small shares of them that are handed out to be counted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain

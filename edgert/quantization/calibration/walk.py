@@ -4,8 +4,6 @@ The graph is cut behind each tensor that somebody wants to see. Every image is m
 image to the second, and so on: each node runs once per image, and only what lies across the cut is in memory.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Who counts: threads of this process, or processes of this machine."""
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 import threading

@@ -1,7 +1,5 @@
 """How large the values of a tensor can become: as measured, or as it follows from what computes it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Which nodes compute in float16, and why the others do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A float16 number has 11 significant bits, ends at 65504 and loses bits below 2^-14 (IEEE 754-2019, binary16).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A float32 graph written again with parts of it in float16."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -5,8 +5,6 @@ convsym.cpp). Between convolutions the number of channels is nobody else's busin
 the same with 64, six of them with weights of zero, and does so faster.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ It models the arithmetic that public sources describe, and was never compared wi
 what is modeled, what is assumed, and what is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The forms of a tensor in an emulated graph: as computed, as integers, what these stand for, in float16."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

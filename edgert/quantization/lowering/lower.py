@@ -1,7 +1,5 @@
 """A scheme and its ranges put into a graph: the Q/DQ form of each target, and the calibration cache of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 

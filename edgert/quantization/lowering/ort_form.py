@@ -11,8 +11,6 @@ weights of a Conv, ConvTranspose or Gemm behind a DQ by itself, with one scale f
 (weight_bias_quantization.cc), which is not what leaving a node in floating point is meant to do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal

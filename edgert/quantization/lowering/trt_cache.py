@@ -6,8 +6,6 @@ hexadecimal digits of a float32, most significant first. The rules for the numbe
 colon is how trtexec reads the file (samples/common/sampleEngines.cpp in NVIDIA/TensorRT).
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct

@@ -1,7 +1,5 @@
 """Weights of the layers that multiply, in one layout whatever the operator: (groups, outputs, inputs, taps)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar

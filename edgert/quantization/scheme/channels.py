@@ -7,8 +7,6 @@ equal scales become one class, and a class that anything else reads is fixed. Ga
 is promised x at its old scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

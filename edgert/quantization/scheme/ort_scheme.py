@@ -4,8 +4,6 @@ What comes behind the last weighted node computes scores and boxes, which 8 bits
 the first integer kernel that pays stays in floating point too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from edgert.graph import Graph, Node

@@ -4,8 +4,6 @@ A scheme is a decision without numbers: :func:`~edgert.quantization.lowering.low
 ranges are known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from dla import Target as Dla

@@ -6,8 +6,6 @@ another INT8 layer reads it; the residual input of an Add that a convolution fus
 it commutes with, so their inputs are rounded with the same scale and their producers write INT8 at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from dla import Target as Dla

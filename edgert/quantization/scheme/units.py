@@ -1,7 +1,5 @@
 """The records of a scheme: units that run as one kernel, points where tensors are rounded, and what shares a scale."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """One label for the whole image."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal

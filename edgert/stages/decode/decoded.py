@@ -1,7 +1,5 @@
 """Networks that finish the job in the graph: boxes, scores and classes come out final."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

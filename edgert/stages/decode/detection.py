@@ -1,7 +1,5 @@
 """Boxes: what every detection decoder does around the part that differs from family to family."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol

@@ -6,8 +6,6 @@ which is last); Zhao et al., "DETRs Beat YOLOs on Real-time Object Detection", 2
 output, scores past their sigmoid).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a model's outputs look like by their shapes and names, and which decoders report that they can read them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Keypoints from heat maps, one map per point of one body (HRNet, SimpleBaseline, Lite-HRNet)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

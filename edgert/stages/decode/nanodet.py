@@ -5,8 +5,6 @@ Formulas: ``nanodet/model/head/gfl_head.py`` (get_single_level_center_point, Int
 Plus, ``nanodet_plus_head.py`` (get_single_level_center_priors) of that repository.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -4,8 +4,6 @@ Layout: https://docs.ultralytics.com/models/yolov8 and /modes/export, [84, 8400]
 pixels, then class scores past their sigmoid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Detections out of an engine's output on the GPU: two kernels, and a few boxes that come back."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Frames in, records out, and everything between on the GPU; while it works, the host gets the next frames ready."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """One set of tensors on the GPU, from image to outputs, and the CUDA graphs of the way through it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Protocol

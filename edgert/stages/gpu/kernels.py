@@ -3,8 +3,6 @@
 A line ``#include "name"`` stands for the file of that name, here: the run-time compiler is given one text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re

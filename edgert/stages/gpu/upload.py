@@ -1,7 +1,5 @@
 """Pixels of others, such as a decoder's or a user's, brought into memory that the GPU can fetch them from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """A live page in the browser: the image with its boxes, and how the pipeline is doing."""
 
-from __future__ import annotations
-
 import errno
 import logging
 from collections.abc import Callable, Mapping

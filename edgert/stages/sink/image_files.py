@@ -1,7 +1,5 @@
 """Images as files, each one whole or not there at all."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter as Tally

@@ -4,8 +4,6 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/. Names, bas
 https://prometheus.io/docs/practices/naming/. What the run does not know is left out: nothing is 0 that is not known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

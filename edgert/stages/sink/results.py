@@ -1,7 +1,5 @@
 """One JSON object per frame and line. The schema is that of :mod:`edgert.runtime.json_form`."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """Frames that the user's own code brings: ``source: api``."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence

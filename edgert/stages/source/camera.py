@@ -1,7 +1,5 @@
 """USB and other V4L2 cameras: through FFmpeg where it was built with v4l2, otherwise through OpenCV."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ This is how a Jetson's camera and decoder come in:
 ``gst:nvarguscamerasrc ! nvvidconv ! video/x-raw,format=NV12``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import re

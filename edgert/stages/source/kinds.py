@@ -1,7 +1,5 @@
 """The kinds of sources: which one a ``source:`` line means, which keys mean nothing to it, and how it is made."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

@@ -11,8 +11,6 @@ Only what is read stands in the structs; their sizes and offsets are held to the
 reserved word behind these fields (``paramex``); nothing before it moved. None of this has run on a board.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

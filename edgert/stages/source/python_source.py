@@ -1,7 +1,5 @@
 """Images that Python code makes: the user's own (``python:module:name``), and edgert's ``synthetic:`` scenes."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator

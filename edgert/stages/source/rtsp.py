@@ -1,7 +1,5 @@
 """Network cameras and streams: RTSP, HTTP, HLS, RTMP, through FFmpeg."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import PurePosixPath

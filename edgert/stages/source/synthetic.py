@@ -3,8 +3,6 @@
 Each is made as the user's own images are, see :mod:`edgert.stages.source.python_source`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from typing import Any

@@ -1,7 +1,5 @@
 """Time within a stream: positions that never run backwards, frames given out at their own speed, even decimation."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

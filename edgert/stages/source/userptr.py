@@ -5,8 +5,6 @@ of the calls is that of the kernel's documentation, https://docs.kernel.org/user
 on a stand-in for the kernel; none of this has run on a board, or with a camera.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Source: linux/videodev2.h, https://docs.kernel.org/userspace-api/media/v4l/video
 64-bit machines, held to what a C compiler makes of the header by tests.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

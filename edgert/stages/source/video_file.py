@@ -1,7 +1,5 @@
 """Video files."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing
