@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgert.backend.base import (
-    DEFAULT_PROFILE,
-    Array,
-    EngineOptions,
-    Tensor,
-    checked_profile,
-    checked_rows,
-    has_open_batch,
-    row_count,
-    share_first_dimension,
-)
+from edgert.backend import base
 from edgert.graph import Model, TensorSpec, inputs, outputs, with_shapes
 from edgert.memory import aligned_empty
 
@@ -25,15 +15,15 @@ class NullBackend:
 
     name = "null"
 
-    def compile(self, model: Model, options: EngineOptions) -> NullEngine:
+    def compile(self, model: Model, options: base.EngineOptions) -> NullEngine:
         """See :class:`~edgert.backend.base.Backend`; dynamic dimensions without a profile become 1.
 
         Raises:
             ModelError: a profile does not fit the model's inputs.
         """
-        profiles = options.profiles or {DEFAULT_PROFILE: {}}
+        profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
         models = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
-        return NullEngine(models, has_open_batch(spec.shape for spec in inputs(model)))
+        return NullEngine(models, base.has_open_batch(spec.shape for spec in inputs(model)))
 
 
 class NullEngine:
@@ -46,12 +36,12 @@ class NullEngine:
         self.inputs, self.outputs = self._tensors[self.profiles[0]]
         first = models[self.profiles[0]]
         self.outputs_known = all(spec.is_static for spec in outputs(first))
-        self.batched = share_first_dimension([t.shape for t in inputs(first)], [t.shape for t in outputs(first)])
+        self.batched = base.share_first_dimension([t.shape for t in inputs(first)], [t.shape for t in outputs(first)])
         self.info: Mapping[str, Any] = {"backend": "null"}
 
     def session(self, profile: str | None = None) -> NullSession:
         """A new set of tensors. Raises ModelError for an unknown profile."""
-        name = checked_profile(profile, self.profiles)
+        name = base.checked_profile(profile, self.profiles)
         return NullSession(*self._tensors[name], self.batched if self.dynamic_batch else ())
 
     def close(self) -> None:
@@ -65,25 +55,25 @@ class NullSession:
         batched: for every output, whether it has a row per row that is run; empty where the batch is static.
     """
 
-    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batched: Sequence[bool]) -> None:
-        self.inputs: Mapping[str, Array] = {t.name: _zeros(t) for t in inputs}
-        self._outputs: list[Array] = [_zeros(t) for t in outputs]
+    def __init__(self, inputs: Sequence[base.Tensor], outputs: Sequence[base.Tensor], batched: Sequence[bool]) -> None:
+        self.inputs: Mapping[str, base.Array] = {t.name: _zeros(t) for t in inputs}
+        self._outputs: list[base.Array] = [_zeros(t) for t in outputs]
         self._batched = batched
-        self._rows = row_count(self.inputs.values())
+        self._rows = base.row_count(self.inputs.values())
 
-    def run(self, rows: int | None = None) -> Sequence[Array]:
+    def run(self, rows: int | None = None) -> Sequence[base.Array]:
         """Returns the zeros. Raises ModelError for more rows than there are, or none."""
-        count = checked_rows(rows if self._batched else None, self._rows)
+        count = base.checked_rows(rows if self._batched else None, self._rows)
         if count == self._rows:
             return self._outputs
         return [array[:count] if has else array for array, has in zip(self._outputs, self._batched, strict=True)]
 
 
-def _tensors(specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(spec.name, _static(spec.shape), spec.dtype) for spec in specs)
+def _tensors(specs: Sequence[TensorSpec]) -> tuple[base.Tensor, ...]:
+    return tuple(base.Tensor(spec.name, _static(spec.shape), spec.dtype) for spec in specs)
 
 
-def _zeros(tensor: Tensor) -> Array:
+def _zeros(tensor: base.Tensor) -> base.Array:
     array = aligned_empty(tensor.shape, tensor.dtype)
     array.fill(0)
     return array

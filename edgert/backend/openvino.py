@@ -13,21 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from edgert import installation
-from edgert.backend.base import (
-    DEFAULT_PROFILE,
-    Array,
-    EngineOptions,
-    RunOnce,
-    Tensor,
-    bound_input,
-    checked_profile,
-    checked_rows,
-    closed_engine,
-    has_open_batch,
-    refuse_custom_operators,
-    row_count,
-    share_first_dimension,
-)
+from edgert.backend import base
 from edgert.board.host import core_count
 from edgert.errors import BuildError, DeviceError
 from edgert.graph import Model, TensorSpec, clean, inputs, outputs, to_bytes, with_shapes
@@ -39,7 +25,7 @@ class OpenVinoBackend:
 
     name = "openvino"
 
-    def compile(self, model: Model, options: EngineOptions) -> OpenVinoEngine:
+    def compile(self, model: Model, options: base.EngineOptions) -> OpenVinoEngine:
         """See :class:`~edgert.backend.base.Backend`.
 
         Compiled models are not cached in the store: OpenVINO compiles about as fast as it would load them.
@@ -49,11 +35,11 @@ class OpenVinoBackend:
             ModelError: a profile does not fit the model's inputs, or leaves a dimension open.
             DeviceError: OpenVINO is not installed.
         """
-        refuse_custom_operators(model, "OpenVINO")
+        base.refuse_custom_operators(model, "OpenVINO")
         started = time.perf_counter()
-        profiles = options.profiles or {DEFAULT_PROFILE: {}}
+        profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
         ready = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
-        open_batch = has_open_batch(spec.shape for spec in inputs(model))
+        open_batch = base.has_open_batch(spec.shape for spec in inputs(model))
         compiled = {
             name: _compile(clean(model if open_batch else each)[0], inputs(each), open_batch, options.threads)
             for name, each in ready.items()
@@ -87,14 +73,14 @@ class OpenVinoEngine:
         self.info: Mapping[str, Any] = info
         self.profiles = tuple(compiled)
         declared_in, declared_out = inputs(model), outputs(model)
-        self.dynamic_batch = has_open_batch(spec.shape for spec in declared_in)
+        self.dynamic_batch = base.has_open_batch(spec.shape for spec in declared_in)
         self.outputs_known = all(spec.is_static for spec in outputs(ready[self.profiles[0]]))
-        self.batched = share_first_dimension([s.shape for s in declared_in], [s.shape for s in declared_out])
+        self.batched = base.share_first_dimension([s.shape for s in declared_in], [s.shape for s in declared_out])
         first = self.session()
-        self.inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        self.inputs = tuple(base.Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
         names = [spec.name for spec in declared_out]
         self.outputs = tuple(
-            Tensor(name, array.shape, array.dtype.name) for name, array in zip(names, first.run(), strict=True)
+            base.Tensor(name, array.shape, array.dtype.name) for name, array in zip(names, first.run(), strict=True)
         )
         if self.dynamic_batch:
             self.batched = tuple(
@@ -105,8 +91,8 @@ class OpenVinoEngine:
     def session(self, profile: str | None = None) -> OpenVinoSession:
         """A new set of bound tensors."""
         if not self._compiled:
-            raise closed_engine(self.path)
-        name = checked_profile(profile, self.profiles, self.path)
+            raise base.closed_engine(self.path)
+        name = base.checked_profile(profile, self.profiles, self.path)
         specs = inputs(self._ready[name])
         return OpenVinoSession(self._compiled[name], specs, self.dynamic_batch, self.outputs_known, self.path)
 
@@ -120,21 +106,21 @@ class OpenVinoSession:
 
     def __init__(self, compiled: Any, specs: Sequence[TensorSpec], dynamic: bool, known: bool, path: str) -> None:
         self._compiled, self._known, self._path = compiled, known, path
-        self.inputs: Mapping[str, Array] = {
-            spec.name: bound_input(spec.name, spec.shape, spec.dtype, path) for spec in specs
+        self.inputs: Mapping[str, base.Array] = {
+            spec.name: base.bound_input(spec.name, spec.shape, spec.dtype, path) for spec in specs
         }
         self.dynamic = dynamic
-        self.rows = row_count(self.inputs.values())
-        self._runs: dict[int, Callable[[], Sequence[Array]]] = {}
+        self.rows = base.row_count(self.inputs.values())
+        self._runs: dict[int, Callable[[], Sequence[base.Array]]] = {}
 
-    def run(self, rows: int | None = None) -> Sequence[Array]:
+    def run(self, rows: int | None = None) -> Sequence[base.Array]:
         """Runs; see :class:`~edgert.backend.base.Session`.
 
         Raises:
             BuildError: OpenVINO fails.
             ModelError: more rows than there are, or none.
         """
-        count = checked_rows(rows if self.dynamic else None, self.rows, self._path)
+        count = base.checked_rows(rows if self.dynamic else None, self.rows, self._path)
         run = self._runs.get(count)
         try:
             if run is None:
@@ -143,7 +129,7 @@ class OpenVinoSession:
         except RuntimeError as error:
             raise BuildError("OpenVINO failed while running", why=_reason(error), where=self._path) from error
 
-    def _bind(self, rows: int) -> Callable[[], Sequence[Array]]:
+    def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
         """Binds the first rows of the inputs, and outputs of the shapes that a first run shows."""
         tensor = _openvino().Tensor
         request = self._compiled.create_infer_request()
@@ -151,7 +137,7 @@ class OpenVinoSession:
             request.set_input_tensor(position, tensor(array[:rows] if self.dynamic else array, shared_memory=True))
         count = len(self._compiled.outputs)
 
-        def infer() -> Sequence[Array]:
+        def infer() -> Sequence[base.Array]:
             request.start_async()  # unlike infer(), it does not copy the outputs
             request.wait()
             return [request.get_output_tensor(position).data for position in range(count)]
@@ -163,7 +149,7 @@ class OpenVinoSession:
         for position, array in enumerate(held):
             request.set_output_tensor(position, tensor(array, shared_memory=True))
 
-        def run() -> Sequence[Array]:
+        def run() -> Sequence[base.Array]:
             request.start_async()
             request.wait()
             return held
@@ -204,7 +190,7 @@ def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, thread
         ) from error
 
 
-def reference_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple[str, RunOnce]:
+def reference_run(path: Path, feeds: Mapping[str, base.Array], threads: int) -> tuple[str, base.RunOnce]:
     """OpenVINO as its documentation shows it, with options as they are, but for the threads: what edgert's engine is
     compared with.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, board_option, output_option
+from edgert.cli import option
 from edgert.cli.output import write_json
 from edgert.errors import EXIT_ERROR, ConfigError, nearest
 from edgert.installation import pipeline_path
@@ -31,8 +31,8 @@ def bench(
         bool,
         typer.Option("--units", help="Time every unit of a model on every core, and write a profile for edgert plan."),
     ] = False,
-    board: Annotated[str, board_option("For --units; host is this machine, the only one there is.")] = "host",
-    output: Annotated[Path, output_option("The profile of --units.")] = Path("profile.json"),
+    board: Annotated[str, option.board("For --units; host is this machine, the only one there is.")] = "host",
+    output: Annotated[Path, option.output("The profile of --units.")] = Path("profile.json"),
     peer: Annotated[
         str | None,
         typer.Option(
@@ -45,8 +45,8 @@ def bench(
             "--torch", metavar="MODULE:FUNCTION", help="Race with PyTorch, by a function that returns the nn.Module."
         ),
     ] = None,
-    json: JsonOption = None,
-    debug: DebugOption = False,
+    json: option.Json = None,
+    debug: option.Debug = False,
 ) -> None:
     """Measure a model alone, or what edgert adds to it.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption
+from edgert.cli import option
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import NONE, UNKNOWN, Column, Row, console, table
 from edgert.cli.table import facts as bold_facts
@@ -223,8 +223,8 @@ def boards(
     yaml: Annotated[
         bool, typer.Option("--yaml", help="Print the board's file, as a start for a board file of your own.")
     ] = False,
-    json: JsonOption = None,
-    debug: DebugOption = False,
+    json: option.Json = None,
+    debug: option.Debug = False,
 ) -> None:
     """List the boards that edgert knows, and what they can do in each power mode.
 

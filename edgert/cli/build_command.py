@@ -9,19 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import (
-    BoardOption,
-    BundleArgument,
-    DebugOption,
-    JsonOption,
-    SetOption,
-    StrictOption,
-    TrtOption,
-    bundle_of,
-    mode_option,
-    output_option,
-    refuse,
-)
+from edgert.cli import option
 from edgert.cli.output import is_stdout
 from edgert.installation import pipeline_path
 
@@ -34,18 +22,18 @@ if TYPE_CHECKING:
 
 
 def build(
-    pipeline: BundleArgument,
-    board: BoardOption = None,
-    mode: Annotated[str | None, mode_option("The one that the board boots into when left out.")] = None,
-    output: Annotated[Path | None, output_option("NAME.edgert when left out, with the pipeline's name.")] = None,
-    trt: TrtOption = None,
+    pipeline: option.BundleArgument,
+    board: option.Board = None,
+    mode: Annotated[str | None, option.mode("The one that the board boots into when left out.")] = None,
+    output: Annotated[Path | None, option.output("NAME.edgert when left out, with the pipeline's name.")] = None,
+    trt: option.Trt = None,
     folder: Annotated[
         bool, typer.Option("--folder", help="Write a folder of plain files, to look into, instead of one file.")
     ] = False,
     tune: Annotated[
         bool, typer.Option("--tune", help="Search for the settings that run each model fastest on this machine.")
     ] = False,
-    strict: StrictOption = False,
+    strict: option.Strict = False,
     remote: Annotated[
         str | None,
         typer.Option(
@@ -60,9 +48,9 @@ def build(
             help="Path of edgert on that board, from its home folder. Searched for when left out.",
         ),
     ] = None,
-    overrides: SetOption = None,
-    json: JsonOption = None,
-    debug: DebugOption = False,
+    overrides: option.Set = None,
+    json: option.Json = None,
+    debug: option.Debug = False,
 ) -> None:
     """Prepare a pipeline for a board on any machine, and pack all of it into one file; or finish that file on a board.
 
@@ -103,7 +91,7 @@ def build(
             foreign={"--folder": folder, "--tune": tune},
         )
         return
-    refuse({"--remote-edgert": remote_edgert}, "it names where edgert is on the board of --remote")
+    option.refuse({"--remote-edgert": remote_edgert}, "it names where edgert is on the board of --remote")
     if is_bundle(source):
         from edgert.cli.build_steps import finish_here
 
@@ -121,7 +109,7 @@ def build(
     from edgert.config import load_pipeline
 
     file = load_pipeline(source, overrides or ())
-    path = output or bundle_of(file)
+    path = output or option.bundle_of(file)
     stop = threading.Event()
     with listener(json) as (on_event, write), stop_on_signal(stop.set):
         built = build_pipeline(

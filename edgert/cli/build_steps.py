@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgert.cli.option import bundle_of, refuse
+from edgert.cli import option
 from edgert.cli.output import JsonLines, is_stdout
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def finish_here(
     from edgert.cli.progress import stop_on_signal
     from edgert.compiler.finish import finish
 
-    refuse(foreign, f"{bundle} is a bundle, for which that is settled")
+    option.refuse(foreign, f"{bundle} is a bundle, for which that is settled")
     stop = threading.Event()
     with listener(json) as (on_event, write), stop_on_signal(stop.set):
         done = finish(bundle, output, strict=strict, folder=folder, on_event=on_event, stop=stop)
@@ -221,15 +221,15 @@ def build_remotely(
     from edgert.config import load_pipeline
     from edgert.remote.remote_build import build_remote
 
-    refuse(foreign, "it is for builds on this machine")
+    option.refuse(foreign, "it is for builds on this machine")
     made: PipelineFile | Path = source
     if is_bundle(source):
         given = {"--board": target["board"], "--mode": target["mode"], "--trt": target["tensorrt"], "--set": overrides}
-        refuse(given, f"{source} is a bundle, for which that is settled")
+        option.refuse(given, f"{source} is a bundle, for which that is settled")
         output = output or source
     else:
         made = load_pipeline(source, overrides)
-        output = output or bundle_of(made)
+        output = output or option.bundle_of(made)
     stop = threading.Event()
     with listener(json) as (on_event, write), stop_on_signal(stop.set):
         built = build_remote(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption
+from edgert.cli import option
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import marked
 from edgert.errors import EXIT_ERROR
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MARKS = {"yes": "[green]✓[/]", "optional": "[yellow]–[/]", "no": "[red]✗[/]"}
 
 
-def doctor(json: JsonOption = None, debug: DebugOption = False) -> None:
+def doctor(json: option.Json = None, debug: option.Debug = False) -> None:
     """Check what is on this machine, what is missing, and how to get it.
 
     Looks at Python, board, CPU, memory, GPU, TensorRT, DLA, codecs, GStreamer and cameras. Needs no network and

@@ -7,24 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import table
-from edgert.cli.option import (
-    CalibrationImagesOption,
-    DataOption,
-    DebugOption,
-    InputOption,
-    JsonOption,
-    MaxDropOption,
-    MetricOption,
-    ModelOption,
-    RangesOption,
-    ReportOption,
-    SetOption,
-    SourceArgument,
-    TaskOption,
-    limit_option,
-    precision_option,
-)
+from edgert.cli import option, table
 from edgert.cli.output import as_typed, is_stdout, write_json
 from edgert.cli.table import Column, Row
 from edgert.errors import EXIT_ERROR
@@ -40,19 +23,19 @@ _VERDICT_STYLES = {"within": "green", "probably within": "green", "probably miss
 
 
 def evaluate(
-    source: SourceArgument,
-    model: ModelOption = None,
-    data: DataOption = None,
-    metric: MetricOption = None,
+    source: option.SourceArgument,
+    model: option.Model = None,
+    data: option.Data = None,
+    metric: option.Metric = None,
     against: Annotated[
         list[Path] | None,
         typer.Option(
             "--against", metavar="OTHER.onnx", help="Another version of the model to compare with. Repeatable."
         ),
     ] = None,
-    max_drop: MaxDropOption = None,
-    limit: Annotated[int | None, limit_option("All when left out.")] = None,
-    precision: Annotated[list[str] | None, precision_option("It is made that too, and compared. Repeatable.")] = None,
+    max_drop: option.MaxDrop = None,
+    limit: Annotated[int | None, option.limit("All when left out.")] = None,
+    precision: Annotated[list[str] | None, option.precision("It is made that too, and compared. Repeatable.")] = None,
     emulate: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,14 +44,14 @@ def evaluate(
             help="Compare INT8 as that part of a Jetson computes it, emulated: dla or gpu. Repeatable.",
         ),
     ] = None,
-    images: CalibrationImagesOption = None,
-    ranges: RangesOption = None,
-    report: ReportOption = None,
-    task: TaskOption = None,
-    input: InputOption = None,
-    json: JsonOption = None,
-    overrides: SetOption = None,
-    debug: DebugOption = False,
+    images: option.CalibrationImages = None,
+    ranges: option.Ranges = None,
+    report: option.Report = None,
+    task: option.Task = None,
+    input: option.Input = None,
+    json: option.Json = None,
+    overrides: option.Set = None,
+    debug: option.Debug = False,
 ) -> None:
     """How good is the model on my images, and what does another version of it lose?
 

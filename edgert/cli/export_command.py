@@ -5,16 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edgert.cli.option import (
-    DebugOption,
-    JsonOption,
-    SetOption,
-    TrtOption,
-    board_option,
-    model_option,
-    output_option,
-    target_option,
-)
+from edgert.cli import option
 from edgert.cli.output import is_stdout, write_json
 
 
@@ -23,10 +14,10 @@ def export(
         str, typer.Argument(metavar="SOURCE", help="Pipeline file, ONNX file, or bundle of edgert build.")
     ],
     format: Annotated[str, typer.Option("--format", metavar="NAME", help="Format to write: triton, onnx or trtexec.")],
-    output: Annotated[Path, output_option("With --format onnx and one model it may be FILE.onnx.")],
-    model: Annotated[str | None, model_option("All models when left out.")] = None,
-    board: Annotated[str | None, board_option("A bundle names its own.")] = None,
-    trt: TrtOption = None,
+    output: Annotated[Path, option.output("With --format onnx and one model it may be FILE.onnx.")],
+    model: Annotated[str | None, option.model("All models when left out.")] = None,
+    board: Annotated[str | None, option.board("A bundle names its own.")] = None,
+    trt: option.Trt = None,
     form: Annotated[
         str | None,
         typer.Option(
@@ -36,7 +27,7 @@ def export(
             "form that was built when left out.",
         ),
     ] = None,
-    target: Annotated[str | None, target_option("For --format onnx.")] = None,
+    target: Annotated[str | None, option.target("For --format onnx.")] = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -54,9 +45,9 @@ def export(
             help="Largest batch that Triton puts together from requests, where the model's batch is open.",
         ),
     ] = None,
-    overrides: SetOption = None,
-    json: JsonOption = None,
-    debug: DebugOption = False,
+    overrides: option.Set = None,
+    json: option.Json = None,
+    debug: option.Debug = False,
 ) -> None:
     """Take what was built to a Triton server, another ONNX runtime, or trtexec.
 

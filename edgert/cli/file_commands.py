@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import table
-from edgert.cli.option import (
-    AllOption,
-    DebugOption,
-    JsonOption,
-    ModelOption,
-    PhotosOption,
-    PipelineArgument,
-    SetOption,
-    output_option,
-)
+from edgert.cli import option, table
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import Column
 from edgert.installation import pipeline_path
@@ -57,7 +47,7 @@ def schema() -> None:
 # ``edgert validate``.
 
 
-def validate(pipeline: PipelineArgument, overrides: SetOption = None, debug: DebugOption = False) -> None:
+def validate(pipeline: option.PipelineArgument, overrides: option.Set = None, debug: option.Debug = False) -> None:
     """Check a pipeline file and everything it names.
 
     Opens no camera, runs no engine and none of your code. Reads the YAML, the models, images and labels, and the
@@ -76,14 +66,14 @@ _SHOWN = 8
 
 
 def check(
-    pipeline: PipelineArgument,
-    images: Annotated[list[str], PhotosOption],
-    model: ModelOption = None,
-    output: Annotated[Path | None, output_option("It shows the first image with the best answer drawn on it.")] = None,
-    every: AllOption = False,
-    json: JsonOption = None,
-    overrides: SetOption = None,
-    debug: DebugOption = False,
+    pipeline: option.PipelineArgument,
+    images: Annotated[list[str], option.Photos],
+    model: option.Model = None,
+    output: Annotated[Path | None, option.output("It shows the first image with the best answer drawn on it.")] = None,
+    every: option.All = False,
+    json: option.Json = None,
+    overrides: option.Set = None,
+    debug: option.Debug = False,
 ) -> None:
     """Is my model wired right? Try the plausible settings on images and report which line looks wrong.
 
@@ -196,8 +186,8 @@ def _numbers(row: Row) -> list[str]:
 
 def new(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX model that takes one image.")],
-    images: Annotated[list[str] | None, PhotosOption] = None,
-    output: Annotated[Path, output_option("The pipeline file.")] = Path("pipeline.yaml"),
+    images: Annotated[list[str] | None, option.Photos] = None,
+    output: Annotated[Path, option.output("The pipeline file.")] = Path("pipeline.yaml"),
     source: Annotated[
         str,
         typer.Option(
@@ -207,7 +197,7 @@ def new(
         ),
     ] = "v4l2:///dev/video0",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists already.")] = False,
-    debug: DebugOption = False,
+    debug: option.Debug = False,
 ) -> None:
     """Write a commented starter pipeline for a model.
 

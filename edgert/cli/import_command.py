@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, ShapeOption, output_option, shape_of
+from edgert.cli import option
 from edgert.cli.output import is_stdout, write_json
 from edgert.errors import ConfigError
 
@@ -24,12 +24,12 @@ def import_model(
             metavar="SOURCE", help="PyTorch program (.pt2), module:function, SavedModel folder or .tflite file."
         ),
     ],
-    output: Annotated[Path | None, output_option("SOURCE.onnx when left out.")] = None,
+    output: Annotated[Path | None, option.output("SOURCE.onnx when left out.")] = None,
     inputs: Annotated[
         Path | None,
         typer.Option("--inputs", metavar="FILE", help="Example inputs to compare on, by name, in an .npz file."),
     ] = None,
-    shape: ShapeOption = None,
+    shape: option.Shape = None,
     dynamic: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,8 +55,8 @@ def import_model(
         Path | None,
         typer.Option("--python", metavar="PATH", help="Path of another Python, which has the framework installed."),
     ] = None,
-    json: JsonOption = None,
-    debug: DebugOption = False,
+    json: option.Json = None,
+    debug: option.Debug = False,
 ) -> None:
     """Make an ONNX model of a PyTorch or TensorFlow one, and check that it computes the same.
 
@@ -80,7 +80,7 @@ def import_model(
         source,
         output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"),
         inputs=inputs,
-        shapes=dict(map(shape_of, shape or ())),
+        shapes=dict(map(option.shape_of, shape or ())),
         dynamic=names,
         signature=signature,
         opset=opset,

@@ -9,20 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgert.cli import option
 from edgert.cli.bundle_tables import show_bundle
 from edgert.cli.dla_tables import show_dla
-from edgert.cli.option import (
-    AllOption,
-    DebugOption,
-    JsonOption,
-    ReportOption,
-    ShapeOption,
-    board_option,
-    precision_option,
-    refuse,
-    shape_of,
-    trt_option,
-)
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import Column, Row, console, facts, marked, table
 from edgert.units import format_bytes
@@ -37,7 +26,7 @@ if TYPE_CHECKING:
 
 def inspect(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file, or bundle of edgert build.")],
-    shapes: ShapeOption = None,
+    shapes: option.Shape = None,
     ops: Annotated[
         bool, typer.Option("--ops", help="Show a table of the operators with their share of the work.")
     ] = False,
@@ -45,11 +34,11 @@ def inspect(
         bool,
         typer.Option("--dla", help="Check node by node what a board's DLA can run, why not, and what helps."),
     ] = False,
-    board: Annotated[str | None, board_option("For --dla; this machine when left out.")] = None,
-    trt: Annotated[str | None, trt_option("For --dla; 10.3 for Orin and 8.5 for Xavier when left out.")] = None,
-    precision: Annotated[str | None, precision_option("For --dla; int8 when left out.")] = None,
-    every: AllOption = False,
-    report: ReportOption = None,
+    board: Annotated[str | None, option.board("For --dla; this machine when left out.")] = None,
+    trt: Annotated[str | None, option.trt("For --dla; 10.3 for Orin and 8.5 for Xavier when left out.")] = None,
+    precision: Annotated[str | None, option.precision("For --dla; int8 when left out.")] = None,
+    every: option.All = False,
+    report: option.Report = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Rewrite the model as a build would, and show what that changes (--dla).")
     ] = False,
@@ -62,8 +51,8 @@ def inspect(
             "--skip-rewrite", metavar="NAME", help="Leave a rewrite out, by its name or a glob (--dla). Repeatable."
         ),
     ] = None,
-    json: JsonOption = None,
-    debug: DebugOption = False,
+    json: option.Json = None,
+    debug: option.Debug = False,
 ) -> None:
     """Show what an ONNX model takes, returns and costs; with --dla, what a DLA can run of it.
 
@@ -89,9 +78,9 @@ def inspect(
     for_dla = {"--board": board, "--trt": trt, "--precision": precision, "--report": report, "--explain": explain,
                "--rewritten": rewritten, "--skip-rewrite": skipped, "--all": every}  # fmt: skip
     if not dla:
-        refuse(for_dla, "it goes together with --dla")
+        option.refuse(for_dla, "it goes together with --dla")
     if is_bundle(model):
-        refuse({"--shape": shapes, "--ops": ops, "--dla": dla}, f"it is for ONNX files, and {model} is a bundle")
+        option.refuse({"--shape": shapes, "--ops": ops, "--dla": dla}, f"it is for ONNX files, and {model} is a bundle")
         _inspect_bundle(screen, model, json)
         return
     found = inspect_model(
@@ -137,7 +126,7 @@ def _profiles(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
     """``["x=1x3", "x=2x3"]`` → one profile for each round of inputs."""
     profiles: list[dict[str, tuple[int, ...]]] = []
     for text in texts:
-        name, shape = shape_of(text)
+        name, shape = option.shape_of(text)
         free = next((profile for profile in profiles if name not in profile), None)
         if free is None:
             free = {}

@@ -5,36 +5,18 @@ from typing import Annotated
 
 import typer
 
-from edgert.cli.option import (
-    CalibrationImagesOption,
-    DataOption,
-    DebugOption,
-    InputOption,
-    MaxDropOption,
-    MethodOption,
-    MetricOption,
-    ModelOption,
-    RangesOption,
-    ReportOption,
-    SetOption,
-    SourceArgument,
-    TaskOption,
-    limit_option,
-    output_option,
-    target_option,
-    trt_option,
-)
+from edgert.cli import option
 from edgert.cli.output import as_typed
 
 
 def calibrate(
-    source: SourceArgument,
-    model: ModelOption = None,
-    images: CalibrationImagesOption = None,
-    input: InputOption = None,
-    output: Annotated[Path, output_option("The range file.")] = Path("ranges.json"),
-    method: MethodOption = None,
-    limit: Annotated[int | None, limit_option("256 when left out.")] = None,
+    source: option.SourceArgument,
+    model: option.Model = None,
+    images: option.CalibrationImages = None,
+    input: option.Input = None,
+    output: Annotated[Path, option.output("The range file.")] = Path("ranges.json"),
+    method: option.Method = None,
+    limit: Annotated[int | None, option.limit("256 when left out.")] = None,
     workers: Annotated[
         int,
         typer.Option("--workers", metavar="N", min=1, help="Number of processes; one process already uses all cores."),
@@ -51,8 +33,8 @@ def calibrate(
         bool,
         typer.Option("--early-stop/--no-early-stop", help="Stop as soon as more images no longer change the ranges."),
     ] = True,
-    overrides: SetOption = None,
-    debug: DebugOption = False,
+    overrides: option.Set = None,
+    debug: option.Debug = False,
 ) -> None:
     """Measure the ranges of a model's tensors on typical images, for INT8.
 
@@ -100,29 +82,29 @@ _MINUTE_S = 60
 
 
 def quantize(
-    source: SourceArgument,
-    model: ModelOption = None,
-    output: Annotated[Path | None, output_option("MODEL.int8.onnx when left out.")] = None,
-    ranges: RangesOption = None,
-    images: CalibrationImagesOption = None,
-    input: InputOption = None,
-    task: TaskOption = None,
-    method: MethodOption = None,
-    limit: Annotated[int | None, limit_option("256 when left out.")] = None,
+    source: option.SourceArgument,
+    model: option.Model = None,
+    output: Annotated[Path | None, option.output("MODEL.int8.onnx when left out.")] = None,
+    ranges: option.Ranges = None,
+    images: option.CalibrationImages = None,
+    input: option.Input = None,
+    task: option.Task = None,
+    method: option.Method = None,
+    limit: Annotated[int | None, option.limit("256 when left out.")] = None,
     target: Annotated[
         str,
-        target_option("With cache, a calibration cache for TensorRT <= 10; gpu and dla are for TensorRT >= 11."),
+        option.target("With cache, a calibration cache for TensorRT <= 10; gpu and dla are for TensorRT >= 11."),
     ] = "ort",
-    trt: Annotated[str, trt_option("It stands in the header of a calibration cache.")] = "10.3.0",
+    trt: Annotated[str, option.trt("It stands in the header of a calibration cache.")] = "10.3.0",
     keep: Annotated[
         list[str] | None,
         typer.Option(
             "--keep", metavar="LAYER", help="Leave a layer in higher precision, by its name or a glob. Repeatable."
         ),
     ] = None,
-    data: DataOption = None,
-    metric: MetricOption = None,
-    max_drop: MaxDropOption = None,
+    data: option.Data = None,
+    metric: option.Metric = None,
+    max_drop: option.MaxDrop = None,
     minutes: Annotated[
         float,
         typer.Option(
@@ -132,9 +114,9 @@ def quantize(
             help="Time for finding the layers to leave in higher precision, in minutes.",
         ),
     ] = 10.0,
-    report: ReportOption = None,
-    overrides: SetOption = None,
-    debug: DebugOption = False,
+    report: option.Report = None,
+    overrides: option.Set = None,
+    debug: option.Debug = False,
 ) -> None:
     """Make a model INT8, within an accuracy budget, and report what it costs.
 

@@ -26,7 +26,7 @@ BundleArgument = Annotated[
 SourceArgument = Annotated[
     str, typer.Argument(metavar="MODEL.onnx|PIPELINE", help="ONNX file, or pipeline file that names the model.")
 ]
-SetOption = Annotated[
+Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -34,14 +34,12 @@ SetOption = Annotated[
         help="Override a key of the pipeline file, such as stages.camera.fps=15. Repeatable.",
     ),
 ]
-JsonOption = Annotated[
+Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON to this file; - is standard output."),
 ]
-ReportOption = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Write the result as one HTML page.")
-]
-ProfilesOption = Annotated[
+Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write the result as one HTML page.")]
+Profiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--profile",
@@ -50,25 +48,25 @@ ProfilesOption = Annotated[
         "on its board. Repeatable.",
     ),
 ]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-StrictOption = Annotated[
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
         help="Fail where an engine would fall back to the next of its chain, or nodes would leave the DLA.",
     ),
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Show every row of the table, not only those that matter most.")]
-DurationOption = typer.Option(
+All = Annotated[bool, typer.Option("--all", help="Show every row of the table, not only those that matter most.")]
+Duration = typer.Option(
     "--duration", metavar="SECONDS", min=0.1, help="Stop after this many seconds, real or simulated."
 )
-TaskOption = Annotated[
+Task = Annotated[
     str | None,
     typer.Option(
         "--task", metavar="TEXT", help="Task of an ONNX file, as in YAML: 'detect yolox labels=names.txt', for example."
     ),
 ]
-InputOption = Annotated[
+Input = Annotated[
     str | None,
     typer.Option(
         "--input",
@@ -76,7 +74,7 @@ InputOption = Annotated[
         help="Preprocessing of an ONNX file, as in YAML: 'letterbox rgb mean=0 std=255', for example.",
     ),
 ]
-MethodOption = Annotated[
+Method = Annotated[
     str | None,
     typer.Option(
         "--method",
@@ -84,13 +82,13 @@ MethodOption = Annotated[
         help="Calibration method: mse, minmax, percentile, entropy or auto. mse when left out.",
     ),
 ]
-RangesOption = Annotated[
+Ranges = Annotated[
     Path | None,
     typer.Option(
         "--ranges", metavar="FILE", help="Read the ranges that edgert calibrate wrote, instead of measuring them."
     ),
 ]
-DataOption = Annotated[
+Data = Annotated[
     str | None,
     typer.Option(
         "--data",
@@ -99,7 +97,7 @@ DataOption = Annotated[
         "masks/, or images without labels. The pipeline's accuracy: dataset when left out.",
     ),
 ]
-MetricOption = Annotated[
+Metric = Annotated[
     str | None,
     typer.Option(
         "--metric",
@@ -108,7 +106,7 @@ MetricOption = Annotated[
         "pipeline's accuracy: metric when left out.",
     ),
 ]
-MaxDropOption = Annotated[
+MaxDrop = Annotated[
     float | None,
     typer.Option(
         "--max-drop",
@@ -119,7 +117,7 @@ MaxDropOption = Annotated[
         "left out.",
     ),
 ]
-ShapeOption = Annotated[
+Shape = Annotated[
     list[str] | None,
     typer.Option(
         "--shape",
@@ -129,63 +127,63 @@ ShapeOption = Annotated[
 ]
 
 
-def board_option(default: str) -> Any:
+def board(default: str) -> Any:
     """``--board``, and what it is when left out."""
     return typer.Option("--board", "-b", metavar="BOARD", help=f"Name or file of the board. {default}")
 
 
-def mode_option(default: str) -> Any:
+def mode(default: str) -> Any:
     """``--mode``, and what it is when left out."""
     return typer.Option("--mode", metavar="MODE", help=f"Power mode of the board, such as 15W. {default}")
 
 
-def trt_option(default: str) -> Any:
+def trt(default: str) -> Any:
     """``--trt``, and what it is when left out."""
     return typer.Option(
         "--trt", metavar="VERSION", help=f"TensorRT version to build engines for, such as 10.3. {default}"
     )
 
 
-def model_option(default: str) -> Any:
+def model(default: str) -> Any:
     """``--model``, and what it is when left out."""
     return typer.Option("--model", metavar="NAME", help=f"Name of the pipeline's model to work on. {default}")
 
 
-def output_option(written: str) -> Any:
+def output(written: str) -> Any:
     """``--output``, and what is written."""
     return typer.Option("--output", "-o", metavar="PATH", help=f"Path of the file or folder to write. {written}")
 
 
-def images_option(meaning: str) -> Any:
+def images(meaning: str) -> Any:
     """``--images``, and what they are for."""
     return typer.Option("--images", metavar="PATH", help=f"Typical images, in a folder or a file. {meaning}")
 
 
-def limit_option(default: str) -> Any:
+def limit(default: str) -> Any:
     """``--limit``, and what it is when left out."""
     return typer.Option("--limit", metavar="N", min=1, help=f"Use at most this many images. {default}")
 
 
-def target_option(meaning: str) -> Any:
+def target(meaning: str) -> Any:
     """``--target``, and what else than engines it may name."""
     return typer.Option(
         "--target", metavar="NAME", help=f"Engine to make the INT8 model for: ort, gpu or dla. {meaning}"
     )
 
 
-def precision_option(meaning: str) -> Any:
+def precision(meaning: str) -> Any:
     """``--precision``, and what is done with it."""
     return typer.Option("--precision", metavar="NAME", help=f"Precision of the model: int8 or fp16. {meaning}")
 
 
-ModelOption = Annotated[str | None, model_option("Needed where the pipeline has several.")]
-BoardOption = Annotated[str | None, board_option("The pipeline's own when left out.")]
-TrtOption = Annotated[str | None, trt_option("The one of the board's JetPack when left out.")]
-CalibrationImagesOption = Annotated[
+Model = Annotated[str | None, model("Needed where the pipeline has several.")]
+Board = Annotated[str | None, board("The pipeline's own when left out.")]
+Trt = Annotated[str | None, trt("The one of the board's JetPack when left out.")]
+CalibrationImages = Annotated[
     str | None,
-    images_option("For INT8 calibration; a glob or a video works, too, and 100 to 500 images are good."),
+    images("For INT8 calibration; a glob or a video works, too, and 100 to 500 images are good."),
 ]
-PhotosOption = images_option("Settings are tried on them, and several show more. Repeatable.")
+Photos = images("Settings are tried on them, and several show more. Repeatable.")
 
 
 def bundle_of(file: PipelineFile) -> Path:

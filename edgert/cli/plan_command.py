@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from edgert.cli.option import (
-    DebugOption,
-    JsonOption,
-    PipelineArgument,
-    ProfilesOption,
-    ReportOption,
-    SetOption,
-    TrtOption,
-    board_option,
-    mode_option,
-)
+from edgert.cli import option
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import console
 
@@ -25,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def plan(
-    pipeline: PipelineArgument,
-    board: Annotated[str | None, board_option("With all, every board; the pipeline's own when left out.")] = None,
-    mode: Annotated[str, mode_option("With all, every mode is compared.")] = "all",
+    pipeline: option.PipelineArgument,
+    board: Annotated[str | None, option.board("With all, every board; the pipeline's own when left out.")] = None,
+    mode: Annotated[str, option.mode("With all, every mode is compared.")] = "all",
     objective: Annotated[
         str, typer.Option("--objective", metavar="NAME", help="Optimize for throughput, latency or energy.")
     ] = "throughput",
-    trt: TrtOption = None,
-    profiles: ProfilesOption = None,
-    report: ReportOption = None,
-    overrides: SetOption = None,
-    json: JsonOption = None,
-    debug: DebugOption = False,
+    trt: option.Trt = None,
+    profiles: option.Profiles = None,
+    report: option.Report = None,
+    overrides: option.Set = None,
+    json: option.Json = None,
+    debug: option.Debug = False,
 ) -> None:
     """Predict what a pipeline does on a board, and which layers should run on its GPU and which on its DLA.
 

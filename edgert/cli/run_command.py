@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgert.budget.control import PowerControl
-from edgert.cli.option import (
-    BundleArgument,
-    DebugOption,
-    DurationOption,
-    JsonOption,
-    SetOption,
-    StrictOption,
-    mode_option,
-)
+from edgert.cli import option
 from edgert.cli.output import is_stdout, write_json
 from edgert.errors import DeviceError
 from edgert.installation import pipeline_path
@@ -80,13 +72,13 @@ def _step(steps: PowerSteps, number: int, control: PowerControl) -> dict[str, An
 
 
 def run(
-    pipeline: BundleArgument,
-    overrides: SetOption = None,
-    duration: Annotated[float | None, DurationOption] = None,
-    json: JsonOption = None,
+    pipeline: option.BundleArgument,
+    overrides: option.Set = None,
+    duration: Annotated[float | None, option.Duration] = None,
+    json: option.Json = None,
     plain: Annotated[bool, typer.Option("--plain", help="Print plain lines instead of the live view.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the summary.")] = False,
-    strict: StrictOption = False,
+    strict: option.Strict = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -99,7 +91,7 @@ def run(
         str | None,
         typer.Option("--as", metavar="BOARD", help="Emulate a board: its predicted times, power and temperature."),
     ] = None,
-    mode: Annotated[str | None, mode_option("For --as; the one that edgert plan chooses when left out.")] = None,
+    mode: Annotated[str | None, option.mode("For --as; the one that edgert plan chooses when left out.")] = None,
     allow_power_control: Annotated[
         bool,
         typer.Option(
@@ -108,7 +100,7 @@ def run(
             "end.",
         ),
     ] = False,
-    debug: DebugOption = False,
+    debug: option.Debug = False,
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
 

@@ -5,26 +5,16 @@ from typing import Annotated
 
 import typer
 
-from edgert.cli.option import (
-    BoardOption,
-    DebugOption,
-    DurationOption,
-    JsonOption,
-    PipelineArgument,
-    ProfilesOption,
-    ReportOption,
-    SetOption,
-    mode_option,
-)
+from edgert.cli import option
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import console
 
 
 def simulate(
-    pipeline: PipelineArgument,
-    board: BoardOption = None,
-    mode: Annotated[str | None, mode_option("The one that edgert plan chooses when left out.")] = None,
-    duration: Annotated[float, DurationOption] = 60.0,
+    pipeline: option.PipelineArgument,
+    board: option.Board = None,
+    mode: Annotated[str | None, option.mode("The one that edgert plan chooses when left out.")] = None,
+    duration: Annotated[float, option.Duration] = 60.0,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -58,11 +48,11 @@ def simulate(
         float, typer.Option("--ambient", metavar="CELSIUS", help="Temperature of the air around the board.")
     ] = 25.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Random seed of jitter, run times and objects.")] = 0,
-    profiles: ProfilesOption = None,
-    report: ReportOption = None,
-    overrides: SetOption = None,
-    json: JsonOption = None,
-    debug: DebugOption = False,
+    profiles: option.Profiles = None,
+    report: option.Report = None,
+    overrides: option.Set = None,
+    json: option.Json = None,
+    debug: option.Debug = False,
 ) -> None:
     """Simulate a pipeline on a board that you do not have: frames, latency, drops, watts and degrees, second by second.
 

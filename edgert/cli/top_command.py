@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption
+from edgert.cli import option
 from edgert.cli.output import JsonLines, is_stdout
 from edgert.cli.table import console
 
@@ -55,9 +55,9 @@ def top(
         float, typer.Option("--every", metavar="SECONDS", min=_LEAST_S, help="Seconds from one sample to the next.")
     ] = 0.5,
     once: Annotated[bool, typer.Option("--once", help="Show one sample, then exit.")] = False,
-    json: JsonOption = None,
+    json: option.Json = None,
     root: Annotated[Path, typer.Option("--root", hidden=True, help="Folder that stands for / of a Linux.")] = Path("/"),
-    debug: DebugOption = False,
+    debug: option.Debug = False,
 ) -> None:
     """Watch this machine: power, clocks, load, heat and memory, and the pipelines that you run on it.
 

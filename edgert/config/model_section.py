@@ -7,35 +7,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from edgert.config import fields
 from edgert.config.engine_choice import PlacementConfig
-from edgert.config.fields import (
-    CODE_NAME,
-    DlaPool,
-    Extent,
-    FilePath,
-    Fraction,
-    ImagesPath,
-    Name,
-    Names,
-    PerChannel,
-    Section,
-    Size,
-    SomeBytes,
-)
 from edgert.config.kinded import KindIn
 from edgert.config.stages import verb_tag
 from edgert.kinds import BACKENDS, DECODERS
 
 
-class ShapeConfig(Section):
+class ShapeConfig(fields.Section):
     """Sizes that a model with dynamic dimensions is built for: one, or [least, usual, largest].
 
     A Jetson's GPU engine takes them all and is fastest at the usual one; everything else runs at the usual one.
     """
 
-    N: Extent | None = Field(default=None, description="images at a time")
-    H: Extent | None = Field(default=None, description="height, pixels")
-    W: Extent | None = Field(default=None, description="width, pixels")
+    N: fields.Extent | None = Field(default=None, description="images at a time")
+    H: fields.Extent | None = Field(default=None, description="height, pixels")
+    W: fields.Extent | None = Field(default=None, description="width, pixels")
 
     @property
     def extents(self) -> Mapping[str, tuple[int, int, int]]:
@@ -49,7 +36,7 @@ class ShapeConfig(Section):
         return any(least != largest for least, _, largest in self.extents.values())
 
 
-class InputConfig(Section):
+class InputConfig(fields.Section):
     """How an image becomes the model's input tensor."""
 
     resize: Literal["letterbox", "stretch", "center_crop", "none"] = Field(
@@ -65,12 +52,14 @@ class InputConfig(Section):
         default="linear", description="how planes are scaled"
     )
     color: Literal["rgb", "bgr", "gray"] = Field(default="rgb", description="order of the channels")
-    mean: PerChannel = Field(
+    mean: fields.PerChannel = Field(
         default=(0.0,), description="subtracted, in gray levels 0-255; one value or one per channel"
     )
-    std: PerChannel = Field(default=(1.0,), description="divided by, in gray levels; one value or one per channel")
+    std: fields.PerChannel = Field(
+        default=(1.0,), description="divided by, in gray levels; one value or one per channel"
+    )
     layout: Literal["auto", "nchw", "nhwc"] = Field(default="auto", description="auto reads it off the input's shape")
-    size: Size | None = Field(default=None, description="network size, for models with dynamic height and width")
+    size: fields.Size | None = Field(default=None, description="network size, for models with dynamic height and width")
     shape: ShapeConfig = Field(
         default=ShapeConfig(), description="sizes by letter, for dynamic dimensions: {H: [320, 480, 640], N: [1, 1, 4]}"
     )
@@ -92,8 +81,8 @@ class InputConfig(Section):
         return self
 
 
-class _Task(Section):
-    labels: FilePath | None = Field(default=None, description="text file, one class name a line")
+class _Task(fields.Section):
+    labels: fields.FilePath | None = Field(default=None, description="text file, one class name a line")
 
 
 class _Read(_Task):
@@ -106,8 +95,10 @@ class DetectTask(_Read):
     detect: Annotated[str, KindIn(DECODERS["detect"])] = Field(
         description="layout of the output; yolov8 serves v8, v9, v11 and v12, yolov10 every head that did its own NMS"
     )
-    score: Fraction = Field(default=0.25, description="lowest score that counts")
-    iou: Fraction = Field(default=0.45, description="overlap above which the weaker of two boxes of a class is dropped")
+    score: fields.Fraction = Field(default=0.25, description="lowest score that counts")
+    iou: fields.Fraction = Field(
+        default=0.45, description="overlap above which the weaker of two boxes of a class is dropped"
+    )
     limit: int = Field(default=300, ge=1, description="most boxes per frame")
 
 
@@ -126,15 +117,15 @@ class SegmentTask(_Read):
     segment: Annotated[str, KindIn(DECODERS["segment"])] = Field(
         description="best of many classes, or one map above a threshold"
     )
-    threshold: Fraction = Field(default=0.5, description="for segment: threshold")
+    threshold: fields.Fraction = Field(default=0.5, description="for segment: threshold")
 
 
 class KeypointsTask(_Read):
     """Points of bodies or things."""
 
     keypoints: Annotated[str, KindIn(DECODERS["keypoints"])] = Field(description="layout of the output")
-    score: Fraction = Field(default=0.25, description="lowest score that counts")
-    iou: Fraction = Field(default=0.45, description="overlap above which the weaker of two bodies is dropped")
+    score: fields.Fraction = Field(default=0.25, description="lowest score that counts")
+    iou: fields.Fraction = Field(default=0.45, description="overlap above which the weaker of two bodies is dropped")
     limit: int = Field(default=100, ge=1, description="most bodies per frame")
 
 
@@ -147,7 +138,7 @@ class EmbedTask(_Read):
 class PythonTask(_Task):
     """A decoder written by the user."""
 
-    python: str = Field(pattern=CODE_NAME, description="module:function(outputs, geometry) -> record")
+    python: str = Field(pattern=fields.CODE_NAME, description="module:function(outputs, geometry) -> record")
     args: dict[str, Any] = Field(default_factory=dict, description="further arguments of the function")
 
 
@@ -181,10 +172,10 @@ def value_of(task: TaskConfig) -> str:
     return str(getattr(task, verb_of(task)))
 
 
-class CalibrateConfig(Section):
+class CalibrateConfig(fields.Section):
     """Images from which INT8 ranges are measured."""
 
-    images: ImagesPath = Field(description="typical images: a folder, a glob, a video, or python:module:name")
+    images: fields.ImagesPath = Field(description="typical images: a folder, a glob, a video, or python:module:name")
     method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = Field(
         default="mse", description="how ranges are cut"
     )
@@ -192,7 +183,7 @@ class CalibrateConfig(Section):
     early_stop: bool = Field(default=True, description="stop when more images no longer move the ranges")
 
 
-class QuantizeConfig(Section):
+class QuantizeConfig(fields.Section):
     """How INT8 is made, beyond its ranges."""
 
     equalize: bool = Field(default=False, description="even out the channels of neighboring layers first")
@@ -202,21 +193,21 @@ class QuantizeConfig(Section):
         description="steps of activations on ONNX Runtime: affine spends all on the values there are, unsigned only "
         "where none is negative, symmetric has TensorRT's numbers",
     )
-    adaround: Names = Field(
+    adaround: fields.Names = Field(
         default=(), description="layers whose weights are rounded by what comes out; names or globs, '*' for all"
     )
-    keep: Names = Field(default=(), description="layers that stay in higher precision; names or globs")
+    keep: fields.Names = Field(default=(), description="layers that stay in higher precision; names or globs")
 
 
-class AccuracyConfig(Section):
+class AccuracyConfig(fields.Section):
     """How much accuracy the reduced precision may cost."""
 
-    dataset: FilePath = Field(description="labeled images")
+    dataset: fields.FilePath = Field(description="labeled images")
     metric: Literal["map50", "map", "top1", "top5", "miou", "cosine"] = Field(description="what is compared")
-    max_drop: Fraction = Field(description="largest loss against fp32 that is accepted")
+    max_drop: fields.Fraction = Field(description="largest loss against fp32 that is accepted")
 
 
-class TuningConfig(Section):
+class TuningConfig(fields.Section):
     """How ONNX Runtime works inside; the results are the same, but for `tf32`.
 
     `edgert build --tune` finds what is fastest.
@@ -240,13 +231,13 @@ class TuningConfig(Section):
     tf32: bool = Field(default=True, description="GPU: float32 is multiplied with 10 bits of its fraction")
 
 
-class TensorRtConfig(Section):
+class TensorRtConfig(fields.Section):
     """How TensorRT builds the engine; what is left out is TensorRT's default."""
 
-    workspace: SomeBytes | None = Field(default=None, description="most scratch memory of its GPU layers")
-    dla_sram: DlaPool | None = Field(default=None, description="DLA: scratch memory on the chip, a power of two")
-    dla_local: DlaPool | None = Field(default=None, description="DLA: memory between its layers, a power of two")
-    dla_global: DlaPool | None = Field(default=None, description="DLA: memory of its weights, a power of two")
+    workspace: fields.SomeBytes | None = Field(default=None, description="most scratch memory of its GPU layers")
+    dla_sram: fields.DlaPool | None = Field(default=None, description="DLA: scratch memory on the chip, a power of two")
+    dla_local: fields.DlaPool | None = Field(default=None, description="DLA: memory between its layers, a power of two")
+    dla_global: fields.DlaPool | None = Field(default=None, description="DLA: memory of its weights, a power of two")
     optimization: int | None = Field(
         default=None, ge=0, le=5, description="how long kernels are searched for: 0 is quick to build, 5 slow, 3 usual"
     )
@@ -256,13 +247,13 @@ class TensorRtConfig(Section):
     refit: bool = Field(default=False, description="the weights of the engine can be exchanged, which may be slower")
 
 
-class ModelConfig(Section):
+class ModelConfig(fields.Section):
     """One model and how to use it."""
 
-    onnx: FilePath = Field(description="the model file")
+    onnx: fields.FilePath = Field(description="the model file")
     task: TaskConfig = Field(description="what its output is")
     input: InputConfig = Field(default=InputConfig(), description="what its input wants to see")
-    profiles: dict[Name, dict[str, tuple[int, ...]]] = Field(
+    profiles: dict[fields.Name, dict[str, tuple[int, ...]]] = Field(
         default_factory=dict,
         description="named shapes for a model with dynamic dimensions: {small: {x: [1,3,320,320]}}",
     )
@@ -294,10 +285,10 @@ class ModelConfig(Section):
     quantize: QuantizeConfig = Field(default=QuantizeConfig(), description="how INT8 is made, beyond its ranges")
     accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
     placement: PlacementConfig = Field(default="auto", description="which nodes run where")
-    skip_rewrites: Names = Field(
+    skip_rewrites: fields.Names = Field(
         default=(), description="rewrites for the DLA that are left out; names or globs (docs/dla.md), '*' for all"
     )
-    degrade_to: Name | None = Field(
+    degrade_to: fields.Name | None = Field(
         default=None,
         description="a smaller model of the same task that takes its place, frame by frame, when a budget is exceeded "
         "and budgets.when_exceeded is degrade; it is loaded from the start",

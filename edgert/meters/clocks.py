@@ -11,19 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.board.host import read_text
-from edgert.meters.reading import (
-    FileGauge,
-    Gauge,
-    Reading,
-    children,
-    failure_of,
-    file_gauge,
-    measured,
-    read_number,
-    read_small,
-    shown_path,
-    unavailable,
-)
+from edgert.meters import reading
 
 _GPUS = ("gm20b", "gp10b", "gv11b", "ga10b", "gb10b", "gpu")
 _VIDEO = "gpu-nvd"
@@ -47,13 +35,13 @@ class ActivityGauge:
     rate: str
     source: str
 
-    def __call__(self) -> Reading:
+    def __call__(self) -> reading.Reading:
         try:
-            khz = read_number(self.rate, 1.0, _MOST_HZ) / 1e3
-            percent = 100 * read_number(self.activity, 0.0) / khz
+            khz = reading.read_number(self.rate, 1.0, _MOST_HZ) / 1e3
+            percent = 100 * reading.read_number(self.activity, 0.0) / khz
         except (OSError, ValueError) as error:
-            return unavailable("%", self.source, failure_of(error))
-        return measured(min(percent, 100.0), "%", self.source)
+            return reading.unavailable("%", self.source, reading.failure_of(error))
+        return reading.measured(min(percent, 100.0), "%", self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +51,19 @@ class PoweredGauge:
     path: str
     source: str
 
-    def __call__(self) -> Reading:
+    def __call__(self) -> reading.Reading:
         try:
-            status = read_small(self.path).strip()
+            status = reading.read_small(self.path).strip()
         except OSError as error:
-            return unavailable("", self.source, failure_of(error))
+            return reading.unavailable("", self.source, reading.failure_of(error))
         if status not in ("active", "suspended", "resuming", "suspending"):
-            return unavailable("", self.source, f"it reads {status[:40]!r}")
-        return measured(float(status != "suspended"), "", self.source)
+            return reading.unavailable("", self.source, f"it reads {status[:40]!r}")
+        return reading.measured(float(status != "suspended"), "", self.source)
 
 
-def gpu_gauges(root: Path) -> dict[str, Gauge]:
+def gpu_gauges(root: Path) -> dict[str, reading.Gauge]:
     """``gpu.clock``, ``gpu.max_clock`` (the cap), ``gpu.load``; Thor's ``gpu.video_clock``."""
-    found: dict[str, Gauge] = {}
+    found: dict[str, reading.Gauge] = {}
     for folder in _devfreqs(root, _GPUS):
         name = "gpu.video_clock" if folder.name.startswith(_VIDEO) else "gpu.clock"
         found.setdefault(name, _hertz(folder / "cur_freq", root))
@@ -83,7 +71,7 @@ def gpu_gauges(root: Path) -> dict[str, Gauge]:
             found.setdefault("gpu.max_clock", _hertz(folder / "max_freq", root))
     loads = [root / path for path in _LOADS if (root / path).is_file()]
     if loads:
-        found["gpu.load"] = file_gauge(loads[0], root, "%", 0.1, 0.0, 100.0)  # per mille
+        found["gpu.load"] = reading.file_gauge(loads[0], root, "%", 0.1, 0.0, 100.0)  # per mille
     return found
 
 
@@ -93,35 +81,35 @@ def gpu_folder(root: Path) -> Path | None:
     return next((folder for folder in folders if not folder.name.startswith(_VIDEO)), None)
 
 
-def emc_gauges(root: Path) -> dict[str, Gauge]:
+def emc_gauges(root: Path) -> dict[str, reading.Gauge]:
     """``emc.clock`` and ``emc.load``. Of a Jetson older than Thor only root may read them."""
-    thor = next((folder for folder in children(root / "sys/class/devfreq") if "bwmgr" in folder.name), None)
+    thor = next((folder for folder in reading.children(root / "sys/class/devfreq") if "bwmgr" in folder.name), None)
     if thor is not None:
         return {"emc.clock": _hertz(thor / "cur_freq", root)}
     rate = root / _BPMP / "clk/emc/rate"
     activity = next((root / path for path in _ACTIVITY if _is_there(root / path)), root / _ACTIVITY[0])
-    load = ActivityGauge(str(activity), str(rate), shown_path(activity, root))
+    load = ActivityGauge(str(activity), str(rate), reading.shown_path(activity, root))
     return {"emc.clock": _hertz(rate, root), "emc.load": load}
 
 
-def dla_gauges(root: Path) -> dict[str, Gauge]:
+def dla_gauges(root: Path) -> dict[str, reading.Gauge]:
     """``dla0.powered`` and ``dla0.clock`` of each core; how busy a core is, no public file shows."""
-    found: dict[str, Gauge] = {}
+    found: dict[str, reading.Gauge] = {}
     for core, folder in enumerate(_dla_folders(root)):
         status = folder / "power/runtime_status"
-        found[f"dla{core}.powered"] = PoweredGauge(str(status), shown_path(status, root))
+        found[f"dla{core}.powered"] = PoweredGauge(str(status), reading.shown_path(status, root))
         found[f"dla{core}.clock"] = _dla_clock(root, core)
     return found
 
 
-def cpu_gauges(root: Path) -> dict[str, Gauge]:
+def cpu_gauges(root: Path) -> dict[str, reading.Gauge]:
     """``cpu0.clock`` … of the cores whose clock cpufreq reports (https://docs.kernel.org/admin-guide/pm/cpufreq.html)."""
     folders = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
     paths = sorted(folders, key=lambda path: int(path.parts[-3][3:]))
-    return {f"{path.parts[-3]}.clock": file_gauge(path, root, "Hz", 1e3, 0.0, _MOST_HZ) for path in paths}
+    return {f"{path.parts[-3]}.clock": reading.file_gauge(path, root, "Hz", 1e3, 0.0, _MOST_HZ) for path in paths}
 
 
-def _dla_clock(root: Path, core: int) -> Gauge:
+def _dla_clock(root: Path, core: int) -> reading.Gauge:
     known = (f"dla{core}_core", f"nafll_dla{core}", "nafll_dla")
     paths = [root / "sys/kernel/debug/clk" / name / "clk_rate" for name in known]
     return _hertz(next(filter(_is_there, paths), paths[0]), root)
@@ -134,14 +122,14 @@ def _dla_folders(root: Path) -> list[Path]:
 
 
 def _devfreqs(root: Path, names: Iterable[str]) -> Iterator[Path]:
-    for folder in children(root / "sys/class/devfreq"):
+    for folder in reading.children(root / "sys/class/devfreq"):
         told_name = read_text(folder / "device/of_node/name") or folder.name
         if any(name in told_name or name in folder.name for name in names):
             yield folder
 
 
-def _hertz(path: Path, root: Path) -> FileGauge:
-    return file_gauge(path, root, "Hz", 1.0, 0.0, _MOST_HZ)
+def _hertz(path: Path, root: Path) -> reading.FileGauge:
+    return reading.file_gauge(path, root, "Hz", 1.0, 0.0, _MOST_HZ)
 
 
 def _is_there(path: Path) -> bool:

@@ -7,21 +7,8 @@ from edgert.files import replace_text
 from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row
 from edgert.placement.problem import Edge, Unit
 from edgert.planner.plan_text import NUMBERS, basis, headline, listed, numbers, share_text, to_spare
+from edgert.report import html
 from edgert.report.diagram import Box, Line, network_image
-from edgert.report.html import (
-    Cell,
-    Column,
-    Markup,
-    bullets,
-    columns,
-    document,
-    figures,
-    header,
-    join,
-    paragraph,
-    table,
-    tag,
-)
 from edgert.report.numbers import counted, share, significant, size
 
 _STYLES, _SCRIPTS = ("page.css", "network.css"), ("page.js", "network.js")
@@ -29,8 +16,8 @@ _STYLES, _SCRIPTS = ("page.css", "network.css"), ("page.js", "network.js")
 
 def render(plan: Plan) -> str:
     """The plan as a whole HTML document; equal plans give equal text."""
-    body = [_header(plan), columns(_sections(plan), _names(plan))]
-    return document(f"{plan.pipeline}: plan", headline(plan), body, styles=_STYLES, scripts=_SCRIPTS)
+    body = [_header(plan), html.columns(_sections(plan), _names(plan))]
+    return html.document(f"{plan.pipeline}: plan", headline(plan), body, styles=_STYLES, scripts=_SCRIPTS)
 
 
 def save(plan: Plan, path: Path) -> None:
@@ -38,7 +25,7 @@ def save(plan: Plan, path: Path) -> None:
     replace_text(path, render(plan))
 
 
-def _sections(plan: Plan) -> Iterator[tuple[str, str, Markup]]:
+def _sections(plan: Plan) -> Iterator[tuple[str, str, html.Markup]]:
     """Of many boards one each, folded up: eighteen of them, open, are forty screens."""
     if len(plan.boards) > 1:
         yield "boards", "Boards", _boards(plan)
@@ -46,10 +33,10 @@ def _sections(plan: Plan) -> Iterator[tuple[str, str, Markup]]:
     else:
         yield from _board(plan.boards[0])
     if plan.notes:
-        yield "notes", "What was assumed", bullets(plan.notes)
+        yield "notes", "What was assumed", html.bullets(plan.notes)
 
 
-def _board(board: BoardPlan) -> Iterator[tuple[str, str, Markup]]:
+def _board(board: BoardPlan) -> Iterator[tuple[str, str, html.Markup]]:
     yield board.board, f"{board.title}: modes and placements", _rows(board)
     if board.chosen is not None:
         row = board.rows[board.chosen]
@@ -58,11 +45,11 @@ def _board(board: BoardPlan) -> Iterator[tuple[str, str, Markup]]:
             yield f"{board.board}-{model.name}", f"{model.name} on {board.title}, {row.mode}", _model(model)
 
 
-def _folded(board: BoardPlan) -> Markup:
+def _folded(board: BoardPlan) -> html.Markup:
     (_, _, rows), *others = _board(board)
-    parts = [part for name, title, content in others for part in (tag("h3", title, id=name), content)]
+    parts = [part for name, title, content in others for part in (html.tag("h3", title, id=name), content)]
     summary = f"{counted(len(board.rows), 'row')} of modes and placements, memory, and where nodes run"
-    return tag("details", tag("summary", summary), rows, *parts, class_="whole")
+    return html.tag("details", html.tag("summary", summary), rows, *parts, class_="whole")
 
 
 def _names(plan: Plan) -> dict[str, str] | None:
@@ -73,15 +60,15 @@ def _names(plan: Plan) -> dict[str, str] | None:
     return {"boards": "Boards", **boards, **({"notes": "What was assumed"} if plan.notes else {})}
 
 
-def _header(plan: Plan) -> Markup:
+def _header(plan: Plan) -> html.Markup:
     first = plan.boards[0]
     row = first.rows[first.chosen] if len(plan.boards) == 1 and first.chosen is not None else None
-    return header(
+    return html.header(
         f"Plan for {plan.objective} · {basis(first)}",
         plan.pipeline,
         headline(plan),
-        figures(_figures(row)) if row else "",
-        *(paragraph(text) for text in first.advice if len(plan.boards) == 1),
+        html.figures(_figures(row)) if row else "",
+        *(html.paragraph(text) for text in first.advice if len(plan.boards) == 1),
     )
 
 
@@ -94,15 +81,15 @@ def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
     yield "Memory", size(row.memory_bytes), "; ".join(("engines and frames", *row.steps))
 
 
-def _boards(plan: Plan) -> Markup:
+def _boards(plan: Plan) -> html.Markup:
     picked = [board.best for board in plan.boards]
-    return table(
+    return html.table(
         "Boards",
         [
-            Column("Board", [_title(board, plan) for board in plan.boards]),
-            Column("Budgets", [_verdict(board) for board in plan.boards], "prose"),
-            Column("Mode", [row.mode if row else "–" for row in picked]),
-            Column("Placement", [row.name if row else "–" for row in picked]),
+            html.Column("Board", [_title(board, plan) for board in plan.boards]),
+            html.Column("Budgets", [_verdict(board) for board in plan.boards], "prose"),
+            html.Column("Mode", [row.mode if row else "–" for row in picked]),
+            html.Column("Placement", [row.name if row else "–" for row in picked]),
             *(_numbers(picked)),
         ],
         sortable=True,
@@ -110,82 +97,86 @@ def _boards(plan: Plan) -> Markup:
 
 
 def _title(board: BoardPlan, plan: Plan) -> object:
-    return tag("b", board.title) if board.board == plan.smallest else board.title
+    return html.tag("b", board.title) if board.board == plan.smallest else board.title
 
 
-def _verdict(board: BoardPlan) -> Markup:
+def _verdict(board: BoardPlan) -> html.Markup:
     if board.chosen is not None:
-        return join([tag("span", "✓ kept", class_="good"), f", {to_spare(board.rows[board.chosen])}"])
+        return html.join([html.tag("span", "✓ kept", class_="good"), f", {to_spare(board.rows[board.chosen])}"])
     row = board.best
     why = "; ".join(row.misses) if row else "; ".join(board.skipped) or "nothing can run"
-    return tag("span", f"✗ {why}", class_="bad")
+    return html.tag("span", f"✗ {why}", class_="bad")
 
 
-def _rows(board: BoardPlan) -> Markup:
+def _rows(board: BoardPlan) -> html.Markup:
     heads, rows = [head for head, _ in listed(board)], [row for _, row in listed(board)]
     chosen = None if board.chosen is None else board.rows[board.chosen]
     marks = ["chosen" if row is chosen else "Pareto" if row.is_best else "" for row in rows]
-    whole = table(
+    whole = html.table(
         f"{board.title}: modes and placements",
         [
-            Column("Mode", [mode for mode, _ in heads]),
-            Column("Placement", [placement for _, placement in heads]),
-            Column("Choice", [tag("b", mark) if mark == "chosen" else mark for mark in marks]),
+            html.Column("Mode", [mode for mode, _ in heads]),
+            html.Column("Placement", [placement for _, placement in heads]),
+            html.Column("Choice", [html.tag("b", mark) if mark == "chosen" else mark for mark in marks]),
             *_numbers(rows),
-            Column("Budgets", [_budgets(row) for row in rows], "prose"),
+            html.Column("Budgets", [_budgets(row) for row in rows], "prose"),
         ],
         sortable=True,
     )
     more = [*board.advice, *(f"{text}: not planned" for text in board.skipped)]
-    return join([whole, bullets(more) if more else ""])
+    return html.join([whole, html.bullets(more) if more else ""])
 
 
-def _memory(row: Row) -> Markup:
+def _memory(row: Row) -> html.Markup:
     """Every part, the largest first."""
     parts = sorted(row.memory, key=lambda part: -part.size_bytes)
-    return table(
+    return html.table(
         "Memory",
         [
-            Column("Part", [part.name for part in parts]),
-            Column("On", [part.on for part in parts]),
-            Column("For", [part.kind for part in parts]),
-            Column("Memory", [Cell(size(part.size_bytes), part.size_bytes) for part in parts], "number"),
-            Column("What", [part.note for part in parts], "prose"),
+            html.Column("Part", [part.name for part in parts]),
+            html.Column("On", [part.on for part in parts]),
+            html.Column("For", [part.kind for part in parts]),
+            html.Column("Memory", [html.Cell(size(part.size_bytes), part.size_bytes) for part in parts], "number"),
+            html.Column("What", [part.note for part in parts], "prose"),
         ],
         sortable=True,
     )
 
 
-def _numbers(rows: Sequence[Row | None]) -> Iterator[Column]:
+def _numbers(rows: Sequence[Row | None]) -> Iterator[html.Column]:
     cells = [numbers(row) if row else (("–", 0.0),) * len(NUMBERS) for row in rows]
     for place, name in enumerate(NUMBERS):
-        yield Column(name, [Cell(*texts[place]) for texts in cells], "number")
+        yield html.Column(name, [html.Cell(*texts[place]) for texts in cells], "number")
 
 
-def _budgets(row: Row) -> Markup:
-    return tag("span", "; ".join(row.misses), class_="bad") if row.misses else tag("span", "✓ kept", class_="good")
+def _budgets(row: Row) -> html.Markup:
+    return (
+        html.tag("span", "; ".join(row.misses), class_="bad")
+        if row.misses
+        else html.tag("span", "✓ kept", class_="good")
+    )
 
 
-def _model(model: ModelRow) -> Markup:
+def _model(model: ModelRow) -> html.Markup:
     """Every engine drawn, the one with the most frames first."""
     engines = sorted(model.engines, key=lambda engine: -engine.share)
-    times = paragraph(
+    times = html.paragraph(
         f"{significant(model.rate_hz)} runs a second asked; one run alone takes {significant(model.latency_ms)} ms, "
         f"with everything running {significant(model.p50_ms)} ms (p50) and {significant(model.p99_ms)} ms (p99)."
     )
-    return join([times, *(_engine(model, engine) for engine in engines)])
+    return html.join([times, *(_engine(model, engine) for engine in engines)])
 
 
-def _engine(model: ModelRow, engine: EngineRow) -> Markup:
+def _engine(model: ModelRow, engine: EngineRow) -> html.Markup:
     names = engine.accelerators
-    keys = [tag("span", name, class_=f"key {name}") for name in names]
-    caption = tag("figcaption", share_text(engine), " ", tag("span", *keys, class_="legend"))
+    keys = [html.tag("span", name, class_=f"key {name}") for name in names]
+    caption = html.tag("figcaption", share_text(engine), " ", html.tag("span", *keys, class_="legend"))
     if len(names) == 1:  # one color adds nothing to the caption
-        return tag("figure", caption)
+        return html.tag("figure", caption)
     boxes = [_box(unit, where) for unit, where in zip(model.network.units, engine.assignment, strict=True)]
     lines = [line for edge in model.network.edges for line in _lines(edge, engine, model.network.home)]
     image = network_image(boxes, lines, title=f"{model.name}: units colored by accelerator")
-    return tag("figure", caption, tag("div", image, class_="viewport", tabindex=0))
+    return html.tag("figure", caption, html.tag("div", image, class_="viewport", tabindex=0))
 
 
 def _box(unit: Unit, where: str) -> Box:

@@ -5,20 +5,7 @@ from pathlib import Path
 
 from edgert.files import replace_text
 from edgert.planner.simulation import Simulation
-from edgert.report.html import (
-    Cell,
-    Column,
-    Markup,
-    bullets,
-    columns,
-    document,
-    figures,
-    header,
-    join,
-    paragraph,
-    table,
-    tag,
-)
+from edgert.report import html
 from edgert.report.numbers import counted, fixed, milliseconds, significant
 from edgert.report.plots import LINES, Series, series_chart
 from edgert.simulator import Moment
@@ -58,9 +45,9 @@ _STYLES = ("page.css", "series.css")
 
 def render(simulation: Simulation) -> str:
     """The simulation as a whole HTML document; equal ones give equal text."""
-    body = [_header(simulation), columns(_sections(simulation))]
+    body = [_header(simulation), html.columns(_sections(simulation))]
     headline = simulation_headline(simulation)
-    return document(f"{simulation.pipeline}: simulated", headline, body, styles=_STYLES)
+    return html.document(f"{simulation.pipeline}: simulated", headline, body, styles=_STYLES)
 
 
 def save(simulation: Simulation, path: Path) -> None:
@@ -68,17 +55,17 @@ def save(simulation: Simulation, path: Path) -> None:
     replace_text(path, render(simulation))
 
 
-def _header(simulation: Simulation) -> Markup:
+def _header(simulation: Simulation) -> html.Markup:
     is_kept, budgets = kept(simulation)
-    badges = [tag("span", "simulated", class_="badge open")]
+    badges = [html.tag("span", "simulated", class_="badge open")]
     if budgets:
         mark, kind = ("✓", "good") if is_kept else ("✗", "bad")
-        badges.append(tag("span", f"{mark} {budgets}", class_=f"badge {kind}"))
-    return header(
+        badges.append(html.tag("span", f"{mark} {budgets}", class_=f"badge {kind}"))
+    return html.header(
         f"Simulation · {simulation.basis}",
         simulation.pipeline,
         simulation_headline(simulation),
-        figures(_figures(simulation)),
+        html.figures(_figures(simulation)),
         badges=badges,
     )
 
@@ -95,20 +82,20 @@ def _figures(simulation: Simulation) -> Iterator[tuple[str, str, str]]:
         yield "Hottest", f"{fixed(played.temperature_c, 0)} °C", f"{significant(played.throttled_s)} s throttled"
 
 
-def _sections(simulation: Simulation) -> Iterator[tuple[str, str, Markup]]:
-    yield "time", "Over time", join(_charts(simulation))
+def _sections(simulation: Simulation) -> Iterator[tuple[str, str, html.Markup]]:
+    yield "time", "Over time", html.join(_charts(simulation))
     yield "stages", "Stage by stage", _stages(simulation)
     governed = simulation.played.governed
     if governed is not None:
         yield "governor", "What the governor did", _governor(simulation)
     if simulation.notes:
-        yield "notes", "What was assumed", bullets(simulation.notes)
+        yield "notes", "What was assumed", html.bullets(simulation.notes)
 
 
-def _charts(simulation: Simulation) -> Iterator[Markup]:
+def _charts(simulation: Simulation) -> Iterator[html.Markup]:
     moments, budgets = simulation.played.moments, simulation.budgets
     if not moments:
-        yield paragraph("The sources ended before a second was over.", "absent")
+        yield html.paragraph("The sources ended before a second was over.", "absent")
         return
     yield _chart("Frames per second", moments, [("fps", lambda one: one.fps)], significant)
     latency: list[tuple[str, _Value]] = [("p99", lambda one: one.p99_ms), ("p50", lambda one: one.p50_ms)]
@@ -137,10 +124,10 @@ def _chart(
     lines: Iterable[tuple[str, _Value]],
     show: Callable[[float], str],
     limit: float | None = None,
-) -> Markup:
+) -> html.Markup:
     series = [Series(label, [value(one) for one in moments]) for label, value in lines]
     drawn = series_chart([one.at_s for one in moments], series, title=title, show=show, limit=limit)
-    return tag("figure", tag("figcaption", title), drawn)
+    return html.tag("figure", html.tag("figcaption", title), drawn)
 
 
 def _ms(value: float) -> str:
@@ -163,30 +150,32 @@ def _part(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def _stages(simulation: Simulation) -> Markup:
+def _stages(simulation: Simulation) -> html.Markup:
     stages = simulation.played.stages
     numbers: list[tuple[str, list[int]]] = [
         ("In", [one.results_in for one in stages.values()]),
         ("Out", [one.results_out for one in stages.values()]),
         ("Dropped", [one.dropped for one in stages.values()]),
     ]
-    named = Column("Stage", list(stages))
-    counts = [Column(head, [Cell(f"{value:,}", value) for value in values], "number") for head, values in numbers]
-    return table("Stage by stage", [named, *counts])
+    named = html.Column("Stage", list(stages))
+    counts = [
+        html.Column(head, [html.Cell(f"{value:,}", value) for value in values], "number") for head, values in numbers
+    ]
+    return html.table("Stage by stage", [named, *counts])
 
 
-def _governor(simulation: Simulation) -> Markup:
+def _governor(simulation: Simulation) -> html.Markup:
     governed = simulation.played.governed
     assert governed is not None
     if not governed.events:
-        return paragraph(f"Nothing: {governed.setting} kept the budgets all the time.")
+        return html.paragraph(f"Nothing: {governed.setting} kept the budgets all the time.")
     events = governed.events
-    return table(
+    return html.table(
         "What the governor did",
         [
-            Column("At", [Cell(f"{one.at_s:.1f} s", one.at_s) for one in events], "number"),
-            Column("What", [one.kind for one in events]),
-            Column("Then", [one.setting for one in events]),
-            Column("Why", [one.reason for one in events], "prose"),
+            html.Column("At", [html.Cell(f"{one.at_s:.1f} s", one.at_s) for one in events], "number"),
+            html.Column("What", [one.kind for one in events]),
+            html.Column("Then", [one.setting for one in events]),
+            html.Column("Why", [one.reason for one in events], "prose"),
         ],
     )

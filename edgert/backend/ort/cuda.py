@@ -16,15 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.backend.base import (
-    DEFAULT_PROFILE,
-    Array,
-    EngineOptions,
-    Shapes,
-    Tuning,
-    refuse_custom_operators,
-    static_shape,
-)
+from edgert.backend import base
 from edgert.backend.gpu import GpuTensor
 from edgert.backend.ort.cpu import prepared
 from edgert.backend.ort.runtime import first_line, open_session, ort, ort_errors, session_settings
@@ -69,7 +61,7 @@ class OrtCudaBackend:
         """Of ONNX Runtime. Raises DeviceError when it is not installed."""
         return str(ort().__version__)
 
-    def compile(self, model: Model, options: EngineOptions) -> OrtCudaEngine:
+    def compile(self, model: Model, options: base.EngineOptions) -> OrtCudaEngine:
         """See :class:`~edgert.backend.base.Backend`.
 
         Raises:
@@ -78,10 +70,10 @@ class OrtCudaBackend:
             ModelError: a profile does not fit, or the size of an output is not known.
         """
         check_provider()
-        refuse_custom_operators(model, "ONNX Runtime on CUDA")
+        base.refuse_custom_operators(model, "ONNX Runtime on CUDA")
         started = time.perf_counter()
         device = self._device or open_device()
-        profiles = options.profiles or {DEFAULT_PROFILE: {}}
+        profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
         check_sizes(model, profiles)
         settings, tuning = session_settings(options.threads, options.tuning), options.tuning
@@ -125,7 +117,7 @@ def check_provider() -> None:
         )
 
 
-def check_sizes(model: Model, profiles: Mapping[str, Shapes]) -> None:
+def check_sizes(model: Model, profiles: Mapping[str, base.Shapes]) -> None:
     """Raises ModelError for outputs whose size the shapes of the inputs do not determine."""
     for shapes in profiles.values():
         for spec in outputs(with_shapes(model, shapes) if shapes else model):
@@ -138,7 +130,7 @@ def check_sizes(model: Model, profiles: Mapping[str, Shapes]) -> None:
                 )
 
 
-def provider_options(device: CudaDevice, stream: Stream, tuning: Tuning) -> Mapping[str, str]:
+def provider_options(device: CudaDevice, stream: Stream, tuning: base.Tuning) -> Mapping[str, str]:
     """Our stream, so that its work is ordered with ours; memory in the sizes asked for, not in powers of two."""
     exact = {} if tuning.tf32 else {"use_tf32": "0"}  # not known to releases before 1.18, where it is on as well
     return {
@@ -150,7 +142,7 @@ def provider_options(device: CudaDevice, stream: Stream, tuning: Tuning) -> Mapp
     }
 
 
-def too_little(model: Model, shapes: Shapes, device: CudaDevice) -> DeviceError:
+def too_little(model: Model, shapes: base.Shapes, device: CudaDevice) -> DeviceError:
     """What a model should take, beside what the GPU has."""
     graph = read(with_shapes(model, shapes) if shapes else model)
     weights = sum(array.nbytes for array in graph.constants.values())
@@ -210,7 +202,7 @@ class OrtCudaEngine(OrtEngine):
     def __init__(
         self,
         session: Any,
-        profiles: Mapping[str, Shapes],
+        profiles: Mapping[str, base.Shapes],
         path: str,
         info: Mapping[str, Any],
         device: CudaDevice,
@@ -241,7 +233,7 @@ class OrtCudaSession(OrtSession):
     """See :class:`~edgert.backend.gpu.GpuSession`."""
 
     def __init__(
-        self, session: Any, shapes: Shapes, path: str, device: CudaDevice, stream: Stream, guard: threading.RLock
+        self, session: Any, shapes: base.Shapes, path: str, device: CudaDevice, stream: Stream, guard: threading.RLock
     ) -> None:
         self.device, self.stream, self.exclusive, self.recordable = device, stream, guard, True
         self.inputs_on_gpu: dict[str, GpuTensor] = {}
@@ -280,7 +272,7 @@ class OrtCudaSession(OrtSession):
         for tensor in tensors:
             tensor.block.release()
 
-    def _bind(self, rows: int) -> Callable[[], Sequence[Array]]:
+    def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
         """Binds the first ``rows`` rows; what it returns runs from host memory to host memory."""
         feeds = {name: array[:rows] if rows < self.rows else array for name, array in self.inputs.items()}
         with self.exclusive:
@@ -299,7 +291,7 @@ class OrtCudaSession(OrtSession):
         outputs = [tensor.host[: len(array)] if array.ndim else tensor.host for tensor, array in pairs]
         return lambda: self._run_from_host(rows, outputs)
 
-    def _run_from_host(self, rows: int, outputs: Sequence[Array]) -> Sequence[Array]:
+    def _run_from_host(self, rows: int, outputs: Sequence[base.Array]) -> Sequence[base.Array]:
         for tensor in self.inputs_on_gpu.values():
             tensor.block.upload(self.stream)
         self.enqueue(rows)
@@ -308,8 +300,8 @@ class OrtCudaSession(OrtSession):
         self.stream.synchronize()
         return outputs
 
-    def _input(self, arg: Any, shapes: Shapes) -> Array:
-        shape = static_shape(arg.name, shapes.get(arg.name) or arg.shape, self._path)
+    def _input(self, arg: Any, shapes: base.Shapes) -> base.Array:
+        shape = base.static_shape(arg.name, shapes.get(arg.name) or arg.shape, self._path)
         tensor = self.inputs_on_gpu[arg.name] = self._tensor(arg, shape, "input")
         return tensor.host
 

@@ -12,17 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgert.backend.base import (
-    DEFAULT_PROFILE,
-    Array,
-    EngineOptions,
-    Shapes,
-    Tensor,
-    bound_input,
-    checked_profile,
-    closed_engine,
-    share_first_dimension,
-)
+from edgert.backend import base
 from edgert.backend.ort.tensors import OrtEngine
 from edgert.custom_op import Operator
 from edgert.errors import BuildError, ModelError
@@ -52,16 +42,16 @@ class Call:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     settings: Mapping[str, Any]
-    constants: Mapping[str, Array]
+    constants: Mapping[str, base.Array]
 
-    def __call__(self, tensors: Mapping[str, Array]) -> list[Array]:
+    def __call__(self, tensors: Mapping[str, base.Array]) -> list[base.Array]:
         """The outputs, arrays of the operator's own."""
         given = [self.constants[name] if name in self.constants else tensors[name] for name in self.inputs]
         return self.operator(given, self.settings)
 
-    def checked(self, made: Sequence[Array], wanted: Sequence[Tensor]) -> None:
+    def checked(self, made: Sequence[base.Array], wanted: Sequence[base.Tensor]) -> None:
         """Holds a result to the operator's rules. Raises BuildError."""
-        found = [Tensor(tensor.name, one.shape, one.dtype.name) for tensor, one in zip(wanted, made, strict=False)]
+        found = [base.Tensor(tensor.name, one.shape, one.dtype.name) for tensor, one in zip(wanted, made, strict=False)]
         if len(made) != len(wanted) or found != list(wanted):
             found_text = ", ".join(f"{one.dtype} {list(one.shape)}" for one in found)
             rules = ", ".join(f"{one.dtype} {list(one.shape)}" for one in wanted)
@@ -129,7 +119,7 @@ class CustomOpFunction:
         """As ONNX Runtime's sessions have them."""
         return self._graph.outputs
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, base.Array]) -> list[base.Array]:
         """The outputs of these names."""
         values = dict(feeds)
         for section, session in self._sections:
@@ -142,11 +132,11 @@ class CustomOpFunction:
         return [values[name] for name in names or [spec.name for spec in self._graph.outputs]]
 
 
-Compile = Callable[[Model, EngineOptions], OrtEngine]
+Compile = Callable[[Model, base.EngineOptions], OrtEngine]
 Run = Callable[[], None]
 
 
-def compile_with_custom_ops(model: Model, options: EngineOptions, compile_part: Compile) -> CustomOpEngine:
+def compile_with_custom_ops(model: Model, options: base.EngineOptions, compile_part: Compile) -> CustomOpEngine:
     """Compiles a model that has custom operators, each of its profiles by itself.
 
     Args:
@@ -157,7 +147,7 @@ def compile_with_custom_ops(model: Model, options: EngineOptions, compile_part: 
         ModelError: a profile does not fit, or a size is not known before the model runs.
     """
     started = time.perf_counter()
-    profiles = options.profiles or {DEFAULT_PROFILE: {}}
+    profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
     chains = {name: _Chain(model, shapes, options, compile_part) for name, shapes in profiles.items()}
     seconds = round(time.perf_counter() - started, 3)
     return CustomOpEngine(chains, str(model.path), {"threads": options.threads, "compile_s": seconds})
@@ -166,7 +156,7 @@ def compile_with_custom_ops(model: Model, options: EngineOptions, compile_part: 
 class _Chain:
     """The parts of a model at one size."""
 
-    def __init__(self, model: Model, shapes: Shapes, options: EngineOptions, compile_part: Compile) -> None:
+    def __init__(self, model: Model, shapes: base.Shapes, options: base.EngineOptions, compile_part: Compile) -> None:
         ready = clean(with_shapes(model, shapes) if shapes else model)[0]
         self.graph = read(ready)
         self.path = str(model.path)
@@ -178,7 +168,7 @@ class _Chain:
         self.inputs = tuple(self.tensor(spec.name) for spec in self.graph.inputs)
         self.outputs = tuple(self.tensor(spec.name) for spec in self.graph.outputs)
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> base.Tensor:
         """What is known of a tensor. Raises ModelError where its size is not."""
         spec = self.graph.specs.get(name)
         sizes = tuple(dim for dim in spec.shape if isinstance(dim, int)) if spec is not None else ()
@@ -189,9 +179,9 @@ class _Chain:
                 where=self.path,
                 fix="give the model static shapes (input: size), and the operator a shape rule: edgert.op(shape=…)",
             )
-        return Tensor(name, sizes, spec.dtype)
+        return base.Tensor(name, sizes, spec.dtype)
 
-    def bind(self, tensors: Mapping[str, Array]) -> Run:
+    def bind(self, tensors: Mapping[str, base.Array]) -> Run:
         """One run over the tensors that go in and come out; those between are allocated here."""
         arrays = {**self._between(tensors), **tensors}
         runs: list[Run] = []
@@ -207,13 +197,13 @@ class _Chain:
 
         return run
 
-    def _between(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    def _between(self, tensors: Mapping[str, base.Array]) -> dict[str, base.Array]:
         names = {name for one, _ in self.sections for name in (*one.part.inputs, *one.part.outputs)}
         names |= {name for one, _ in self.sections for call in one.calls for name in call.outputs}
         missing = [self.tensor(name) for name in sorted(names - tensors.keys())]
         return {one.name: aligned_empty(one.shape, one.dtype) for one in missing}
 
-    def _call(self, call: Call, arrays: Mapping[str, Array]) -> Run:
+    def _call(self, call: Call, arrays: Mapping[str, base.Array]) -> Run:
         """The first run is held to the operator's rules."""
         wanted = [self.tensor(name) for name in call.outputs]
         outputs = [arrays[name] for name in call.outputs]
@@ -239,7 +229,7 @@ class CustomOpEngine:
         first = chains[self.profiles[0]]
         self.inputs, self.outputs = first.inputs, first.outputs
         self.outputs_known, self.dynamic_batch = True, False
-        self.batched = share_first_dimension([t.shape for t in self.inputs], [t.shape for t in self.outputs])
+        self.batched = base.share_first_dimension([t.shape for t in self.inputs], [t.shape for t in self.outputs])
         engines = [engine for _, engine in first.sections if engine is not None]
         operators = [str(call.operator) for one, _ in first.sections for call in one.calls]
         cached = bool(engines) and all(engine.info["cached"] for engine in engines)
@@ -254,10 +244,10 @@ class CustomOpEngine:
     def session(self, profile: str | None = None) -> CustomOpSession:
         """A new set of bound tensors. Raises ModelError for an unknown profile."""
         if not self._chains:
-            raise closed_engine(self.path)
-        return CustomOpSession(self._chains[checked_profile(profile, self.profiles, self.path)])
+            raise base.closed_engine(self.path)
+        return CustomOpSession(self._chains[base.checked_profile(profile, self.profiles, self.path)])
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Run:
+    def bind(self, inputs: Mapping[str, base.Array], outputs: Mapping[str, base.Array]) -> Run:
         """A run over the caller's own tensors; see :meth:`edgert.backend.ort.OrtEngine.bind`."""
         return self._chains[self.profiles[0]].bind({**inputs, **outputs})
 
@@ -274,14 +264,14 @@ class CustomOpSession:
     """See :class:`~edgert.backend.base.Session`."""
 
     def __init__(self, chain: _Chain) -> None:
-        self.inputs: Mapping[str, Array] = {
-            one.name: bound_input(one.name, one.shape, one.dtype, chain.path) for one in chain.inputs
+        self.inputs: Mapping[str, base.Array] = {
+            one.name: base.bound_input(one.name, one.shape, one.dtype, chain.path) for one in chain.inputs
         }
         self.outputs = [aligned_empty(one.shape, one.dtype) for one in chain.outputs]
         made = dict(zip((one.name for one in chain.outputs), self.outputs, strict=True))
         self._run = chain.bind({**self.inputs, **made})
 
-    def run(self, rows: int | None = None) -> Sequence[Array]:
+    def run(self, rows: int | None = None) -> Sequence[base.Array]:
         """Runs all rows; see :class:`~edgert.backend.base.Session`."""
         self._run()
         return self.outputs

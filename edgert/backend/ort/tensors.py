@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgert.backend.base import (
-    Array,
-    Shapes,
-    Tensor,
-    bound_input,
-    checked_profile,
-    checked_rows,
-    closed_engine,
-    has_open_batch,
-    row_count,
-    share_first_dimension,
-)
+from edgert.backend import base
 from edgert.backend.ort.runtime import first_line, ort_errors
 from edgert.errors import BuildError, EdgertError, ModelError
 from edgert.memory import aligned_empty
@@ -36,18 +25,18 @@ _DTYPES = {
 class OrtEngine:
     """See :class:`~edgert.backend.base.Engine`. ONNX Runtime sessions run from several threads at once."""
 
-    def __init__(self, session: Any, profiles: Mapping[str, Shapes], path: str, info: Mapping[str, Any]) -> None:
+    def __init__(self, session: Any, profiles: Mapping[str, base.Shapes], path: str, info: Mapping[str, Any]) -> None:
         self._ort_session, self._profiles, self.path = session, profiles, path
         self.info: Mapping[str, Any] = info
         self.profiles = tuple(profiles)
         first = self.session()
-        self.inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        self.inputs = tuple(base.Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
         specs, arrays = session.get_outputs(), first.run()
         self.outputs = tuple(
-            Tensor(out.name, array.shape, array.dtype.name) for out, array in zip(specs, arrays, strict=True)
+            base.Tensor(out.name, array.shape, array.dtype.name) for out, array in zip(specs, arrays, strict=True)
         )
         self.outputs_known = not has_open_outputs(session)
-        declared = share_first_dimension([arg.shape for arg in session.get_inputs()], [out.shape for out in specs])
+        declared = base.share_first_dimension([arg.shape for arg in session.get_inputs()], [out.shape for out in specs])
         self.batched = tuple(
             known or _looks_batched(out.shape, array.shape, first.rows)
             for known, out, array in zip(declared, specs, arrays, strict=True)
@@ -59,17 +48,17 @@ class OrtEngine:
         shapes = self.shapes_of(profile)
         return OrtSession(self.open_session(), shapes, self.path)
 
-    def shapes_of(self, profile: str | None) -> Shapes:
+    def shapes_of(self, profile: str | None) -> base.Shapes:
         """The shapes of a profile, the first by default. Raises ModelError for an unknown one."""
-        return self._profiles[checked_profile(profile, self.profiles, self.path)]
+        return self._profiles[base.checked_profile(profile, self.profiles, self.path)]
 
     def open_session(self) -> Any:
         """ONNX Runtime's own session. Raises ModelError after :meth:`close`."""
         if self._ort_session is None:
-            raise closed_engine(self.path)
+            raise base.closed_engine(self.path)
         return self._ort_session
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+    def bind(self, inputs: Mapping[str, base.Array], outputs: Mapping[str, base.Array]) -> Callable[[], None]:
         """A run over the caller's own tensors, for engines that hand theirs to each other.
 
         Args:
@@ -102,14 +91,14 @@ class OrtEngine:
 class OrtSession:
     """See :class:`~edgert.backend.base.Session`: cache-line-aligned host tensors, bound once."""
 
-    def __init__(self, session: Any, shapes: Shapes, path: str) -> None:
+    def __init__(self, session: Any, shapes: base.Shapes, path: str) -> None:
         self._session, self._path = session, path
-        self.inputs: Mapping[str, Array] = {arg.name: self._input(arg, shapes) for arg in session.get_inputs()}
-        self.rows = row_count(self.inputs.values())
-        self.dynamic = has_open_batch(arg.shape for arg in session.get_inputs())
-        self._runs: dict[int, Callable[[], Sequence[Array]]] = {}
+        self.inputs: Mapping[str, base.Array] = {arg.name: self._input(arg, shapes) for arg in session.get_inputs()}
+        self.rows = base.row_count(self.inputs.values())
+        self.dynamic = base.has_open_batch(arg.shape for arg in session.get_inputs())
+        self._runs: dict[int, Callable[[], Sequence[base.Array]]] = {}
 
-    def run(self, rows: int | None = None) -> Sequence[Array]:
+    def run(self, rows: int | None = None) -> Sequence[base.Array]:
         """Runs; see :class:`~edgert.backend.base.Session`.
 
         Raises:
@@ -126,17 +115,17 @@ class OrtSession:
             raise self._failed(error) from error
 
     def _count(self, rows: int | None) -> int:
-        return checked_rows(rows if self.dynamic else None, self.rows, self._path)
+        return base.checked_rows(rows if self.dynamic else None, self.rows, self._path)
 
     def _failed(self, error: Exception) -> EdgertError:
         return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)
 
-    def _input(self, arg: Any, shapes: Shapes) -> Array:
+    def _input(self, arg: Any, shapes: base.Shapes) -> base.Array:
         """A bound tensor in the host's memory."""
         shape, dtype = shapes.get(arg.name) or arg.shape, dtype_of(arg, f"input {arg.name!r}", self._path)
-        return bound_input(arg.name, shape, dtype, self._path)
+        return base.bound_input(arg.name, shape, dtype, self._path)
 
-    def _bind(self, rows: int) -> Callable[[], Sequence[Array]]:
+    def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
         """Binds the first ``rows`` rows of the inputs, and outputs of the shapes that a first run shows."""
         binding = self._session.io_binding()
         inputs = {name: array[:rows] if rows < self.rows else array for name, array in self.inputs.items()}
@@ -153,17 +142,17 @@ class OrtSession:
             array[...] = value
         session = self._session
 
-        def run() -> Sequence[Array]:
+        def run() -> Sequence[base.Array]:
             session.run_with_iobinding(binding)
             return outputs
 
         return run
 
-    def _unbound(self, binding: Any, names: Sequence[str]) -> Callable[[], Sequence[Array]]:
+    def _unbound(self, binding: Any, names: Sequence[str]) -> Callable[[], Sequence[base.Array]]:
         """For outputs whose size depends on the data, as after NonMaxSuppression: ONNX Runtime allocates them."""
         session = self._session
 
-        def run() -> Sequence[Array]:
+        def run() -> Sequence[base.Array]:
             for name in names:
                 binding.bind_output(name, "cpu")
             session.run_with_iobinding(binding)
@@ -184,7 +173,7 @@ def _looks_batched(declared: Sequence[object], seen: Sequence[int], rows: int) -
     return rows > 1 and len(seen) > 0 and seen[0] == rows and not isinstance(declared[0], int)
 
 
-def _bind_array(bind: Callable[..., None], name: str, array: Array) -> None:
+def _bind_array(bind: Callable[..., None], name: str, array: base.Array) -> None:
     bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
