@@ -9,12 +9,11 @@ Standard library only; imports nothing from edgert.
 """
 
 from dla.limit import LIMITS, Limit, banks
-from dla.node import Node, Tensor
+from dla.node import Answer, Form, Node, Tensor, Verdict
 from dla.region import MAX_LOADABLES, Region, regions
 from dla.rule import ORIN, PRECISIONS, USUAL_RELEASE, XAVIER, Precision, Rule, Target, supported_by
 from dla.summary import Reason, Summary, summarize
 from dla.table import LAYERS, RULES, SOURCES, check, check_graph, fuses, int8_form, int8_verdicts
-from dla.verdict import Answer, Form, Verdict
 
 __all__ = [
     "LAYERS",

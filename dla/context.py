@@ -4,10 +4,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dla.limit import ELEMENTWISE, GUIDE, HEADER, ISSUE_RESHAPE, TYPED
-from dla.node import Node, Wiring, data_inputs, data_tensors
+from dla.node import Node, Verdict, Wiring, data_inputs, data_tensors
 from dla.rule import Target
 from dla.rules.general import COMPARISONS, INSTEAD
-from dla.verdict import Verdict
 
 _JOINTS = ("Slice", "Split", "Concat")
 _ONE_RANGE = ("Concat", "MaxPool", "AveragePool")

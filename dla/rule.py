@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dla.limit import LIMITS
-from dla.node import Node
-from dla.verdict import Verdict, no
+from dla.node import Node, Verdict, no
 
 # Which releases of TensorRT can use a DLA.
 #

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dla.node import Node
+from dla.node import Node, Verdict
 from dla.region import Region
-from dla.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

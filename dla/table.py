@@ -6,11 +6,10 @@ from types import MappingProxyType
 
 from dla.context import CONTEXT, Context
 from dla.limit import ISSUE_SCALE, MATRIX
-from dla.node import Node, Wiring, data_tensors
+from dla.node import SEVERITY, Form, Node, Verdict, Wiring, data_tensors, furthest, worst
 from dla.rule import Rule, Target
 from dla.rules import activation, conv, elementwise, general, pool, shape
 from dla.rules.shape import folded
-from dla.verdict import SEVERITY, Form, Verdict, furthest, worst
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,10 @@
 from math import prod
 
 from dla.limit import GUIDE, HEADER, LIMITS, MATRIX, REDUCE
-from dla.node import Node, axis_of, given, integers, whole
+from dla.node import Node, Verdict, axis_of, given, integers, no, note, verify, whole
 from dla.rule import Target, rule
 from dla.rules.elementwise import SINCE
 from dla.rules.general import only_half
-from dla.verdict import Verdict, no, note, verify
 
 # Activations.
 

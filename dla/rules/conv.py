@@ -1,10 +1,9 @@
 """Convolutions, and matrix products with stored weights, which become convolutions of 1×1."""
 
-from dla.footprint import Pair, window
 from dla.limit import CBUF_SURE, DECONV_LONG, GUIDE, HEADER, LIMITS, banks
-from dla.node import Node, Tensor, given, number, numbers, whole
+from dla.node import Node, Tensor, Verdict, given, no, number, numbers, verify, whole
+from dla.region import Pair, window
 from dla.rule import Target, outside, rule
-from dla.verdict import Verdict, no, verify
 
 _CBUF_FIX = "build it for INT8, use fewer input channels (split them and add) or a smaller kernel, or tile the width"
 _PADDING_FIX = "pad less, or widen the kernel with zeros"

@@ -1,10 +1,9 @@
 """Operations on two tensors of one size, and on a tensor and a stored factor or shift (TensorRT's Scale)."""
 
 from dla.limit import ELEMENTWISE, GUIDE, GUIDE_84, MATRIX
-from dla.node import Node, Shape, Tensor, constants, data_inputs, whole
+from dla.node import Node, Shape, Tensor, Verdict, constants, data_inputs, no, verify, whole
 from dla.rule import Target, rule
 from dla.rules.general import INSTEAD
-from dla.verdict import Verdict, no, verify
 
 SINCE = (8, 6, 12)
 """First release with Div, Pow, Greater, Less and reduction to the maximum, by NVIDIA's operator matrix."""

@@ -5,9 +5,8 @@ from math import prod
 from types import MappingProxyType
 
 from dla.limit import GUIDE, LIMITS, MATRIX
-from dla.node import Node, Shape, data_inputs, data_tensors
+from dla.node import Node, Shape, Verdict, data_inputs, data_tensors, no, note, verify
 from dla.rule import Target, outside, rule
-from dla.verdict import Verdict, no, note, verify
 
 # Operators without a DLA layer, and what to write instead.
 

@@ -1,10 +1,9 @@
 """Resizing by whole factors."""
 
-from dla.footprint import window
 from dla.limit import GUIDE_84, HEADER, LRN_WINDOWS
-from dla.node import Node, Shape, Tensor, given, whole, word
+from dla.node import Node, Shape, Tensor, Verdict, given, no, note, verify, whole, word
+from dla.region import window
 from dla.rule import Target, outside, rule
-from dla.verdict import Verdict, no, note, verify
 
 # Pooling and local response normalization.
 

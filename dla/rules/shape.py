@@ -1,9 +1,8 @@
 """Layers that move data: Concat, Slice, Split, Reshape, Transpose."""
 
 from dla.limit import GUIDE, HEADER, ISSUE_QDQ, TYPED
-from dla.node import Node, axis_of, data_inputs, given, integers, numbers
+from dla.node import FOLDED, Node, Verdict, axis_of, data_inputs, given, integers, no, note, numbers, verify
 from dla.rule import Target, rule
-from dla.verdict import FOLDED, Verdict, no, note, verify
 
 # Nodes that are gone before anything runs: stored results, names, scales.
 

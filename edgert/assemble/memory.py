@@ -43,7 +43,7 @@ from edgert.config.flow import inputs_of, upstream, users_of, variants_of
 from edgert.errors import EdgertError
 from edgert.graph import clean, load, read, with_shapes
 from edgert.graph.count import peak_bytes
-from edgert.graph.proto import tensor_bytes
+from edgert.graph.model import tensor_bytes
 from edgert.meters import rss_bytes
 from edgert.model_engine import default_profile
 from edgert.stages.source.kinds import is_live as source_is_live

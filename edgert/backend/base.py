@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from edgert.errors import BuildError, ModelError, nearest
 from edgert.graph import Model
-from edgert.graph.custom_nodes import custom_operator_of
-from edgert.graph.proto import label
+from edgert.graph.model import label
+from edgert.graph.type_inference import custom_operator_of
 from edgert.memory import aligned_empty
 
 Array = npt.NDArray[Any]

@@ -22,7 +22,7 @@ from edgert.exporter.trtexec import commands_of, dispatch_shares, script
 from edgert.files import replace_bytes
 from edgert.graph import Model, load, to_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, without
-from edgert.graph.validation import check_standard
+from edgert.graph.load import check_standard
 from edgert.installation import pipeline_path
 from edgert.quantization.precision import fp16_model
 from edgert.quantization.prepare import is_quantized

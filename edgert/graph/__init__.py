@@ -7,17 +7,16 @@ load(file) → Model ─ with_shapes, clean, raise_opset → Model ─ read → 
 write(Graph, like=Model) → Model; inspect(Model) → ModelSummary; count(Model) → NodeCost of every node
 """
 
+from edgert.graph.clean import PASSES, clean
 from edgert.graph.count import NodeCost, count
 from edgert.graph.inspection import ModelSummary, inspect
-from edgert.graph.ir import Graph, Names, Node
+from edgert.graph.ir import Change, Graph, Names, Node, Pass
 from edgert.graph.load import load
 from edgert.graph.model import Model, TensorSpec, from_proto, inputs, outputs, to_bytes
+from edgert.graph.onnx_convert import write
 from edgert.graph.opset import raise_opset
 from edgert.graph.partition import extract
-from edgert.graph.passes.clean import PASSES, clean
-from edgert.graph.passes.contract import Change, Pass
-from edgert.graph.read_write import read, write
-from edgert.graph.static_shape import Shapes, infer, with_shapes
+from edgert.graph.static_shape import Shapes, infer, read, with_shapes
 
 __all__ = [
     "PASSES",

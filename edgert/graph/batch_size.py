@@ -11,7 +11,8 @@ import numpy.typing as npt
 from edgert.graph.draft import Builder
 from edgert.graph.ir import Graph, Node
 from edgert.graph.model import Model, TensorSpec, inputs
-from edgert.graph.read_write import read, write
+from edgert.graph.onnx_convert import write
+from edgert.graph.static_shape import read
 
 Sizes = tuple[int, ...]
 BATCH = "batch"

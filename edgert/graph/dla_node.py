@@ -6,9 +6,8 @@ from typing import Any
 
 from dla import Tensor
 from edgert.graph.ir import Graph, Node
-from edgert.graph.model import TensorSpec
+from edgert.graph.model import Array, TensorSpec
 from edgert.graph.operators import about
-from edgert.graph.proto import Array
 
 _MAX_VALUES = 64
 """Stored tensors of up to so many elements are handed over with their values: scales, limits, shapes, no kernels."""

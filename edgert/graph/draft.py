@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from edgert.graph.ir import Graph, Names, Node, free_name
-from edgert.graph.model import TensorSpec
-from edgert.graph.passes.contract import Change, Result
-from edgert.graph.proto import Array
+from edgert.graph.ir import Change, Graph, Names, Node, Result, free_name
+from edgert.graph.model import Array, TensorSpec
 
 FLOATS = ("float16", "float32", "float64")
 

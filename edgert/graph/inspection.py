@@ -11,12 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 from edgert.errors import ModelError
 from edgert.graph.count import NodeCost, count, parameters, stored_bytes, stored_tensors
-from edgert.graph.custom_nodes import custom_operator_of
 from edgert.graph.load import load
-from edgert.graph.model import Model, TensorSpec, initializer_names, inputs, outputs
+from edgert.graph.model import (
+    DEFAULT_DOMAINS,
+    Model,
+    TensorSpec,
+    all_nodes,
+    default_opset,
+    has_schema,
+    initializer_names,
+    inputs,
+    is_standard,
+    label,
+    outputs,
+    subgraphs,
+)
 from edgert.graph.operators import WEIGHTED, is_integer
-from edgert.graph.proto import DEFAULT_DOMAINS, all_nodes, default_opset, has_schema, is_standard, label, subgraphs
 from edgert.graph.static_shape import Shapes, with_shapes
+from edgert.graph.type_inference import custom_operator_of
 
 if TYPE_CHECKING:
     import onnx

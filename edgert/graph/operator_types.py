@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from edgert.graph.ir import Graph, Node
-from edgert.graph.proto import DEFAULT_DOMAINS, dtype_name
+from edgert.graph.model import DEFAULT_DOMAINS, dtype_name
 
 
 @dataclass(frozen=True, slots=True)

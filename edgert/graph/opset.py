@@ -16,11 +16,10 @@ import numpy as np
 from edgert.errors import ModelError
 from edgert.graph.draft import Draft
 from edgert.graph.ir import Node
-from edgert.graph.model import Model
-from edgert.graph.onnx_convert import to_graph
-from edgert.graph.proto import (
+from edgert.graph.model import (
     DEFAULT_DOMAINS,
     Array,
+    Model,
     all_nodes,
     default_opset,
     has_schema,
@@ -28,7 +27,7 @@ from edgert.graph.proto import (
     label,
     subgraphs,
 )
-from edgert.graph.read_write import write
+from edgert.graph.onnx_convert import to_graph, write
 
 if TYPE_CHECKING:
     import onnx

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError, nearest
+from edgert.graph.clean import SORT_NODES, STORE_CONSTANTS
+from edgert.graph.fold_constants import with_known
 from edgert.graph.ir import Graph
-from edgert.graph.model import Model, TensorSpec, initializer_names, inputs, value_spec
+from edgert.graph.model import Model, TensorSpec, element_type, initializer_names, inputs, outputs, value_spec
 from edgert.graph.onnx_convert import lightened, to_graph
-from edgert.graph.passes.fold_constants import with_known
-from edgert.graph.passes.tidy import SORT_NODES, STORE_CONSTANTS
-from edgert.graph.proto import element_type
 from edgert.graph.type_inference import infer_graph, infer_values, lighten
 
 if TYPE_CHECKING:
@@ -55,6 +55,17 @@ def infer(model: Model) -> Model:
     proto = model.copied_proto()
     _record(proto)
     return model.derive(proto)
+
+
+def read(model: Model) -> Graph:
+    """The model as plain records, with all types that can be inferred; clean it first, so that weights are stored.
+
+    Raises:
+        ModelError: the graph is broken, or an input is no tensor.
+    """
+    fed, results = inputs(model), outputs(model)
+    graph = replace(to_graph(model.proto)[0], inputs=fed, outputs=results)
+    return replace(graph, specs=types(graph))
 
 
 def types(graph: Graph) -> dict[str, TensorSpec]:

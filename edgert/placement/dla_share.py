@@ -8,8 +8,8 @@ from typing import Any
 from dla import MAX_LOADABLES, Answer, Region, Summary, Target, Verdict, check_graph, regions, summarize
 from edgert.errors import ConfigError
 from edgert.graph import Graph
+from edgert.graph.count import multiply_adds
 from edgert.graph.dla_node import DlaNode, dla_nodes
-from edgert.graph.multiply_adds import multiply_adds
 
 _HOPED: tuple[Answer, ...] = ("yes", "verify")
 

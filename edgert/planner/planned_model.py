@@ -11,9 +11,8 @@ from edgert.config import ModelConfig, PipelineFile
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import EdgertError, PlacementError
 from edgert.graph import Change, Graph, load, read
-from edgert.graph.count import peak_bytes
+from edgert.graph.count import multiply_adds, peak_bytes
 from edgert.graph.dla_rewrites import fit, ready, without
-from edgert.graph.multiply_adds import multiply_adds
 from edgert.model_engine import default_profile
 from edgert.placement.dla_share import Survey, survey
 from edgert.placement.placement_section import no_node

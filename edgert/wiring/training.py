@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edgert.backend import EngineOptions, Session, Shapes, backend
 from edgert.config import InputConfig
 from edgert.graph import Graph, Model, extract, read, write
-from edgert.graph.passes.tidy import STORE_CONSTANTS
+from edgert.graph.clean import STORE_CONSTANTS
 from edgert.wiring.photos import View
 from edgert.wiring.trial import Trial
 

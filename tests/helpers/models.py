@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from edgert.graph import Graph, Model, from_proto
-from edgert.graph.proto import Array
+from edgert.graph.model import Array
 
 Dims = Sequence[int | str | None]
 IMAGE: Dims = (1, 3, 8, 8)

@@ -16,7 +16,7 @@ from edgert.backend.ort.runtime import open_session, ort, session_settings
 from edgert.backend.ort.tensors import OrtEngine
 from edgert.errors import ArtifactError
 from edgert.graph import Model, clean, inputs, to_bytes, with_shapes
-from edgert.graph.custom_nodes import has_custom_operators
+from edgert.graph.type_inference import has_custom_operators
 
 log = logging.getLogger("edgert.backend")
 

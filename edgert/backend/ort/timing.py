@@ -13,7 +13,7 @@ from edgert.backend.ort.custom_ops import CustomOpFunction
 from edgert.backend.ort.runtime import first_line, open_session, ort, ort_errors, session_settings
 from edgert.errors import BuildError
 from edgert.graph import Model, to_bytes
-from edgert.graph.custom_nodes import has_custom_operators
+from edgert.graph.type_inference import has_custom_operators
 
 # How long each kernel of a model takes, by ONNX Runtime's own profiler.
 

@@ -8,8 +8,8 @@ from edgert.backend.base import Span
 from edgert.custom_op import Operator, source_files
 from edgert.errors import BuildError, nearest
 from edgert.graph import Model, read, to_bytes
-from edgert.graph.custom_nodes import for_plugins
 from edgert.graph.operators import QDQ
+from edgert.graph.type_inference import for_plugins
 from edgert.units import format_bytes
 
 # How much memory a builder, and the engine it builds, may take.

@@ -12,7 +12,7 @@ import numpy as np
 from edgert.graph.dla_rewrites.resizing import MIN_OPSET, grow
 from edgert.graph.draft import FLOATS, Chain, Draft, each
 from edgert.graph.ir import Node
-from edgert.graph.proto import Array
+from edgert.graph.model import Array
 
 MIN_CEILING, MAX_CEILING = 1.0, 127.0
 """Ends of the range for the upper end of a Clip on a DLA; the lower one must be 0:

@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgert.errors import ModelError, PlacementError
+from edgert.graph.clean import clean
 from edgert.graph.dla_rewrites.rewrites import fit
-from edgert.graph.ir import Graph, Node
-from edgert.graph.model import Model, TensorSpec, inputs
+from edgert.graph.ir import Change, Graph, Node
+from edgert.graph.model import Array, Model, TensorSpec, inputs
+from edgert.graph.onnx_convert import write
 from edgert.graph.opset import raise_opset
-from edgert.graph.passes.clean import clean
-from edgert.graph.passes.contract import Change
-from edgert.graph.proto import Array
-from edgert.graph.read_write import read, write
-from edgert.graph.static_shape import with_shapes
+from edgert.graph.static_shape import read, with_shapes
 
 # The proof that a rewritten model computes what the original does: both are run, and compared.
 

@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from edgert.graph.dla_rewrites.average_pool import MAX_KERNEL
 from edgert.graph.dla_rewrites.layout_moves import Tracer
-from edgert.graph.dla_rewrites.max_pool import Window, window_of
+from edgert.graph.dla_rewrites.pooling import MAX_KERNEL, Window, window_of
 from edgert.graph.dla_rewrites.rearrange import gathered
 from edgert.graph.draft import Chain, Draft, each
-from edgert.graph.ir import Graph, Node
-from edgert.graph.operators import RESHAPES
-from edgert.graph.passes.contract import Result
-from edgert.graph.proto import Array
-from edgert.graph.value_ranges import non_negative
+from edgert.graph.ir import Graph, Node, Result
+from edgert.graph.model import Array
+from edgert.graph.operators import RESHAPES, non_negative
 
 # Padding in front of a convolution or pooling, made part of it.
 #

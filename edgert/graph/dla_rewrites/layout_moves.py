@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.draft import Chain, Draft, each
+from edgert.graph.fold_constants import Call, evaluate
 from edgert.graph.ir import Node
-from edgert.graph.numpy_eval import Call, evaluate
+from edgert.graph.model import Array
 from edgert.graph.operators import POINTWISE, RESHAPES
-from edgert.graph.proto import Array
 
 MAX_ELEMENTS = 2**23
 """Larger tensors are not followed: their numbers alone would take 64 MiB."""

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph.dla_rewrites.average_pool import MAX_KERNEL
 from edgert.graph.dla_rewrites.layout_moves import MOVERS, Move, Tracer
-from edgert.graph.dla_rewrites.max_pool import Pair, Window, window_of
+from edgert.graph.dla_rewrites.pooling import MAX_KERNEL, Pair, Window, window_of
 from edgert.graph.draft import FLOATS, Chain, Draft, each
-from edgert.graph.ir import Graph, Node
-from edgert.graph.passes.contract import Result
-from edgert.graph.proto import Array
+from edgert.graph.ir import Graph, Node, Result
+from edgert.graph.model import Array
 
 # Split as one Slice for each part.
 

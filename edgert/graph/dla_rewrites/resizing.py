@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph.dla_rewrites.max_pool import factors
+from edgert.graph.dla_rewrites.pooling import factors
 from edgert.graph.draft import Chain, Draft, each
 from edgert.graph.ir import Node
 

@@ -4,20 +4,13 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from edgert.errors import PlacementError, nearest
-from edgert.graph.dla_rewrites import (
-    activations,
-    average_pool,
-    convolutions,
-    layout_moves,
-    max_pool,
-    rearrange,
-    resizing,
-)
-from edgert.graph.ir import Graph
-from edgert.graph.passes.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
-from edgert.graph.passes.contract import Pass, Result, run
-from edgert.graph.passes.fold_constants import FOLD_CONSTANTS
-from edgert.graph.passes.tidy import REMOVE_NOOPS
+from edgert.graph.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
+from edgert.graph.clean import REMOVE_NOOPS
+from edgert.graph.dla_rewrites import activations, convolutions, layout_moves, rearrange, resizing
+from edgert.graph.dla_rewrites import pooling as average_pool
+from edgert.graph.dla_rewrites import pooling as max_pool
+from edgert.graph.fold_constants import FOLD_CONSTANTS
+from edgert.graph.ir import Graph, Pass, Result, run
 
 _ALL = (
     FOLD_CONSTANTS,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from edgert.errors import ModelError
 from edgert.graph import Graph, Node
-from edgert.graph.multiply_adds import Product, product_of
+from edgert.graph.count import Product, product_of
 from edgert.graph.operators import of_kind, of_values
 
 CONV, DEPTHWISE, PRODUCT, POOL, MAP, MOVE, VIEW = "conv", "depthwise", "product", "pool", "map", "move", "view"

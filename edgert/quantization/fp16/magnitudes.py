@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph import Graph, Node
-from edgert.graph.operators import SUMS, about, data_of
-from edgert.graph.value_ranges import clip_bounds, is_copy, is_interpolation
+from edgert.graph.operators import SUMS, about, clip_bounds, data_of, is_copy, is_interpolation
 from edgert.quantization.scheme.units import CLIPS
 
 HEADROOM = 4.0

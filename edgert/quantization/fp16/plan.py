@@ -8,8 +8,7 @@ import numpy as np
 from edgert.errors import ModelError, nearest
 from edgert.graph import Graph, Node
 from edgert.graph.operator_types import dtypes
-from edgert.graph.operators import ARITHMETIC, about, of_kind
-from edgert.graph.value_ranges import is_copy
+from edgert.graph.operators import ARITHMETIC, about, is_copy, of_kind
 from edgert.quantization.fp16.magnitudes import Array, Measured, magnitudes
 from edgert.quantization.fp16.rules import EXACT_INTEGERS, Facts, Ports, ports, reason
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from edgert.graph import Graph, Node
 from edgert.graph.operator_types import Signature, signature
-from edgert.graph.operators import MEANS, QDQ, WEIGHTED, about
-from edgert.graph.value_ranges import is_square, non_negative
+from edgert.graph.operators import MEANS, QDQ, WEIGHTED, about, is_square, non_negative
 from edgert.quantization.fp16.magnitudes import HEADROOM, largest
 
 # Which inputs and outputs of a node become float16 when the node does.

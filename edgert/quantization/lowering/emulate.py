@@ -11,8 +11,8 @@ import numpy as np
 
 from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
+from edgert.graph.model import Array
 from edgert.graph.operators import SUMS, about, of_values
-from edgert.graph.proto import Array
 from edgert.quantization.lowering.emulated_tensors import (
     Kind,
     Tensors,

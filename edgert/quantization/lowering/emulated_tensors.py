@@ -11,8 +11,7 @@ from dla import Form, fuses
 from edgert.backend.base import Array
 from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
-from edgert.graph.operators import about
-from edgert.graph.value_ranges import is_copy, non_negative
+from edgert.graph.operators import about, is_copy, non_negative
 from edgert.quantization.lowering.weights import (
     Scales,
     bias_factor,

@@ -8,7 +8,7 @@ import numpy as np
 from edgert.errors import CalibrationError, ModelError
 from edgert.graph import Graph, Model, Node, read
 from edgert.graph.draft import Builder
-from edgert.graph.proto import Array
+from edgert.graph.model import Array
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.lowering.align import align
 from edgert.quantization.lowering.ort_form import Activation, Span, Storage, absorb, lower_ort, roundings

@@ -19,9 +19,8 @@ import numpy as np
 
 from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
-from edgert.graph.operators import WEIGHTED
-from edgert.graph.proto import Array
-from edgert.graph.value_ranges import clip_bounds, non_negative
+from edgert.graph.model import Array
+from edgert.graph.operators import WEIGHTED, clip_bounds, non_negative
 from edgert.quantization.lowering.weights import (
     LIMIT,
     Rounding,

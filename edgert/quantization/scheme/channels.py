@@ -17,8 +17,7 @@ import numpy.typing as npt
 from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.fusion import activation
-from edgert.graph.operators import HOMOGENEOUS, POINTWISE, RESHAPES, SUMS, VIEWS, about, of_kind
-from edgert.graph.value_ranges import clip_bounds
+from edgert.graph.operators import HOMOGENEOUS, POINTWISE, RESHAPES, SUMS, VIEWS, about, clip_bounds, of_kind
 from edgert.quantization.lowering.weights import Kernel, is_per_channel, kernel_of
 
 # Gates: activations x·g(x) with g value by value, as SiLU's x·sigmoid(x) and hard swish are.

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from edgert.graph import Graph, Node
 from edgert.graph.fusion import INT8_ONNX_RUNTIME
-from edgert.graph.operators import MEANS, about, of_kind
-from edgert.graph.value_ranges import clip_bounds, is_copy
+from edgert.graph.operators import MEANS, about, clip_bounds, is_copy, of_kind
 from edgert.quantization.scheme.units import (
     CLIPS,
     Point,

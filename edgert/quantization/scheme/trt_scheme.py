@@ -14,8 +14,7 @@ from edgert.errors import CalibrationError
 from edgert.graph import Graph, Node
 from edgert.graph.dla_node import dla_nodes
 from edgert.graph.fusion import INT8_TENSORRT
-from edgert.graph.operators import about
-from edgert.graph.value_ranges import is_copy
+from edgert.graph.operators import about, is_copy
 from edgert.quantization.scheme.units import (
     CLIPS,
     USUAL_DLA,

@@ -10,8 +10,7 @@ from dla import Form
 from dla import Target as Dla
 from edgert.graph import Graph, Node
 from edgert.graph.fusion import SHORTCUT, Fusion, kernel
-from edgert.graph.operators import WEIGHTED
-from edgert.graph.value_ranges import is_copy
+from edgert.graph.operators import WEIGHTED, is_copy
 
 # What the quantizer asks of a node: whether it has a stored weight, and what it works on.
 

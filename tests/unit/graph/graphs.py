@@ -11,8 +11,8 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from edgert.graph import Change, Model, Pass, from_proto, infer, inputs, write
+from edgert.graph.ir import run as run_passes
 from edgert.graph.onnx_convert import to_graph
-from edgert.graph.passes.contract import run as run_passes
 
 Shape = Sequence[int | str | None]
 node = helper.make_node

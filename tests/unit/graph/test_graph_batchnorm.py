@@ -7,7 +7,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgert.graph import Model, from_proto, to_bytes
-from edgert.graph.passes.batchnorm import FOLD_BATCHNORM
+from edgert.graph.batchnorm import FOLD_BATCHNORM
 from tests.unit.graph.graphs import applied, assert_same, make, make_proto, node, ops, value, weights
 
 Weights = dict[str, Any]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgert.graph import Model
-from edgert.graph.passes.batchnorm import FOLD_BIAS
+from edgert.graph.batchnorm import FOLD_BIAS
 from tests.unit.graph.graphs import applied, assert_same, make, node, ops, weights
 
 

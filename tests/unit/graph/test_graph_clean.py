@@ -13,8 +13,8 @@ from onnx import helper
 
 from edgert.errors import ModelError
 from edgert.graph import PASSES, Change, Graph, Model, Node, Pass, clean, from_proto, inputs, to_bytes
-from edgert.graph.passes.contract import MAX_ROUNDS, Result
-from edgert.graph.passes.tidy import REMOVE_DEAD, REMOVE_UNUSED, SORT_NODES, STORE_CONSTANTS
+from edgert.graph.clean import REMOVE_DEAD, REMOVE_UNUSED, SORT_NODES, STORE_CONSTANTS
+from edgert.graph.ir import MAX_ROUNDS, Result
 from tests.unit.graph.graphs import applied, assert_same, make, make_proto, node, ops, value, weights
 
 

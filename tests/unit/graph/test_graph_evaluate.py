@@ -8,8 +8,8 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from edgert.graph.numpy_eval import Call, TooLargeError, evaluate, knows
-from edgert.graph.proto import attributes
+from edgert.graph.fold_constants import Call, TooLargeError, evaluate, knows
+from edgert.graph.model import attributes
 
 I64 = np.int64
 F = np.array([[-1.5, 0.0, 2.25], [3.5, -4.0, 0.5]], np.float32)

@@ -6,9 +6,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgert.graph import Model, to_bytes
+from edgert.graph import fold_constants as fold_module
+from edgert.graph.fold_constants import FOLD_CONSTANTS
 from edgert.graph.onnx_convert import to_graph
-from edgert.graph.passes import fold_constants as fold_module
-from edgert.graph.passes.fold_constants import FOLD_CONSTANTS
 from tests.unit.graph.graphs import applied, assert_same, make, node, ops, value, weights
 
 AXIS0 = {"zero": np.array([0]), "minus": np.array([-1]), "two": np.array([2]), "four": np.array([4])}

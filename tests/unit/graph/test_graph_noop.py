@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from edgert.graph import Model
-from edgert.graph.passes.tidy import REMOVE_NOOPS
+from edgert.graph.clean import REMOVE_NOOPS
 from tests.unit.graph.graphs import applied, assert_same, make, node, ops, value, weights
 
 IDLE: list[tuple[Any, dict[str, Any], int]] = [

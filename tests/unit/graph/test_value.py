@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgert.graph.value_ranges import clip_bounds, is_copy, is_interpolation, non_negative
+from edgert.graph.operators import clip_bounds, is_copy, is_interpolation, non_negative
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import graph_of
 

@@ -8,9 +8,9 @@ import pytest
 from dla import Target
 from edgert.errors import ConfigError
 from edgert.graph import Model, count, read
+from edgert.graph.count import multiply_adds
 from edgert.graph.dla_node import dla_nodes
-from edgert.graph.multiply_adds import multiply_adds
-from edgert.graph.proto import Array
+from edgert.graph.model import Array
 from edgert.placement.dla_share import compare, survey, target_of
 from tests.unit.graph.graphs import make, node, weights
 

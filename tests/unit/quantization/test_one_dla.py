@@ -7,10 +7,9 @@ import pytest
 
 from dla import Target, fuses, int8_form
 from dla.node import Node as DlaNode
-from dla.node import number
+from dla.node import Verdict, no, number
 from dla.rule import Rule
 from dla.table import LAYERS, Layer
-from dla.verdict import Verdict, no
 from edgert.graph import Model
 from edgert.graph.dla_node import dla_nodes
 from edgert.placement.dla_share import survey

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from edgert.graph import Model
-from edgert.graph.dla_rewrites.average_pool import tiles
-from edgert.graph.dla_rewrites.max_pool import MAX_WINDOW, factors
+from edgert.graph.dla_rewrites.pooling import MAX_WINDOW, factors, tiles
 from tests.unit.graph.dla_rewrites.proving import fitted, stays
 from tests.unit.graph.graphs import make, node
 

@@ -1,5 +1,7 @@
 """Passes that change no arithmetic: nodes sorted, constants stored, nodes without effect or reader removed."""
 
+from __future__ import annotations
+
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,12 +10,12 @@ from functools import cached_property
 import numpy as np
 
 from edgert.errors import ModelError, nearest
+from edgert.graph.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
 from edgert.graph.draft import Draft, needed
-from edgert.graph.ir import Graph, Node
-from edgert.graph.model import TensorSpec
-from edgert.graph.passes.contract import Change, Pass, Result
-from edgert.graph.passes.fold_constants import tensor_summary
-from edgert.graph.proto import Array, dtype_name, to_array
+from edgert.graph.fold_constants import FOLD_CONSTANTS, tensor_summary
+from edgert.graph.ir import Change, Graph, Node, Pass, Result, run
+from edgert.graph.model import Array, Model, TensorSpec, dtype_name, to_array
+from edgert.graph.onnx_convert import to_graph, write
 from edgert.graph.type_inference import infer_specs
 
 # The list of nodes: their order, and nodes that nobody needs.
@@ -232,3 +234,43 @@ REMOVE_NOOPS = Pass(
     "a DLA has none of them",
     _remove_noops,
 )
+
+
+# A model made fit for a backend: the same results from fewer nodes.
+
+PASSES: tuple[Pass, ...] = (
+    SORT_NODES,
+    REMOVE_DEAD,
+    REMOVE_UNUSED,
+    STORE_CONSTANTS,
+    REMOVE_NOOPS,
+    FOLD_CONSTANTS,
+    FOLD_BIAS,
+    FOLD_BATCHNORM,
+)
+"""What :func:`clean` runs, in this order; the later ones rely on the order that the first makes."""
+
+
+def clean(model: Model, passes: Sequence[Pass] = PASSES) -> tuple[Model, tuple[Change, ...]]:
+    """Runs passes over the model's graph, round after round, until none finds anything left to do.
+
+    Whatever the passes, functions of the file are inlined, every node gets a name of its own, and stored tensors that
+    are also listed as inputs leave that list, so that runtimes may fold them. Outputs stay the same up to rounding
+    (folded weights are computed in float64 and stored in their own type). Bodies of If, Loop and Scan are left alone.
+    Equal models give equal bytes. Fix dynamic shapes first, with :func:`~edgert.graph.static_shape.with_shapes`: then
+    more can
+    be folded.
+
+    Returns:
+        The new model (the given one when nothing changed) and every change, in order.
+
+    Raises:
+        ModelError: the graph is broken: two nodes compute one tensor, one reads what nothing makes, or a cycle.
+    """
+    read, normal = to_graph(model.proto)
+    try:
+        graph, found = run(read, passes)
+    except ModelError as error:
+        raise error.at(str(model.path)) from error.__cause__
+    changes = (*normal, *found)
+    return (write(graph, model, typed=True) if changes else model), changes

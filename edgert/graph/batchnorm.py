@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.draft import Draft, each
-from edgert.graph.ir import Node
-from edgert.graph.numpy_eval import MIN_OPSET
-from edgert.graph.passes.contract import Pass
-from edgert.graph.proto import Array
+from edgert.graph.fold_constants import MIN_OPSET
+from edgert.graph.ir import Node, Pass
+from edgert.graph.model import Array
 
 # The stored weights of a Conv, ConvTranspose or Gemm, whatever their layout: read, scaled per channel, replaced.
 

@@ -1,1 +1,0 @@
-"""Passes over an ONNX graph: the same results from fewer nodes."""
