@@ -12,7 +12,7 @@ from edgert.meters.all import Meters, Model
 from edgert.meters.clocks import gpu_gauges
 from edgert.meters.reading import Reading, modeled
 from edgert.placement.cost.coefficients import coefficients
-from edgert.placement.cost.speeds import power
+from edgert.placement.cost.formulas import power
 
 # The board that a pipeline file is written for.
 
@@ -51,8 +51,8 @@ def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:
 def power_model(root: Path) -> Model | None:
     """Gives modeled watts of the board that ``root`` is the file system of; None for any other machine.
 
-    Its CPU cores are not in it, so it is too low rather than too high: edgert.placement.cost.speeds has the formula and
-    where its numbers come from.
+    Its CPU cores are not in it, so it is too low rather than too high: edgert.placement.cost.formulas has the
+    formula and where its numbers come from.
     """
     machine = detect(root)
     board, load = machine.board, gpu_gauges(root).get(_LOAD)

@@ -17,8 +17,7 @@ from edgert.errors import PlacementError
 from edgert.files import FileStore, cache_folder
 from edgert.graph import Graph, Model, clean, load, read, with_shapes
 from edgert.model_engine import build_engine, default_profile
-from edgert.placement.cutting import Part, partition
-from edgert.placement.placement_section import accelerators_of, assign, check_accelerators, weights_of
+from edgert.placement.cutting import Part, accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 
 Form = Literal["ort", "gpu"]

@@ -9,9 +9,9 @@ https://doi.org/10.1145/3466752.3480101.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from edgert.placement.problem import Cost, Network, Unit
+from edgert.placement.problem import Cost, Network, with_costs
 
 T = TypeVar("T")
 
@@ -66,21 +66,6 @@ class Asked:
     bytes_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Settled(Generic[T]):
-    """Where the rounds led.
-
-    Attributes:
-        answer: the best.
-        networks: with the times that it was found with.
-        rounds: how many there were.
-    """
-
-    answer: T
-    networks: tuple[Network, ...]
-    rounds: int
-
-
 def stretched(network: Network, asked: Mapping[str, Asked], contention: Contention) -> Network:
     """The network with the times that its units take on average while the other accelerators ask for memory.
 
@@ -94,10 +79,7 @@ def stretched(network: Network, asked: Mapping[str, Asked], contention: Contenti
         factor = sum(probability * contention.slowdown(own, bytes_s) for probability, bytes_s in others[name])
         return replace(cost, time_ms=cost.time_ms * factor)
 
-    def slow(unit: Unit) -> Unit:
-        return replace(unit, costs={name: slower(name, cost) for name, cost in unit.costs.items()})
-
-    return replace(network, units=tuple(map(slow, network.units)))
+    return with_costs(network, lambda unit: {name: slower(name, cost) for name, cost in unit.costs.items()})
 
 
 def settle(
@@ -106,7 +88,7 @@ def settle(
     solve: Callable[[Sequence[Network]], T],
     asked: Callable[[T], Mapping[str, Asked]],
     score: Callable[[T], float],
-) -> Settled[T]:
+) -> T:
     """Solves, asks what the answer demands of the memory, stretches times, solves again, until little changes.
 
     Args:
@@ -116,17 +98,16 @@ def settle(
     """
     current = tuple(networks)
     before: Mapping[str, Asked] = {}
-    tried: list[tuple[float, T, tuple[Network, ...]]] = []
+    tried: list[tuple[float, T]] = []
     for _ in range(_ROUNDS):
         answer = solve(current)
-        tried.append((score(answer), answer, current))
+        tried.append((score(answer), answer))
         demand = asked(answer)
         if _change(before, demand) <= _SETTLED:
             break
         current = tuple(stretched(network, demand, contention) for network in networks)
         before = demand
-    _, answer, used = max(tried, key=lambda one: one[0])
-    return Settled(answer, used, len(tried))
+    return max(tried, key=lambda one: one[0])[1]
 
 
 def _mixed(others: Sequence[Asked]) -> list[tuple[float, float]]:

@@ -1,115 +1,16 @@
-"""Cutting a placed network into segments: connected pieces of one accelerator, each run and compiled by itself."""
+"""The ``placement:`` section of a model, checked, and the model cut where its accelerators change, part by part.
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+A part is a segment as ONNX nodes and tensors, in an order in which the parts can run.
+"""
 
-from edgert.errors import ModelError, PlacementError
-from edgert.graph import Graph, Model, TensorSpec, extract, write
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
+from itertools import accumulate
+
+from edgert.config.engine_choice import PlacementConfig, ReplicateConfig
+from edgert.errors import ModelError, PlacementError, nearest
+from edgert.graph import Graph, Model, extract, write
 from edgert.graph.partition import Part, parts
-from edgert.placement.problem import Assignment, Network
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Units that one accelerator runs in one go.
-
-    Attributes:
-        accelerator: of all of them.
-        units: their indices, rising.
-    """
-
-    accelerator: str
-    units: tuple[int, ...]
-
-
-def neighbors(network: Network) -> tuple[list[list[int]], list[list[int]]]:
-    """Indices of the units before and after every unit, each once, rising."""
-    before: list[set[int]] = [set() for _ in network.units]
-    after: list[set[int]] = [set() for _ in network.units]
-    for edge in network.edges:
-        if edge.producer is not None:
-            after[edge.producer].update(edge.consumers)
-            for consumer in edge.consumers:
-                before[consumer].add(edge.producer)
-    return [sorted(units) for units in before], [sorted(units) for units in after]
-
-
-def segments(network: Network, assignment: Assignment) -> tuple[Segment, ...]:
-    """The segments in an order in which every one follows those it reads.
-
-    Units in order join the segments of the units they read, wherever that leaves an order to run in: a piece that a
-    path leaves and enters again is two. The home accelerator, where pieces cost least, joins last.
-    """
-    before, _ = neighbors(network)
-    pieces = _Pieces(before, assignment)
-    for home in (False, True):
-        pieces.join(unit for unit, name in enumerate(assignment) if (name == network.home) == home)
-    return tuple(Segment(assignment[units[0]], tuple(units)) for units in pieces.in_order())
-
-
-class _Pieces:
-    """A partition of the units that grows coarser and never gets a cycle."""
-
-    def __init__(self, before: list[list[int]], assignment: Assignment) -> None:
-        self._before, self._assignment = before, assignment
-        self._piece = list(range(len(before)))
-        self._units = {unit: [unit] for unit in self._piece}
-        self._outside = {unit: set(before[unit]) for unit in self._piece}  # units of other pieces that it reads
-
-    def join(self, units: Iterable[int]) -> None:
-        """These with what they read."""
-        for unit in units:
-            for read in self._before[unit]:
-                one, other = self._piece[read], self._piece[unit]
-                same = self._assignment[read] == self._assignment[unit]
-                if one != other and same and not (self._detour(one, other) or self._detour(other, one)):
-                    self._merge(one, other)
-
-    def in_order(self) -> list[list[int]]:
-        """The pieces, each after those it reads, else by first unit."""
-        done: dict[int, None] = {}
-        for piece in sorted(self._units, key=lambda piece: min(self._units[piece])):
-            _after_all(piece, self._reads, done)
-        return [sorted(self._units[piece]) for piece in done]
-
-    def _reads(self, piece: int) -> set[int]:
-        return {self._piece[read] for read in self._outside[piece]}
-
-    def _detour(self, start: int, end: int) -> bool:
-        """Whether a third piece lies between."""
-        waiting = list(self._reads(end) - {start})
-        seen = set(waiting)
-        while waiting:
-            fresh = self._reads(waiting.pop()) - seen
-            if start in fresh:
-                return True
-            seen |= fresh
-            waiting += fresh
-        return False
-
-    def _merge(self, one: int, other: int) -> None:
-        small, large = sorted((one, other), key=lambda piece: len(self._units[piece]))
-        for unit in self._units[small]:
-            self._piece[unit] = large
-        self._units[large] += self._units.pop(small)
-        reads = self._outside[large] | self._outside.pop(small)
-        self._outside[large] = {read for read in reads if self._piece[read] != large}
-
-
-def _after_all(piece: int, reads: Callable[[int], set[int]], done: dict[int, None]) -> None:
-    """Appends a piece behind everything it reads, without recursion."""
-    stack = [piece]
-    while stack:
-        missing = [] if stack[-1] in done else sorted(reads(stack[-1]) - done.keys())
-        if missing:
-            stack += missing
-        else:
-            done.setdefault(stack.pop())
-
-
-# A graph cut where the accelerator changes: parts in an order in which they can run, and each as a model.
-#
-# A part is a segment as ONNX nodes and tensors; only too many of them are refused.
 
 __all__ = ["MOST_PARTS", "Part", "cut", "partition"]
 
@@ -150,14 +51,89 @@ def cut(graph: Graph, part: Part, like: Model) -> Model:
     ends = {spec.name for spec in (*graph.inputs, *graph.outputs)}
     for spec in (*found.inputs, *found.outputs):
         if spec.name not in ends and not spec.is_static:
-            raise _not_there(part, _shown(spec))
+            raise _not_there(part, f"tensor {spec} has a size that is not known before the model runs")
     return write(found, like)
-
-
-def _shown(spec: TensorSpec) -> str:
-    return f"tensor {spec} has a size that is not known before the model runs"
 
 
 def _not_there(part: Part, why: str) -> PlacementError:
     fix = "keep the nodes on both sides of that tensor on one accelerator"
     return PlacementError(f"the model cannot be cut around its {part}", why=why, fix=fix)
+
+
+# The section.
+
+
+def weights_of(placement: PlacementConfig) -> Mapping[str, int]:
+    """Accelerator → weight, for a model that runs whole on each; empty for one that is cut, or ``auto``."""
+    if isinstance(placement, ReplicateConfig):
+        return placement.replicate
+    return {placement: 1} if isinstance(placement, str) and placement != "auto" else {}
+
+
+def accelerators_of(placement: PlacementConfig) -> tuple[str, ...]:
+    """All that it names."""
+    named = placement.values() if isinstance(placement, dict) else weights_of(placement)
+    return tuple(dict.fromkeys(named))
+
+
+def check_accelerators(wanted: Collection[str], known: Collection[str]) -> None:
+    """Raises PlacementError for an accelerator that this machine does not have, or that edgert cannot use here."""
+    name = next((name for name in wanted if name not in known), None)
+    if name is None:
+        return
+    have = ", ".join(sorted(known)) or "none: this system cannot keep a thread on a core"
+    if name.startswith(("gpu", "dla")):
+        raise PlacementError(
+            f"this machine has no {name} that models can be placed on",
+            why=f"its accelerators: {have}",
+            fix="placement: auto here; 'edgert plan --board NAME' shows what a Jetson would do with it",
+        )
+    raise PlacementError(
+        f"this machine has no accelerator {name!r}{nearest(name, known)}",
+        why=f"there is one for every core this process may use: {have}",
+        fix="name one of them, or placement: auto",
+    )
+
+
+def assign(graph: Graph, globs: Mapping[str, str], original: Collection[str]) -> dict[str, str]:
+    """Node → accelerator. The last glob that fits decides; what none fits goes where the first one puts it.
+
+    Nodes of a quantized model that the file does not know stay with those they serve: QuantizeLinear with what it
+    reads, DequantizeLinear with what reads it, so that bytes go between accelerators and not floats.
+
+    Args:
+        graph: the model as it will run.
+        original: names of the file's nodes, of which ``graph`` may have folded some and added others.
+
+    Raises:
+        PlacementError: a glob fits no node.
+    """
+    names = [node.name for node in graph.nodes]
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in (*names, *original)):
+            raise no_node(glob, [*original, *names])
+    usual = next(iter(globs.values()))
+    found = {name: [place for glob, place in globs.items() if fnmatchcase(name, glob)] for name in names}
+    places = {name: (fits or [usual])[-1] for name, fits in found.items()}
+    own = set(original)
+    for node in graph.nodes:
+        if node.op == "QuantizeLinear" and node.name not in own and node.inputs[0] in graph.producers:
+            places[node.name] = places[graph.producers[node.inputs[0]].name]
+    for node in reversed(graph.nodes):
+        readers = graph.consumers.get(node.outputs[0], ())
+        if node.op == "DequantizeLinear" and node.name not in own and readers:
+            places[node.name] = places[readers[0].name]
+    return places
+
+
+def no_node(glob: str, names: Collection[str]) -> PlacementError:
+    """The error for a glob that fits none of these names."""
+    plain = glob.strip("*/")
+    inside = [name for name in dict.fromkeys(names) if plain and plain.casefold() in name.casefold()]
+    shown = ", ".join((inside or list(dict.fromkeys(names)))[:5])
+    scopes = dict.fromkeys(scope for name in names for scope in accumulate(name.strip("/").split("/"), "{}/{}".format))
+    return PlacementError(
+        f"placement {glob!r} fits no node{nearest(plain, scopes)}",
+        why=f"{'nodes like it' if inside else 'its nodes'}: {shown} …",
+        fix="globs know * ? and [abc], and mind upper and lower case; a viewer such as Netron shows the names",
+    )

@@ -1,19 +1,23 @@
 """Chooses engines for a throughput mix: which network runs on which accelerators, how often, within all limits."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+import numpy as np
+
 from edgert.errors import PlacementError
-from edgert.placement.columns import Resources, Search
-from edgert.placement.constraints import Limits, engine_bytes
-from edgert.placement.integer import Program
+from edgert.placement.constraints import Limits
+from edgert.placement.integer import Program, optional
 from edgert.placement.problem import Assignment, Network
 from edgert.placement.run_load import Load, loads
-from edgert.placement.throughput import Blend, Demand, FewSegments
+from edgert.placement.throughput import F64, Blend, Column, Demand, Resources, Search
 
 _RARE = 1e-6  # an engine that runs a smaller share of its network's frames is not worth its memory
+
+Key = tuple[int, Assignment]
+"""An engine: index of its network, and where that runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class EngineSelector:
 
     Args:
         networks, resources, wanted, limits: what the mix was made for.
-        time_limit_s: for the integer program that is needed where memory or loadables bind.
+        time_limit_s: for the integer program that is needed where loadables bind.
     """
 
     def __init__(
@@ -51,8 +55,7 @@ class EngineSelector:
     ) -> None:
         self._networks, self._resources, self._wanted, self._limits = networks, resources, wanted, limits
         self._time_limit_s = time_limit_s
-        self._bytes = [engine_bytes(network) for network in networks]
-        self._loads: dict[tuple[int, Assignment], Load] = {}
+        self._loads: dict[Key, Load] = {}
 
     def select(self, mixed: Blend) -> tuple[float, tuple[Engine, ...]]:
         """(multiplier met, engines): the mix as it is where that keeps the limits, the best engines for it otherwise.
@@ -61,9 +64,10 @@ class EngineSelector:
             PlacementError: no engines keep the limits.
         """
         engines = self._engines(self._filled(mixed))
-        if self._fits(engines):
-            return mixed.multiplier, engines
-        return self._chosen(mixed)
+        for name, most in self._limits.loadables.items():
+            if sum(engine.load.segments.get(name, 0) for engine in engines) > most:
+                return self._chosen(mixed)
+        return mixed.multiplier, engines
 
     def _filled(self, mixed: Blend) -> list[tuple[int, Assignment, float]]:
         """The columns that run, assigned to the members of their classes so that at most one is split between two."""
@@ -96,7 +100,7 @@ class EngineSelector:
             yield network, _renamed(names, members[0], members[member]), left
 
     def _engines(self, pieces: Iterable[tuple[int, Assignment, float]]) -> tuple[Engine, ...]:
-        runs: dict[tuple[int, Assignment], float] = defaultdict(float)
+        runs: dict[Key, float] = defaultdict(float)
         for network, assignment, often in pieces:
             runs[network, assignment] += often
         return tuple(Engine(*key, self._load(*key), often) for key, often in sorted(runs.items()))
@@ -105,12 +109,6 @@ class EngineSelector:
         if (network, assignment) not in self._loads:
             self._loads[network, assignment] = loads(self._networks[network], assignment)
         return self._loads[network, assignment]
-
-    def _fits(self, engines: Sequence[Engine]) -> bool:
-        memory = sum(self._bytes[engine.network] for engine in engines)
-        counts = {name: sum(engine.load.segments.get(name, 0) for engine in engines) for name in self._limits.loadables}
-        in_memory = self._limits.memory_bytes is None or memory <= self._limits.memory_bytes
-        return in_memory and all(counts[name] <= most for name, most in self._limits.loadables.items())
 
     def _chosen(self, mixed: Blend) -> tuple[float, tuple[Engine, ...]]:
         """An integer program over the columns that run, plain ones, and some with fewer segments."""
@@ -123,66 +121,144 @@ class EngineSelector:
         for key in keys:
             program.at_most({share[key]: 1.0, kept[key]: -1.0}, 0.0)
         for network, demand in enumerate(self._wanted):
-            own = {share[key]: most[network] for key in keys if key[0] == network}
             scale = max(most[network], 1e-12)
-            terms = {variable: value / scale for variable, value in own.items()}
+            terms = {share[key]: most[network] / scale for key in keys if key[0] == network}
             program.equal({**terms, multiplier: -demand.slope * mixed.bound / scale}, demand.base / scale)
             program.at_most({kept[key]: -1.0 for key in keys if key[0] == network}, -1.0)
-        self._limit(program, {key: (share[key], kept[key], most[key[0]]) for key in keys})
-        answer = program.solve(time_limit_s=self._time_limit_s, gap=2e-4)
-        if answer.values is None:
-            raise self._impossible()
-        runs = [
-            (*key, float(answer.values[share[key]]) * most[key[0]]) for key in keys if answer.values[kept[key]] > 0.5
-        ]
-        engines = self._engines(piece for piece in runs if piece[2] > 0 or most[piece[0]] == 0)
-        return float(answer.values[multiplier]) * mixed.bound, engines
+        runs = {share[key]: (most[key[0]], self._load(*key)) for key in keys}
+        for name in (name for members in self._resources.classes for name in members):
+            program.at_most({s: often * load.busy_ms.get(name, 0.0) / 1e3 for s, (often, load) in runs.items()}, 1.0)
+        if (amount := self._limits.traffic_bytes_s) is not None:
+            program.at_most({s: often * load.traffic_bytes / amount for s, (often, load) in runs.items()}, 1.0)
+        for name, count in self._limits.loadables.items():
+            program.at_most({kept[key]: self._load(*key).segments.get(name, 0) for key in keys}, count)
+        values = program.solve(time_limit_s=self._time_limit_s, gap=2e-4).values
+        if values is None:
+            raise PlacementError(
+                "no engines of these networks keep all limits",
+                why=f"loadables left: {dict(self._limits.loadables)}",
+                fix="fewer networks",
+            )
+        pieces = [(*key, float(values[share[key]]) * most[key[0]]) for key in keys if values[kept[key]] > 0.5]
+        engines = self._engines(piece for piece in pieces if piece[2] > 0 or most[piece[0]] == 0)
+        return float(values[multiplier]) * mixed.bound, engines
 
-    def _candidates(self, mixed: Blend) -> Iterator[tuple[int, Assignment]]:
+    def _candidates(self, mixed: Blend) -> Iterator[Key]:
+        """On every member of the classes that they use."""
         running = [column for column, runs in zip(mixed.columns, mixed.runs_hz, strict=True) if runs > 0]
         search = Search(self._networks, self._resources)
         found = [*running, *search.plain()]
-        if self._limits.loadables:
-            few = FewSegments(search, self._resources, self._wanted, self._limits, self._load)
-            found += few.columns(found, mixed.bound)
-        for column in found:
-            if self._limits.latency_ms is None or column.use.latency_ms <= self._limits.latency_ms * (1 + 1e-9):
-                classes = [members for members in self._resources.classes if len(members) > 1]
-                used = [members for members in classes if members[0] in column.assignment]
-                for chosen in product(*used):
-                    names = column.assignment
-                    for members, name in zip(used, chosen, strict=True):
-                        names = _renamed(names, members[0], name)
-                    yield column.network, names
-
-    def _limit(self, program: Program, engines: Mapping[tuple[int, Assignment], tuple[int, int, float]]) -> None:
-        """Rows of every accelerator's time, of traffic, energy, memory and loadables."""
-        names = [name for members in self._resources.classes for name in members]
-        runs = {key: (share, most, self._load(*key)) for key, (share, _, most) in engines.items()}
-        for name in names:
-            program.at_most({s: most * load.busy_ms.get(name, 0.0) / 1e3 for s, most, load in runs.values()}, 1.0)
-        if self._limits.traffic_bytes_s is not None:
-            amount = self._limits.traffic_bytes_s
-            program.at_most({s: most * load.traffic_bytes / amount for s, most, load in runs.values()}, 1.0)
-        if self._limits.dynamic_w is not None:
-            amount = 1e3 * self._limits.dynamic_w
-            program.at_most({s: most * load.energy_mj / amount for s, most, load in runs.values()}, 1.0)
-        if self._limits.memory_bytes is not None:
-            size = {kept: self._bytes[key[0]] / self._limits.memory_bytes for key, (_, kept, _) in engines.items()}
-            program.at_most(size, 1.0)
-        for name, count in self._limits.loadables.items():
-            program.at_most({engines[key][1]: runs[key][2].segments.get(name, 0) for key in engines}, count)
-
-    def _impossible(self) -> PlacementError:
-        least = sum(self._bytes)
-        memory = self._limits.memory_bytes
-        needed = f"one engine of each needs {least / 2**20:.1f} MiB; " if memory is not None else ""
-        return PlacementError(
-            "no engines of these networks keep all limits",
-            why=f"{needed}loadables left: {dict(self._limits.loadables)}",
-            fix="allow more memory or fewer networks",
+        found += _FewSegments(search, self._resources, self._wanted, self._limits, self._load).columns(
+            found, mixed.bound
         )
+        classes = [members for members in self._resources.classes if len(members) > 1]
+        for column in found:
+            used = [members for members in classes if members[0] in column.assignment]
+            for chosen in product(*used):
+                names = column.assignment
+                for members, name in zip(used, chosen, strict=True):
+                    names = _renamed(names, members[0], name)
+                yield column.network, names
 
 
 def _renamed(assignment: Assignment, old: str, new: str) -> Assignment:
     return assignment if old == new else tuple(new if name == old else name for name in assignment)
+
+
+# Columns for scarce loadables: a mix in which every segment has a price too.
+#
+# An engine takes its loadables however seldom it runs; the linear program here lets it take them in proportion to
+# its share of the frames, and a cut pays for every transition to the DLA instead of for every segment. Neither
+# is exact: what comes out are candidates for the integer program above.
+
+_ROUNDS = 12
+_ENTRIES = (0.0, 0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.3, 1.0)  # what a transition costs on top, in runs
+
+
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    """A program's answer: the share of ``top`` that is met, the columns' shares, prices; what networks pay per run."""
+
+    share: float
+    shares: F64
+    worth: F64
+    segment: float
+    paid: F64
+
+
+class _FewSegments:
+    """The search.
+
+    Args:
+        search, resources, wanted, limits: of the mix.
+        load: of a network's assignment.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        resources: Resources,
+        wanted: Sequence[Demand],
+        limits: Limits,
+        load: Callable[[int, Assignment], Load],
+    ) -> None:
+        self._search, self._resources, self._wanted, self._load = search, resources, wanted, load
+        each = [[limits.loadables.get(name, np.inf) for name in members] for members in resources.classes]
+        self._rooms = [(index, sum(rooms)) for index, rooms in enumerate(each) if sum(rooms) < np.inf]
+        self._most = [max(rooms) for rooms in each]
+
+    def columns(self, start: Sequence[Column], top: float) -> list[Column]:
+        """Those that some round ran; ``top``: no placement meets more."""
+        known = {(column.network, column.assignment): column for column in start if self._fits(column)}
+        chosen: dict[tuple[int, Assignment], Column] = {}
+        for _ in range(_ROUNDS):
+            pool = list(known.values())
+            found = self._priced(pool, top)
+            chosen |= {(pool[at].network, pool[at].assignment): pool[at] for at in np.flatnonzero(found.shares > 1e-6)}
+            price, segment = self._resources.price(found.worth.tolist()), found.segment / self._runs(top)
+            for entry in _ENTRIES:  # what is cheapest, with transitions at the price of segments and at higher ones
+                for column in self._search.cuts(price, entry=segment + entry * found.paid):
+                    if self._fits(column):
+                        known.setdefault((column.network, column.assignment), column)
+            before, top = top, top * min(1.0, max(found.share, 1e-3))
+            if len(known) == len(pool) and top > before * 0.999:
+                break
+        return list(chosen.values())
+
+    def _fits(self, column: Column) -> bool:
+        """Whether one core takes all its segments."""
+        return all(count <= most for count, most in zip(self._segments(column), self._most, strict=True))
+
+    def _segments(self, column: Column) -> list[int]:
+        """By class of accelerators."""
+        counts = self._load(column.network, column.assignment).segments
+        return [sum(counts.get(name, 0) for name in members) for members in self._resources.classes]
+
+    def _runs(self, top: float) -> F64:
+        return np.array([max(demand.base + demand.slope * top, 1e-12) for demand in self._wanted])
+
+    def _priced(self, pool: Sequence[Column], top: float) -> _Prices:
+        if not pool:
+            return self._unpriced(pool)
+        network = np.array([column.network for column in pool])
+        runs = self._runs(top)
+        used = np.array([self._resources.used(column.use) for column in pool]).T * runs[network]
+        scarce = [index for index, _ in self._rooms]
+        segments = np.array([self._segments(column) for column in pool])[:, scarce].T
+        meets = np.zeros((len(runs), len(pool) + 1))
+        meets[network, np.arange(len(pool))] = 1.0
+        meets[:, -1] = [-demand.slope * top / often for demand, often in zip(self._wanted, runs, strict=True)]
+        base = [demand.base / often for demand, often in zip(self._wanted, runs, strict=True)]
+        within = np.column_stack((np.concatenate((used, segments)), np.zeros(len(used) + len(segments))))
+        most = [1.0] * len(used) + [room for _, room in self._rooms]
+        gain = np.append(np.zeros(len(pool)), -1.0)
+        found = optional("optimize").linprog(gain, within, most, meets, base, bounds=(0, None), method="highs")
+        if found.x is None:
+            return self._unpriced(pool)
+        prices = np.maximum(-found.ineqlin.marginals, 0.0)
+        segment = float(prices[len(used) :].max(initial=0))
+        return _Prices(float(found.x[-1]), found.x[:-1], prices[: len(used)], segment, found.eqlin.marginals / runs)
+
+    def _unpriced(self, pool: Sequence[Column]) -> _Prices:
+        """Where no mix of the columns runs every network: all costs alike, for others to be looked for."""
+        return _Prices(1.0, np.zeros(len(pool)), np.ones(len(self._resources.amounts)), 1.0, np.ones(len(self._wanted)))

@@ -2,24 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 
 from edgert.errors import PlacementError
-from edgert.placement.cutting import segments
 from edgert.placement.integer import Answer, Forest, Program, forbid
+from edgert.placement.min_cut import Found
 from edgert.placement.problem import Assignment, Edge, Network, Transition
-from edgert.placement.run_load import (
-    Load,
-    Price,
-    loads,
-    preferring,
-    priced,
-    priced_transition,
-    stranded,
-    transitions_of,
-    use,
-)
+from edgert.placement.run_load import Price, loads, preferring, priced, priced_transition, segments, stranded, use
 
 _TOLERANCE = 1e-6  # HiGHS keeps rows this well; they are scaled to 1
 
@@ -28,58 +18,11 @@ _EXPLAIN_S = 1.0  # for each condition of what cannot be had: it only makes a be
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A priced load that may not be above something.
-
-    Attributes:
-        name: for people: "latency", "energy".
-        price: of a run's loads; here prices may be negative.
-        most: of the priced sum.
-        weights: accelerator → price of a byte of weights that it keeps.
-        units: only these count, and the tensors that they write or read; None: all.
-    """
+    """A priced load that may not be above something: its name for people, the price, and the most of the sum."""
 
     name: str
     price: Price
     most: float
-    weights: Mapping[str, float] = field(default_factory=dict)
-    units: range | None = None
-
-    def holds(self, network: Network, assignment: Assignment) -> bool:
-        """Whether an assignment keeps it."""
-        total = 0.0
-        for index in range(len(network.units)) if self.units is None else self.units:
-            unit, name = network.units[index], assignment[index]
-            total += priced(unit.costs[name], self.price, name) + self.weights.get(name, 0) * unit.weight_bytes
-        for edge, start, end, transition in transitions_of(network, assignment):
-            total += priced_transition(transition, self.price, start, end) if self.counts(edge) else 0.0
-        return total <= self.most + _TOLERANCE * abs(self.most) + 1e-12
-
-    def counts(self, edge: Edge) -> bool:
-        """Whether a tensor does."""
-        end = edge.producer if edge.producer is not None else edge.consumers[0] if edge.consumers else 0
-        return self.units is None or end in self.units
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """A placement and how good it is known to be.
-
-    Attributes:
-        assignment: of the units.
-        load: of one run.
-        cost: its priced load.
-        bound: no placement that keeps the conditions costs less.
-    """
-
-    assignment: Assignment
-    load: Load
-    cost: float
-    bound: float
-
-    @property
-    def gap(self) -> float:
-        """How far the best may be below, as a share of the cost."""
-        return max(0.0, self.cost - self.bound) / max(self.cost, 1e-12)
 
 
 def exact(
@@ -90,27 +33,24 @@ def exact(
     *,
     loadables: Mapping[str, int] | None = None,
     time_limit_s: float = 20.0,
-) -> Solution:
+) -> Found:
     """The cheapest placement that keeps every condition and has at most so many segments on each of ``loadables``.
 
-    Segments count as :func:`edgert.placement.cutting.segments` cuts them. If time runs out, the best plain placement
-    that
-    keeps the conditions is the answer, with its gap.
+    Segments count as :func:`edgert.placement.run_load.segments` cuts them. If time runs out, the best plain placement
+    that keeps the conditions is the answer, with its gap.
 
     Raises:
         PlacementError: no placement keeps the conditions (names what each can reach), or none was found in time.
     """
-    model = _Model(network, among, price, conditions, loadables or {})
-    end, bound, best = (
-        time.monotonic() + time_limit_s,
-        -float("inf"),
-        plain(network, among, price, conditions, loadables),
-    )
+    loadables = loadables or {}
+    model = _Model(network, among, price, conditions, loadables)
+    end, bound = time.monotonic() + time_limit_s, -float("inf")
+    best = plain(network, among, price, conditions, loadables)
     while (left_s := end - time.monotonic()) > 0:
         answer = model.program.solve(time_limit_s=left_s)
         bound = max(bound, answer.bound * model.scale)
         if answer.is_infeasible:
-            raise _impossible(network, among, conditions, loadables or {})
+            raise _impossible(network, among, conditions, loadables)
         if answer.values is None:
             break
         if not model.refine(answer):
@@ -119,8 +59,12 @@ def exact(
             best = found if best is None else min(best, found)
             break
     if best is None:
-        raise _late(network)
-    return Solution(best[1], loads(network, best[1]), best[0], min(bound, best[0]))
+        raise PlacementError(
+            f"no placement of {network.name} was found in time",
+            why="none that keeps the limits turned up, and it is not proven that there is none",
+            fix="allow more time, or relax a limit",
+        )
+    return Found(best[1], use(network, best[1]), best[0], min(bound, best[0]))
 
 
 class _Model:
@@ -137,7 +81,7 @@ class _Model:
         start = preferring(network, (network.home, *among))
         if preferring(network, among) is None or start is None:
             raise stranded(network, among)
-        self.scale = max(loads(network, start).cost(price), 1e-12)
+        self.scale = max(use(network, start).cost(price), 1e-12)
         self.program, self._network, self._among = Program(), network, among
         self._price, self._loadables = price, loadables
         self._runs = {
@@ -146,16 +90,15 @@ class _Model:
             for name in among
             if name in unit.costs
         }
-        self._transitions: list[tuple[int, Edge, tuple[str, str], Transition]] = []
+        self._transitions: list[tuple[int, tuple[str, str], Transition]] = []
         for index in range(len(network.units)):
             self.program.equal({self._runs[index, name]: 1.0 for name in self._able(index)}, 1.0)
-        is_bought = any(min(_signs(condition)) < 0 for condition in conditions)
         for edge in network.edges:
-            self._add_transitions(edge, is_bought)
+            self._add_transitions(edge)
         for condition in conditions:
             self._keep(condition)
         self._forests = {
-            name: Forest(self.program, network, self._on(name), most)
+            name: Forest(self.program, network, {at: run for (at, on), run in self._runs.items() if on == name}, most)
             for name, most in loadables.items()
             if name in among
         }
@@ -189,10 +132,7 @@ class _Model:
     def _able(self, unit: int) -> list[str]:
         return [name for name in self._among if name in self._network.units[unit].costs]
 
-    def _on(self, name: str) -> dict[int, int]:
-        return {unit: variable for (unit, other), variable in self._runs.items() if other == name}
-
-    def _add_transitions(self, edge: Edge, is_bought: bool) -> None:
+    def _add_transitions(self, edge: Edge) -> None:
         """One variable per pair of accelerators: 1 where the tensor makes that transition. All of them are costs."""
         home = self._network.home
         starts = [home] if edge.producer is None else self._able(edge.producer)
@@ -200,98 +140,69 @@ class _Model:
         moves = {pair: edge.transitions.get(pair) for pair in product(starts, ends) if pair[0] != pair[1]}
         if not any(moves.values()):
             return
-        moved = {pair: self._moved(edge, pair, transition) for pair, transition in moves.items()}
+        moved: dict[tuple[str, str], int] = {}
+        for pair, transition in moves.items():
+            cost = priced_transition(transition, self._price, *pair) / self.scale if transition else 0.0
+            moved[pair] = self.program.variable(cost)
+            if transition:
+                self._transitions.append((moved[pair], pair, transition))
         for end in ends:
             arriving = {variable: -1.0 for (_, other), variable in moved.items() if other == end}
-            readers = [self._runs[unit, end] for unit in edge.consumers if (unit, end) in self._runs]
-            if arriving:
-                self._needed(edge, end, arriving, readers)
-            if is_bought:  # a move that a condition gains by still needs a reader
-                for variable in arriving if not (edge.is_output and end == home) else ():
-                    self.program.at_most({variable: 1.0, **dict.fromkeys(readers, -1.0)}, 0.0)
-        if edge.producer is not None and ((len(starts) > 1 and len(ends) > 2) or is_bought):
+            if arriving and not (end == home and edge.producer is None):
+                self._needed(edge, end, arriving)
+        if edge.producer is not None and len(starts) > 1 and len(ends) > 2:
             for (start, _), variable in moved.items():
                 self.program.at_most({variable: 1.0, self._runs[edge.producer, start]: -1.0}, 0.0)
 
-    def _needed(self, edge: Edge, end: str, arriving: dict[int, float], readers: Sequence[int]) -> None:
+    def _needed(self, edge: Edge, end: str, arriving: dict[int, float]) -> None:
         """A tensor arrives where it is read unless it was made there."""
         made = {self._runs[edge.producer, end]: -1.0} if (edge.producer, end) in self._runs else {}  # type: ignore[index]
-        if end == self._network.home and edge.producer is None:
-            return
-        for reader in dict.fromkeys(readers):
+        for reader in dict.fromkeys(self._runs[unit, end] for unit in edge.consumers if (unit, end) in self._runs):
             self.program.at_most({**arriving, **made, reader: 1.0}, 0.0)
         if edge.is_output and end == self._network.home:
             self.program.at_most({**arriving, **made}, -1.0)
 
-    def _moved(self, edge: Edge, pair: tuple[str, str], transition: Transition | None) -> int:
-        cost = priced_transition(transition, self._price, *pair) / self.scale if transition else 0.0
-        variable = self.program.variable(cost)
-        if transition:
-            self._transitions.append((variable, edge, pair, transition))
-        return variable
-
     def _keep(self, condition: Condition) -> None:
-        moved = [one for one in self._transitions if condition.counts(one[1])]
-        terms = {variable: priced_transition(one, condition.price, *pair) for variable, _, pair, one in moved}
+        terms = {variable: priced_transition(one, condition.price, *pair) for variable, pair, one in self._transitions}
         for (index, name), variable in self._runs.items():
-            if condition.units is not None and index not in condition.units:
-                continue
-            unit = self._network.units[index]
-            weights = condition.weights.get(name, 0.0) * unit.weight_bytes
-            terms[variable] = priced(unit.costs[name], condition.price, name) + weights
+            terms[variable] = priced(self._network.units[index].costs[name], condition.price, name)
         size = max(abs(condition.most), *map(abs, terms.values()), 1e-12)
         self.program.at_most({variable: value / size for variable, value in terms.items()}, condition.most / size)
-
-
-def _signs(condition: Condition) -> tuple[float, ...]:
-    price = condition.price
-    return (price.latency, price.energy, price.traffic, *price.busy.values())
 
 
 def keeps(
     network: Network, assignment: Assignment, conditions: Sequence[Condition], loadables: Mapping[str, int]
 ) -> bool:
     """Whether an assignment keeps all conditions and counts of segments."""
-    if not all(condition.holds(network, assignment) for condition in conditions):
+    run = use(network, assignment)
+    if any(run.cost(one.price) > one.most + _TOLERANCE * abs(one.most) + 1e-12 for one in conditions):
         return False
-    names = [segment.accelerator for segment in segments(network, assignment)] if loadables else []
-    return all(names.count(name) <= most for name, most in loadables.items())
+    counts = loads(network, assignment).segments if loadables else {}
+    return all(counts.get(name, 0) <= most for name, most in loadables.items())
 
 
 def plain(
     network: Network,
     among: Sequence[str],
     price: Price,
-    conditions: Sequence[Condition] = (),
-    loadables: Mapping[str, int] | None = None,
+    conditions: Sequence[Condition],
+    loadables: Mapping[str, int],
 ) -> tuple[float, Assignment] | None:
     """The cheapest placement on one accelerator wherever that can run a unit that keeps the conditions, if one does."""
     found = {preferring(network, (name, network.home, *among)) for name in among}
-    kept = [one for one in found if one and keeps(network, one, conditions, loadables or {})]
+    kept = [one for one in found if one and keeps(network, one, conditions, loadables)]
     return min(((use(network, one).cost(price), one) for one in kept), default=None)
 
 
 def _impossible(
-    network: Network,
-    among: Sequence[str],
-    conditions: Sequence[Condition],
-    loadables: Mapping[str, int],
+    network: Network, among: Sequence[str], conditions: Sequence[Condition], loadables: Mapping[str, int]
 ) -> PlacementError:
     """With what each condition could reach by itself, with loadables enough."""
     reasons = []
     for condition in conditions:
-        if min(_signs(condition)) >= 0 and not condition.weights:
-            alone = exact(network, among, condition.price, time_limit_s=_EXPLAIN_S)
-            reasons.append(f"{condition.name} at most {condition.most:.4g}: alone it can be {alone.cost:.4g}")
+        alone = exact(network, among, condition.price, time_limit_s=_EXPLAIN_S)
+        reasons.append(f"{condition.name} at most {condition.most:.4g}: alone it can be {alone.cost:.4g}")
     reasons += [f"at most {most} loadables on {name}" for name, most in loadables.items()]
     return PlacementError(
         f"no placement of {network.name} keeps all its limits", why="; ".join(reasons), fix="relax one of them"
-    )
-
-
-def _late(network: Network) -> PlacementError:
-    return PlacementError(
-        f"no placement of {network.name} was found in time",
-        why="none that keeps the limits turned up, and it is not proven that there is none",
-        fix="allow more time, or relax a limit",
     )

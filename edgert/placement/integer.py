@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from edgert import installation
 from edgert.errors import PlacementError
-from edgert.placement.cutting import neighbors
 from edgert.placement.problem import Assignment, Network
+from edgert.placement.run_load import neighbors
 
 # The one door to SciPy: flows, linear programs and integer programs, imported when first needed.
 
@@ -134,7 +134,6 @@ class Program:
         return matrix, -np.inf, np.array([most for _, most in self._rows])
 
 
-Pair = tuple[int, int]
 Row = tuple[dict[int, float], float]
 
 _LONGEST_CYCLE = 8  # cycles up to here get all their rows before the first solution
@@ -154,9 +153,16 @@ class Forest:
     def __init__(self, program: Program, network: Network, runs: Mapping[int, int], most: int) -> None:
         self._runs = runs
         self._after = neighbors(network)[1]
-        self._reach = _reached(self._after)
-        pairs = [pair for pair in _direct(self._after, self._reach) if runs.keys() >= set(pair)]
-        self._joins = {pair: program.variable() for pair in pairs}
+        self._reach = [0] * len(self._after)  # per unit the set of units behind it, as bits
+        for unit in reversed(range(len(self._after))):
+            for reader in self._after[unit]:
+                self._reach[unit] |= self._reach[reader] | 1 << reader
+        self._joins = {  # edges with no longer path beside them
+            (unit, reader): program.variable()
+            for unit, readers in enumerate(self._after)
+            for reader in readers
+            if unit in runs and reader in runs and not any(self._reach[other] >> reader & 1 for other in readers)
+        }
         self._beside: dict[int, list[int]] = {unit: [] for unit in runs}
         for (one, other), joined in self._joins.items():
             self._beside[one].append(other)
@@ -170,7 +176,10 @@ class Forest:
 
     def broken(self, on: Sequence[bool], values: npt.NDArray[np.float64]) -> Iterator[Row]:
         """Rows that every partition into segments keeps and these values break. ``on``: units the accelerator runs."""
-        for piece in self._pieces(on):
+        left = {unit for unit in self._runs if on[unit]}
+        while left:
+            piece = sorted(_spread(min(left), self._beside, left))  # units that run, connected
+            left -= set(piece)
             for terms, most in (*self._no_cycle(piece), *self._convex(piece, on)):
                 if sum(factor * values[variable] for variable, factor in terms.items()) > most + _EPSILON:
                     yield terms, most
@@ -189,50 +198,18 @@ class Forest:
             outside = [unit for unit in range(len(on)) if self._reach[start] >> unit & 1 and not on[unit]]
             ends = [unit for unit in piece if any(self._reach[between] >> unit & 1 for between in outside)]
             for end in ends[:2]:
-                path = self._path(start, end, on)
-                edges = {self._joins[min(pair), max(pair)]: 1.0 for pair in pairwise(path)}
+                came = _spread(start, self._beside, {unit for unit in self._runs if on[unit]})
+                edges = {self._joins[min(pair), max(pair)]: 1.0 for pair in pairwise(_trail(end, came))}
                 for between in outside:
                     if self._reach[between] >> end & 1:
                         needed = {self._runs[between]: -1.0} if between in self._runs else {}
                         yield {**edges, **needed}, len(edges) - 1.0
-
-    def _pieces(self, on: Sequence[bool]) -> Iterator[list[int]]:
-        """Units that run, by connected piece."""
-        left = {unit for unit in self._runs if on[unit]}
-        while left:
-            piece = _spread(min(left), self._beside, left)
-            left -= piece.keys()
-            yield sorted(piece)
-
-    def _path(self, start: int, end: int, on: Sequence[bool]) -> list[int]:
-        came = _spread(start, self._beside, {unit for unit in self._runs if on[unit]})
-        path = [end]
-        while path[-1] != start:
-            path.append(came[path[-1]])
-        return path
 
 
 def forbid(assignment: Assignment, variables: Mapping[tuple[int, str], int]) -> Row:
     """The row that rules out one assignment."""
     chosen = [variables[choice] for choice in enumerate(assignment)]
     return dict.fromkeys(chosen, 1.0), len(chosen) - 1.0
-
-
-def _reached(after: Sequence[Sequence[int]]) -> list[int]:
-    """Per unit the set of units behind it, as bits."""
-    reach = [0] * len(after)
-    for unit in reversed(range(len(after))):
-        for reader in after[unit]:
-            reach[unit] |= reach[reader] | 1 << reader
-    return reach
-
-
-def _direct(after: Sequence[Sequence[int]], reach: Sequence[int]) -> Iterator[Pair]:
-    """Edges with no longer path beside them."""
-    for unit, readers in enumerate(after):
-        for reader in readers:
-            if not any(reach[other] >> reader & 1 for other in readers):
-                yield unit, reader
 
 
 def _spread(start: int, beside: Mapping[int, Sequence[int]], within: set[int]) -> dict[int, int]:
@@ -264,7 +241,7 @@ def _short_cycles(beside: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _trail(unit: int, came: Mapping[int, int]) -> list[int]:
-    """Back to the root."""
+    """Back to the start."""
     trail = [unit]
     while came[trail[-1]] != trail[-1]:
         trail.append(came[trail[-1]])

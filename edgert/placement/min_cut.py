@@ -47,6 +47,7 @@ class Arcs:
         endless: arcs that cannot be cut.
         second_any: (node, unit): the node is on the second's side as soon as one of its units is.
         first_any: the same of the first's side.
+        second: whether each unit is on the second when all run on the first where they can, and on the second.
 
     Raises:
         PlacementError: a unit can run on neither accelerator; names them.
@@ -58,6 +59,10 @@ class Arcs:
         if preferring(network, self._pair) is None:
             raise stranded(network, self._pair)
         self.nodes = len(network.units)
+        self.second = [
+            [first not in one.costs for one in network.units],
+            [second in one.costs for one in network.units],
+        ]
         self.finite: list[Arc] = []
         self.endless: list[Arc] = []
         self.second_any: list[Arc] = []
@@ -79,11 +84,6 @@ class Arcs:
             loads[rows, column] += numbers[:, share]
         loads[:, ENTRIES] = (end == SECOND) & (start != end)
         return loads
-
-    def preferring(self, index: int) -> list[bool]:
-        """Whether each unit is on the second accelerator when all run on the first (0) or second (1) where they can."""
-        wish, second_wish = self._pair[index], index == 1
-        return [(wish in unit.costs) == second_wish for unit in self._network.units]
 
     def _run(self, arc: Arc, cost: Cost | None, column: int) -> None:
         if cost is None:
@@ -160,13 +160,18 @@ class Found:
         assignment: of its units.
         use: what a run takes.
         cost: the priced use, with the additions.
-        slack: at most this much above the best there is, from rounding.
+        bound: no placement that keeps the conditions costs less; of a cut, below the cost by what rounding can lose.
     """
 
     assignment: Assignment
     use: Use
     cost: float
-    slack: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """How far the best may be below, as a share of the cost."""
+        return max(0.0, self.cost - self.bound) / max(self.cost, 1e-12)
 
 
 def cut(network: Network, first: str, second: str, price: Price) -> Found:
@@ -199,31 +204,44 @@ class Cutter:
         counts = [len(block.finite) for block in blocks]
         self._block, self._first_arc = np.repeat(np.arange(len(blocks)), counts), np.cumsum([0, *counts[:-1]])
         self._lay_out()
-        self._plain = [self._plainly([block.preferring(index) for block in blocks]) for index in (0, 1)]
+        self._plain = []  # what is paid when all units run on the first or the second where they can
+        for index in (0, 1):
+            side = np.zeros(self._sink + 1, bool)
+            for start, block in zip(self._starts, blocks, strict=False):
+                side[start : start + len(block.second[index])] = block.second[index]
+            self._plain.append(self._paid(self._complete(side)))
 
-    def solve(self, price: Price, *, entry: F64 | float = 0.0, latency: F64 | float = 0.0) -> list[Found]:
+    def solve(self, price: Price, *, entry: F64 | float = 0.0) -> list[Found]:
         """A placement of each network.
 
         Args:
             price: of what runs take.
             entry: also paid for every tensor that goes to the second accelerator, by all or by each, (networks,).
-            latency: also paid per millisecond of a run, likewise.
         """
-        worth = self._loads @ self._vector(price)
+        busy = [price.busy.get(name, 0.0) for name in (*self._pair, GPU)]
+        worth = self._loads @ np.array([price.latency, price.energy, price.traffic, *busy, 0.0, 0.0])
         home = np.array([price.busy.get(name, 0.0) for name in self._homes])
-        for column, added in ((ENTRIES, entry), (TIME, latency), (HOME, home)):
+        for column, added in ((ENTRIES, entry), (HOME, home)):
             worth += self._loads[:, column] * np.broadcast_to(added, len(self._units))[self._block]
-        capacity, common = self._capacity(worth)
+        capacity: F64 = np.bincount(self._slots, worth, len(self._head)).astype(np.float64)
+        both = np.minimum(capacity[self._in], capacity[self._out])  # what a unit costs on either side need not flow
+        capacity[self._in] -= both
+        capacity[self._out] -= both
+        common = np.bincount(self._unit_block, both, len(self._units)).astype(np.float64)
         plain = np.minimum(*(self._sums(worth[:, None] * paid)[:, 0] for paid in self._plain))
         scale = _SCALE / np.maximum(plain - common, 1e-200)
-        side = self._complete(self._cut(np.rint(np.minimum(capacity * scale[self._cell_block], 1.5 * _SCALE))))
+        whole = np.rint(np.minimum(capacity * scale[self._cell_block], 1.5 * _SCALE))
+        whole[self._endless_slots] = _ENDLESS
+        whole = np.minimum(whole, _ENDLESS).astype(np.int32)
+        side = self._complete(sink_side(whole, self._head, self._rows.astype(np.int32), self._source, self._sink))
         paid = self._paid(side)
         loads, costs = self._sums(self._loads * paid), self._sums(worth[:, None] * paid)[:, 0]
         slack = np.bincount(self._block, minlength=len(scale)) / scale
         uses = map(self._use, loads.tolist(), self._homes)
         rows = zip(self._starts, self._units, uses, costs.tolist(), slack.tolist(), strict=False)
         return [
-            Found(self._named(side[start : start + units]), used, cost, lost) for start, units, used, cost, lost in rows
+            Found(tuple(self._pair[at] for at in side[start : start + units].tolist()), used, cost, cost - lost)
+            for start, units, used, cost, lost in rows
         ]
 
     def _joined(self, blocks: Sequence[Sequence[Arc]]) -> I64:
@@ -249,31 +267,6 @@ class Cutter:
         self._in = np.searchsorted(cells, self._source * nodes + units)
         self._out = np.searchsorted(cells, units * nodes + self._sink)
 
-    def _plainly(self, seconds: Sequence[Sequence[bool]]) -> npt.NDArray[np.bool_]:
-        """What is paid when the units are where they are wished to be; a column."""
-        side = np.zeros(self._sink + 1, bool)
-        for start, block in zip(self._starts, seconds, strict=False):
-            side[start : start + len(block)] = block
-        return self._paid(self._complete(side))
-
-    def _vector(self, price: Price) -> F64:
-        busy = [price.busy.get(name, 0.0) for name in (*self._pair, GPU)]
-        return np.array([price.latency, price.energy, price.traffic, *busy, 0.0, 0.0])
-
-    def _capacity(self, worth: F64) -> tuple[F64, F64]:
-        """Of every cell, without what a unit costs on either side and what therefore need not flow; that, summed up."""
-        capacity: F64 = np.bincount(self._slots, worth, len(self._head)).astype(np.float64)
-        both = np.minimum(capacity[self._in], capacity[self._out])
-        capacity[self._in] -= both
-        capacity[self._out] -= both
-        return capacity, np.bincount(self._unit_block, both, len(self._units)).astype(np.float64)
-
-    def _cut(self, capacity: F64) -> Side:
-        """A minimum cut through cells of whole capacities."""
-        capacity[self._endless_slots] = _ENDLESS
-        whole = np.minimum(capacity, _ENDLESS).astype(np.int32)
-        return sink_side(whole, self._head, self._rows.astype(np.int32), self._source, self._sink)
-
     def _complete(self, side: Side) -> Side:
         """The nodes of tensors follow from the units: each is where a reader makes it pay."""
         side = side.copy()
@@ -292,9 +285,6 @@ class Cutter:
         """Rows of arcs added up, network by network."""
         summed: F64 = np.add.reduceat(rows, self._first_arc, axis=0)
         return summed
-
-    def _named(self, side: Side) -> Assignment:
-        return tuple(self._pair[second] for second in side.tolist())
 
     def _use(self, load: Sequence[float], home: str) -> Use:
         busy = dict(zip(self._pair, (load[FIRST], load[SECOND]), strict=True))

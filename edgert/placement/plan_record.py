@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from edgert.budget.footprint import Part
+from edgert.placement.constraints import Objective as Objective
 from edgert.placement.problem import Assignment, Network
 
-Objective = Literal["throughput", "latency", "energy"]
 OBJECTIVES: tuple[Objective, ...] = ("throughput", "latency", "energy")
 
 

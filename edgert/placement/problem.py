@@ -4,9 +4,9 @@ Times are milliseconds per run of the network (one batch), energy millijoules, t
 graph: where the numbers come from (a cost model, a measured profile) does not matter to the solvers.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from typing import TypeVar
 
 from edgert.errors import PlacementError
 
@@ -127,7 +127,15 @@ class Network:
     shares: Mapping[str, float] = field(default_factory=dict)
 
 
+def with_costs(network: Network, costs_of: Callable[[Unit], Mapping[str, Cost]]) -> Network:
+    """The network with other costs of its units."""
+    return replace(network, units=tuple(replace(unit, costs=costs_of(unit)) for unit in network.units))
+
+
 # Several networks as one, so that what holds for one holds for all of them together.
+
+_K = TypeVar("_K")
+_P = TypeVar("_P", Cost, Transition)
 
 
 def merged(networks: Sequence[Network], weights: Sequence[float]) -> tuple[Network, tuple[range, ...]]:
@@ -139,37 +147,25 @@ def merged(networks: Sequence[Network], weights: Sequence[float]) -> tuple[Netwo
     homes = sorted({network.home for network in networks})
     if len(homes) != 1:
         raise PlacementError(f"networks have different homes: {', '.join(homes)}", fix="place them one at a time")
-    starts = [0, *accumulate(len(network.units) for network in networks)]
-    own = tuple(range(start, end) for start, end in pairwise(starts))
-    units = [_unit(unit, weight) for network, weight in zip(networks, weights, strict=True) for unit in network.units]
-    edges = [
-        _edge(edge, weight, start)
-        for network, weight, start in zip(networks, weights, starts, strict=False)
-        for edge in network.edges
-    ]
-    return Network(" and ".join(network.name for network in networks), tuple(units), tuple(edges), homes[0]), own
+    units: list[Unit] = []
+    edges: list[Edge] = []
+    own: list[range] = []
+    for network, weight in zip(networks, weights, strict=True):
+        start = len(units)
+        units += [replace(unit, costs=_weighted(unit.costs, weight)) for unit in network.units]
+        for edge in network.edges:
+            producer = None if edge.producer is None else edge.producer + start
+            consumers = tuple(unit + start for unit in edge.consumers)
+            transitions = _weighted(edge.transitions, weight)
+            edges.append(replace(edge, producer=producer, consumers=consumers, transitions=transitions))
+        own.append(range(start, len(units)))
+    return Network(" and ".join(network.name for network in networks), tuple(units), tuple(edges), homes[0]), tuple(own)
+
+
+def _weighted(parts: Mapping[_K, _P], weight: float) -> dict[_K, _P]:
+    return {key: type(part)(*(weight * value for value in astuple(part))) for key, part in parts.items()}
 
 
 def apart(assignment: Assignment, own: Sequence[range]) -> list[Assignment]:
     """Back to the networks."""
     return [assignment[units.start : units.stop] for units in own]
-
-
-def _unit(unit: Unit, weight: float) -> Unit:
-    costs = {
-        name: Cost(cost.time_ms * weight, cost.energy_mj * weight, cost.traffic_bytes * weight)
-        for name, cost in unit.costs.items()
-    }
-    return replace(unit, costs=costs)
-
-
-def _edge(edge: Edge, weight: float, start: int) -> Edge:
-    transitions = {pair: _transition(one, weight) for pair, one in edge.transitions.items()}
-    producer = None if edge.producer is None else edge.producer + start
-    consumers = tuple(unit + start for unit in edge.consumers)
-    return replace(edge, producer=producer, consumers=consumers, transitions=transitions)
-
-
-def _transition(one: Transition, weight: float) -> Transition:
-    loads = (one.time_ms, one.gpu_ms, one.energy_mj, one.traffic_bytes, one.from_ms, one.to_ms)
-    return Transition(*(weight * load for load in loads))

@@ -1,12 +1,107 @@
-"""What an assignment costs: latency, busy time per accelerator, energy, traffic, segments, weights."""
+"""What an assignment comes to: segments, latency, busy time per accelerator, energy and traffic."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgert.errors import PlacementError
-from edgert.placement.cutting import segments
 from edgert.placement.problem import Assignment, Cost, Edge, Network, Transition
+
+# Segments: connected pieces of one accelerator, each run and compiled by itself.
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Units that one accelerator runs in one go.
+
+    Attributes:
+        accelerator: of all of them.
+        units: their indices, rising.
+    """
+
+    accelerator: str
+    units: tuple[int, ...]
+
+
+def neighbors(network: Network) -> tuple[list[list[int]], list[list[int]]]:
+    """Indices of the units before and after every unit, each once, rising."""
+    before: list[set[int]] = [set() for _ in network.units]
+    after: list[set[int]] = [set() for _ in network.units]
+    for edge in network.edges:
+        if edge.producer is not None:
+            after[edge.producer].update(edge.consumers)
+            for consumer in edge.consumers:
+                before[consumer].add(edge.producer)
+    return [sorted(units) for units in before], [sorted(units) for units in after]
+
+
+def segments(network: Network, assignment: Assignment) -> tuple[Segment, ...]:
+    """The segments in an order in which every one follows those it reads.
+
+    Units in order join the segments of the units they read, wherever that leaves an order to run in: a piece that a
+    path leaves and enters again is two. The home accelerator, where pieces cost least, joins last.
+    """
+    pieces = _Pieces(neighbors(network)[0], assignment)
+    for home in (False, True):
+        pieces.join(unit for unit, name in enumerate(assignment) if (name == network.home) == home)
+    return tuple(Segment(assignment[units[0]], tuple(units)) for units in pieces.in_order())
+
+
+class _Pieces:
+    """A partition of the units that grows coarser and never gets a cycle."""
+
+    def __init__(self, before: list[list[int]], assignment: Assignment) -> None:
+        self._before, self._assignment = before, assignment
+        self._piece = list(range(len(before)))
+        self._units = {unit: [unit] for unit in self._piece}
+        self._outside = {unit: set(before[unit]) for unit in self._piece}  # units of other pieces that it reads
+
+    def join(self, units: Iterable[int]) -> None:
+        """These with what they read."""
+        for unit in units:
+            for read in self._before[unit]:
+                one, other = self._piece[read], self._piece[unit]
+                same = self._assignment[read] == self._assignment[unit]
+                if one != other and same and not (self._detour(one, other) or self._detour(other, one)):
+                    self._merge(*sorted((one, other), key=lambda piece: len(self._units[piece])))
+
+    def in_order(self) -> list[list[int]]:
+        """The pieces, each after those it reads, else by first unit."""
+        done: dict[int, None] = {}
+        for piece in sorted(self._units, key=lambda piece: min(self._units[piece])):
+            stack = [piece]
+            while stack:
+                missing = [] if stack[-1] in done else sorted(self._reads(stack[-1]) - done.keys())
+                if missing:
+                    stack += missing
+                else:
+                    done.setdefault(stack.pop())
+        return [sorted(self._units[piece]) for piece in done]
+
+    def _reads(self, piece: int) -> set[int]:
+        return {self._piece[read] for read in self._outside[piece]}
+
+    def _detour(self, start: int, end: int) -> bool:
+        """Whether a third piece lies between."""
+        waiting = list(self._reads(end) - {start})
+        seen = set(waiting)
+        while waiting:
+            fresh = self._reads(waiting.pop()) - seen
+            if start in fresh:
+                return True
+            seen |= fresh
+            waiting += fresh
+        return False
+
+    def _merge(self, small: int, large: int) -> None:
+        for unit in self._units[small]:
+            self._piece[unit] = large
+        self._units[large] += self._units.pop(small)
+        reads = self._outside[large] | self._outside.pop(small)
+        self._outside[large] = {read for read in reads if self._piece[read] != large}
+
+
+# What a run takes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +164,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Load(Use):
-    """What an assignment takes per run, and what it keeps.
-
-    Attributes:
-        segments: accelerator → convex connected pieces it runs; a DLA's loadables.
-        weight_bytes: accelerator → weights it keeps.
-    """
+    """What an assignment takes per run, and ``segments``: accelerator → convex connected pieces, a DLA's loadables."""
 
     segments: Mapping[str, int]
-    weight_bytes: Mapping[str, int]
 
 
 def accelerators(networks: Iterable[Network]) -> tuple[str, ...]:
@@ -103,14 +192,16 @@ def transitions_of(network: Network, assignment: Assignment) -> Iterator[tuple[E
                 yield edge, source, target, transition
 
 
-def check(network: Network, assignment: Assignment) -> None:
-    """Whether every unit can run where it is put.
+def use(network: Network, assignment: Assignment) -> Use:
+    """Adds a run up; a transition is paid once per tensor and accelerator it goes to.
 
     Raises:
-        PlacementError: one cannot, or there are more or fewer accelerators than units.
+        PlacementError: a unit cannot run where it is put, or there are more or fewer accelerators than units.
     """
     if len(assignment) != len(network.units):
         raise PlacementError(f"{network.name}: {len(network.units)} units, {len(assignment)} accelerators")
+    busy: dict[str, float] = defaultdict(float)
+    parts: list[Cost | Transition] = []
     for unit, accelerator in zip(network.units, assignment, strict=True):
         if accelerator not in unit.costs:
             raise PlacementError(
@@ -118,21 +209,8 @@ def check(network: Network, assignment: Assignment) -> None:
                 why=f"it runs on {', '.join(unit.costs) or 'none'}",
                 fix="put it on one of those",
             )
-
-
-def use(network: Network, assignment: Assignment) -> Use:
-    """Adds a run up; a transition is paid once per tensor and accelerator it goes to.
-
-    Raises:
-        PlacementError: a unit cannot run where it is put.
-    """
-    check(network, assignment)
-    busy: dict[str, float] = defaultdict(float)
-    parts: list[Cost | Transition] = []
-    for unit, accelerator in zip(network.units, assignment, strict=True):
-        cost = unit.costs[accelerator]
-        busy[accelerator] += cost.time_ms
-        parts.append(cost)
+        busy[accelerator] += unit.costs[accelerator].time_ms
+        parts.append(unit.costs[accelerator])
     for _, start, end, transition in transitions_of(network, assignment):
         for name, busy_ms in transition.busy(start, end):
             if busy_ms:
@@ -147,32 +225,16 @@ def use(network: Network, assignment: Assignment) -> Use:
 
 
 def loads(network: Network, assignment: Assignment) -> Load:
-    """What a run takes, and what the engine keeps.
-
-    Raises:
-        PlacementError: a unit cannot run where it is put.
-    """
+    """What a run takes, and in how many segments. Raises PlacementError as :func:`use` does."""
     run = use(network, assignment)
-    counts: dict[str, int] = defaultdict(int)
-    weights: dict[str, int] = defaultdict(int)
-    for segment in segments(network, assignment):
-        counts[segment.accelerator] += 1
-    for unit, accelerator in zip(network.units, assignment, strict=True):
-        weights[accelerator] += unit.weight_bytes
-    return Load(run.latency_ms, run.busy_ms, run.energy_mj, run.traffic_bytes, dict(counts), dict(weights))
+    counts = Counter(segment.accelerator for segment in segments(network, assignment))
+    return Load(run.latency_ms, run.busy_ms, run.energy_mj, run.traffic_bytes, dict(counts))
 
 
 def preferring(network: Network, order: Sequence[str]) -> Assignment | None:
     """Every unit on the first of these accelerators that can run it; None where one can run on none of them."""
-    chosen: list[str] = []
-    for unit in network.units:
-        for name in order:
-            if name in unit.costs:
-                chosen.append(name)
-                break
-        else:
-            return None
-    return tuple(chosen)
+    chosen = [next((name for name in order if name in unit.costs), None) for unit in network.units]
+    return None if None in chosen else tuple(name for name in chosen if name is not None)
 
 
 def stranded(network: Network, among: Sequence[str]) -> PlacementError:

@@ -6,7 +6,7 @@ n + 1, the next one reads slot 0 of frame n; the channel between them holds the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,11 +15,11 @@ from edgert.backend import EngineOptions, Store, Tensor
 from edgert.backend.base import Array, share_first_dimension
 from edgert.backend.ort import CustomOpEngine, OrtBackend, OrtEngine
 from edgert.errors import EdgertError, PlacementError
-from edgert.graph import Graph, Model, TensorSpec
+from edgert.graph import Graph, Model
 from edgert.memory import aligned_empty
-from edgert.placement.cutting import Part, Segment, cut, segments
-from edgert.placement.problem import Assignment, Network, Transition
-from edgert.placement.run_load import transitions_of
+from edgert.placement.cutting import Part, cut
+from edgert.placement.problem import Assignment, Network
+from edgert.placement.run_load import segments, transitions_of
 
 # An engine as steps, one after the other: what its execution context does with a frame.
 
@@ -57,34 +57,29 @@ def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
 
     A tensor makes one transition to an accelerator, before the first segment there that reads it. Who gives it away is
     busy right after its segment, who reformats and who takes it right before theirs; the rest only takes time. The
-    times add up to the latency of a run.
+    times add up to the latency of a run. The traffic of a transition is with who moves it.
     """
     cuts = segments(network, assignment)
     place = {unit: index for index, segment in enumerate(cuts) for unit in segment.units}
     before: list[list[Step]] = [[] for _ in range(len(cuts) + 1)]
     after: list[list[Step]] = [[] for _ in cuts]
     for edge, start, end, transition in transitions_of(network, assignment):
-        given, *taken = _moved(transition, start, end)
+        shares, mover = transition.busy(start, end), 1 if transition.gpu_ms else 0
+        given, *taken = (
+            Step(name, busy_ms, transition.traffic_bytes * (number == mover))
+            for number, (name, busy_ms) in enumerate(shares)
+        )
+        taken.append(Step(None, transition.time_ms - sum(busy_ms for _, busy_ms in shares)))
         reader = min((place[unit] for unit in edge.consumers if assignment[unit] == end), default=len(cuts))
         before[reader] += taken
         (before[reader] if edge.producer is None else after[place[edge.producer]]).append(given)
     found: list[Step] = []
     for index, segment in enumerate(cuts):
-        found += [*_in_turn(before[index], segment.accelerator), _run(network, segment), *after[index]]
+        costs = [network.units[unit].costs[segment.accelerator] for unit in segment.units]
+        traffic_bytes = sum(cost.traffic_bytes for cost in costs)
+        run = Step(segment.accelerator, sum(cost.time_ms for cost in costs), traffic_bytes)
+        found += [*_in_turn(before[index], segment.accelerator), run, *after[index]]
     return _joined([*found, *_in_turn(before[-1], network.home)])
-
-
-def _run(network: Network, segment: Segment) -> Step:
-    costs = [network.units[unit].costs[segment.accelerator] for unit in segment.units]
-    return Step(segment.accelerator, sum(cost.time_ms for cost in costs), sum(cost.traffic_bytes for cost in costs))
-
-
-def _moved(transition: Transition, start: str, end: str) -> list[Step]:
-    """Of who gives the tensor away, of the GPU, of who takes it, of nobody; the traffic is with who moves it."""
-    shares = transition.busy(start, end)
-    traffic = (0.0, transition.traffic_bytes, 0.0) if transition.gpu_ms else (transition.traffic_bytes, 0.0, 0.0)
-    busy = [Step(name, busy_ms, moved) for (name, busy_ms), moved in zip(shares, traffic, strict=True)]
-    return [*busy, Step(None, transition.time_ms - sum(busy_ms for _, busy_ms in shares))]
 
 
 def _in_turn(found: list[Step], last: str) -> list[Step]:
@@ -129,7 +124,9 @@ class SegmentedEngine:
                 where=str(path),
                 fix="placement: auto, or one accelerator for the whole model",
             )
-        self.inputs: tuple[Tensor, ...] = tuple(self._tensors[spec.name] for spec in graph.inputs if self._has(spec))
+        self.inputs: tuple[Tensor, ...] = tuple(
+            self._tensors[spec.name] for spec in graph.inputs if spec.name in self._tensors
+        )
         self.outputs: tuple[Tensor, ...] = tuple(self._tensors[spec.name] for spec in graph.outputs)
         self.outputs_known = all(spec.is_static for spec in graph.outputs)
         self.batched = share_first_dimension([t.shape for t in self.inputs], [t.shape for t in self.outputs])
@@ -140,9 +137,6 @@ class SegmentedEngine:
             "cached": all(engine.info["cached"] for engine in engines),
             "compile_s": round(sum(engine.info["compile_s"] for engine in engines), 3),
         }
-
-    def _has(self, spec: TensorSpec) -> bool:
-        return spec.name in self._tensors
 
     def chain(self, waiting: int) -> Chain:
         """Tensors of its own for one slot of frames.
@@ -182,7 +176,13 @@ class Chain:
         self._parts = engine.segments
         self._sets = _tensor_sets(engine, slots)
         self._outputs = [[tensors[tensor.name] for tensor in engine.outputs] for tensors in self._sets]
-        self._runs = [[_bound(one, tensors) for tensors in self._sets] for one in engines]
+        self._runs = [
+            [
+                one.bind({t.name: tensors[t.name] for t in one.inputs}, {t.name: tensors[t.name] for t in one.outputs})
+                for tensors in self._sets
+            ]
+            for one in engines
+        ]
 
     def tensors(self, slot: int) -> Mapping[str, Array]:
         """The slot's tensors, by name; write those that are inputs of the model before running its first segment."""
@@ -222,18 +222,9 @@ def _tensor_sets(engine: SegmentedEngine, slots: int) -> list[dict[str, Array]]:
     sets: list[dict[str, Array]] = [{} for _ in range(slots)]
     for name, tensor in engine.tensors.items():
         first, last = engine.lives(name)
-        arrays = [_zeros(tensor) for _ in range(slots if last > first else 1)]
+        arrays = [aligned_empty(tensor.shape, tensor.dtype) for _ in range(slots if last > first else 1)]
+        for array in arrays:
+            array.fill(0)
         for number, tensors in enumerate(sets):
             tensors[name] = arrays[number % len(arrays)]
     return sets
-
-
-def _zeros(tensor: Tensor) -> Array:
-    array = aligned_empty(tensor.shape, tensor.dtype)
-    array.fill(0)
-    return array
-
-
-def _bound(engine: _Engine, tensors: Mapping[str, Array]) -> Callable[[], None]:
-    outputs = {tensor.name: tensors[tensor.name] for tensor in engine.outputs}
-    return engine.bind({tensor.name: tensors[tensor.name] for tensor in engine.inputs}, outputs)

@@ -2,31 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from edgert.errors import PlacementError
-from edgert.placement.columns import Resources, classed
-from edgert.placement.constraints import (
-    Limits,
-    Objective,
-    Placed,
-    Placement,
-    asked,
-    engine_bytes,
-    placed,
-    streams,
-    together,
-    with_given_shares,
-)
+from edgert.placement import constraints
+from edgert.placement.constraints import Limits, Objective, Placed, Placement, placed, together
 from edgert.placement.contention import Contention, settle
 from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.exact import Condition, exact, keeps, plain
-from edgert.placement.frontier import undominated
-from edgert.placement.min_cut import Found, cut
-from edgert.placement.problem import Assignment, Network, apart, merged
-from edgert.placement.run_load import Price, accelerators, loads, preferring
+from edgert.placement.min_cut import cut
+from edgert.placement.problem import Assignment, Cost, Network, Transition, apart, merged
+from edgert.placement.run_load import LATENCY, Price, accelerators, loads, preferring
 from edgert.placement.schedule import play
-from edgert.placement.throughput import Demand, blend, demands
+from edgert.placement.throughput import Demand, Resources, blend, classed, demands
 
 _PLAYED_MS, _PLAYED_RUNS = 4000.0, 200  # at most so long, and until every network has run so often
 _REST = 1 - 1e-7  # of what the rates leave, for networks without one
@@ -55,85 +43,86 @@ def solve(
     limits = limits or Limits()
     if not networks:
         raise PlacementError("there is no network to place")
+
+    def solved(asked: Sequence[Network]) -> Placement:
+        find = _most_frames if objective == "throughput" else _least
+        return constraints.with_given_shares(asked, find(asked, objective, limits, time_limit_s), limits)
+
     if contention is None:
-        return _solve(networks, objective, limits, time_limit_s)
-
-    def score(answer: Placement) -> float:
-        if objective == "energy":
-            return -answer.value
-        return _played(networks, answer, contention)
-
-    return settle(
-        networks,
-        contention,
-        lambda stretched: _solve(stretched, objective, limits, time_limit_s),
-        lambda answer: asked(networks, answer),
-        score,
-    ).answer
+        return solved(networks)
+    played = partial(_played, networks, contention)
+    best: Placement = settle(networks, contention, solved, lambda answer: constraints.asked(networks, answer), played)
+    return best
 
 
-def _solve(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
-    if objective == "throughput":
-        return with_given_shares(networks, _most_frames(networks, limits, time_limit_s), limits)
-    return with_given_shares(networks, _least(networks, objective, limits, time_limit_s), limits)
-
-
-def _played(networks: Sequence[Network], placement: Placement, contention: Contention) -> float:
-    """Frames against what is asked for, or latency against nothing, where accelerators do disturb one another."""
+def _played(networks: Sequence[Network], contention: Contention, placement: Placement) -> float:
+    """Frames against what is asked for, or latency or energy against nothing, where accelerators do disturb another."""
+    if placement.objective == "energy":
+        return -placement.value
     frames = placement.objective == "throughput"
     slowest_hz = min(one.capacity_hz for one in placement.networks)
     duration_ms = min(_PLAYED_MS, 1e3 * _PLAYED_RUNS / max(slowest_hz, 1e-9))
-    flows = play(streams(networks, placement, saturated=frames), duration_ms, contention).streams
+    flows = play(constraints.streams(networks, placement, saturated=frames), duration_ms, contention).streams
     if not frames:
         return -sum(flow.p50_ms for flow in flows)
     pairs = zip(networks, flows, strict=True)
     return min(flow.fps * network.batch / ((network.rate_hz or 1.0) * network.batch) for network, flow in pairs)
 
 
-def _most_frames(networks: Sequence[Network], limits: Limits, time_limit_s: float) -> Placement:
-    resources = Resources.of(networks, accelerators(networks), limits)
+def _most_frames(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
+    resources = Resources.of(networks, limits)
     wanted = demands(networks)
-    mixed = blend(networks, resources, wanted, limits)
+    mixed = blend(networks, resources, wanted)
     multiplier, engines = EngineSelector(networks, resources, wanted, limits, time_limit_s).select(mixed)
     if any(demand.slope == 0 for demand in wanted):
         share = min(1.0, multiplier) * _REST
         rest = [Demand(share * demand.slope, float(demand.slope == 0)) for demand in wanted]
-        left = blend(networks, resources, rest, limits)
+        left = blend(networks, resources, rest)
         _, engines = EngineSelector(networks, resources, rest, limits, time_limit_s).select(left)
     each: list[Placed] = []
     for index, network in enumerate(networks):
         own = [(one.assignment, one.load, one.runs_hz) for one in engines if one.network == index]
         each.append(placed(network, own))
     gap = max(0.0, 1 - multiplier / mixed.bound)
-    return together("throughput", networks, each, limits, value=multiplier, gap=gap)
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """Networks merged, weighted by rate, and what has to hold of them."""
-
-    network: Network
-    own: tuple[range, ...]
-    price: Price
-    conditions: tuple[Condition, ...]
+    return together(objective, networks, each, limits, multiplier, gap)
 
 
 def _least(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
-    _check_memory(networks, limits)
-    question = _asked_of(networks, objective, limits)
-    names = accelerators(networks)
-    if not any(network.rate_hz for network in networks) and not limits.loadables:
-        names = tuple(
-            members[0] for members in classed(networks, names)
-        )  # no time to run out of: one of a kind will do
-    cost, bound, assignment = _cheapest(question, names, limits, time_limit_s)
+    whole, own = merged(networks, [network.rate_hz or 1.0 for network in networks])
+    price = LATENCY if objective == "latency" else Price(latency=limits.static_w, energy=1.0)
+    names, conditions = accelerators(networks), []
+    if any(network.rate_hz for network in networks):  # in every second there is so much time, and traffic
+        conditions = [Condition(f"ms of {name} a second", Price(busy={name: 1.0}), 1e3) for name in names]
+        if limits.traffic_bytes_s is not None:
+            conditions.append(Condition("bytes a second", Price(traffic=1.0), limits.traffic_bytes_s))
+    elif not limits.loadables:  # no time to run out of: one of a kind will do
+        names = tuple(members[0] for members in classed(networks, names))
+    cost, assignment, bound = _cheapest(whole, price, names, conditions, limits, time_limit_s)
     each = [
         placed(network, [(one, load := loads(network, one), network.rate_hz or 1e3 / max(load.latency_ms, 1e-9))])
-        for network, one in zip(networks, apart(assignment, question.own), strict=True)
+        for network, one in zip(networks, apart(assignment, own), strict=True)
     ]
-    each = _sharing(networks, each)
     gap = max(0.0, cost - bound) / max(cost, 1e-12)
-    return together(objective, networks, each, limits, value=cost, gap=gap)
+    return together(objective, networks, _sharing(networks, each), limits, cost, gap)
+
+
+def _cheapest(
+    network: Network,
+    price: Price,
+    names: Sequence[str],
+    conditions: Sequence[Condition],
+    limits: Limits,
+    time_limit_s: float,
+) -> tuple[float, Assignment, float]:
+    """(cost, assignment, bound): by a cut if that keeps everything, else by an integer program."""
+    best = undominated(network, names)
+    if len(best) <= 2 and preferring(network, best):
+        found = cut(network, best[0], best[-1], price)
+        if keeps(network, found.assignment, conditions, limits.loadables):
+            simple = plain(network, names, price, conditions, limits.loadables)
+            return *min((found.cost, found.assignment), simple or (float("inf"), ())), found.bound
+    found = exact(network, names, price, conditions, loadables=limits.loadables, time_limit_s=time_limit_s)
+    return found.cost, found.assignment, found.bound
 
 
 def _sharing(networks: Sequence[Network], each: Sequence[Placed]) -> list[Placed]:
@@ -154,53 +143,46 @@ def _sharing(networks: Sequence[Network], each: Sequence[Placed]) -> list[Placed
     ]
 
 
-def _cheapest(
-    question: _Question, names: Sequence[str], limits: Limits, time_limit_s: float
-) -> tuple[float, float, Assignment]:
-    """(cost, bound, assignment): by a cut if that keeps everything, else by an integer program."""
-    network, price = question.network, question.price
-    best = undominated(network, names)
-    if len(best) <= 2 and preferring(network, best):
-        found: Found = cut(network, best[0], best[-1], price)
-        if keeps(network, found.assignment, question.conditions, limits.loadables):
-            simple = plain(network, names, price, question.conditions, limits.loadables)
-            cost, assignment = min((found.cost, found.assignment), simple or (float("inf"), ()))
-            return cost, found.cost - found.slack, assignment
-    solution = exact(network, names, price, question.conditions, loadables=limits.loadables, time_limit_s=time_limit_s)
-    return solution.cost, solution.bound, solution.assignment
+# Accelerators that another one beats in everything, so that nothing is lost by leaving them out.
+#
+# One beats another if every unit that the other can run costs it no more time, energy and traffic, and no
+# transition to or from it costs more. Moving all of the other's units to it then costs no more either: transitions
+# between the two go away, and a tensor that both read makes one transition. It is only time that may run out, so
+# whoever leaves the beaten ones out has to check that it does not.
+
+_FREE = Transition(0.0)
 
 
-def _asked_of(networks: Sequence[Network], objective: Objective, limits: Limits) -> _Question:
-    weights = [network.rate_hz or 1.0 for network in networks]
-    network, own = merged(networks, weights)
-    price = Price(latency=1.0) if objective == "latency" else Price(latency=limits.static_w, energy=1.0)
-    conditions = []
-    if limits.latency_ms is not None:
-        for units, weight in zip(own, weights, strict=True):
-            conditions.append(Condition("latency", Price(latency=1.0), weight * limits.latency_ms, units=units))
-    if any(one.rate_hz for one in networks):
-        conditions += _while_running(networks, limits)
-    elif limits.dynamic_w is not None:
-        power = Price(latency=-limits.dynamic_w, energy=1.0)
-        conditions += [Condition("power", power, 0.0, units=units) for units in own]
-    return _Question(network, own, price, tuple(conditions))
+def undominated(network: Network, among: Sequence[str]) -> tuple[str, ...]:
+    """The accelerators that no other beats, in order; of two that beat each other the first."""
+    kept: list[str] = []
+    for name in among:
+        if any(_beats(network, other, name, among) for other in kept):
+            continue
+        kept = [other for other in kept if not _beats(network, name, other, among)]
+        kept.append(name)
+    return tuple(kept)
 
 
-def _while_running(networks: Sequence[Network], limits: Limits) -> list[Condition]:
-    """In every second: accelerators' time, power and traffic."""
-    conditions = [Condition(f"ms of {name} a second", Price(busy={name: 1.0}), 1e3) for name in accelerators(networks)]
-    if limits.dynamic_w is not None:
-        conditions.append(Condition("mJ a second", Price(energy=1.0), 1e3 * limits.dynamic_w))
-    if limits.traffic_bytes_s is not None:
-        conditions.append(Condition("bytes a second", Price(traffic=1.0), limits.traffic_bytes_s))
-    return conditions
+def _beats(network: Network, one: str, other: str, among: Sequence[str]) -> bool:
+    if other == network.home:
+        return False
+    for unit in network.units:
+        if other in unit.costs and (one not in unit.costs or not _no_more(unit.costs[one], unit.costs[other])):
+            return False
+    rest = [name for name in among if name not in (one, other)]
+    pairs = [((name, one), (name, other)) for name in rest] + [((one, name), (other, name)) for name in rest]
+    return all(
+        _no_more(edge.transitions.get(mine, _FREE), edge.transitions.get(theirs, _FREE))
+        for edge in network.edges
+        for mine, theirs in pairs
+    )
 
 
-def _check_memory(networks: Sequence[Network], limits: Limits) -> None:
-    needed = sum(map(engine_bytes, networks))
-    if limits.memory_bytes is not None and needed > limits.memory_bytes:
-        raise PlacementError(
-            f"{limits.memory_bytes / 2**20:.1f} MiB are too little",
-            why=f"one engine of each network needs {needed / 2**20:.1f} MiB",
-            fix="allow more memory, or run fewer or smaller models",
-        )
+def _no_more(one: Cost | Transition, other: Cost | Transition) -> bool:
+    return all(mine <= theirs for mine, theirs in zip(_taken(one), _taken(other), strict=True))
+
+
+def _taken(part: Cost | Transition) -> tuple[float, ...]:
+    shares = (part.from_ms, part.gpu_ms, part.to_ms) if isinstance(part, Transition) else ()
+    return (part.time_ms, part.energy_mj, part.traffic_bytes, *shares)

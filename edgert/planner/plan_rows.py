@@ -7,15 +7,16 @@ boards.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from edgert.assemble.memory import QUEUES, engine_parts, frame_parts, sizes_of
 from edgert.budget.footprint import Footprint, Part, shrunk
 from edgert.config import PipelineFile
 from edgert.errors import PlacementError
-from edgert.placement.constraints import Placement, engine_bytes, streams
+from edgert.placement.constraints import Placement, streams
 from edgert.placement.contention import Contention
 from edgert.placement.plan_record import EngineRow, ModelRow, Row
-from edgert.placement.problem import Assignment, Network, Unit
+from edgert.placement.problem import Assignment, Network, with_costs
 from edgert.placement.schedule import play
 from edgert.planner.selection import frame_rate_hz, longest_ms
 
@@ -51,10 +52,9 @@ def limited(network: Network, preferred: Callable[[str], bool]) -> Network:
     if network.shares:
         return network
 
-    def bound(unit: Unit) -> Unit:
-        return replace(unit, costs={name: cost for name, cost in unit.costs.items() if preferred(name)} or unit.costs)
-
-    return replace(network, units=tuple(map(bound, network.units)))
+    return with_costs(
+        network, lambda unit: {name: cost for name, cost in unit.costs.items() if preferred(name)} or unit.costs
+    )
 
 
 def is_dla(name: str) -> bool:
@@ -184,7 +184,11 @@ def _engine(network: Network, assignment: Assignment) -> list[Part]:
     weights: dict[str, int] = {}
     for unit, name in zip(network.units, assignment, strict=True):
         weights[name] = weights.get(name, 0) + unit.weight_bytes
-    tensors = engine_bytes(network) - sum(weights.values())
-    where = "+".join(weights)
-    parts = [Part(network.name, name, "weights", size) for name, size in weights.items()]
-    return [*parts, Part(network.name, where, "activations", tensors, "inputs and outputs among them")]
+    size = [0] * (len(network.units) + 1)  # what comes to life and goes, with units that run in order
+    for edge in network.edges:
+        start = 0 if edge.producer is None else edge.producer
+        size[start] += edge.size_bytes
+        size[1 + (len(network.units) - 1 if edge.is_output else max(edge.consumers, default=start))] -= edge.size_bytes
+    parts = [Part(network.name, name, "weights", count) for name, count in weights.items()]
+    most = max(accumulate(size))
+    return [*parts, Part(network.name, "+".join(weights), "activations", most, "inputs and outputs among them")]

@@ -14,8 +14,8 @@ from edgert.graph import Change, Graph, load, read
 from edgert.graph.count import multiply_adds, peak_bytes
 from edgert.graph.dla_rewrites import fit, ready, without
 from edgert.model_engine import default_profile
+from edgert.placement.cutting import no_node
 from edgert.placement.dla_share import Survey, survey
-from edgert.placement.placement_section import no_node
 from edgert.placement.problem import Network, Unit, is_asked_for
 from edgert.simulator.design import Demand, demands
 

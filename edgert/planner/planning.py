@@ -18,8 +18,8 @@ from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Accuracy, Coefficients, coefficients
+from edgert.placement.cost.formulas import power
 from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.speeds import power
 from edgert.placement.cost.work import Work
 from edgert.placement.dla_share import Survey
 from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row

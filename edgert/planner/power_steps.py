@@ -13,7 +13,7 @@ from edgert.budget.control import PowerControl
 from edgert.config import PipelineFile
 from edgert.errors import BudgetError, ConfigError, PlacementError
 from edgert.placement.cost.coefficients import Coefficients, coefficients
-from edgert.placement.cost.speeds import Power, power
+from edgert.placement.cost.formulas import Power, power
 from edgert.placement.plan_record import BoardPlan, Row
 from edgert.planner.planning import plan
 from edgert.simulator.design import levels_of

@@ -1,13 +1,13 @@
 """Rows against budgets: which budgets each row misses, which row is taken, and what would have to be relaxed."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from edgert.config import InferStage, PipelineConfig, SourceStage
 from edgert.config.flow import inputs_of, order
 from edgert.config.pipeline_file import BudgetConfig
-from edgert.placement.frontier import pareto
 from edgert.placement.plan_record import BoardPlan, Objective, Row
 from edgert.planner.plan_text import where
 from edgert.simulator.design import ASSUMED_HZ
@@ -46,6 +46,7 @@ _KEYS: Mapping[Objective, Callable[[Row], tuple[float, ...]]] = {
     "energy": lambda row: (_or_none(row.energy_mj), row.p99_ms),
 }
 _CLOSEST = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,18 @@ _HAIR = 1 + 1e-6  # rounding is no reason to miss a budget
 def _or_none(value: float | None) -> float:
     """For sorting: what is not known counts as nothing, and rows of one plan know the same things."""
     return 0.0 if value is None else value
+
+
+def pareto(rows: Iterable[T], *keys: Callable[[T], float]) -> list[T]:
+    """The rows that no other row is at least as good as in every key and better in one; all keys are minimized.
+
+    Of equal rows the first stays. The order is by the first key, then the second, and so on.
+    """
+    front: list[tuple[tuple[float, ...], T]] = []
+    for values, row in sorted(((tuple(key(row) for key in keys), row) for row in rows), key=lambda pair: pair[0]):
+        if not any(all(map(float.__le__, map(float, other), map(float, values))) for other, _ in front):
+            front.append((values, row))
+    return [row for _, row in front]
 
 
 def judged(

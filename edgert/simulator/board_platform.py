@@ -13,9 +13,8 @@ from edgert.graph import Graph, clean, inputs, load, read, with_shapes
 from edgert.model_engine import default_profile
 from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import Coefficients
-from edgert.placement.cost.speeds import power
-from edgert.placement.cutting import partition
-from edgert.placement.placement_section import accelerators_of, assign, check_accelerators, weights_of
+from edgert.placement.cost.formulas import power
+from edgert.placement.cutting import accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.plan_record import BoardPlan, Row
 from edgert.placement.profile import Profile, part_ms
 from edgert.placement.segment_engines import Step, steps

@@ -11,7 +11,7 @@ from random import Random
 from edgert.jitter import SLOT_MS, Jitter, Quantiles, draw, mean_of
 from edgert.meters.energy import SENSOR_AVERAGE_S
 from edgert.placement.contention import MEASURED, demand_of
-from edgert.placement.cost.speeds import Power, relative_energy
+from edgert.placement.cost.formulas import Power, relative_energy
 from edgert.placement.schedule import Progress, Then, Timeline, Used
 from edgert.placement.segment_engines import Step
 

@@ -10,8 +10,7 @@ from scipy.optimize import minimize
 from edgert.board.record import board
 from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import ContentionCost, DlaCost, GpuCost, TransitionCost
-from edgert.placement.cost.speeds import gpu_speed
-from edgert.placement.cost.times import Reformat
+from edgert.placement.cost.formulas import Reformat, gpu_speed
 from scripts.fitting.published import Design, Timing, published, timings
 from scripts.fitting.solve import Solution, Trial, fit, leave_one_out
 

@@ -11,8 +11,7 @@ from scipy.optimize import least_squares
 from edgert.board.record import Board, board
 from edgert.board.sections import Mode
 from edgert.placement.cost.coefficients import DlaCost, GpuCost, PowerCost
-from edgert.placement.cost.speeds import gpu_speed, power
-from edgert.placement.cost.times import gpu_bytes, gpu_seconds
+from edgert.placement.cost.formulas import gpu_bytes, gpu_seconds, gpu_speed, power
 from edgert.placement.cost.work import Numbers, table
 from scripts.fitting.published import Design, Timing, published, set_mode, works
 

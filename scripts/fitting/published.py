@@ -14,10 +14,9 @@ import yaml
 from edgert.board.record import Board, board
 from edgert.board.sections import Mode
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
+from edgert.placement.cost.formulas import Speed, dla_seconds, dla_speed, gpu_seconds, gpu_speed
 from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.speeds import Speed, dla_speed, gpu_speed
-from edgert.placement.cost.times import dla_seconds, gpu_seconds
-from edgert.placement.cost.work import Numbers, Work, joined, table
+from edgert.placement.cost.work import Numbers, Table, Work, table
 from scripts.networks.table import build
 
 PUBLISHED = Path(__file__).parents[2] / "configs" / "costs" / "published.yaml"
@@ -109,7 +108,7 @@ class Design:
         self.rows = list(rows)
         tables = [table(row.works, row.batch) for row in rows]
         counts = [len(item) for item in tables]
-        self._table = joined(tables)
+        self._table = Table(*(np.concatenate([getattr(one, part.name) for one in tables]) for part in fields(Table)))
         self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
         self._speed = _joined([_speed(row, fp16_share) for row in rows], counts)
         self._runs = np.array([row.part is None for row in rows], dtype=np.float64)

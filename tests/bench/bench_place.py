@@ -25,12 +25,11 @@ from edgert.benchmark.measure import Figure
 from edgert.placement.constraints import Limits, streams
 from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.exact import Condition, exact
-from edgert.placement.frontier import front
 from edgert.placement.min_cut import cut
 from edgert.placement.run_load import ENERGY, LATENCY
 from edgert.placement.schedule import play
 from edgert.placement.solver import solve
-from edgert.placement.throughput import blend, board_of, demands
+from edgert.placement.throughput import Resources, blend, demands
 from tests.helpers.placement import BOARD, GPU_DLA, random_network
 
 CUT_BAR_MS, MIX_BAR_MS, GAP_BAR, PLAY_BAR_MS = 20.0, 500.0, 0.1, 1000.0
@@ -57,8 +56,6 @@ def one_network() -> Iterator[Figure]:
     """Solvers that place one."""
     large = random_network(1, 1000, skips=0.25, linked=True)
     yield figure("latency cut, 1,000 units", lambda: cut(large, *GPU_DLA, LATENCY), CUT_BAR_MS)
-    middle = random_network(1, 400, skips=0.25, linked=True)
-    yield figure("front of latency and energy, 400 units", lambda: front(middle, static_w=6.0), rounds=3)
     for units in (100, 400):
         net = random_network(1, units, skips=0.25, linked=True)
         quick = Condition("latency", LATENCY, 1.25 * cut(net, *GPU_DLA, LATENCY).cost)
@@ -78,14 +75,14 @@ def many_networks() -> Iterator[Figure]:
     limits = Limits()
 
     def mix() -> object:
-        resources, wanted = board_of(nets, limits), demands(nets)
-        return EngineSelector(nets, resources, wanted, limits).select(blend(nets, resources, wanted, limits))
+        resources, wanted = Resources.of(nets, limits), demands(nets)
+        return EngineSelector(nets, resources, wanted, limits).select(blend(nets, resources, wanted))
 
     placement = solve(nets, "throughput")
-    alone = blend(nets, board_of(nets, limits), demands(nets), limits)
+    alone = blend(nets, Resources.of(nets, limits), demands(nets))
     yield figure(
         "mix, 16 networks of 200 units",
-        lambda: blend(nets, board_of(nets, limits), demands(nets), limits),
+        lambda: blend(nets, Resources.of(nets, limits), demands(nets)),
         MIX_BAR_MS,
         rounds=5,
     )

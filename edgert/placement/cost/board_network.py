@@ -1,27 +1,16 @@
 """A graph on a board as a placement problem: every unit's cost on every accelerator, every transition."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import permutations
 
 from edgert.board.record import Board
 from edgert.board.sections import Mode, Precision
 from edgert.graph import Graph
+from edgert.placement.cost import formulas
 from edgert.placement.cost.coefficients import Coefficients
 from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.speeds import PRECISION_BYTES, Power, Speed, dla_speed, gpu_speed, power
-from edgert.placement.cost.times import Reformat, dla_bytes, dla_seconds, gpu_bytes, gpu_seconds, transition
-from edgert.placement.cost.work import Numbers, Shapes, Table, Work, table
+from edgert.placement.cost.work import Shapes, Table, Work, table
 from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
-
-
-@dataclass(frozen=True, slots=True)
-class _Engine:
-    """One accelerator, and what every unit would cost on it."""
-
-    name: str
-    seconds: Numbers
-    traffic: Numbers
 
 
 def network(
@@ -56,79 +45,56 @@ def network(
         ConfigError: a clock of the mode is unknown.
     """
     works = units(graph, allowed) if works is None else works
-    scale = batch / _own_batch(graph)
-    engines = _engines(table(works, scale), board, mode, coefficients, precision)
-    watts = power(board, mode, coefficients.power)
-    free = {work.name for work in works if allowed is None or all(node in allowed for node in work.nodes)}
-    value_bytes = PRECISION_BYTES[precision]
-    problem = [_unit(index, work, engines, watts, work.name in free, value_bytes) for index, work in enumerate(works)]
-    border = _Border(
-        tuple(engine.name for engine in engines),
-        coefficients,
-        Reformat.on(gpu_speed(board, mode, precision), coefficients.gpu),
-        watts,
-    )
-    return Network(name, tuple(problem), _edges(graph, works, border, scale * value_bytes), GPU, rate_hz, batch)
+    first = graph.inputs[0].shape[0] if graph.inputs and graph.inputs[0].shape else 1
+    scale = batch / (first if isinstance(first, int) and first else 1)
+    watts, value_bytes = formulas.power(board, mode, coefficients.power), formulas.PRECISION_BYTES[precision]
+    costs = _costs(table(works, scale), board, mode, coefficients, precision, watts)
+    reformat = formulas.Reformat.on(formulas.gpu_speed(board, mode, precision), coefficients.gpu)
+    run_us = coefficients.dla.run_us if coefficients.dla else 0.0
 
-
-@dataclass(frozen=True, slots=True)
-class _Border:
-    """What transitions between these accelerators depend on."""
-
-    names: tuple[str, ...]
-    coefficients: Coefficients
-    reformat: Reformat
-    watts: Power
-
-    def transitions(self, size_bytes: int) -> Mapping[tuple[str, str], Transition]:
+    def transitions(size_bytes: int) -> Mapping[tuple[str, str], Transition]:
         """Every way that a tensor of this size may go."""
-        cost, dla = self.coefficients.transition, self.coefficients.dla
-        run_us = dla.run_us if dla else 0.0
         return {
-            pair: transition(size_bytes, *pair, cost, self.reformat, self.watts, run_us)
-            for pair in permutations(self.names, 2)
+            pair: formulas.transition(size_bytes, *pair, coefficients.transition, reformat, watts, run_us)
+            for pair in permutations(costs, 2)
         }
 
+    problem = []
+    for index, work in enumerate(works):
+        is_free = allowed is None or all(node in allowed for node in work.nodes)
+        own = {name: each[index] for name, each in costs.items() if name == GPU or is_free}
+        problem.append(Unit(work.name, work.nodes, own, int(work.weights * value_bytes)))
+    edges = _edges(graph, works, scale * value_bytes, transitions)
+    return Network(name, tuple(problem), edges, GPU, rate_hz, batch)
 
-def _own_batch(graph: Graph) -> int:
-    first = graph.inputs[0].shape[0] if graph.inputs and graph.inputs[0].shape else 1
-    return first if isinstance(first, int) and first else 1
 
-
-def _engines(
-    columns: Table, board: Board, mode: Mode, coefficients: Coefficients, precision: Precision
-) -> list[_Engine]:
-    speed = gpu_speed(board, mode, precision)
-    seconds = gpu_seconds(columns, speed, coefficients.gpu)
+def _costs(
+    columns: Table, board: Board, mode: Mode, coefficients: Coefficients, precision: Precision, watts: formulas.Power
+) -> dict[str, list[Cost]]:
+    """Accelerator → what every unit would cost there."""
+    speed, dla = formulas.gpu_speed(board, mode, precision), coefficients.dla
+    seconds = formulas.gpu_seconds(columns, speed, coefficients.gpu)
     seconds[:1] += coefficients.gpu.run_us * 1e-6
-    found = [_Engine(GPU, seconds, gpu_bytes(columns, speed))]
-    for core in range(mode.dla_cores if coefficients.dla else 0):
-        found += _dla_engine(columns, dla_speed(board, mode, precision, core, _share(coefficients)), core, coefficients)
-    return found
+    found = {GPU: (seconds, formulas.gpu_bytes(columns, speed))}
+    for core in range(mode.dla_cores):
+        own = formulas.dla_speed(board, mode, precision, core, dla.fp16_share) if dla is not None else None
+        if dla is not None and own is not None:
+            found[f"dla{core}"] = formulas.dla_seconds(columns, own, dla), formulas.dla_bytes(columns, own, dla)
+    return {
+        name: [
+            Cost(1e3 * time_s, watts.energy_mj(name, 1e3 * time_s, traffic), traffic)
+            for time_s, traffic in zip(seconds.tolist(), traffics.tolist(), strict=True)
+        ]
+        for name, (seconds, traffics) in found.items()
+    }
 
 
-def _share(coefficients: Coefficients) -> float:
-    return coefficients.dla.fp16_share if coefficients.dla else 1.0
-
-
-def _dla_engine(columns: Table, speed: Speed | None, core: int, coefficients: Coefficients) -> list[_Engine]:
-    cost = coefficients.dla
-    if speed is None or cost is None:
-        return []
-    return [_Engine(f"dla{core}", dla_seconds(columns, speed, cost), dla_bytes(columns, speed, cost))]
-
-
-def _unit(index: int, work: Work, engines: Sequence[_Engine], watts: Power, is_free: bool, value_bytes: int) -> Unit:
-    costs = {engine.name: _cost(engine, index, watts) for engine in engines if engine.name == GPU or is_free}
-    return Unit(work.name, work.nodes, costs, int(work.weights * value_bytes))
-
-
-def _cost(engine: _Engine, index: int, watts: Power) -> Cost:
-    time_ms, traffic = float(engine.seconds[index]) * 1e3, float(engine.traffic[index])
-    return Cost(time_ms, watts.energy_mj(engine.name, time_ms, traffic), traffic)
-
-
-def _edges(graph: Graph, works: Sequence[Work], border: _Border, value_bytes: float) -> tuple[Edge, ...]:
+def _edges(
+    graph: Graph,
+    works: Sequence[Work],
+    value_bytes: float,
+    transitions: Callable[[int], Mapping[tuple[str, str], Transition]],
+) -> tuple[Edge, ...]:
     """Every tensor between units, in or out; ``value_bytes`` is of one value times the batch over the graph's own."""
     shapes = Shapes(graph)
     producers = {name: index for index, work in enumerate(works) for name in work.outputs}
@@ -143,7 +109,7 @@ def _edges(graph: Graph, works: Sequence[Work], border: _Border, value_bytes: fl
             producer=producers.get(name),
             consumers=tuple(readers),
             is_output=name in graph.output_names,
-            transitions=border.transitions(sizes[name]),
+            transitions=transitions(sizes[name]),
             size_bytes=sizes[name],
         )
         for name, readers in consumers.items()

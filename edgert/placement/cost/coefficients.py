@@ -24,7 +24,7 @@ class _Part(BaseModel):
 
 
 class GpuCost(_Part):
-    """Of :mod:`edgert.placement.cost.times`.
+    """Of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
         dense_fp32, dense_fp16, dense_int8: share of the peak that an endless matrix product reaches.
@@ -49,7 +49,7 @@ class GpuCost(_Part):
 
 
 class DlaCost(_Part):
-    """Of :mod:`edgert.placement.cost.times`.
+    """Of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
         dense, half_depth, half_columns, bandwidth: as of the GPU.
@@ -76,7 +76,7 @@ class DlaCost(_Part):
 
 
 class TransitionCost(_Part):
-    """Of :mod:`edgert.placement.cost.times`.
+    """Of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
         to_dla_us, from_dla_us: per tensor, beyond the reformat kernel and the loadable's own start.
@@ -87,7 +87,7 @@ class TransitionCost(_Part):
 
 
 class PowerCost(_Part):
-    """Of :mod:`edgert.placement.cost.speeds`.
+    """Of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
         static_w: of a board with a 256-bit memory that is on and idle, supply included.

@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from edgert.graph import Graph, Node
+from edgert.graph.count import Product, product_of
 from edgert.graph.fusion import GENERATED, flowing, is_index, kernel
 from edgert.graph.operators import VIEWS, about, of_kind
-from edgert.placement.cost.work import CONV, MOVE, NO_KERNEL, POOL, VIEW, Shapes, Work, kind_of, traffic, work_in
+from edgert.placement.cost.work import CONV, MOVE, NO_KERNEL, POOL, VIEW, Shapes, Work, kind_of, traffic
 
 _ALONE = of_kind("normalization", "reduction", "recurrent")
 _CURVED = of_kind("curve")
@@ -46,15 +47,20 @@ class _Fuser:
     def run(self) -> tuple[Work, ...]:
         for node in self.graph.nodes:
             if id(node) not in self.owner and not self._is_view(node):
-                self._add(self._grow(node))
-        waiting = [node for node in self.graph.nodes if id(node) not in self.owner]
-        for node in waiting:
+                alone = kind_of(node, self._product(node)) in (POOL, MOVE) or node.op in _ALONE
+                self._add([node] if alone else kernel(self.graph, node, GENERATED, self._is_free))
+        for node in [node for node in self.graph.nodes if id(node) not in self.owner]:
             self._attach(node)
         groups = {id(group): group for group in self.owner.values()}
         order = sorted(groups.values(), key=lambda item: self.keys[id(item)])
         return tuple(_with_siblings([self._work(group) for group in order]))
 
+    def _product(self, node: Node) -> Product:
+        """The matrix product inside a node; empty for one that multiplies nothing."""
+        return product_of(node, lambda tensor: self.shapes.of(tensor, node))
+
     def _add(self, group: list[Node]) -> None:
+        group.sort(key=lambda item: self.position[id(item)])
         self.keys[id(group)] = max(self.position[id(node)] for node in group)
         self.owner.update((id(node), group) for node in group)
 
@@ -67,19 +73,11 @@ class _Fuser:
             return True
         return any(item.name not in self.allowed for item in group)
 
-    def _grow(self, node: Node) -> list[Node]:
-        kind = kind_of(node, work_in(node, self.shapes))
-        alone = kind in (POOL, MOVE) or node.op in _ALONE
-        group = [node] if alone else kernel(self.graph, node, GENERATED, self._is_free)
-        return sorted(group, key=lambda item: self.position[id(item)])
-
     def _is_free(self, node: Node, group: Sequence[Node]) -> bool:
         return id(node) not in self.owner and self._may_join(node, group)
 
-    # What has no kernel.
-
     def _attach(self, node: Node) -> None:
-        """To the latest unit it reads; else to its only reader, when that has a unit; else it stands alone."""
+        """What has no kernel goes to the latest unit it reads, else to its only reader with a unit, else alone."""
         sources = filter(None, map(self.graph.producers.get, node.reads))
         found = [self.owner[id(source)] for source in sources if id(source) in self.owner]
         readers = [reader for name in node.outputs for reader in self.graph.consumers.get(name, ())]
@@ -93,16 +91,15 @@ class _Fuser:
         group.sort(key=lambda item: self.position[id(item)])
         self.owner[id(node)] = group
 
-    # What a finished unit has to do.
-
     def _work(self, group: Sequence[Node]) -> Work:
+        """What a finished unit has to do."""
         inside = {name for node in group for name in node.outputs}
         main = next((node for node in group if node.op not in NO_KERNEL and not self._is_view(node)), group[0])
-        product = work_in(main, self.shapes)
+        product = self._product(main)
         kind = VIEW if self._is_view(main) else kind_of(main, product)
         busy = [] if kind == VIEW else [node for node in group if not self._is_view(node)]
         copied = None if kind == VIEW else self._copied(main)
-        outputs = tuple(name for node in group for name in node.outputs if self._leaves(name, group))
+        stored = {name: node for node in busy for name in node.reads if self._is_stored(name)}
         return Work(
             name=main.name,
             nodes=tuple(node.name for node in group),
@@ -110,9 +107,9 @@ class _Fuser:
             product=product,
             read=self._read(busy) if copied is None else copied,
             written=self._written(busy) if copied is None else copied,
-            weights=self._weights(busy if kind != VIEW else ()),
+            weights=sum(self.shapes.elements(name, node) for name, node in stored.items()),
             inputs=tuple(dict.fromkeys(n for node in group for n in flowing(self.graph, node) if n not in inside)),
-            outputs=outputs,
+            outputs=tuple(name for node in group for name in node.outputs if name and self._leaves(name, group)),
             launches=0 if kind == VIEW or copied == 0 else 1,
             curved=sum(self.shapes.elements(node.outputs[0], node) for node in busy if node.op in _CURVED),
         )
@@ -125,18 +122,19 @@ class _Fuser:
         """
         if about(node.op).kind != "join" or node.attributes.get("axis") not in (1, -3):
             return None
-        return sum(self.shapes.elements(name, node) for name in node.reads if not self._lands_in(name, node))
-
-    def _lands_in(self, name: str, join: Node) -> bool:
-        """Whether whoever computes a tensor can write it into this joined one."""
-        producer = self.graph.producers.get(name)
-        joins = [node for node in self.graph.consumers.get(name, ()) if about(node.op).kind == "join"]
-        return producer is not None and producer.op not in _PLACED and joins[0] is join
+        moved = 0
+        for name in node.reads:
+            producer = self.graph.producers.get(name)
+            joins = [reader for reader in self.graph.consumers.get(name, ()) if about(reader.op).kind == "join"]
+            if producer is None or producer.op in _PLACED or joins[0] is not node:
+                moved += self.shapes.elements(name, node)
+        return moved
 
     def _leaves(self, name: str, group: Sequence[Node]) -> bool:
+        """Whether a tensor is read outside a unit, or leaves the graph."""
         members = {id(node) for node in group}
         readers = self.graph.consumers.get(name, ())
-        return bool(name) and (name in self.graph.output_names or any(id(node) not in members for node in readers))
+        return name in self.graph.output_names or any(id(node) not in members for node in readers)
 
     def _read(self, busy: Sequence[Node]) -> int:
         inside = {name for node in busy for name in node.outputs}
@@ -149,18 +147,12 @@ class _Fuser:
         return total
 
     def _written(self, busy: Sequence[Node]) -> int:
-        inside = {id(node) for node in busy}
-        total = 0
-        for node in busy:
-            for name in filter(None, node.outputs):
-                readers = self.graph.consumers.get(name, ())
-                if name in self.graph.output_names or not readers or any(id(item) not in inside for item in readers):
-                    total += self.shapes.elements(name, node)
-        return total
-
-    def _weights(self, busy: Iterable[Node]) -> int:
-        names = {name: node for node in busy for name in node.reads if self._is_stored(name)}
-        return sum(self.shapes.elements(name, node) for name, node in names.items())
+        return sum(
+            self.shapes.elements(name, node)
+            for node in busy
+            for name in filter(None, node.outputs)
+            if self._leaves(name, busy) or not self.graph.consumers.get(name)
+        )
 
     def _is_stored(self, name: str) -> bool:
         """Stored, or computed from stored tensors alone (a weight behind its DequantizeLinear)."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from edgert.errors import ModelError
 from edgert.graph import Graph, Node
-from edgert.graph.count import Product, product_of
+from edgert.graph.count import Product
 from edgert.graph.operators import of_kind, of_values
 
 CONV, DEPTHWISE, PRODUCT, POOL, MAP, MOVE, VIEW = "conv", "depthwise", "product", "pool", "map", "move", "view"
@@ -99,11 +99,6 @@ def kind_of(node: Node, product: Product) -> str:
     return DEPTHWISE if kind == CONV and product.groups > 1 and product.channels == 1 else kind
 
 
-def work_in(node: Node, shapes: Shapes) -> Product:
-    """The matrix product inside a node; empty for one that multiplies nothing. Raises ModelError: no static shape."""
-    return product_of(node, lambda tensor: shapes.of(tensor, node))
-
-
 def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
     """Elements read of these inputs; an operator that picks a part reads no more than it writes."""
     read = sum(shapes.elements(name, node) for name in names)
@@ -154,28 +149,10 @@ class Table:
 
 def table(works: Sequence[Work], scale: float = 1.0) -> Table:
     """The columns of these units; ``scale`` is the batch over the graph's own."""
-    products = [work.product for work in works]
-    return Table(
-        rows=scale * _column(product.rows for product in products),
-        channels=_column(product.channels for product in products),
-        columns=_column(product.columns for product in products),
-        taps=_column(product.taps for product in products),
-        groups=_column(product.groups for product in products),
-        read=scale * _column(work.read for work in works),
-        written=scale * _column(work.written for work in works),
-        weights=_column(work.weights for work in works),
-        curved=scale * _column(work.curved for work in works),
-        launches=_column(work.launches for work in works),
-        is_dense=_column(work.kind in (CONV, PRODUCT) for work in works),
-        is_depthwise=_column(work.kind == DEPTHWISE for work in works),
-        is_busy=_column(work.kind != VIEW for work in works),
-    )
-
-
-def joined(tables: Sequence[Table]) -> Table:
-    """Tables one after the other."""
-    return Table(*(np.concatenate([getattr(item, column.name) for item in tables]) for column in fields(Table)))
-
-
-def _column(values: Iterable[float]) -> Numbers:
-    return np.array(list(values), dtype=np.float64)
+    rows = []
+    for work in works:
+        one, kind = work.product, work.kind
+        product = (scale * one.rows, one.channels, one.columns, one.taps, one.groups)
+        moved = (scale * work.read, scale * work.written, work.weights, scale * work.curved, work.launches)
+        rows.append((*product, *moved, kind in (CONV, PRODUCT), kind == DEPTHWISE, kind != VIEW))
+    return Table(*np.array(rows, np.float64).reshape(-1, len(fields(Table))).T.copy())

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgert.placement.frontier import undominated
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
-from edgert.placement.solver import solve
+from edgert.placement.solver import solve, undominated
 
 NAMES = ("gpu", "dla0", "dla1")
 

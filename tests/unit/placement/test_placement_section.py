@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import PlacementError
 from edgert.graph import Graph, read
-from edgert.placement.placement_section import accelerators_of, assign, check_accelerators, weights_of
+from edgert.placement.cutting import accelerators_of, assign, check_accelerators, weights_of
 from tests.helpers import models
 
 NAMES = ("/backbone/conv", "/neck/conv", "/head/cls", "/head/box")

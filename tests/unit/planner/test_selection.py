@@ -9,7 +9,7 @@ import pytest
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.placement.plan_record import BoardPlan, Objective, Row
 from edgert.planner.plan_text import board_headline
-from edgert.planner.selection import Machine, judged
+from edgert.planner.selection import Machine, judged, pareto
 
 BOARD = Machine("orin-nx-16gb", "Jetson Orin NX 16GB", 2**34)
 ROW = Row(BOARD.name, "15W", "gpu", (), 2.0, 60.0, 8.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2)
@@ -73,3 +73,8 @@ def test_a_board_of_which_nothing_is_known_is_not_said_to_miss_a_budget() -> Non
     assert board_headline(unknown) == "Jetson T4000 cannot be predicted."
     missed = judged(BOARD, [ROW], BudgetConfig(latency="1ms"), "throughput")
     assert board_headline(missed) == "Jetson Orin NX 16GB keeps every budget in no power mode."
+
+
+def test_pareto_keeps_what_nothing_beats() -> None:
+    rows = [(3, 1), (1, 3), (2, 2), (2, 3), (1, 3), (4, 1)]
+    assert pareto(rows, lambda row: row[0], lambda row: row[1]) == [(1, 3), (2, 2), (3, 1)]

@@ -17,7 +17,7 @@ from edgert.errors import BudgetError, ConfigError
 from edgert.graph import load, to_bytes
 from edgert.jitter import AT, Quantiles, mean_of
 from edgert.placement.cost.coefficients import coefficients
-from edgert.placement.cost.speeds import power
+from edgert.placement.cost.formulas import power
 from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
 from edgert.planner import plan
 from edgert.planner.power_steps import step_of

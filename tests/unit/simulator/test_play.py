@@ -7,7 +7,7 @@ import pytest
 from edgert.budget.governor import Budget, Rules, Setting
 from edgert.jitter import AT, Jitter
 from edgert.placement.contention import Contention
-from edgert.placement.cost.speeds import Power
+from edgert.placement.cost.formulas import Power
 from edgert.placement.segment_engines import Step
 from edgert.simulator import (
     Cooling,

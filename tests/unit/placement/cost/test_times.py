@@ -11,9 +11,8 @@ from edgert.board.record import board
 from edgert.errors import ConfigError
 from edgert.graph import Graph
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
+from edgert.placement.cost.formulas import Speed, dla_bytes, dla_seconds, dla_speed, gpu_bytes, gpu_seconds, gpu_speed
 from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.speeds import Speed, dla_speed, gpu_speed
-from edgert.placement.cost.times import dla_bytes, dla_seconds, gpu_bytes, gpu_seconds
 from edgert.placement.cost.work import Table, table
 from scripts.networks.builder import Builder
 

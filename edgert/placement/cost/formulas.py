@@ -1,0 +1,285 @@
+"""Formulas of cost: peak speeds of a board's accelerators, what they draw, and times of units and transitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.board.record import Board
+from edgert.board.sections import Mode, Precision
+from edgert.errors import ConfigError
+from edgert.placement.cost.coefficients import DlaCost, GpuCost, PowerCost, TransitionCost
+from edgert.placement.cost.work import Numbers, Scalars, Table
+from edgert.placement.problem import GPU, Transition
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
+PRECISION_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "int8": 1}
+_TF32 = 8.0
+"""Compute capability from which TensorRT multiplies FP32 on tensor cores by default (TF32), at half the rate of FP16:
+https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/accuracy-considerations.html"""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Peaks of one accelerator. Every field is one number, or an array with one for each unit.
+
+    Attributes:
+        macs_per_s: multiply-adds a second where operands come in matrices.
+        plain_macs_per_s: multiply-adds a second of CUDA cores; of the DLA, nothing that it has.
+        clock_hz: its clock.
+        bytes_per_s: of the DRAM, which all share.
+        memory_share: DRAM clock over the board's fastest one.
+        value_bytes: of one activation or weight.
+        precision: index into ``PRECISIONS``.
+    """
+
+    macs_per_s: Scalars
+    plain_macs_per_s: Scalars
+    clock_hz: Scalars
+    bytes_per_s: Scalars
+    memory_share: Scalars
+    value_bytes: Scalars
+    precision: Scalars
+
+
+def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
+    """Peaks of the GPU; where it has no fast path for INT8 it runs FP16, as TensorRT does.
+
+    Raises:
+        ConfigError: a clock or a rate of the mode is unknown.
+    """
+    if precision == "int8" and board.gpu.ops_per_clock.int8 is None:
+        precision = "fp16"
+    tops = board.gpu_tops(mode, precision)
+    if precision == "fp32" and float(board.gpu.compute) >= _TF32 and tops is not None:
+        tops = max(tops, (board.gpu_tops(mode, "fp16") or 0.0) / 2)
+    plain = board.gpu_tops(mode, "fp32")
+    if tops is None or plain is None or mode.gpu_mhz is None:
+        raise _unknown(board, mode)
+    pairs = 1 if precision == "fp32" else 2  # halves are multiplied in pairs
+    return _speed(board, mode, precision, tops, pairs * plain, mode.gpu_mhz)
+
+
+def dla_speed(board: Board, mode: Mode, precision: Precision, core: int, fp16_share: float) -> Speed | None:
+    """Peaks of one DLA core; None where the mode has no such core or the DLA no such precision.
+
+    Args:
+        fp16_share: of the INT8 rate, for boards whose FP16 rate is not published.
+
+    Raises:
+        ConfigError: the memory's clock is unknown.
+    """
+    clock_mhz = mode.dla_clock_mhz(core)
+    if clock_mhz is None or precision == "fp32":
+        return None
+    tops = board.dla_tops(mode, precision, core) or fp16_share * (board.dla_tops(mode, "int8", core) or 0.0)
+    return _speed(board, mode, precision, tops, 0.0, clock_mhz) if tops else None
+
+
+def _speed(board: Board, mode: Mode, precision: Precision, tops: float, plain_tops: float, clock_mhz: float) -> Speed:
+    bandwidth = board.bandwidth_gb_s(mode)
+    if bandwidth is None or mode.emc_mhz is None:
+        raise _unknown(board, mode)
+    return Speed(
+        macs_per_s=tops * 1e12 / 2,
+        plain_macs_per_s=plain_tops * 1e12 / 2,
+        clock_hz=clock_mhz * 1e6,
+        bytes_per_s=bandwidth * 1e9,
+        memory_share=mode.emc_mhz / board.memory.emc_max_mhz,
+        value_bytes=PRECISION_BYTES[precision],
+        precision=PRECISIONS.index(precision),
+    )
+
+
+def _unknown(board: Board, mode: Mode) -> ConfigError:
+    known = [other.name for other in board.modes if not other.unknown]
+    return ConfigError(
+        f"the speed of {board.name} in mode {mode.name!r} cannot be predicted",
+        why=f"nobody has published its {', '.join(mode.unknown) or 'rate per clock'}",
+        fix=f"modes with known clocks: {', '.join(known) or 'none'}; or write them into a board file of your own",
+    )
+
+
+# What a board draws: idle, plus each busy engine, plus every byte of DRAM traffic.
+#
+# energy = static * time + engine * busy time + traffic * energy per byte
+#
+# An engine's watts grow with its clock and the square of its voltage. Voltages are not published; they are taken to
+# rise from 0.6 of the highest at standstill to the highest at full clock, as is typical of the tables in nvpmodel's
+# kernels.
+
+_LOWEST_VOLTAGE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Watts of a board in a mode.
+
+    Attributes:
+        static_w: on and idle.
+        gpu_w: more while the GPU computes.
+        dla_w: more while one DLA core computes; 0 without one.
+        dram_pj_per_byte: of traffic.
+    """
+
+    static_w: float
+    gpu_w: float
+    dla_w: float
+    dram_pj_per_byte: float
+
+    def energy_mj(self, accelerator: str, time_ms: float, traffic_bytes: float) -> float:
+        """Drawn beyond idle by an accelerator that is busy for so long and moves so much."""
+        watts = self.gpu_w if accelerator == GPU else self.dla_w
+        return watts * time_ms + traffic_bytes * self.dram_pj_per_byte * 1e-9
+
+
+def power(board: Board, mode: Mode, cost: PowerCost) -> Power:
+    """What the board draws in this mode; engines whose clock is unknown count nothing."""
+    gpu = cost.gpu_w * (mode.sms or 0) * _dynamic(mode.gpu_mhz, board.gpu.max_mhz)
+    dla = cost.dla_w * _dynamic(mode.dla_clock_mhz(), board.dla.max_mhz)
+    return Power(cost.static_w * static_size(board), gpu, dla, cost.dram_pj_per_byte)
+
+
+def static_size(board: Board) -> float:
+    """Memory channels of a board over those of the widest: what idle watts of boards with one chip are scaled by."""
+    return max(board.memory.bus_bits / 256, 0.5)
+
+
+def relative_energy(clock: float) -> float:
+    """Of the same work at a part of the full clock: the square of the voltage over the highest."""
+    return (_LOWEST_VOLTAGE + (1 - _LOWEST_VOLTAGE) * clock) ** 2
+
+
+def _dynamic(clock_mhz: float | None, max_mhz: float | None) -> float:
+    """Gigahertz times the square of the voltage over the highest."""
+    if clock_mhz is None:
+        return 0.0
+    return clock_mhz / 1e3 * relative_energy(min(clock_mhz / (max_mhz or clock_mhz), 1.0))
+
+
+# Transitions between GPU and DLA: a reformat kernel on the GPU and the start of the other engine.
+#
+# Reformats run on the GPU in both directions (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ), so that one
+# takes GPU time even where the GPU computes nothing else. The fixed parts belong to whom they were measured on: they
+# are what a run on the GPU alone, or on the DLA alone, took longer when it also had to give a tensor away. A loadable's
+# start keeps the DLA busy as it does in the published rates of one whole loadable after the other.
+
+_PASSES = 2  # read in one format, written in the other
+
+
+@dataclass(frozen=True, slots=True)
+class Reformat:
+    """A kernel that copies from one format to another: milliseconds of its launch, and DRAM bytes a millisecond."""
+
+    launch_ms: float
+    bytes_per_ms: float
+
+    @classmethod
+    def on(cls, speed: Speed, cost: GpuCost) -> Reformat:
+        """That of one GPU in one mode."""
+        launch_ms = cost.launch_us * 1e-3 + cost.launch_kcycles * 1e6 / float(speed.clock_hz)
+        return cls(launch_ms, float(speed.bytes_per_s) * cost.bandwidth / 1e3)
+
+    def time_ms(self, size_bytes: float) -> float:
+        """To copy so much."""
+        return self.launch_ms + _PASSES * size_bytes / self.bytes_per_ms
+
+
+def transition(
+    size_bytes: float, start: str, end: str, cost: TransitionCost, reformat: Reformat, watts: Power, run_us: float = 0.0
+) -> Transition:
+    """One tensor from accelerator ``start`` to ``end``; between two DLA cores it is reformatted once, too.
+
+    Args:
+        size_bytes: of the tensor, in the precision of its transition.
+        run_us: that starting a loadable takes; counted where ``end`` is a DLA.
+    """
+    is_into, is_out_of = end != GPU, start != GPU
+    gpu_ms = reformat.time_ms(size_bytes) + is_into * cost.to_dla_us / 1e3
+    from_ms, to_ms = is_out_of * cost.from_dla_us / 1e3, is_into * run_us / 1e3
+    traffic = float(_PASSES * size_bytes)
+    energy_mj = watts.energy_mj(GPU, gpu_ms, traffic) + watts.dla_w * (from_ms + to_ms)
+    return Transition(gpu_ms + from_ms + to_ms, gpu_ms, energy_mj, traffic, from_ms, to_ms)
+
+
+# Time of units on a DLA core: channels in steps, and whatever the managed SRAM does not hold goes through DRAM.
+#
+# time = layer + max(products / (peak * share), bytes beyond the SRAM / (bandwidth * share))
+#
+# Channels come in steps of 16 (FP16) or 32 (INT8); a depthwise convolution fills one of each step. An input of up
+# to four channels has a format of its own. A sigmoid runs in FP16 by itself, as do the product of a SiLU and what
+# it reads. Sources: https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html
+# (formats, SRAM), https://github.com/NVIDIA/Deep-Learning-Accelerator-SW (operators).
+
+_ALIGN = np.array([16.0, 16.0, 32.0])
+_IMAGE = 4.0  # channels of the HWC4 format
+_HALF_BYTES = 2.0
+
+
+def dla_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
+    """Seconds of every unit on one core, alone on the board; starting the loadable is not in it."""
+    memory = dla_bytes(units, speed, cost) / (np.asarray(speed.bytes_per_s) * cost.bandwidth)
+    is_product = units.is_dense + units.is_depthwise
+    plain = units.read / (np.asarray(speed.clock_hz) * cost.plain_per_clock)
+    compute = is_product * _dense_seconds(units, speed, cost) + (1 - is_product) * plain
+    clock_hz = np.asarray(speed.clock_hz)
+    layer = cost.layer_us * 1e-6 / np.asarray(speed.memory_share) + cost.layer_kcycles * 1e3 / clock_hz
+    return np.asarray(units.is_busy * (layer + np.maximum(compute, memory)))
+
+
+def dla_bytes(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
+    """Bytes of every unit to and from DRAM: weights, and of every tensor what the SRAM does not hold."""
+    size = np.asarray(speed.value_bytes)
+    spilled = np.maximum(units.read * size - cost.sram_bytes, 0) + np.maximum(units.written * size - cost.sram_bytes, 0)
+    curved = cost.curved_passes * np.maximum(units.curved * _HALF_BYTES - cost.sram_bytes, 0)
+    return np.asarray(units.is_busy * (spilled + curved + units.weights * size))
+
+
+def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
+    align = _ALIGN[np.asarray(speed.precision, dtype=np.intp)]
+    is_image = (units.channels <= _IMAGE) & (units.groups == 1)
+    is_grouped = units.groups > 1
+    channels = np.where(is_image, _IMAGE, np.ceil(units.channels / align) * align)
+    columns = np.where(is_grouped, units.columns, np.ceil(units.columns / align) * align + cost.half_columns)
+    macs = units.rows * units.groups * (channels * units.taps + cost.half_depth) * columns
+    return np.asarray(macs / (np.asarray(speed.macs_per_s) * cost.dense))
+
+
+# Time of units on the GPU: a roofline with a fixed cost per kernel.
+#
+# time = launch + max(products / (peak * share), bytes / (bandwidth * share))
+#
+# A matrix product of depth k and width n reaches the share s * k/(k + k0) * n/(n + n0) of the peak: filling and
+# draining the pipeline, and operands that are read for few results, cost the same however little there is to
+# multiply. Depth and width are rounded up to what a tensor core takes at once. Roofline:
+# https://doi.org/10.1145/1498765.1498785.
+
+_GPU_ALIGN = np.array([4.0, 8.0, 16.0])
+"""Channels that FP32 (TF32), FP16 and INT8 tensor core instructions take: 16 bytes; Tensor Core requirements in
+https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html"""
+
+
+def gpu_seconds(units: Table, speed: Speed, cost: GpuCost) -> Numbers:
+    """Seconds of every unit alone on the board, launch included; the engine's own start is not."""
+    compute = units.is_dense * _gpu_dense_seconds(units, speed, cost)
+    macs = units.rows * units.groups * units.columns * units.taps
+    compute = compute + units.is_depthwise * macs / (np.asarray(speed.plain_macs_per_s) * cost.plain)
+    memory = gpu_bytes(units, speed) / (np.asarray(speed.bytes_per_s) * cost.bandwidth)
+    launch = cost.launch_us * 1e-6 + cost.launch_kcycles * 1e3 / np.asarray(speed.clock_hz)
+    return np.asarray(units.launches * launch + units.is_busy * np.maximum(compute, memory))
+
+
+def gpu_bytes(units: Table, speed: Speed) -> Numbers:
+    """Bytes of every unit to and from DRAM, as if nothing stayed in a cache."""
+    return np.asarray(units.is_busy * (units.read + units.written + units.weights) * speed.value_bytes)
+
+
+def _gpu_dense_seconds(units: Table, speed: Speed, cost: GpuCost) -> Numbers:
+    precision = np.asarray(speed.precision, dtype=np.intp)
+    align = _GPU_ALIGN[precision]
+    share = np.array([cost.dense_fp32, cost.dense_fp16, cost.dense_int8])[precision]
+    depth = np.ceil(units.channels / align) * align * units.taps
+    columns = np.ceil(units.columns / align) * align
+    macs = units.rows * units.groups * (depth + cost.half_depth) * (columns + cost.half_columns)
+    return np.asarray(macs / (np.asarray(speed.macs_per_s) * share))
