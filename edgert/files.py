@@ -60,14 +60,20 @@ class FileStore:
         self.folder, self.limit_bytes = folder, limit_bytes
         self._warn = warn or log.warning
 
-    def get(self, key: str) -> Path | None:
-        """The file cached under ``key``; None if there is none. A damaged one is removed with a warning."""
+    def get(self, key: str) -> bytes | None:
+        """What is cached under ``key``; None if there is nothing. A damaged file is removed with a warning.
+
+        It is the content, not a path, because another process may replace or evict the file at any moment.
+        """
         for path in self._entries(key):
             try:
-                if path.name == _name(key, path):
+                content = path.read_bytes()
+                if path.name == _name(key, content):
                     with contextlib.suppress(PermissionError):  # a folder that others own is good enough to read
                         os.utime(path)
-                    return path
+                    return content
+            except FileNotFoundError:  # replaced by another process in this moment
+                continue
             except OSError as error:
                 self._warn(f"cannot read the cache ({error}); it is made afresh")
                 continue
@@ -75,13 +81,15 @@ class FileStore:
             _remove(path)
         return None
 
-    def put(self, key: str, content: Path) -> Path:
-        """Copies ``content`` into the store. A reader sees all of it or nothing. Raises ArtifactError if it cannot."""
+    def put(self, key: str, content: bytes) -> None:
+        """Stores ``content``. A reader sees all of it or nothing. Raises ArtifactError if it cannot be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / _name(key, content)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
-                body = Path(shutil.copyfile(content, Path(folder) / "body"))
-                path = body.replace(self.folder / _name(key, body))
+                body = Path(folder) / "body"
+                body.write_bytes(content)
+                body.replace(path)
             for old in self._entries(key):
                 if old != path:
                     _remove(old)
@@ -92,7 +100,6 @@ class FileStore:
                 why=cause(error),
                 fix="free some space, or point EDGERT_CACHE at a folder that can be written",
             ) from error
-        return path
 
     def _entries(self, key: str) -> list[Path]:
         return sorted(self.folder.glob(f"{key}.*.bin"))
@@ -127,8 +134,8 @@ def _remove(path: Path) -> None:
         log.warning("cannot remove %s from the cache (%s)", path, error)
 
 
-def _name(key: str, content: Path) -> str:
-    return f"{key}.{hashlib.sha256(content.read_bytes()).hexdigest()}.bin"
+def _name(key: str, content: bytes) -> str:
+    return f"{key}.{hashlib.sha256(content).hexdigest()}.bin"
 
 
 # Two paths that change places in one step, so that neither is missing for a moment.

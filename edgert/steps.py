@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -181,14 +180,14 @@ class StepCache:
 
     def get(self, key: str, warn: Callable[[str], object]) -> Product | None:
         """The product of a key; None if there is none, or it is damaged, which is passed to ``warn``."""
-        path = FileStore(self._folder, self._limit_bytes, warn).get(key)
-        if path is None:
+        packed = FileStore(self._folder, self._limit_bytes, warn).get(key)
+        if packed is None:
             return None
         try:
-            with ZipContainer(path) as archive:
+            with ZipContainer(Path(key), io.BytesIO(packed)) as archive:
                 content = {name: archive.read(name) for name in archive.sizes}
-        except ArtifactError as error:  # removed by another process, or written by another edgert
-            warn(f"cache entry {path} cannot be used ({error.why}); it is made afresh")
+        except ArtifactError as error:  # written by another edgert
+            warn(f"cache entry {key} of {self._folder} cannot be used ({error.why}); it is made afresh")
             return None
         summary = content.pop(_SUMMARY, b"").decode("utf-8", "replace")
         return Product({name.removeprefix(_FILES): data for name, data in content.items()}, summary)
@@ -198,10 +197,7 @@ class StepCache:
         content = {f"{_FILES}{name}": data for name, data in product.files.items()}
         archive = io.BytesIO()
         pack({**content, _SUMMARY: product.summary.encode()}, archive)
-        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-            path = Path(folder) / "product"
-            path.write_bytes(archive.getbuffer())
-            FileStore(self._folder, self._limit_bytes).put(key, path)
+        FileStore(self._folder, self._limit_bytes).put(key, archive.getvalue())
 
 
 Result = TypeVar("Result")

@@ -8,6 +8,7 @@ unnoticed, headers included, which zip itself does not guard. The digest is agai
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import stat
 import zipfile
@@ -133,19 +134,23 @@ def _info(path: str) -> zipfile.ZipInfo:
 class ZipContainer:
     """An archive whose bytes are those that were written, opened for reading. A context.
 
+    Args:
+        path: of the file.
+        file: its content where it is open already; closed with the archive.
+
     Raises:
         ArtifactError: it cannot be read, is no bundle, is cut short, damaged, of a later format, or holds what edgert
             does not write: links, compressed, encrypted or overlapping members, paths that lead out.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
         self.path = path
         try:
-            self._file = path.open("rb")
+            self._file = file or path.open("rb")
         except OSError as error:
             raise ArtifactError(f"cannot read {str(path)!r}", why=cause(error)) from error
         try:
-            self._size_bytes = path.stat().st_size
+            self._size_bytes = self._file.seek(0, io.SEEK_END)
             check_digest(self._file, self._size_bytes, str(path))
             self._archive = zipfile.ZipFile(self._file)
             self._infos = self._checked()

@@ -6,18 +6,20 @@ A session owns its input and output tensors for its whole life. Callers write in
 place, so nothing is copied on the way in or out.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from edgert.errors import BuildError, ModelError, nearest
+from edgert.errors import ArtifactError, BuildError, ModelError, nearest
 from edgert.graph import Model
 from edgert.graph.model import label
 from edgert.graph.type_inference import custom_operator_of
 from edgert.memory import aligned_empty
+
+log = logging.getLogger("edgert.backend")
 
 Array = npt.NDArray[Any]
 RunOnce = Callable[[], Mapping[str, Array]]
@@ -54,13 +56,21 @@ class Span:
 class Store(Protocol):
     """Where compiled engines are cached between runs; see :mod:`edgert.files`."""
 
-    def get(self, key: str) -> Path | None:
-        """The file cached under a key, or None if there is none or it is damaged."""
+    def get(self, key: str) -> bytes | None:
+        """What is cached under a key, or None if there is nothing or it is damaged."""
         ...
 
-    def put(self, key: str, content: Path) -> Path:
-        """Moves a finished file into the store, atomically; returns where it is now."""
+    def put(self, key: str, content: bytes) -> None:
+        """Stores it, atomically. Raises ArtifactError if it cannot be written."""
         ...
+
+
+def cache_content(store: Store, key: str, content: bytes) -> None:
+    """Stores it. A store that cannot be written costs time at the next start, nothing else; it is logged."""
+    try:
+        store.put(key, content)
+    except ArtifactError as error:
+        log.warning("%s", error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -293,9 +292,6 @@ def _take(bundle: Bundle, engine: EngineEntry, store: Store) -> None:
     record = bundle.read(engine.record)
     key = key_of(read_record(record, f"{bundle.path}: {engine.record}")["facts"])
     if store.get(key) is None:
-        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-            path = Path(folder) / "engine"
-            path.write_bytes(record + bundle.read(engine.plan))
-            store.put(key, path)
+        store.put(key, record + bundle.read(engine.plan))
     if engine_checks.cached_checks(store, key, ran=False) is None:
         engine_checks.cache_checks(store, key, json.loads(bundle.read(engine.checks)))

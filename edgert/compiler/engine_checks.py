@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import logging
 import statistics
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from edgert.backend.base import cache_content
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest
 from edgert.backend.tensorrt.build_result import BuildResult
 from edgert.backend.tensorrt.engine_layers import EngineFacts, accelerators, engine_facts, logged_facts
@@ -26,7 +25,7 @@ from edgert.compiler.model_job import COMPARED_IMAGES
 from edgert.compiler.model_steps import uniform_feeds
 from edgert.compiler.verify_step import distance
 from edgert.config import ModelConfig
-from edgert.errors import ArtifactError, BuildError, PlacementError
+from edgert.errors import BuildError, PlacementError
 from edgert.steps import to_json
 
 if TYPE_CHECKING:
@@ -279,13 +278,7 @@ def summary(found: EngineChecks) -> str:
 
 def cache_checks(store: Store, key: str, found: EngineChecks) -> None:
     """Caches what was checked of an engine beside it. What cannot be cached is checked again at the next start."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-            path = Path(folder) / "checks"
-            path.write_bytes(to_json(found))
-            store.put(_key(key), path)
-    except (ArtifactError, OSError) as error:
-        log.warning("%s", error)
+    cache_content(store, _key(key), to_json(found))
 
 
 def cached_checks(store: Store, key: str, *, ran: bool) -> EngineChecks | None:
@@ -294,8 +287,8 @@ def cached_checks(store: Store, key: str, *, ran: bool) -> EngineChecks | None:
     Args:
         ran: whether only checks for which the engine was run count, with times of its layers.
     """
-    path = store.get(_key(key))
-    found: EngineChecks | None = json.loads(path.read_bytes()) if path is not None else None
+    content = store.get(_key(key))
+    found: EngineChecks | None = json.loads(content) if content is not None else None
     return None if found is not None and ran and "layers" not in found else found
 
 

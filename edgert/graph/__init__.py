@@ -12,7 +12,7 @@ from edgert.graph.count import NodeCost, count
 from edgert.graph.inspection import ModelSummary, inspect
 from edgert.graph.ir import Change, Graph, Names, Node, Pass
 from edgert.graph.load import load
-from edgert.graph.model import Model, TensorSpec, from_proto, inputs, outputs, to_bytes
+from edgert.graph.model import Model, TensorSpec, from_bytes, from_proto, inputs, outputs, to_bytes
 from edgert.graph.onnx_convert import write
 from edgert.graph.opset import raise_opset
 from edgert.graph.partition import extract
@@ -33,6 +33,7 @@ __all__ = [
     "clean",
     "count",
     "extract",
+    "from_bytes",
     "from_proto",
     "infer",
     "inputs",

@@ -222,6 +222,13 @@ def from_proto(proto: onnx.ModelProto, path: str | Path = "<memory>") -> Model:
     return Model(proto, Path(path), hashlib.sha256(data).hexdigest())
 
 
+def from_bytes(content: bytes, path: str | Path = "<memory>") -> Model:
+    """What :func:`to_bytes` returned, as a model again, known by those bytes."""
+    import onnx
+
+    return Model(onnx.ModelProto.FromString(content), Path(path), hashlib.sha256(content).hexdigest())
+
+
 def to_bytes(model: Model) -> bytes:
     """The model as one ONNX file, weights inside; equal models give equal bytes. Raises ModelError above 2 GiB."""
     return _serialize(model.proto, model.path)

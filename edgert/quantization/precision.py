@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgert.backend import Store
+from edgert.backend.base import cache_content
 from edgert.board.host import cpu_name
 from edgert.config import ModelConfig
 from edgert.dataset import ImageDataset, open_images
 from edgert.errors import EdgertError, ModelError
 from edgert.files import FileStore, cache_folder
-from edgert.graph import Model, clean, load, read, to_bytes, with_shapes, write
+from edgert.graph import Model, clean, from_bytes, load, read, to_bytes, with_shapes, write
 from edgert.graph.batch_size import has_open_batch
 from edgert.model_engine import default_profile
 from edgert.quantization.fp16.to_fp16 import Kept, to_fp16
@@ -124,15 +123,11 @@ def in_precision(
     except EdgertError as error:
         raise error.at(run.where)  # noqa: B904 - the same error, with its place
     store = store or FileStore(cache_folder() / "precision")
-    cached = store.get(key)
-    if cached is None:
-        made = _MAKERS[config.precision](model, config, job)
-        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-            content = Path(folder) / "model.onnx"
-            content.write_bytes(to_bytes(made))
-            cached = store.put(key, content)
-    made = load(cached)
-    return Model(made.proto, model.path, made.digest)  # under the name of the file it was made of
+    content = store.get(key)
+    if content is None:
+        content = to_bytes(_MAKERS[config.precision](model, config, job))
+        cache_content(store, key, content)
+    return from_bytes(content, model.path)  # under the name of the file it was made of
 
 
 def check_precision(config: ModelConfig, where: str = "") -> None:

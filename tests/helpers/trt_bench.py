@@ -74,10 +74,9 @@ class MemoryStore:
         self._folder = tempfile.TemporaryDirectory(prefix="edgert-test-")
         self.folder = Path(self._folder.name)
 
-    def get(self, key: str) -> Path | None:
+    def get(self, key: str) -> bytes | None:
         path = self.folder / key
-        return path if path.exists() else None
+        return path.read_bytes() if path.exists() else None
 
-    def put(self, key: str, content: Path) -> Path:
-        (self.folder / key).write_bytes(content.read_bytes())
-        return self.folder / key
+    def put(self, key: str, content: bytes) -> None:
+        (self.folder / key).write_bytes(content)

@@ -75,8 +75,7 @@ def test_an_entry_under_a_true_name_that_is_no_product_is_made_again(tmp_path: P
 
     shop = Shop(tmp_path / "cache")
     step = Step("load", "", 1, [1], lambda report: {"file": b"made"})
-    (tmp_path / "other").write_bytes(b"something else")
-    FileStore(tmp_path / "cache").put(step.key, tmp_path / "other")
+    FileStore(tmp_path / "cache").put(step.key, b"something else")
     assert shop.runner.do(step).files == {"file": b"made"}
     assert shop.states == ["started", "damaged", "done"]
 

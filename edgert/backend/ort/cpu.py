@@ -10,11 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Store
+from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, cache_content
 from edgert.backend.ort.custom_ops import CustomOpEngine, compile_with_custom_ops
 from edgert.backend.ort.runtime import open_session, ort, session_settings
 from edgert.backend.ort.tensors import OrtEngine
-from edgert.errors import ArtifactError
 from edgert.graph import Model, clean, inputs, to_bytes, with_shapes
 from edgert.graph.type_inference import has_custom_operators
 
@@ -73,7 +72,7 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     settings = session_settings(options.threads, options.tuning)
     if cached is not None:
         settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
-        return open_session(str(cached), settings, model), True
+        return open_session(cached, settings, model), True
     ready = prepared(model, static, settings)
     if options.store is None:
         return open_session(to_bytes(ready), settings, model), False
@@ -81,7 +80,7 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
         content = Path(folder) / "optimized.onnx"
         settings.optimized_model_filepath = str(content)
         session = open_session(to_bytes(ready), settings, model)
-        _keep(options.store, key, content)
+        cache_content(options.store, key, content.read_bytes())
     return session, False
 
 
@@ -100,14 +99,6 @@ def prepared(model: Model, static: Shapes, settings: Any) -> Model:
             if isinstance(dim, str) and dim not in open_batch:
                 settings.add_free_dimension_override_by_name(dim, size)
     return clean(model)[0]
-
-
-def _keep(store: Store, key: str, content: Path) -> None:
-    """A cache that cannot be written costs time at the next start, nothing else."""
-    try:
-        store.put(key, content)
-    except ArtifactError as error:
-        log.warning("%s", error)
 
 
 def _key(model: Model, static: Shapes, optimization: str) -> str:

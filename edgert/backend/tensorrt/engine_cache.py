@@ -3,13 +3,12 @@
 import hashlib
 import json
 import logging
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgert.backend.base import Store
+from edgert.backend.base import Store, cache_content
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, Pools
 from edgert.backend.tensorrt.build_result import BuildResult, plain_result, result_of
 from edgert.backend.tensorrt.engine_layers import EngineFacts, engine_facts, logged_facts
@@ -200,19 +199,16 @@ def cache_engine(store: Store, made: BuiltEngine, machine: Facts) -> None:
     Args:
         machine: the facts of the machine alone, which timings hold for.
     """
-    try:
-        _put(store, made.key, made.content)
-        _put(store, _last_key(made.request.title), json.dumps(dict(made.facts)).encode())
-        if made.result.timing_cache:
-            _put(store, _timing_key(machine), made.result.timing_cache)
-    except ArtifactError as error:
-        log.warning("%s", error)
+    cache_content(store, made.key, made.content)
+    cache_content(store, _last_key(made.request.title), json.dumps(dict(made.facts)).encode())
+    if made.result.timing_cache:
+        cache_content(store, _timing_key(machine), made.result.timing_cache)
 
 
 def last_facts(store: Store | None, title: str) -> Facts | None:
     """Under which facts an engine of that title was last built; None where it never was, or that is unknown."""
-    content = _get(store, _last_key(title))
-    if not content:
+    content = store.get(_last_key(title)) if store is not None else None
+    if content is None:
         return None
     try:
         return {str(name): str(value) for name, value in json.loads(content).items()}
@@ -222,7 +218,7 @@ def last_facts(store: Store | None, title: str) -> Facts | None:
 
 def timing_cache(store: Store | None, machine: Facts) -> bytes:
     """What earlier builds measured on this machine; empty for nothing."""
-    return _get(store, _timing_key(machine))
+    return (store.get(_timing_key(machine)) if store is not None else None) or b""
 
 
 def _last_key(title: str) -> str:
@@ -231,24 +227,3 @@ def _last_key(title: str) -> str:
 
 def _timing_key(machine: Facts) -> str:
     return key_of(machine).replace("trt-", "trt-timing-", 1)
-
-
-def _get(store: Store | None, key: str) -> bytes:
-    path = store.get(key) if store is not None else None
-    if path is None:
-        return b""
-    try:
-        return path.read_bytes()
-    except OSError as error:  # removed by another process in this moment
-        log.info("%s", error)
-        return b""
-
-
-def _put(store: Store, key: str, content: bytes) -> None:
-    try:
-        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-            path = Path(folder) / "content"
-            path.write_bytes(content)
-            store.put(key, path)
-    except OSError as error:
-        raise ArtifactError("an engine could not be cached", why=str(error), fix="free some space") from error

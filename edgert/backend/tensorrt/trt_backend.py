@@ -253,12 +253,13 @@ class TrtBackend:
         return made
 
     def _cached(self, request: BuildRequest, facts: Facts, store: Store | None) -> BuiltEngine | None:
-        path = store.get(key_of(facts)) if store is not None else None
-        if path is None:
+        key = key_of(facts)
+        content = store.get(key) if store is not None else None
+        if content is None:
             return None
         try:
-            return read_built_engine(path.read_bytes(), request, str(path))
-        except (ArtifactError, OSError) as error:
+            return read_built_engine(content, request, key)
+        except ArtifactError as error:
             self.listener.report(f"{request.title} is compiled again: the cached engine cannot be read ({error})")
             return None
 

@@ -4,17 +4,14 @@ A line ``#include "name"`` stands for the file of that name, here: the run-time 
 """
 
 import hashlib
-import logging
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from edgert.backend.base import Store
-from edgert.errors import ArtifactError, DeviceError
+from edgert.backend.base import Store, cache_content
+from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, Kernel, Module, Nvrtc, nvrtc
 
-log = logging.getLogger("edgert.gpu")
 _FOLDER = Path(__file__).parent
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 _OPTIONS = ("--std=c++17", "--fmad=true", "--extra-device-vectorization")
@@ -64,24 +61,13 @@ class Kernels:
     def _binary(self, key: str, source: str, name: str, options: tuple[str, ...]) -> bytes:
         cached = self._store.get(key) if self._store else None
         if cached is not None:
-            return cached.read_bytes()
+            return cached
         binary = self._compiler().compile(source, name, options)
         if self._store is not None:
-            _cache(self._store, key, binary)
+            cache_content(self._store, key, binary)
         return binary
 
 
 def _text(name: str) -> str:
     whole = (_FOLDER / name).read_text(encoding="utf-8")
     return _INCLUDE.sub(lambda line: _text(line[1]), whole)
-
-
-def _cache(store: Store, key: str, binary: bytes) -> None:
-    """A cache that cannot be written costs time at the next start, nothing else."""
-    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-        content = Path(folder) / "kernel.cubin"
-        content.write_bytes(binary)
-        try:
-            store.put(key, content)
-        except ArtifactError as error:
-            log.warning("%s", error)

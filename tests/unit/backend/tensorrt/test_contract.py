@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ CLAIMS = {  # file, or path of a class or function in its file; the most exact o
     "trt_engine.serialized": RTX,
     "plugin": (*WEAK[1:], *STRONG),  # plugins in Python came with 10.0, and TensorRT-RTX has none
 }
-TYPES = {name for name, kind in vars(library)["__annotations__"].items() if kind == "TypeAlias"}
+TYPES = {name for name, kind in vars(library)["__annotations__"].items() if kind is TypeAlias}
 RETURNS = {  # what pybind11 does not report, because the method is overloaded or returns nothing on failure
     ("Runtime", "deserialize_cuda_engine"): "ICudaEngine",
     ("ICudaEngine", "create_execution_context"): "IExecutionContext",

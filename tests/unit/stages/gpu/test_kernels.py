@@ -85,9 +85,9 @@ def test_a_store_that_cannot_be_written_is_told_and_the_kernel_runs(caplog: pyte
         def get(self, key: str) -> None:
             return None
 
-        def put(self, key: str, content: Path) -> Path:
+        def put(self, key: str, content: bytes) -> None:
             raise ArtifactError("the disk is full")
 
-    with caplog.at_level("WARNING", "edgert.gpu"):
+    with caplog.at_level("WARNING", "edgert.backend"):
         made = kernels(Compiler(), Full()).kernel("decode", {"HALF": 0}, 8, function="suppress")
     assert made.name == "suppress" and "the disk is full" in caplog.text
