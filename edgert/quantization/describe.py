@@ -1,68 +1,33 @@
 """What came of quantizing a model, as the records that a report shows."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
 
 from edgert._version import __version__
 from edgert.backend import backend
 from edgert.board.host import core_count, cpu_name
 from edgert.config import ModelConfig, PythonTask
-from edgert.evaluation import Comparison, EvaluationResult, compare
+from edgert.evaluation import EvaluationResult, compare
 from edgert.graph import Model, load, to_bytes
+from edgert.quantization import describe_layers
 from edgert.quantization.calibration.ranges import RangeTable
-from edgert.quantization.describe_layers import (
-    COST_MEANING,
-    EQUALIZATION,
-    corrections,
-    floating_notes,
-    layer_rows,
-    tensor_rows,
-)
 from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.quantizer import Recipe
 from edgert.quantization.scheme.scheme import Target
-from edgert.quantization.throughput import run_ms
-from edgert.report import AccuracyRow, Correction, Note, Part, Provenance, QuantizationReport, SpeedRow
+from edgert.report import AccuracyRow, Note, Part, Provenance, QuantizationReport
 
-# Where a report's numbers come from: settings, versions, machine, and the times that were taken here.
-
-ROUNDS = 60
-"""Runs of each version for a report, which has percentiles too."""
+# Where a report's numbers come from: settings, versions, machine.
 
 _ENGINES = {"ort": ("ONNX Runtime", "onnxruntime"), "openvino": ("OpenVINO", "openvino")}
 _PACKAGES = ("onnx", "onnxruntime", "numpy")
 _SECTIONS = ("calibrate", "quantize", "accuracy")
-
-
 _STEPS = {
     "affine": ", all steps between the smallest and the largest value",
     "unsigned": ", from 0 where never negative",
     "symmetric": ", as many steps below zero as above",
 }
-
-
-def speed_rows(
-    versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None, rounds: int = ROUNDS
-) -> tuple[SpeedRow, ...]:
-    """Times one run of each version, in turns, on the section's backend.
-
-    Args:
-        versions: ``FP32``, ``INT8`` → model.
-        threads: of one run; the section's, else all cores, by default.
-
-    Raises:
-        BuildError: the backend refuses a version.
-    """
-    count = threads or config.threads or core_count()
-    found = run_ms(versions, config, count, rounds)
-    engine, machine = engine_text(config), f"{cpu_name()}, {count} thread{'s' if count > 1 else ''}"
-    return tuple(
-        SpeedRow(name, one.median_ms, one.runs, engine, machine, (one.low_ms, one.high_ms))
-        for name, one in found.items()
-    )
 
 
 def provenance(model: Model, table: RangeTable | None, method: str, command: str, source: str) -> Provenance:
@@ -96,7 +61,13 @@ def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, 
     for name in _SECTIONS:
         section = getattr(config, name)
         values = {} if section is None else section.model_dump(mode="json")
-        found |= {f"{name}.{key}": _text(value) for key, value in values.items() if value not in (None, [])}
+        for key, value in values.items():
+            if isinstance(value, bool):
+                value = str(value).lower()
+            elif isinstance(value, list):
+                value = f"[{', '.join(map(str, value))}]" if value else None
+            if value is not None:
+                found[f"{name}.{key}"] = str(value)
     if recipe is not None:
         found["activations"] = recipe.storage + (_STEPS[recipe.activation] if recipe.target == "ort" else "")
         found["weights"] = "int8, one scale per output channel" if recipe.per_channel else "int8, one scale each"
@@ -115,28 +86,19 @@ def method_text(table: RangeTable, recipe: Recipe) -> str:
 def engine_text(config: ModelConfig) -> str:
     """What runs the section's model: ``"ONNX Runtime 1.20.0"``."""
     name = backend(config.backend).name
-    title, package = _ENGINES.get(name, (name, ""))
+    if name not in _ENGINES:
+        return name
+    title, package = _ENGINES[name]
     return f"{title} {_version(package)}".strip()
 
 
 def _version(package: str) -> str:
-    """Of an installed package, without importing it; empty for one that is not there."""
+    """Of an installed package, without importing it; empty for one that is not there, as with ONNX Runtime for GPUs."""
     try:
-        return version(package) if package else ""
+        return version(package)
     except PackageNotFoundError:
         return ""
 
-
-def _text(value: object) -> str:
-    """As one would write it in the pipeline file."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value)
-
-
-__all__ = ["METRICS", "TARGETS", "accuracy_rows", "describe", "speed_rows", "summary"]
 
 METRICS: Mapping[str, str] = {
     "map": "mAP50-95",
@@ -150,16 +112,13 @@ METRICS: Mapping[str, str] = {
 
 TARGETS: Mapping[Target, str] = {"ort": "ONNX Runtime", "gpu": "TensorRT on a GPU", "dla": "TensorRT on a DLA"}
 
-_PLAIN = frozenset({"cosine"})
-"""Metrics that are not fractions of anything, and so no percentages."""
-
 _SETTLED = "ranges settled"
 """How the table's one good news begins; everything else in its warnings is a warning."""
 
 
 def summary(outcome: QuantizationResult) -> tuple[str, ...]:
     """What a reader wants to know first, a line each; layers are counted as in the report."""
-    layers = layer_rows(outcome)
+    layers = describe_layers.layer_rows(outcome)
     others = Counter(layer.precision for layer in layers)
     done = others.pop("INT8", 0)
     rest = "".join(f"; {count} in {precision}" for precision, count in others.items())
@@ -182,7 +141,6 @@ def describe(
     *,
     command: str = "",
     source: str = "",
-    speed: Sequence[SpeedRow] = (),
 ) -> QuantizationReport:
     """A report of a quantized model.
 
@@ -193,27 +151,35 @@ def describe(
         config: the section it was made by.
         command: as the user typed it.
         source: where the calibration images came from; the section's ``calibrate: images`` by default.
-        speed: from :func:`~edgert.quantization.describe.speed_rows`; none leaves the part out.
 
     Raises:
         EdgertError: the model's file cannot be read any more.
     """
     model, plan = load(config.onnx), outcome.quantized.scheme
-    changes = corrections(outcome, model, config)
+    changes = describe_layers.corrections(outcome, model, config)
     images = source or (str(config.calibrate.images) if config.calibrate else "")
+    notes = list(_notes(outcome))
+    if config.quantize.equalize and all(one.kind != describe_layers.EQUALIZATION for one in changes):
+        text = f"{describe_layers.EQUALIZATION} was asked for and found no channels that could be scaled."
+        notes.append(Note(text, level="note"))
+    absent: dict[Part, str] = {}
+    if outcome.evaluation is None:
+        by_user = "Accuracy was not measured: the user's own code reads the outputs."
+        absent["accuracy"] = by_user if isinstance(config.task, PythonTask) else "Accuracy was not measured."
+    if not outcome.sqnr_db:
+        absent["layers"] = "No layer's output could be compared with that of the float model."
     return QuantizationReport(
         provenance=provenance(model, outcome.table, method_text(outcome.table, outcome.recipe), command, images),
         target=TARGETS[plan.target],
         accuracy=() if outcome.evaluation is None else accuracy_rows(outcome.evaluation, outcome.labeled),
-        speed=tuple(speed),
         sizes_bytes=sizes_bytes({"FP32": model, "INT8": outcome.model}),
-        layers=layer_rows(outcome),
-        cost_meaning=COST_MEANING if outcome.scan else "",
-        tensors=tensor_rows(outcome.table, plan),
+        layers=describe_layers.layer_rows(outcome),
+        cost_meaning=describe_layers.COST_MEANING if outcome.scan else "",
+        tensors=describe_layers.tensor_rows(outcome.table, plan),
         corrections=changes,
-        notes=(*_notes(outcome), *_unequalized(changes, config)),
+        notes=tuple(notes),
         settings=settings(config, outcome.recipe),
-        absent=_absent(outcome, config),
+        absent=absent,
     )
 
 
@@ -232,7 +198,20 @@ def accuracy_rows(
         further = [name for name in result.values if name != main.metric and name in reference.values]
         found = [main, *(compare(reference, result, name) for name in further)]
         precision = "INT8" if names is None else names[result.name]
-        rows += [_accuracy_row(one, precision, labeled) for one in found]
+        rows += [
+            AccuracyRow(
+                METRICS.get(one.metric, one.metric),
+                one.reference,
+                one.other,
+                precision,
+                (one.low, one.high) if one.low == one.low else None,  # NaN where no draw could be scored
+                one.max_drop,
+                one.images,
+                "plain" if one.metric == "cosine" else "percent",  # a cosine is not a fraction of anything
+                labeled,
+            )
+            for one in found
+        ]
     return tuple(rows)
 
 
@@ -241,44 +220,21 @@ def sizes_bytes(models: Mapping[str, Model]) -> Mapping[str, int]:
     return {name: len(to_bytes(model)) for name, model in models.items()}
 
 
-def _accuracy_row(one: Comparison, precision: str, labeled: bool) -> AccuracyRow:
-    unit: Literal["plain", "percent"] = "plain" if one.metric in _PLAIN else "percent"
-    interval = (one.low, one.high) if one.low == one.low else None  # NaN where no draw could be scored
-    name = METRICS.get(one.metric, one.metric)
-    return AccuracyRow(name, one.reference, one.other, precision, interval, one.max_drop, one.images, unit, labeled)
-
-
 def _notes(outcome: QuantizationResult) -> Iterator[Note]:
     for text in (*outcome.warnings, *outcome.table.warnings):
         yield Note(_sentence(text), level="note" if text.startswith(_SETTLED) else "warning")
     if outcome.search is not None:
         yield Note(_sentence(outcome.search.reason), level="note" if outcome.search.is_complete else "warning")
     if outcome.scan is not None and not outcome.scan.is_complete:
-        missing = sum(not item.is_measured for item in outcome.scan.ranked)
+        missing = sum(item.cost is None for item in outcome.scan.ranked)
         yield Note(f"Time was over before the cost of {missing} of {len(outcome.scan.ranked)} layers was measured.")
     for found in (outcome.scan, outcome.search):
         if found is not None and found.note:
             yield Note(_sentence(found.note))
     yield from (Note(_sentence(text), level="note") for text in outcome.quantized.notes)
-    yield from floating_notes(outcome)
-
-
-def _unequalized(changes: Sequence[Correction], config: ModelConfig) -> Iterator[Note]:
-    if config.quantize.equalize and all(one.kind != EQUALIZATION for one in changes):
-        yield Note(f"{EQUALIZATION} was asked for and found no channels that could be scaled.", level="note")
+    yield from describe_layers.floating_notes(outcome)
 
 
 def _sentence(text: str) -> str:
     start = text[:1].upper() + text[1:]
     return start if start.endswith(".") else f"{start}."
-
-
-def _absent(outcome: QuantizationResult, config: ModelConfig) -> Mapping[Part, str]:
-    """Why parts are missing, where more is known than that they are."""
-    found: dict[Part, str] = {}
-    if outcome.evaluation is None:
-        by_user = "Accuracy was not measured: the user's own code reads the outputs."
-        found["accuracy"] = by_user if isinstance(config.task, PythonTask) else "Accuracy was not measured."
-    if not outcome.sqnr_db:
-        found["layers"] = "No layer's output could be compared with that of the float model."
-    return found

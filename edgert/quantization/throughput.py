@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
-from edgert.backend import Session
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
 from edgert.graph import Model
@@ -21,7 +21,6 @@ _WARM = 3
 _SURE = 3.0
 """Standard deviations of a fair coin by which one version must win more turns than another. Turns are looked at again
 and again, so two would be too few."""
-_PERCENTILES = (10, 50, 90)  # percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Choice:
         return ", ".join(f"{name} {timing.median_ms:.1f}" for name, timing in self.run_ms.items()) + " ms a run"
 
 
-def fastest(versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None, batch: int = 1) -> Choice:
+def fastest(versions: Mapping[str, Model], config: ModelConfig, batch: int = 1) -> Choice:
     """Runs the versions in turns until it is sure which of them is fastest, or after :data:`MOST_ROUNDS`: then
     the earliest of those that none surely beats is taken. So name first what is to be taken when in doubt.
 
@@ -63,7 +62,7 @@ def fastest(versions: Mapping[str, Model], config: ModelConfig, threads: int | N
     Raises:
         BuildError: the backend refuses a version.
     """
-    with _racing(versions, config, threads, batch) as turn:
+    with _racing(versions, config, batch) as turn:
         taken = race(turn)
     times = dict(zip(versions, map(timing, taken), strict=True))
     best = list(versions)[winner(taken)]
@@ -73,24 +72,19 @@ def fastest(versions: Mapping[str, Model], config: ModelConfig, threads: int | N
 def race(turn: Callable[[], Sequence[float]], most: int = MOST_ROUNDS) -> list[list[float]]:
     """Runs in turns, each giving one time per version, until the fastest is known, or ``most`` were run: the times of
     each version."""
-    taken = [turn() for _ in range(ROUNDS)]
-    while len(taken) < most and not _is_settled(_columns(taken)):
-        taken += [turn() for _ in range(ROUNDS)]
-    return _columns(taken)
+    taken: list[list[float]] = []
+    while not taken or len(taken[0]) < most:
+        columns = zip(*(turn() for _ in range(ROUNDS)), strict=True)
+        taken = [[*before, *now] for before, now in zip_longest(taken, columns, fillvalue=())]
+        best = min(taken, key=np.median)
+        if all(_beats(best, other) for other in taken if other is not best):
+            break
+    return taken
 
 
 def winner(taken: Sequence[Sequence[float]]) -> int:
     """The first version that none surely beats."""
     return next(i for i, one in enumerate(taken) if not any(_beats(other, one) for other in taken if other is not one))
-
-
-def _columns(turns: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [list(column) for column in zip(*turns, strict=True)]
-
-
-def _is_settled(taken: Sequence[Sequence[float]]) -> bool:
-    best = min(taken, key=np.median)
-    return all(_beats(best, other) for other in taken if other is not best)
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -99,47 +93,30 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
     return bool(wins > _SURE * np.sqrt(len(one)))
 
 
-def run_ms(
-    versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None, rounds: int = ROUNDS
-) -> Mapping[str, Timing]:
-    """Version → milliseconds of one run on zeros, on ``threads`` threads (all cores by default).
-
-    Raises:
-        BuildError: the section's backend refuses a version.
-    """
-    with _racing(versions, config, threads) as turn:
-        taken = _columns([turn() for _ in range(rounds)])
-    return dict(zip(versions, map(timing, taken), strict=True))
-
-
 @contextmanager
-def _racing(
-    versions: Mapping[str, Model], config: ModelConfig, threads: int | None, batch: int = 1
-) -> Iterator[Callable[[], Sequence[float]]]:
+def _racing(versions: Mapping[str, Model], config: ModelConfig, batch: int) -> Iterator[Callable[[], Sequence[float]]]:
     """A function that runs every version and returns how many milliseconds each took; already warm."""
-    count = threads or config.threads or core_count()
+    count = config.threads or core_count()
     with ExitStack() as stack:
         made = [build_engine(model, config, count, batch) for model in versions.values()]
         engines = [stack.enter_context(closing(engine)) for engine in made]
         sessions = [engine.session() for engine in engines]
 
         def turn() -> Sequence[float]:
-            return [_run_ms(session) for session in sessions]
+            times = []
+            for session in sessions:
+                session.run()  # meanwhile the other engines' threads, which spin for a while, go to sleep
+                started = time.perf_counter()
+                session.run()
+                times.append((time.perf_counter() - started) * 1e3)
+            return times
 
         for _ in range(_WARM):
             turn()
         yield turn
 
 
-def _run_ms(session: Session) -> float:
-    """The second of two runs: during the first the other engines' threads, which spin for a while, go to sleep."""
-    session.run()
-    started = time.perf_counter()
-    session.run()
-    return (time.perf_counter() - started) * 1e3
-
-
 def timing(times: Sequence[float]) -> Timing:
     """Of so many runs."""
-    low, median, high = np.percentile(times, _PERCENTILES).tolist()
+    low, median, high = np.percentile(times, (10, 50, 90)).tolist()
     return Timing(median, low, high, len(times))

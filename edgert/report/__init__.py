@@ -1,6 +1,6 @@
 """HTML reports: pages, tables and charts, and a quantization's result as records in and one file out."""
 
-from edgert.report.quantization_page import plain_lines, render, save
+from edgert.report.quantization_page import render, save
 from edgert.report.quantization_record import (
     AccuracyRow,
     Correction,
@@ -29,7 +29,6 @@ __all__ = [
     "TensorRow",
     "Verdict",
     "judge",
-    "plain_lines",
     "render",
     "save",
 ]

@@ -1,11 +1,12 @@
 """The sections of a quantization report on accuracy, speed and size."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from edgert.report.chart import Interval, interval_chart, length_bar
 from edgert.report.html import Column, Markup, join, paragraph, table, tag
-from edgert.report.numbers import counted, difference, fixed, milliseconds, score, significant, size, times
+from edgert.report.numbers import counted, difference, fixed, milliseconds, score, size, times
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, QuantizationReport, SpeedRow
 from edgert.report.verdict_section import speed_base
 
@@ -25,89 +26,55 @@ def accuracy_section(report: QuantizationReport) -> Markup:
     if not all(row.labeled for row in rows):
         parts.append(paragraph(_NO_LABELS, "caution"))
     several = any(row.precision != report.precision for row in rows)
-    shown = [Shown(row, several) for row in rows]
-    return join([*parts, _table(report, shown, with_images=len(images) > 0), *_charts(shown)])
+    names = [f"{row.metric}, {row.precision}" if several else row.metric for row in rows]
+    return join([*parts, _table(report, names), *_charts(rows, names)])
 
 
-class Shown:
-    """A row's cells as text."""
-
-    def __init__(self, row: AccuracyRow, several: bool) -> None:
-        self.row = row
-        self.name = f"{row.metric}, {row.precision}" if several else row.metric
-
-    def bare(self, value: float) -> str:
-        """A value or difference without its unit."""
-        return fixed(value * 100, 2) if self.row.unit == "percent" else fixed(value, 4)
-
-    @property
-    def interval(self) -> str:
-        """``0.08 to 0.79``."""
-        return " to ".join(map(self.bare, self.row.interval)) if self.row.interval else "–"
-
-    @property
-    def state(self) -> Markup:
-        """Whether the budget was kept."""
-        word, kind = _STATES[self.row.kept]
-        return tag("span", word, class_=kind)
-
-
-def _table(report: QuantizationReport, shown: Sequence[Shown], with_images: bool) -> Markup:
-    rows = [one.row for one in shown]
+def _table(report: QuantizationReport, names: Sequence[str]) -> Markup:
+    rows = report.accuracy
     result = report.precision if all(row.precision == report.precision for row in rows) else "Result"
     part, unit = (", %", ", points") if all(row.unit == "percent" for row in rows) else ("", "")
+    # a value has its unit where the header does not have it
+    scored, lost = (_bare, _bare) if unit else (score, difference)
     columns = [
-        Column("Metric", [one.name for one in shown]),
-        Column(f"{REFERENCE}{part}", [_score(one, row.fp32, unit) for one, row in _pairs(shown)], "number"),
-        Column(f"{result}{part}", [_score(one, row.result, unit) for one, row in _pairs(shown)], "number"),
-        Column(f"Drop{unit}", [tag("b", _amount(one, row.drop, unit)) for one, row in _pairs(shown)], "number"),
+        Column("Metric", names),
+        Column(f"{REFERENCE}{part}", [scored(row.fp32, row.unit) for row in rows], "number"),
+        Column(f"{result}{part}", [scored(row.result, row.unit) for row in rows], "number"),
+        Column(f"Drop{unit}", [tag("b", lost(row.drop, row.unit)) for row in rows], "number"),
     ]
     if any(row.interval for row in rows):
-        columns.append(Column("95 % interval", [one.interval for one in shown], "minor number"))
+        ends = [[_bare(end, row.unit) for end in row.interval or ()] for row in rows]
+        columns.append(Column("95 % interval", [" to ".join(both) or "–" for both in ends], "minor number"))
     if any(row.max_drop is not None for row in rows):
-        budgets = ["–" if row.max_drop is None else _amount(one, row.max_drop, unit) for one, row in _pairs(shown)]
-        columns += [Column("Budget", budgets, "number"), Column("Verdict", [one.state for one in shown])]
-    if with_images:
+        budgets = ["–" if row.max_drop is None else lost(row.max_drop, row.unit) for row in rows]
+        verdicts = [tag("span", word, class_=kind) for word, kind in (_STATES[row.kept] for row in rows)]
+        columns += [Column("Budget", budgets, "number"), Column("Verdict", verdicts)]
+    if len({row.images for row in rows if row.images}) > 1:
         columns.append(Column("Images", [f"{row.images:,}" if row.images else "–" for row in rows], "number"))
     return table("Accuracy before and after", columns)
 
 
-def _pairs(shown: Sequence[Shown]) -> list[tuple[Shown, AccuracyRow]]:
-    return [(one, one.row) for one in shown]
+def _bare(value: float, unit: str) -> str:
+    """A value or difference without its unit."""
+    return fixed(value * 100, 2) if unit == "percent" else fixed(value, 4)
 
 
-def _score(one: Shown, value: float, unit: str) -> str:
-    """A metric's value, with its unit where the header does not have it."""
-    return one.bare(value) if unit else score(value, one.row.unit)
+def _charts(rows: Sequence[AccuracyRow], names: Sequence[str]) -> Iterator[Markup]:
+    """One chart for each unit that has an interval or a budget to be seen against."""
+    for unit, factor, places in (("percent", 100, 1), ("plain", 1, 3)):
+        some = [(name, row) for name, row in zip(names, rows, strict=True) if row.unit == unit]
+        some = [(name, row) for name, row in some if math.isfinite(row.drop)]
+        if not any(row.interval or row.max_drop is not None for _, row in some):
+            continue
+        drops = [Interval(name, row.drop, row.interval, row.max_drop, row.kept is False) for name, row in some]
+        lines = " Lines are 95 % confidence intervals." if any(row.interval for _, row in some) else ""
+        caption = f"Drop from {REFERENCE}{', in points' if unit == 'percent' else ''}: less is better.{lines}"
+        show = partial(_axis, factor=factor, places=places)
+        yield tag("figure", tag("figcaption", caption), interval_chart(drops, title=caption, show=show))
 
 
-def _amount(one: Shown, value: float, unit: str) -> str:
-    """A difference, with its unit where the header does not have it."""
-    return one.bare(value) if unit else difference(value, one.row.unit)
-
-
-def _charts(shown: Sequence[Shown]) -> list[Markup]:
-    """One chart for each unit, of the rows that have an interval or a budget to be seen against."""
-    found = []
-    for unit in ("percent", "plain"):
-        of_unit = [one for one in shown if one.row.unit == unit and math.isfinite(one.row.drop)]
-        if any(one.row.interval or one.row.max_drop is not None for one in of_unit):
-            found.append(_chart(of_unit, unit))
-    return found
-
-
-def _chart(shown: Sequence[Shown], unit: str) -> Markup:
-    intervals = [
-        Interval(one.name, row.drop, row.interval, row.max_drop, row.kept is False) for one, row in _pairs(shown)
-    ]
-    lines = " Lines are 95 % confidence intervals." if any(one.row.interval for one in shown) else ""
-    caption = f"Drop from {REFERENCE}{', in points' if unit == 'percent' else ''}: less is better.{lines}"
-    chart = interval_chart(intervals, title=caption, show=lambda value: _axis(value, unit))
-    return tag("figure", tag("figcaption", caption), chart)
-
-
-def _axis(value: float, unit: str) -> str:
-    return fixed(value * 100, 1) if unit == "percent" else fixed(value, 3)
+def _axis(value: float, factor: int, places: int) -> str:
+    return fixed(value * factor, places)
 
 
 # The section on speed and size.
@@ -124,7 +91,7 @@ def speed_section(report: QuantizationReport) -> Markup:
 
 def _lead(rows: Sequence[SpeedRow]) -> str:
     """What all rows share, for the line above the table."""
-    shared = [rows[0].engine if _is_one(rows, "engine") else "", rows[0].machine if _is_one(rows, "machine") else ""]
+    shared = (getattr(rows[0], field) for field in ("engine", "machine") if _is_one(rows, field))
     where = ", ".join(filter(None, shared))
     runs = f", median of {counted(rows[0].runs, 'run')}" if _is_one(rows, "runs") else ""
     return f"Time of one inference{f' on {where}' if where else ''}{runs}; shorter is better."
@@ -138,50 +105,41 @@ def _speed(report: QuantizationReport) -> Markup:
     rows = report.speed
     longest = max(row.median_ms for row in rows) or 1.0
     result = [row.precision == report.precision for row in rows]
-    medians = [milliseconds(row.median_ms) for row in rows]
+    bases = [speed_base(rows, row) for row in rows]
+    ratios = ["–" if base is None else f"{times(base.median_ms / row.median_ms)} as fast"
+              for base, row in zip(bases, rows, strict=True)]  # fmt: skip
     columns = [
         Column("Precision", [row.precision for row in rows]),
-        *(_extra(rows, field) for field in ("engine", "machine") if not _is_one(rows, field)),
-        Column("Median", [_strong(text, strong) for text, strong in zip(medians, result, strict=True)], "number"),
-        Column("", [length_bar(row.median_ms / longest, strong=row.precision == report.precision) for row in rows],
-               "length"),
-        Column(f"Against {REFERENCE}", [_ratio(rows, row) for row in rows], "number"),
+        *(Column(field.capitalize(), [getattr(row, field) for row in rows])
+          for field in ("engine", "machine") if not _is_one(rows, field)),
+        *_measures("Median", [milliseconds(row.median_ms) for row in rows], [row.median_ms / longest for row in rows],
+                   result),
+        Column(f"Against {REFERENCE}", ratios, "number"),
     ]  # fmt: skip
-    if any(row.spread_ms for row in rows):
-        columns.append(Column("10th to 90th percentile", [_spread(row) for row in rows], "minor number"))
     if not _is_one(rows, "runs"):
         columns.append(Column("Runs", [f"{row.runs:,}" for row in rows], "number"))
     return table("Time of one inference", columns)
 
 
-def _extra(rows: Sequence[SpeedRow], field: str) -> Column:
-    return Column(field.capitalize(), [getattr(row, field) for row in rows])
-
-
-def _strong(text: str, strong: bool) -> Markup | str:
-    return tag("b", text) if strong else text
-
-
-def _ratio(rows: Sequence[SpeedRow], row: SpeedRow) -> str:
-    base = speed_base(rows, row)
-    return "–" if base is None or base is row else f"{times(base.median_ms / row.median_ms)} as fast"
-
-
-def _spread(row: SpeedRow) -> str:
-    return "–" if row.spread_ms is None else f"{significant(row.spread_ms[0])} to {milliseconds(row.spread_ms[1])}"
-
-
 def _sizes(report: QuantizationReport) -> Markup:
     sizes, before = report.sizes_bytes, report.sizes_bytes.get(REFERENCE)
     largest = max(sizes.values()) or 1
-    bars = [length_bar(count / largest, strong=name == report.precision) for name, count in sizes.items()]
+    result = [name == report.precision for name in sizes]
     parts = [
         "–" if name == REFERENCE or not before else f"{100 * count / before:.0f} %" for name, count in sizes.items()
     ]
     columns = [
         Column("File", list(sizes)),
-        Column("Size", [_strong(size(count), name == report.precision) for name, count in sizes.items()], "number"),
-        Column("", bars, "length"),
+        *_measures("Size", list(map(size, sizes.values())), [count / largest for count in sizes.values()], result),
         Column(f"Of {REFERENCE}", parts, "number"),
     ]
     return table("Size of the model file", columns)
+
+
+def _measures(
+    header: str, texts: Sequence[str], parts: Sequence[float], result: Sequence[bool]
+) -> tuple[Column, Column]:
+    """Numbers, and bars that repeat them; those of the result stand out."""
+    cells = [tag("b", text) if strong else text for text, strong in zip(texts, result, strict=True)]
+    bars = [length_bar(part, strong=strong) for part, strong in zip(parts, result, strict=True)]
+    return Column(header, cells, "number"), Column("", bars, "length")

@@ -5,14 +5,12 @@ its text and lines keep their size; what is drawn beyond 0 and 100 % needs a mar
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from edgert.report.html import Markup, join, shape, tag
 
 # Axes: round numbers to mark, and text placed by percent across and pixels down.
-
-_STEPS = (1.0, 2.0, 5.0, 10.0)
 
 
 def ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
@@ -25,15 +23,12 @@ def ticks(low: float, high: float, wanted: int) -> tuple[float, ...]:
         raise ValueError(f"an axis needs finite ends, not {low} and {high}")
     if high <= low or wanted < 1:
         return ()
-    step = _step((high - low) / wanted)
+    rough = (high - low) / wanted
+    power = 10.0 ** math.floor(math.log10(rough))
+    # the round step nearest to the rough one on a ratio scale
+    step = min((power * one for one in (1.0, 2.0, 5.0, 10.0)), key=lambda step: abs(math.log(step / rough)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return tuple(number * step for number in range(first, last + 1))
-
-
-def _step(rough: float) -> float:
-    """The round step nearest to a rough one on a ratio scale."""
-    power = 10.0 ** math.floor(math.log10(rough))
-    return min((step * power for step in _STEPS), key=lambda step: abs(math.log(step / rough)))
 
 
 def decades(largest: float, wanted: int) -> tuple[int, ...]:
@@ -51,6 +46,18 @@ def text(across: float, down: float, content: str, class_: str | None = None, dx
 def anchor(across: float) -> str:
     """The class with which a label under its tick stays inside the chart."""
     return "start" if across < 4 else "end" if across > 96 else "middle"
+
+
+def level(down: float, class_: str, left: str = "", right: str = "") -> Markup:
+    """A line across the whole chart, ``down`` in pixels, with a label beside either end."""
+    labels = [text(0, down + 4, left, "end", -6)] if left else []
+    labels += [text(100, down + 4, right, None, 6)] if right else []
+    return join([shape("line", x1="0", x2="100%", y1=down, y2=down, class_=class_), *labels])
+
+
+def upright(across: float, top: float, foot: float, class_: str) -> Markup:
+    """A line down; ``across`` in percent of the chart's width, its ends in pixels."""
+    return shape("line", x1=percent(across), x2=percent(across), y1=top, y2=foot, class_=class_)
 
 
 def percent(value: float) -> str:
@@ -111,10 +118,10 @@ def bar_chart(bars: Sequence[Bar], *, title: str, grid: Callable[[float], tuple[
     return tag(
         "svg",
         tag("title", title),
-        *(_level(down(value), grid(value)) for value in ticks(low, high, 5)),
+        *(level(down(value), "grid", *grid(value)) for value in ticks(low, high, 5)),
         tag("g", *body, class_="bars"),
         *_marks(bars, room, down, high),
-        *_positions(len(bars), room),
+        *(text(at, _BARS_PX - 5, f"{number}", anchor(at)) for number, at in _numbered(len(bars))),
         class_="chart bar",
         role="img",
         height=_BARS_PX,
@@ -133,31 +140,23 @@ def _bar(bar: Bar, left: float, room: float, down: Callable[[float], float], hig
     return tag("g", tag("title", bar.label), *parts)
 
 
-def _level(down: float, labels: tuple[str, str]) -> Markup:
-    line = shape("line", x1="0", x2="100%", y1=down, y2=down, class_="grid")
-    return join([line, text(0, down + 4, labels[0], "end", -6), text(100, down + 4, labels[1], None, 6)])
-
-
 def _marks(bars: Sequence[Bar], room: float, down: Callable[[float], float], high: float) -> list[Markup]:
     """Numbers above the marked bars, lifted where neighbors would touch."""
-    placed: list[tuple[float, float]] = []
+    placed: list[tuple[float, float, str]] = []
     for number, bar in enumerate(bars):
         if bar.mark:
             across, up = (number + 0.5) * room, down(min(max(bar.value or 0.0, 0.0), high)) - 5
-            while up > _LINE_PX and any(abs(across - x) < _CLOSE_PERCENT and abs(up - y) < _LINE_PX for x, y in placed):
+            near = [y for x, y, _ in placed if abs(across - x) < _CLOSE_PERCENT]
+            while up > _LINE_PX and any(abs(up - y) < _LINE_PX for y in near):
                 up -= _LINE_PX
-            placed.append((across, up))
-    names = [bar.mark for bar in bars if bar.mark]
-    return [text(x, y, name, "mark") for (x, y), name in zip(placed, names, strict=True)]
+            placed.append((across, up, bar.mark))
+    return [text(x, y, name, "mark") for x, y, name in placed]
 
 
-def _positions(count: int, room: float) -> list[Markup]:
-    """Numbers of the bars, counted from one, along the foot."""
+def _numbered(count: int) -> list[tuple[int, float]]:
+    """Numbers, counted from one, of some bars along the foot, and where they stand, in percent."""
     numbers = [1, *(int(value) for value in ticks(2, count, 8) if value >= count / 16)]
-    return [
-        text((number - 0.5) * room, _BARS_PX - 5, str(number), anchor((number - 0.5) * room))
-        for number in dict.fromkeys(numbers)
-    ]
+    return [(number, (number - 0.5) * (100 / count)) for number in dict.fromkeys(numbers)]
 
 
 def interval_chart(intervals: Sequence[Interval], *, title: str, show: Callable[[float], str]) -> Markup:
@@ -183,7 +182,7 @@ def interval_chart(intervals: Sequence[Interval], *, title: str, show: Callable[
     return tag(
         "svg",
         tag("title", title),
-        *(_axis_tick(value, across(value), foot, show) for value in ticks(low, high, 6)),
+        *_axis(ticks(low, high, 6), across, foot, show),
         *(_interval(one, top + row * number, across) for number, one in enumerate(intervals)),
         class_="chart interval",
         role="img",
@@ -191,10 +190,12 @@ def interval_chart(intervals: Sequence[Interval], *, title: str, show: Callable[
     )
 
 
-def _axis_tick(value: float, across: float, foot: int, show: Callable[[float], str]) -> Markup:
-    where = percent(across)
-    line = shape("line", x1=where, x2=where, y1=0, y2=foot, class_="zero" if value == 0 else "grid")
-    return join([line, text(across, foot + 15, show(value), anchor(across))])
+def _axis(
+    values: Iterable[float], across: Callable[[float], float], foot: int, show: Callable[[float], str]
+) -> Iterator[Markup]:
+    for value in values:
+        yield upright(across(value), 0, foot, "zero" if value == 0 else "grid")
+        yield text(across(value), foot + 15, show(value), anchor(across(value)))
 
 
 def _interval(one: Interval, top: int, across: Callable[[float], float]) -> Markup:
@@ -203,9 +204,7 @@ def _interval(one: Interval, top: int, across: Callable[[float], float]) -> Mark
     parts = [text(across(0), top + _LINE_PX, one.label, "name" if across(0) < _MIDDLE else "name end", dx=5)]
     if one.limit is not None:
         where = across(one.limit)
-        parts.append(shape("line", x1=percent(where), x2=percent(where), y1=middle - 11, y2=middle + 11,
-                           class_="limit"))  # fmt: skip
-        parts.append(text(where, middle + 22, "budget", anchor(where)))
+        parts += [upright(where, middle - 11, middle + 11, "limit"), text(where, middle + 22, "budget", anchor(where))]
     if one.interval is not None:
         first, last = map(across, one.interval)
         parts.append(shape("line", x1=percent(first), x2=percent(last), y1=middle, y2=middle, class_="whisker"))

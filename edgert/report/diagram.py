@@ -7,7 +7,8 @@ near to that mean as the order and the room between neighbors allow, which is is
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from statistics import fmean
 
 from edgert.report.html import Markup, shape, tag, visible
 
@@ -46,7 +47,9 @@ class _Drawing:
 
     def __init__(self, count: int, lines: Sequence[tuple[int, int]]) -> None:
         self.count, self.lines = count, lines
-        self.row = _rows(count, lines)
+        self.row = [0] * count  # the longest path to each box from one that nothing feeds
+        for start, end in sorted(lines):
+            self.row[end] = max(self.row[end], self.row[start] + 1)
         self.after: list[list[int]] = [[] for _ in range(count)]
         self.before: list[list[int]] = [[] for _ in range(count)]
         self.chains = [self._chain(start, end) for start, end in lines]
@@ -63,7 +66,7 @@ class _Drawing:
             down = sweep % 2 == 0
             near = self.before if down else self.after
             for nodes in self.rows if down else reversed(self.rows):
-                wanted = {node: self._mean(near[node], self.x[node]) for node in nodes}
+                wanted = {node: fmean([self.x[one] for one in near[node]] or [self.x[node]]) for node in nodes}
                 nodes.sort(key=wanted.__getitem__)
                 self._spread(nodes, [wanted[node] for node in nodes])
 
@@ -87,30 +90,13 @@ class _Drawing:
             self.before[lower].append(upper)
         return chain
 
-    def _mean(self, nodes: Sequence[int], otherwise: float) -> float:
-        return sum(self.x[node] for node in nodes) / len(nodes) if nodes else otherwise
-
     def _spread(self, nodes: Sequence[int], wanted: Sequence[float]) -> None:
         """Places a row's nodes, in order and with room between them, with the least squared distance from wanted."""
-        offsets, across = [], 0.0
-        for place, node in enumerate(nodes):
-            if place:
-                across += (self._room(nodes[place - 1]) + self._room(node)) / 2
-            offsets.append(across)
+        rooms = [1.0 if node < self.count else _DUMMY for node in nodes]
+        offsets = list(accumulate(((one + other) / 2 for one, other in pairwise(rooms)), initial=0.0))[: len(nodes)]
         steady = _isotonic([want - offset for want, offset in zip(wanted, offsets, strict=True)])
         for node, value, offset in zip(nodes, steady, offsets, strict=True):
             self.x[node] = value + offset
-
-    def _room(self, node: int) -> float:
-        return 1.0 if node < self.count else _DUMMY
-
-
-def _rows(count: int, lines: Sequence[tuple[int, int]]) -> list[int]:
-    """The longest path to each box from one that nothing feeds."""
-    rows = [0] * count
-    for start, end in sorted(lines):
-        rows[end] = max(rows[end], rows[start] + 1)
-    return rows
 
 
 def _isotonic(values: Sequence[float]) -> list[float]:
@@ -162,7 +148,7 @@ def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) ->
         title: text for screen readers.
     """
     layout = arrange(len(boxes), [(line.start, line.end) for line in lines])
-    width, height = _px(layout.width, _ROOM_X), _px(layout.height, _ROOM_Y)
+    width, height = (round(rooms) + 2 * _MARGIN for rooms in (layout.width * _ROOM_X, layout.height * _ROOM_Y))
     drawn = [_line(line, route) for line, route in zip(lines, layout.routes, strict=True)]
     drawn += [_box(box, place) for box, place in zip(boxes, layout.places, strict=True)]
     return tag(
@@ -175,10 +161,6 @@ def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) ->
         width=width,
         height=height,
     )
-
-
-def _px(rooms: float, room: int) -> int:
-    return round(rooms * room) + 2 * _MARGIN
 
 
 def _corner(place: Point) -> tuple[float, float]:
@@ -205,13 +187,10 @@ def _line(line: Line, route: Sequence[Point]) -> Markup:
     points = [(left + _BOX_X / 2, top) for left, top in map(_corner, route)]
     x, y = points[0]
     path = [f"M{x:.1f} {y + _BOX_Y:.1f}"]
-    y += _BOX_Y
-    for number, (right, top) in enumerate(points[1:], 1):
-        middle = (y + top) / 2
+    for (x, y), (right, top) in pairwise(points):
+        middle = (y + _BOX_Y + top) / 2
         path.append(f"C{x:.1f} {middle:.1f} {right:.1f} {middle:.1f} {right:.1f} {top:.1f}")
-        x, y = right, top
-        if number < len(points) - 1:
-            y += _BOX_Y
-            path.append(f"V{y:.1f}")
+        path.append(f"V{top + _BOX_Y:.1f}")
+    path.pop()  # the line ends where its last box begins
     kind = "tensor crosses" if line.crosses else "tensor"
     return tag("g", tag("title", line.detail), shape("path", d=" ".join(path)), class_=kind)

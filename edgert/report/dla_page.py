@@ -1,26 +1,12 @@
 """What part of a network a DLA can run, as one HTML file: summary, obstacles, segments, and every node."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from dla import MAX_LOADABLES, SOURCES, Reason, Region, Verdict
+from dla import MAX_LOADABLES, SOURCES, Reason, Verdict
 from edgert.files import replace_text
 from edgert.placement.dla_share import Survey
-from edgert.report.html import (
-    Cell,
-    Column,
-    Markup,
-    code,
-    columns,
-    document,
-    figures,
-    header,
-    join,
-    paragraph,
-    shape,
-    table,
-    tag,
-)
+from edgert.report import html
+from edgert.report.html import Cell, Column, Markup, code, join, paragraph, table, tag
 from edgert.report.numbers import counted, share, significant, size
 
 _STYLES = ("page.css", "capability.css")
@@ -43,11 +29,8 @@ def render_survey(survey: Survey, model: str, board: str) -> str:
         ("nodes", "Every node", _nodes(survey)),
     )
     sentence = headline(survey, board)
-    body = [
-        _header(survey, model, sentence),
-        columns(sections),
-    ]
-    return document(f"{model}: what the DLA can run", sentence, body, styles=_STYLES, scripts=_SCRIPTS)
+    body = [_header(survey, model, sentence), html.columns(sections)]
+    return html.document(f"{model}: what the DLA can run", sentence, body, styles=_STYLES, scripts=_SCRIPTS)
 
 
 def save_survey(survey: Survey, model: str, board: str, path: Path) -> None:
@@ -78,12 +61,12 @@ def _header(survey: Survey, model: str, sentence: str) -> Markup:
         ("To be verified", f"{found.verify}", f"nodes, {share(found.macs_verify)} of the work"),
         ("Loadables", f"{found.segments}", f"a core holds {MAX_LOADABLES}; {found.segments_hoped} if all verify"),
     )
-    return header(
+    return html.header(
         f"DLA check · TensorRT {target.tensorrt}, {target.precision.upper()}",
         model,
         sentence,
         *(paragraph(text, "caution") for text in cautions(survey)),
-        figures(shown),
+        html.figures(shown),
         _map(survey),
     )
 
@@ -107,7 +90,7 @@ def _map(survey: Survey) -> Markup:
     for place, (node, verdict) in enumerate(zip(survey.nodes, survey.verdicts, strict=True)):
         word = verdict_word(verdict)
         x, y = place % _ROW * _CELL_PX, place // _ROW * _CELL_PX
-        square = shape("rect", x=x, y=y, width=_CELL_PX - 2, height=_CELL_PX - 2, rx=2)
+        square = html.shape("rect", x=x, y=y, width=_CELL_PX - 2, height=_CELL_PX - 2, rx=2)
         cells.append(tag("g", tag("title", f"{node.name} ({node.op}): {word}"), square, class_=f"node {word}"))
     box = f"0 0 {_ROW * _CELL_PX} {max(rows, 1) * _CELL_PX}"
     image = tag("svg", *cells, class_="map", viewBox=box, role="img", aria_label="Verdict of every node in order")
@@ -155,11 +138,11 @@ def _segments(survey: Survey) -> Markup:
     if not survey.regions:
         return paragraph("None: no node is sure to run.", "absent")
     lead = "Each is one loadable. Tensors at its ends are reformatted between GPU and DLA."
-    found = survey.regions
+    found, total = survey.regions, survey.summary.macs
     columns = [
         Column("Segment", list(range(1, len(found) + 1)), "number"),
         Column("Nodes", [len(region.places) for region in found], "number"),
-        Column("Work", [_work(survey, _part(survey, region)) for region in found], "number"),
+        Column("Work", [_work(survey, region.macs / total if total else 0.0) for region in found], "number"),
         Column("Weights", [Cell(size(region.weight_bytes), region.weight_bytes) for region in found],
                "minor number"),
         Column("Inner tensors", [Cell(size(region.inner_bytes), region.inner_bytes) for region in found],
@@ -169,10 +152,6 @@ def _segments(survey: Survey) -> Markup:
         Column("Writes", [len(region.outputs) for region in found], "minor number"),
     ]  # fmt: skip
     return join([paragraph(lead, "lead"), table("Segments", columns, sortable=True)])
-
-
-def _part(survey: Survey, region: Region) -> float:
-    return region.macs / survey.summary.macs if survey.summary.macs else 0.0
 
 
 def _nodes(survey: Survey) -> Markup:
@@ -189,8 +168,5 @@ def _nodes(survey: Survey) -> Markup:
         Column("Rule", [_rule(verdict.rule) for verdict in survey.verdicts], "minor"),
         Column("Why, and what helps", [_why(verdict) for verdict in survey.verdicts], "prose"),
     ]
-    return tag("div", table("Every node", columns, sortable=True), class_="nodes", data_counts=_counts(words))
-
-
-def _counts(words: Sequence[str]) -> str:
-    return " ".join(f"{word}:{words.count(word)}" for word in _MARKS)
+    counts = " ".join(f"{word}:{words.count(word)}" for word in _MARKS)
+    return tag("div", table("Every node", columns, sortable=True), class_="nodes", data_counts=counts)

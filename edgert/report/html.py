@@ -28,13 +28,9 @@ def visible(text: str) -> str:
     """The text with every character that would not show, or would hide others, written as its Python escape."""
     if text.isprintable():
         return text
-    return "".join(_shown(character) for character in text)
-
-
-def _shown(character: str) -> str:
-    if unicodedata.category(character) not in _HIDDEN:
-        return character
-    return character.encode("unicode_escape").decode("ascii")
+    return "".join(
+        one.encode("unicode_escape").decode("ascii") if unicodedata.category(one) in _HIDDEN else one for one in text
+    )
 
 
 def escape(text: object) -> Markup:
@@ -92,11 +88,6 @@ def paragraph(text: object, class_: str | None = None) -> Markup:
     return tag("p", text, class_=class_)
 
 
-def lines(text: str) -> Markup:
-    """Text of one or several lines."""
-    return join(text.strip().splitlines(), between=tag("br"))
-
-
 # Tables with a caption, headers for columns and rows, and what a script needs to sort them.
 
 
@@ -130,8 +121,10 @@ def table(caption: str, columns: Sequence[Column], *, head: int = 0, sortable: b
         head: the column whose cells name their rows.
         sortable: a click on a header sorts, where scripts may run.
     """
-    headers = [tag("th", column.header, scope="col", class_=_class(column)) for column in columns]
-    rows = zip(*(_cells(column, place == head) for place, column in enumerate(columns)), strict=True)
+    kinds = [None if column.kind == "text" else column.kind for column in columns]
+    headers = [tag("th", one.header, scope="col", class_=kind) for one, kind in zip(columns, kinds, strict=True)]
+    cells = (_cells(one, kind, at == head) for at, (one, kind) in enumerate(zip(columns, kinds, strict=True)))
+    rows = zip(*cells, strict=True)
     whole = tag(
         "table",
         tag("caption", caption),
@@ -142,17 +135,13 @@ def table(caption: str, columns: Sequence[Column], *, head: int = 0, sortable: b
     return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def _cells(column: Column, is_head: bool) -> list[Markup]:
+def _cells(column: Column, class_: str | None, is_head: bool) -> list[Markup]:
     element, scope = ("th", "row") if is_head else ("td", None)
     found = []
     for cell in column.cells:
         content, order = (cell.content, cell.order) if isinstance(cell, Cell) else (cell, None)
-        found.append(tag(element, content, class_=_class(column), scope=scope, data_order=order))
+        found.append(tag(element, content, class_=class_, scope=scope, data_order=order))
     return found
-
-
-def _class(column: Column) -> str | None:
-    return None if column.kind == "text" else column.kind
 
 
 # One HTML file that needs nothing else: no network, no script to be read, no fonts of its own.
@@ -175,7 +164,19 @@ def document(
         styles, scripts: files of this package that become part of it, in order.
     """
     style, script = (join(map(_part, names)) for names in (styles, scripts))
-    head = tag("head", *_head(title, description, style, script))
+    # this page's own style and script and nothing else: even a mistake in escaping could not act
+    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=Markup(policy)),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="description", content=description),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        tag("style", style),
+    )
     return f"<!doctype html>\n{tag('html', head, tag('body', *body, tag('script', script)), lang='en')}\n"
 
 
@@ -209,7 +210,11 @@ def columns(sections: Iterable[tuple[str, str, object]], names: Mapping[str, str
     names = {name: title for name, title, _ in listed} if names is None else names
     links = (tag("li", tag("a", title, href=f"#{name}")) for name, title in names.items())
     contents = tag("nav", tag("ul", *links), aria_label="Sections")
-    return tag("div", contents, tag("main", *(_section(*one) for one in listed)), class_="columns")
+    main = (
+        tag("section", tag("h2", title, id=f"{name}-title"), content, id=name, aria_labelledby=f"{name}-title")
+        for name, title, content in listed
+    )
+    return tag("div", contents, tag("main", *main), class_="columns")
 
 
 def figures(shown: Iterable[tuple[str, str, str]]) -> Markup:
@@ -218,31 +223,10 @@ def figures(shown: Iterable[tuple[str, str, str]]) -> Markup:
     Args:
         shown: (what it is, the number with its unit, what to know about it) of each.
     """
-    return tag("dl", *(_figure(*one) for one in shown), class_="figures")
-
-
-def _section(name: str, title: str, content: object) -> Markup:
-    heading = tag("h2", title, id=f"{name}-title")
-    return tag("section", heading, content, id=name, aria_labelledby=f"{name}-title")
-
-
-def _figure(label: str, value: str, detail: str) -> Markup:
-    return tag("div", tag("dt", label), tag("dd", tag("b", value), tag("span", detail)))
-
-
-def _head(title: str, description: str, style: Markup, script: Markup) -> list[Markup]:
-    """A policy admits this page's own style and script and nothing else: even a mistake in escaping could not act."""
-    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
-    return [
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=Markup(policy)),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", name="description", content=description),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", title),
-        tag("style", style),
-    ]
+    rows = (
+        tag("div", tag("dt", label), tag("dd", tag("b", value), tag("span", detail))) for label, value, detail in shown
+    )
+    return tag("dl", *rows, class_="figures")
 
 
 @cache

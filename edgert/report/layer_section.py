@@ -3,8 +3,6 @@
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -27,23 +25,25 @@ def layer_section(report: QuantizationReport) -> Markup:
     known = [layer.sqnr_db for layer in layers if layer.sqnr_db is not None and not math.isnan(layer.sqnr_db)]
     if not known:
         return paragraph(report.absent.get("layers", "The noise of single layers was not measured."), "absent")
-    worst = worst_layers(layers)
+    finite = sorted((_order(layer), place) for place, layer in enumerate(layers) if math.isfinite(_order(layer)))
+    worst = [place for _, place in finite[:_WORST]]
+    lead = f"Half of the layers have more than {decibels(statistics.median(known))}"
+    if worst:
+        low, _ = finite[0]
+        lead += f"; the noisiest has {decibels(low)}, where the noise is {_noise(low)} as large as the signal"
+    places = range(len(layers))
+    columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "number")]
+    whole = table("All layers in graph order", columns, head=1, sortable=True)
     return join(
         [
-            paragraph(_lead(layers, known, worst), "lead"),
+            paragraph(f"{lead}.", "lead"),
             _chart(report, worst),
             tag("h3", "The noisiest layers"),
             _worst_table(report, worst),
             *_costliest(report),
-            tag("details", tag("summary", f"All {counted(len(layers), 'layer')} as a table"), _all_table(report)),
+            tag("details", tag("summary", f"All {counted(len(layers), 'layer')} as a table"), whole),
         ]
     )
-
-
-def worst_layers(layers: Sequence[LayerRow], count: int = _WORST) -> tuple[int, ...]:
-    """Positions of the layers with the lowest SQNR, the lowest first."""
-    known = [(_order(layer), place) for place, layer in enumerate(layers) if math.isfinite(_order(layer))]
-    return tuple(place for _, place in sorted(known)[:count])
 
 
 def kept_section(report: QuantizationReport) -> Markup:
@@ -60,28 +60,21 @@ def kept_section(report: QuantizationReport) -> Markup:
     return join([paragraph(lead, "lead"), table("Layers in another precision", columns, head=1)])
 
 
-def _lead(layers: Sequence[LayerRow], known: Sequence[float], worst: Sequence[int]) -> str:
-    spread = f"Half of the layers have more than {decibels(statistics.median(known))}"
-    if not worst:
-        return f"{spread}."
-    low = layers[worst[0]].sqnr_db or 0.0
-    return f"{spread}; the noisiest has {decibels(low)}, where the noise is {_noise(low)} as large as the signal."
-
-
 def _noise(sqnr_db: float) -> str:
     """RMS of the noise as a part of the signal's, by the definition of the decibel: 20 dB is a tenth."""
     ratio = 10 ** (-sqnr_db / 20)
     return f"{significant(100 * ratio, 2)}\N{NO-BREAK SPACE}%" if ratio < _LOUD else f"{significant(ratio, 2)} times"
 
 
-def _grid(sqnr_db: float) -> tuple[str, str]:
-    return f"{fixed(sqnr_db, 0)} dB", _noise(sqnr_db)
-
-
 def _chart(report: QuantizationReport, worst: Sequence[int]) -> Markup:
     marks = {place: str(rank) for rank, place in enumerate(worst, 1)}
     bars = [
-        Bar(layer.sqnr_db, _hover(place, layer), marks.get(place, ""), layer.precision != report.precision)
+        Bar(
+            layer.sqnr_db,
+            f"{place + 1}. {layer.name} ({layer.op}, {layer.precision}): {decibels(layer.sqnr_db)}",
+            marks.get(place, ""),
+            layer.precision != report.precision,
+        )
         for place, layer in enumerate(report.layers)
     ]
     others = sorted({layer.precision for layer in report.layers} - {report.precision})
@@ -91,11 +84,8 @@ def _chart(report: QuantizationReport, worst: Sequence[int]) -> Markup:
     caption = "Signal to quantization noise (SQNR) of every layer's output, in graph order: higher is better."
     sides = " On the left in dB; on the right the noise as a part of the signal, both root mean square."
     legend = tag("span", *key, class_="legend")
-    return tag("figure", tag("figcaption", caption, sides, legend), bar_chart(bars, title=caption, grid=_grid))
-
-
-def _hover(place: int, layer: LayerRow) -> str:
-    return f"{place + 1}. {layer.name} ({layer.op}, {layer.precision}): {decibels(layer.sqnr_db)}"
+    chart = bar_chart(bars, title=caption, grid=lambda value: (f"{fixed(value, 0)} dB", _noise(value)))
+    return tag("figure", tag("figcaption", caption, sides, legend), chart)
 
 
 def _worst_table(report: QuantizationReport, worst: Sequence[int]) -> Markup:
@@ -124,12 +114,6 @@ def _noises(report: QuantizationReport, places: Sequence[int]) -> list[Cell]:
     return [Cell(decibels(layer.sqnr_db), _order(layer)) for layer in layers]
 
 
-def _all_table(report: QuantizationReport) -> Markup:
-    places = range(len(report.layers))
-    columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "number")]
-    return table("All layers in graph order", columns, head=1, sortable=True)
-
-
 def _numbers(places: Sequence[int]) -> Column:
     return Column("Nr.", [place + 1 for place in places], "minor number")
 
@@ -146,12 +130,9 @@ def _columns(
     ]
     if any(layer.cost is not None for layer in layers):
         header = f"Cost alone{f', {report.cost_meaning}' if report.cost_meaning else ''}"
-        columns.append(Column(header, [_cost(layer) for layer in layers], cost))
+        known = [Cell("–", _NOT_KNOWN) if one.cost is None else Cell(significant(one.cost), one.cost) for one in layers]
+        columns.append(Column(header, known, cost))
     return columns
-
-
-def _cost(layer: LayerRow) -> Cell:
-    return Cell("–", _NOT_KNOWN) if layer.cost is None else Cell(significant(layer.cost), layer.cost)
 
 
 def _order(layer: LayerRow) -> float:
@@ -163,50 +144,36 @@ def _order(layer: LayerRow) -> float:
 _OPEN = 6
 _NAMED = 3
 _LEVELS = 127  # of int8 on each side of zero
-
-
-@dataclass(frozen=True, eq=False)
-class _Group:
-    """Tensors with one and the same histogram, as those before and after a transposition."""
-
-    rows: tuple[TensorRow, ...]
-
-    @property
-    def row(self) -> TensorRow:
-        """The first in graph order stands for all."""
-        return self.rows[0]
-
-    @cached_property
-    def sqnr_db(self) -> float:
-        """See :func:`own_sqnr_db`."""
-        return own_sqnr_db(self.row)
+_TENSOR_LEAD = (
+    "How often each magnitude |x| occurred during calibration, counts on a logarithmic scale: {}, by the noise that "
+    "rounding and clipping add to the tensor itself. The solid line is the threshold in use; what lies beyond it, "
+    "shaded, is clipped. Dotted lines are where other methods would clip."
+)
 
 
 def tensor_section(report: QuantizationReport) -> Markup:
     """Histograms: those that lose most open, the others folded away in graph order."""
     if not report.tensors:
         return paragraph(report.absent.get("tensors", "No activations were counted."), "absent")
-    groups = _groups(report.tensors)
-    worst = sorted(groups, key=lambda group: group.sqnr_db)[:_OPEN]
-    rest = [group for group in groups if group not in worst]
-    rows = max(len(row.thresholds) + (row.used is not None) for row in report.tensors)
-    parts = [
-        paragraph(_tensor_lead(groups), "lead"),
-        tag("div", *(_card(group, rows) for group in worst), class_="cards"),
-    ]
-    if rest:
-        count = counted(sum(len(group.rows) for group in rest), "tensor")
-        cards = tag("div", *(_card(group, rows) for group in rest), class_="cards")
-        parts.append(tag("details", tag("summary", f"The other {count}, in graph order"), cards, class_="filtered"))
-    return join(parts)
-
-
-def _groups(rows: Sequence[TensorRow]) -> list[_Group]:
-    found: dict[object, list[TensorRow]] = {}
-    for row in rows:
+    same: dict[object, list[TensorRow]] = {}  # with one and the same histogram, as before and after a transposition
+    for row in report.tensors:
         key = (row.counts.tobytes(), row.exponent, row.amax, row.threshold, *row.thresholds.items())
-        found.setdefault(key, []).append(row)
-    return [_Group(tuple(same)) for same in found.values()]
+        same.setdefault(key, []).append(row)
+    groups = list(same.values())
+    noise = [own_sqnr_db(group[0]) for group in groups]
+    worst = sorted(range(len(groups)), key=noise.__getitem__)[:_OPEN]
+    rest = [place for place in range(len(groups)) if place not in worst]
+    rows = max(len(row.thresholds) + (row.used is not None) for row in report.tensors)
+    opened, folded = (
+        tag("div", *(_card(groups[place], noise[place], rows) for place in places), class_="cards")
+        for places in (worst, rest)
+    )
+    which = f"the {_OPEN} histograms that lose most of {len(groups)}" if rest else "all histograms"
+    parts = [paragraph(_TENSOR_LEAD.format(which), "lead"), opened]
+    if rest:
+        count = counted(sum(len(groups[place]) for place in rest), "tensor")
+        parts.append(tag("details", tag("summary", f"The other {count}, in graph order"), folded, class_="filtered"))
+    return join(parts)
 
 
 def own_sqnr_db(row: TensorRow) -> float:
@@ -236,29 +203,21 @@ def _bin_width(row: TensorRow) -> float:
     return math.ldexp(1.0, row.exponent) / len(row.counts)
 
 
-def _tensor_lead(groups: Sequence[_Group]) -> str:
-    which = f"the {_OPEN} histograms that lose most of {len(groups)}" if len(groups) > _OPEN else "all histograms"
-    return (
-        f"How often each magnitude |x| occurred during calibration, counts on a logarithmic scale: {which}, by the "
-        "noise that rounding and clipping add to the tensor itself. The solid line is the threshold in use; what lies "
-        "beyond it, shaded, is clipped. Dotted lines are where other methods would clip."
-    )
-
-
-def _card(group: _Group, rows: int) -> Markup:
-    row = group.row
+def _card(same: Sequence[TensorRow], sqnr_db: float, rows: int) -> Markup:
+    """One histogram; the first tensor that has it, in graph order, stands for all."""
+    row = same[0]
     body = [tag("figcaption", code(row.name))]
     if row.amax <= 0:
         body.append(paragraph("Always zero: nothing to choose a threshold from.", "absent"))
     else:
         title = f"Histogram of {visible(row.name)}"
         body.append(histogram_chart(row.counts, _bin_width(row), row.amax, _markers(row), title=title, rows=rows))
-        body.append(paragraph(_facts(group), "facts"))
-    if len(group.rows) > 1:
-        same = join((code(one.name) for one in group.rows[1 : _NAMED + 1]), ", ")
-        more = f" and {len(group.rows) - _NAMED - 1} more" if len(group.rows) > _NAMED + 1 else ""
-        body.append(paragraph(join(["the same in ", same, more]), "facts"))
-    names = " ".join(visible(one.name) for one in group.rows) if len(group.rows) > _NAMED + 1 else None
+        body.append(paragraph(_facts(row, sqnr_db), "facts"))
+    if len(same) > 1:
+        others = join((code(one.name) for one in same[1 : _NAMED + 1]), ", ")
+        more = f" and {len(same) - _NAMED - 1} more" if len(same) > _NAMED + 1 else ""
+        body.append(paragraph(join(["the same in ", others, more]), "facts"))
+    names = " ".join(visible(one.name) for one in same) if len(same) > _NAMED + 1 else None
     return tag("figure", *body, class_="card", data_names=names)
 
 
@@ -272,12 +231,11 @@ def _markers(row: TensorRow) -> list[Marker]:
     return markers
 
 
-def _facts(group: _Group) -> str:
-    row = group.row
+def _facts(row: TensorRow, sqnr_db: float) -> str:
     facts = [
         f"step {significant(row.threshold / _LEVELS)}",
         f"clips {share(clipped_share(row))}",
-        f"SQNR {decibels(group.sqnr_db)}",
+        f"SQNR {decibels(sqnr_db)}",
     ]
     if "minmax" not in row.thresholds:
         facts.insert(0, f"largest {significant(row.amax)}")

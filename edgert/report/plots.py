@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgert.report.chart import anchor, decades, percent, text, ticks
+from edgert.report.chart import anchor, decades, level, percent, text, ticks, upright
 from edgert.report.html import Markup, join, shape, tag
 from edgert.report.numbers import power_of_ten, significant
 
@@ -51,33 +51,28 @@ def histogram_chart(
     end = max([largest, *(marker.value for marker in markers)]) * _ROOM
     top = max(rows, len(markers)) * _LINE_PX + 6
     chosen = next((marker.value for marker in markers if marker.chosen), end)
-    columns, width = _columns(counts, bin_width, largest)
+    # counts of whole groups of bins, up to the largest value
+    filled = min(max(math.ceil(largest / bin_width), 1), len(counts))
+    group = math.ceil(filled / _COLUMNS)
+    padded = np.zeros(math.ceil(filled / group) * group)
+    padded[:filled] = counts[:filled]
+    columns, width = padded.reshape(-1, group).sum(axis=1), group * bin_width
     height = top + _PLOT_PX
     return tag(
         "svg",
         tag("title", title),
+        text(0, top - 8, "values", "end", -4),
         *_count_lines(columns, top),
         _area(columns, width, end, top),
         shape("rect", x=percent(100 * chosen / end), y=top, width=percent(100 - 100 * chosen / end),
               height=_PLOT_PX, class_="clipped"),
-        shape("line", x1="0", x2="100%", y1=height, y2=height, class_="foot"),
-        *(_value_tick(value, end, height) for value in ticks(0, end, 4)),
+        level(height, "foot"),
+        *_value_ticks(end, height),
         *_marker_lines(markers, end, top),
         class_="chart histogram",
         role="img",
         height=height + _AXIS_PX,
     )  # fmt: skip
-
-
-def _columns(
-    counts: npt.NDArray[np.generic], bin_width: float, largest: float
-) -> tuple[npt.NDArray[np.float64], float]:
-    """Counts of whole groups of bins up to the largest value, and a group's width."""
-    filled = min(max(math.ceil(largest / bin_width), 1), len(counts))
-    group = math.ceil(filled / _COLUMNS)
-    padded = np.zeros(math.ceil(filled / group) * group)
-    padded[:filled] = counts[:filled]
-    return padded.reshape(-1, group).sum(axis=1), group * bin_width
 
 
 def _area(columns: npt.NDArray[np.float64], width: float, end: float, top: int) -> Markup:
@@ -98,22 +93,20 @@ def _area(columns: npt.NDArray[np.float64], width: float, end: float, top: int) 
     )
 
 
-def _count_lines(columns: npt.NDArray[np.float64], top: int) -> list[Markup]:
+def _count_lines(columns: npt.NDArray[np.float64], top: int) -> Iterator[Markup]:
     most = max(float(columns.max()), 1.0)
     whole = math.log10(most) + _FLOOR_DECADES
-    lines = [text(0, top - 8, "values", "end", -4)]
     for power in decades(most, 4):
-        down = top + _PLOT_PX * (1 - (power + _FLOOR_DECADES) / whole)
-        lines.append(shape("line", x1="0", x2="100%", y1=down, y2=down, class_="grid"))
-        lines.append(text(0, down + 4, power_of_ten(power), "end", -6))
-    return lines
+        yield level(top + _PLOT_PX * (1 - (power + _FLOOR_DECADES) / whole), "grid", power_of_ten(power))
 
 
-def _value_tick(value: float, end: float, height: int) -> Markup:
-    across = 100 * value / end
-    line = shape("line", x1=percent(across), x2=percent(across), y1=height, y2=height + 4, class_="foot")
-    name = [text(0, height + 16, "|x| =", "end", -6)] if value == 0 else []
-    return join([line, *name, text(across, height + 16, significant(value), anchor(across))])
+def _value_ticks(end: float, height: int) -> Iterator[Markup]:
+    for value in ticks(0, end, 4):
+        across = 100 * value / end
+        yield upright(across, height, height + 4, "foot")
+        if value == 0:
+            yield text(0, height + 16, "|x| =", "end", -6)
+        yield text(across, height + 16, significant(value), anchor(across))
 
 
 def _marker_lines(markers: Sequence[Marker], end: float, top: int) -> list[Markup]:
@@ -124,15 +117,14 @@ def _marker_lines(markers: Sequence[Marker], end: float, top: int) -> list[Marku
     """
     left = sorted((one for one in markers if 100 * one.value / end < _MIDDLE), key=lambda one: one.value)
     right = sorted((one for one in markers if one not in left), key=lambda one: -one.value)
-    drawn = []
+    lines, labels = [], []
     for row, marker in enumerate([*right, *left]):
         across, up = 100 * marker.value / end, (row + 1) * _LINE_PX
         kind = "chosen" if marker.chosen else "other"
         side, gap = ("", 4) if across < _MIDDLE else (" end", -4)
-        drawn.append(shape("line", x1=percent(across), x2=percent(across), y1=up - 8, y2=top + _PLOT_PX, class_=kind))
-        drawn.append(text(across, up, marker.label, f"{kind}{side}", dx=gap))
-    lines = [one for one in drawn if one.startswith("<line")]
-    return [*lines, *(one for one in drawn if not one.startswith("<line"))]
+        lines.append(upright(across, up - 8, top + _PLOT_PX, kind))
+        labels.append(text(across, up, marker.label, f"{kind}{side}", dx=gap))
+    return [*lines, *labels]
 
 
 # Values over time as lines.
@@ -177,34 +169,22 @@ def series_chart(
     def down(value: float) -> float:
         return foot - value / high * _SERIES_PLOT_PX
 
+    moments = [(value, 100 * value / end_s) for value in ticks(0.0, end_s, 6)]
+    budget = [] if limit is None else [level(down(limit), "limit"),
+                                       text(100, down(limit) - 4, f"budget {show(limit)}", "end name")]  # fmt: skip
     drawn = tag(
         "svg",
         tag("title", title),
-        *(_level(down(value), show(value)) for value in ticks(0.0, high, 4)),
-        *(_moment(value, end_s, foot) for value in ticks(0.0, end_s, 6)),
+        *(level(down(value), "grid", show(value)) for value in ticks(0.0, high, 4)),
+        *(text(across, foot + 15, f"{value:g} s", anchor(across)) for value, across in moments),
         *(_line(times_s, line, number, end_s, high) for number, line in enumerate(lines)),
-        *([_limit(down(limit), show(limit))] if limit is not None else []),
+        *budget,
         class_="chart series",
         role="img",
         height=foot + _SERIES_AXIS_PX,
     )
     keys = [tag("span", line.label, class_=f"key line{number}") for number, line in enumerate(lines)]
     return join([tag("p", *keys, class_="legend") if len(lines) > 1 else "", drawn])
-
-
-def _level(down: float, label: str) -> Markup:
-    line = shape("line", x1="0", x2="100%", y1=down, y2=down, class_="grid")
-    return join([line, text(0, down + 4, label, "end", -6)])
-
-
-def _moment(value: float, end_s: float, foot: int) -> Markup:
-    across = 100 * value / end_s
-    return text(across, foot + 15, f"{value:g} s", anchor(across))
-
-
-def _limit(down: float, label: str) -> Markup:
-    line = shape("line", x1="0", x2="100%", y1=down, y2=down, class_="limit")
-    return join([line, text(100, down - 4, f"budget {label}", "end name")])
 
 
 def _line(times_s: Sequence[float], line: Series, number: int, end_s: float, high: float) -> Markup:

@@ -66,7 +66,6 @@ class SpeedRow:
     Attributes:
         precision: ``FP32``, ``FP16``, ``INT8``.
         median_ms: median over ``runs`` calls.
-        spread_ms: 10th and 90th percentile.
         engine: name and version of what ran it; rows are compared within one engine and machine.
         machine: processor and threads, in words.
     """
@@ -76,7 +75,6 @@ class SpeedRow:
     runs: int
     engine: str = ""
     machine: str = ""
-    spread_ms: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +151,10 @@ class Note:
 
     Attributes:
         text: one or a few lines.
-        about: the node or tensor it concerns.
         level: a warning may change what the reader does; a note only explains.
     """
 
     text: str
-    about: str = ""
     level: Literal["warning", "note"] = "warning"
 
 

@@ -65,7 +65,7 @@ def hostile_report() -> QuantizationReport:
         layers=tuple(replace(row, op=HOSTILE, reason=HOSTILE) for row in report.layers),
         tensors=tuple(replace(row, chosen=HOSTILE, thresholds={HOSTILE: row.amax}) for row in report.tensors),
         corrections=tuple(replace(one, kind=HOSTILE, effect=HOSTILE) for one in report.corrections),
-        notes=(Note(HOSTILE, HOSTILE),),
+        notes=(Note(HOSTILE),),
         settings={HOSTILE: HOSTILE},
         sizes_bytes={HOSTILE: 5, **report.sizes_bytes},
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgert.report import AccuracyRow, Note, SpeedRow, judge, plain_lines
+from edgert.report import AccuracyRow, SpeedRow, judge
 from tests.helpers.quantization_report import EMPTY, full_report
 
 SPACE = "\N{NO-BREAK SPACE}"
@@ -87,14 +87,3 @@ def test_an_interval_across_the_budget_is_a_caution(
 def test_rows_of_other_precisions_do_not_decide() -> None:
     rows = (row(0.03), row(0.001, precision="FP16"))
     assert judge(replace(EMPTY, precision="FP16", accuracy=rows)).kept is True
-
-
-def test_plain_lines_tell_the_same_story() -> None:
-    report = replace(full_report(), notes=(Note("Always zero.", about="evil\x1b[31m"),))
-    lines = plain_lines(report)
-    assert lines[0] == judge(report).sentence.replace(SPACE, " ")
-    text = "\n".join(lines)
-    assert "top-1 INT8: 70.20 % → 69.78 %, drop 0.42 points of 1.00 points allowed, kept" in text
-    assert "layer/5 (Conv): 12.0 dB" in text and "layer/3 (Conv): FP16, alone it costs 0.4 points" in text
-    assert r"evil\x1b[31m: Always zero." in text
-    assert plain_lines(EMPTY) == (judge(EMPTY).sentence,)
