@@ -5,9 +5,7 @@ The error of a layer's output is Δw·E[x·xᵀ]·Δwᵀ per output channel (the
 inputs are all that is needed of the images.
 """
 
-from __future__ import annotations
-
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 
@@ -19,7 +17,7 @@ from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, Node
 from edgert.quantization.bias_correction import F32, SUPPORTED, Moments, patches
 from edgert.quantization.calibration.walk import Feeds, check_stop, walk
-from edgert.quantization.lowering.weights import F64, LIMIT, Kernel, arranged, canonical, kernel_of, weighted
+from edgert.quantization.lowering.weights import F64, LIMIT, arranged, canonical, kernel_of, weighted
 
 # Rounding a matrix so that its product with given inputs changes least: a relaxed descent, then a discrete one.
 #
@@ -94,14 +92,19 @@ def _relax(wanted: F64, low: F64, gram: F64, effort: Effort) -> F64:
     start, stop = _STRETCH
     part = (np.clip(-below, 0.01, 0.99) - start) / (stop - start)
     state = np.log(part / (1 - part))
-    adam = _Adam.like(state, effort.rate)
+    mean, square, rate = np.zeros_like(state), np.zeros_like(state), effort.rate
+    keep, keep_square, tiny = _ADAM
     for step in range(effort.steps):
         bent = 1 / (1 + np.exp(-state))
         open_ = bent * (stop - start) + start
         up: F32 = np.clip(open_, 0, 1).astype(np.float32, copy=False)
-        slope = pull * ((below + up) @ moments) + _pressure(up, step, effort)
         inside = (open_ > 0) & (open_ < 1)
-        state -= adam.step(np.where(inside, slope * (stop - start) * bent * (1 - bent), np.float32(0)))
+        slope = pull * ((below + up) @ moments) + _pressure(up, step, effort)
+        slope = np.where(inside, slope * (stop - start) * bent * (1 - bent), np.float32(0))
+        mean = keep * mean + (1 - keep) * slope
+        square = keep_square * square + (1 - keep_square) * slope * slope
+        size = np.sqrt(square / (1 - keep_square ** (step + 1))) + tiny
+        state -= np.asarray(rate / (1 - keep ** (step + 1)) * mean / size, np.float32)
     return (state >= 0).astype(np.float64)
 
 
@@ -115,30 +118,6 @@ def _pressure(up: F32, step: int, effort: Effort) -> F32:
     side = 2 * up - 1
     slope: F32 = np.float32(-2 * effort.pressure * beta) * np.sign(side) * np.abs(side) ** np.float32(beta - 1)
     return slope
-
-
-@dataclass
-class _Adam:
-    """Adaptive step sizes."""
-
-    rate: float
-    mean: F32
-    square: F32
-    count: int = 0
-
-    @classmethod
-    def like(cls, state: F32, rate: float) -> _Adam:
-        return cls(rate, np.zeros_like(state), np.zeros_like(state))
-
-    def step(self, slope: F32) -> F32:
-        """What to subtract, for this slope and those before it."""
-        keep, keep_square, tiny = _ADAM
-        self.count += 1
-        self.mean = keep * self.mean + (1 - keep) * slope
-        self.square = keep_square * self.square + (1 - keep_square) * slope * slope
-        size = np.sqrt(self.square / (1 - keep_square**self.count)) + tiny
-        moved: F32 = np.asarray(self.rate / (1 - keep**self.count) * self.mean / size, np.float32)
-        return moved
 
 
 def _flip(values: F64, low: F64, wanted: F64, gram: F64) -> F64:
@@ -192,15 +171,14 @@ def roundings(
     feeds: Sequence[Feeds],
     like: Model,
     *,
-    units: Collection[str] | None = None,
     effort: Effort = Effort(),
     stop: Event | None = None,
 ) -> tuple[Rounding, ...]:
     """Int8 values in [-127, 127] for weights, for :func:`~edgert.quantization.lowering.lower.lower` to use instead of
     the nearest, and what they gain.
 
-    Weights that are not asked for, that two nodes share, or that belong to a ConvTranspose are left out: to nearest is
-    right for those. The same arguments give the same values.
+    Weights without scales, that two nodes share, or that belong to a ConvTranspose, are left out: to nearest is right
+    for those. The same arguments give the same values.
 
     Args:
         graph: the float graph.
@@ -208,7 +186,6 @@ def roundings(
         scales: weight name → its scales, of a shape that broadcasts to the weight's.
         feeds: images.
         like: the model that the graph was read from.
-        units: names of the weighted nodes to round; None: all that ``scales`` has.
         effort: work per layer.
         stop: ends it when set, before the next weight.
 
@@ -218,7 +195,12 @@ def roundings(
     """
     if not feeds:
         raise CalibrationError("weights cannot be rounded by their effect without images", why="0 given")
-    readers = _readers(graph, lowered, scales, units)
+    there = {node.outputs[0]: node.inputs[0] for node in lowered.nodes if node.outputs}
+    readers: dict[str, list[Node]] = {}  # tensor of the quantized graph → the float graph's nodes that read it there
+    for node in weighted(graph):
+        known = node.op in SUPPORTED and node.outputs[0] in there and graph.is_private(node.inputs[1])
+        if known and node.inputs[1] in scales:
+            readers.setdefault(there[node.outputs[0]], []).append(node)
     done: list[Rounding] = []
     for nodes, values in zip(readers.values(), walk(lowered, list(readers), feeds, like, stop=stop), strict=True):
         for node in nodes:
@@ -227,24 +209,15 @@ def roundings(
     return tuple(done)
 
 
-def _readers(
-    graph: Graph, lowered: Graph, scales: Mapping[str, Array], units: Collection[str] | None
-) -> Mapping[str, list[Node]]:
-    """Tensor of the quantized graph → the nodes of the float graph that read it there, both in order."""
-    there = {node.outputs[0]: node.inputs[0] for node in lowered.nodes if node.outputs}
-    found: dict[str, list[Node]] = {}
-    for node in weighted(graph):
-        asked = node.inputs[1] in scales and (units is None or node.name in units)
-        known = node.op in SUPPORTED and node.outputs[0] in there and graph.is_private(node.inputs[1])
-        if asked and known:
-            found.setdefault(there[node.outputs[0]], []).append(node)
-    return found
-
-
 def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], effort: Effort) -> Rounding:
     kernel = kernel_of(graph, node)
     assert kernel is not None  # weighted() named it
-    gram = _moments(kernel, values, effort).gram(centered=effort.centered)
+    moments, random = Moments.empty(kernel), np.random.default_rng(0)  # the same patches every time, of each image
+    unknowns = moments.first.shape[1]
+    each = max(effort.least_patches, effort.patches_per_unknown * unknowns) // len(values) + 1
+    for one in values:
+        moments.add(patches(kernel, one, each, random))
+    gram = moments.gram(centered=effort.centered)
     steps = canonical(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
     groups, rows = kernel.values.shape[:2]
     wanted = (kernel.values / steps).reshape(groups, rows, -1)
@@ -254,13 +227,3 @@ def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], eff
     stored = arranged(solved.values.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)
     flipped = int(np.count_nonzero(solved.values != solved.nearest))
     return Rounding(node.name, node.inputs[1], stored, before, after, flipped)
-
-
-def _moments(kernel: Kernel, values: Sequence[Array], effort: Effort) -> Moments:
-    """Second moments of patches drawn from every image alike. The draw is the same every time."""
-    moments, random = Moments.empty(kernel), np.random.default_rng(0)
-    unknowns = moments.first.shape[1]
-    each = max(effort.least_patches, effort.patches_per_unknown * unknowns) // len(values) + 1
-    for one in values:
-        moments.add(patches(kernel, one, each, random))
-    return moments

@@ -1,5 +1,6 @@
 """An INT8 model that takes several images at a time: opened, and held to what it gives for each alone."""
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from edgert.backend.ort import Function
 from edgert.errors import BuildError, ModelError
-from edgert.graph import Graph, Model, Node, TensorSpec, inputs, outputs, read, write
+from edgert.graph import Model, Node, TensorSpec, inputs, outputs, read, write
 from edgert.graph.batch_size import has_open_batch, with_open_batch
 from edgert.quantization.calibration.walk import Feeds
 
@@ -75,27 +76,21 @@ class _Trial:
         return all(agree([one[name] for one in alone], array) for name, array in together.items())
 
     def _run(self, model: Model, count: int | None, feed: Feeds) -> Mapping[str, Array]:
-        part = model if count is None else write(_begun(read(model), read(self.model), count), model)
+        """All outputs; or all that the first ``count`` nodes compute."""
+        part = model
+        if count is not None:
+            graph, types = read(model), read(self.model).specs
+            names = [name for node in graph.nodes[:count] for name in node.outputs if name in types]
+            seen = tuple(TensorSpec(name, (), types[name].dtype, ranked=False) for name in names)
+            part = write(replace(graph, nodes=graph.nodes[:count], outputs=seen), model)
         return Function(part, fused=False, quiet=True)(feed)
 
     def culprit(self) -> Node | None:
         """The first node that does something else with two images; None where that is only seen at the end."""
         nodes = read(self.made).nodes
-        low, high = 0, len(nodes)  # the first ``low`` nodes hold, the first ``high`` may not
-        if self.holds(high):
+        if self.holds(len(nodes)):
             return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.holds(middle) else (low, middle)
-        return nodes[low]
-
-
-def _begun(graph: Graph, types: Graph, count: int) -> Graph:
-    """The first nodes, with all they compute for outputs."""
-    nodes = graph.nodes[:count]
-    names = [name for node in nodes for name in node.outputs if name in types.specs]
-    seen = tuple(TensorSpec(name, (), types.specs[name].dtype, ranked=False) for name in names)
-    return replace(graph, nodes=nodes, outputs=seen)
+        return nodes[bisect(range(1, len(nodes)), False, key=lambda count: not self.holds(count))]
 
 
 def _stacked(alone: Sequence[Array], both: Array, axis: int = 0) -> bool:
@@ -118,10 +113,9 @@ def _agrees(alone: Sequence[Array], both: Array) -> bool:
 
 def _noise(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
     random = np.random.default_rng(0)
-    shapes = {spec.name: (tuple(dim for dim in spec.shape if isinstance(dim, int)), spec.dtype) for spec in specs}
+    shapes = {spec.name: tuple(dim for dim in spec.shape if isinstance(dim, int)) for spec in specs}
     return [
-        {name: random.uniform(0, 1, shape).astype(dtype) for name, (shape, dtype) in shapes.items()}
-        for _ in range(PAIR)
+        {spec.name: random.uniform(0, 1, shapes[spec.name]).astype(spec.dtype) for spec in specs} for _ in range(PAIR)
     ]
 
 
@@ -130,16 +124,18 @@ def _refused(model: Model, trial: _Trial, closed: Sequence[str], in_file: bool) 
     if node is not None:
         why = f"node {node.name!r} ({node.op}) does something else with two images than with each alone"
     else:
-        producers = {name: read(model).producers.get(name) for name in closed or [outputs(model)[0].name]}
-        name, last = next(iter(producers.items()))
+        name = closed[0] if closed else outputs(model)[0].name
+        last = read(model).producers.get(name)
         maker = f" of node {last.name!r} ({last.op})" if last is not None else ""
         why = f"output {name!r}{maker} has no dimension for the batch"
     return ModelError(
         f"model {str(model.path)!r} takes one image at a time in this precision",
         why=why + (", though the file leaves the batch open: sizes were fixed to fold and quantize it" * in_file),
         where=str(model.path),
-        fix="leave batch out of its stages" + (", or precision: fp16 or fp32" if in_file else _EXPORT),
+        fix="leave batch out of its stages"
+        + (
+            ", or precision: fp16 or fp32"
+            if in_file
+            else ", or export the model so that this node goes by the batch size of its input"
+        ),
     )
-
-
-_EXPORT = ", or export the model so that this node goes by the batch size of its input"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, Node, TensorSpec, extract, write
@@ -60,22 +59,19 @@ def equalize(graph: Graph, plan: Sequence[Scaling] | None = None) -> Graph:
     return builder.finish()
 
 
-def scalings(graph: Graph, peaks: Mapping[str, F64] | None = None) -> tuple[Scaling, ...]:
+def scalings(graph: Graph) -> tuple[Scaling, ...]:
     """What to scale, so that for each class of channels the largest weight that makes it equals the largest that reads
     it: s = sqrt(r1 / r2), repeated until it settles.
 
     A class keeps its scale when nothing can be gained (no weight makes it, or none reads it) and when anything else
-    sees it. No channel's bias grows beyond the largest weight or bias that its layer had: of a channel with next to no
-    weights it would blow up the range of the whole tensor.
+    sees it; so do those that a Clip bounds, which is not homogeneous. No channel's bias grows beyond the largest weight
+    or bias that its layer had: of a channel with next to no weights it would blow up the range of the whole tensor.
 
     Args:
         graph: a clean float graph with known shapes.
-        peaks: (channels,) largest value of a tensor that a Clip bounds. A Clip is not homogeneous, so without them its
-            channels keep their scale; with them it is left alone as long as a channel stays below the bound, before
-            and after. Then the graph computes the same only for images like those the peaks were measured on.
     """
     classes = channels(graph)
-    floor = _floors(graph, classes, peaks or {})
+    floor = _floors(graph, classes)
     scale = np.ones(classes.count)
     for _ in range(_SWEEPS):
         makes, reads = _ranges(classes, scale)
@@ -85,6 +81,11 @@ def scalings(graph: Graph, peaks: Mapping[str, F64] | None = None) -> tuple[Scal
         before, scale = scale, np.where(useful, bounded, 1.0)
         if np.abs(np.log(scale / before)).max(initial=0.0) < _SETTLED:
             break
+    return _changes(classes, scale)
+
+
+def _changes(classes: Channels, scale: F64) -> tuple[Scaling, ...]:
+    """What the classes' scales do to each layer, where they do anything."""
     found = (Scaling(one.kernel.node.name, scale[one.makes], scale[one.reads]) for one in classes.layers)
     return tuple(one for one in found if (one.outputs != 1).any() or (one.inputs != 1).any())
 
@@ -106,27 +107,25 @@ def _factor(layer: Layer, inputs: F64, outputs: F64) -> F64:
     return inputs.reshape(groups, 1, -1, 1) / outputs.reshape(groups, -1, 1, 1)
 
 
-def _floors(graph: Graph, classes: Channels, peaks: Mapping[str, F64]) -> F64:
+def _floors(graph: Graph, classes: Channels) -> F64:
     """Per class, the least it may be divided by; inf where it must keep its scale."""
     floor = np.zeros(classes.count)
-    floor[FIXED] = np.inf
     for layer in classes.layers:
-        bias = np.abs(_bias(graph, layer))
+        name = "".join(layer.kernel.node.inputs[2:3])
+        bias = np.abs(graph.constants[name].astype(np.float64).reshape(-1)) if name else np.zeros(1)
         largest = max(bias.max(initial=0.0), np.abs(layer.kernel.values).max(initial=0.0)) or 1.0
-        np.maximum.at(floor, layer.makes, bias / largest)
-    for ceiling in classes.ceilings:
-        peak = peaks.get(ceiling.tensor)
-        least = np.full(len(ceiling.labels), np.inf) if peak is None else np.maximum(peak, 0) / ceiling.upper
-        np.maximum.at(floor, ceiling.labels, np.where(least > 1, np.inf, least))
+        np.maximum.at(floor, layer.makes, np.broadcast_to(bias / largest, (layer.kernel.outputs,)))
+    floor[_held(classes)] = np.inf
     return floor
 
 
-def _bias(graph: Graph, layer: Layer) -> F64:
-    """(output channels,), zeros where there is none."""
-    node, count = layer.kernel.node, layer.kernel.outputs
-    name = node.inputs[2] if len(node.inputs) > 2 else ""
-    bias = graph.constants[name].astype(np.float64).reshape(-1) if name else np.zeros(1)
-    return np.broadcast_to(bias, (count,))
+def _held(classes: Channels) -> npt.NDArray[np.bool_]:
+    """(classes,) whether each must keep its scale: it is seen by others, or a Clip bounds it."""
+    held = np.zeros(classes.count, np.bool_)
+    held[FIXED] = True
+    for ceiling in classes.ceilings:
+        held[ceiling.labels] = True
+    return held
 
 
 def _rescaled(layer: Layer, scaling: Scaling, builder: Builder) -> Node:
@@ -184,16 +183,14 @@ def smooth_activations(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Gra
     found = gates(ready)
     classes = channels(ready, found)
     free = [layer.kernel.node.inputs[0] for layer in classes.layers if (layer.reads != FIXED).any()]
-    shifts = exponents(classes, channel_peaks(ready, free, feeds, like)) if free else np.zeros(0, np.int64)
+    shifts = _exponents(classes, channel_peaks(ready, free, feeds, like)) if free else np.zeros(0, np.int64)
     if not shifts.any():
         return graph
-    factors = np.exp2(shifts.astype(np.float64))
-    plan = [Scaling(one.kernel.node.name, factors[one.makes], factors[one.reads]) for one in classes.layers]
-    scaled = equalize(ready, [one for one in plan if (one.outputs != 1).any() or (one.inputs != 1).any()])
+    scaled = equalize(ready, _changes(classes, np.exp2(shifts.astype(np.float64))))
     return _restored(scaled, found, classes, shifts)
 
 
-def exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
+def _exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
     """(classes,) which power of two each is divided by.
 
     Args:
@@ -206,11 +203,7 @@ def exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
             np.maximum.at(size, layer.reads, np.maximum(peak / peak.max(), _LEAST))
             np.maximum.at(weight, layer.reads, _shares(layer))
     scale = np.where(weight > 0, np.sqrt(size / np.maximum(weight, _LEAST)), size)
-    fixed = np.zeros(classes.count, np.bool_)
-    fixed[FIXED] = True
-    for ceiling in classes.ceilings:
-        fixed[ceiling.labels] = True
-    whole: Exponents = np.rint(np.log2(np.where((size > 0) & ~fixed, scale, 1.0))).astype(np.int64)
+    whole: Exponents = np.rint(np.log2(np.where((size > 0) & ~_held(classes), scale, 1.0))).astype(np.int64)
     return whole
 
 
@@ -243,13 +236,10 @@ def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], 
     for one in feeds:
         found = function(one)
         for tensor, output in outputs.items():
-            peaks[tensor] = np.maximum(peaks[tensor], _per_channel(found[output]))
+            values = found[output]
+            peak = values.reshape(*values.shape[:2], -1).max(axis=(0, 2)).astype(np.float64)
+            peaks[tensor] = np.maximum(peaks[tensor], peak)
     return peaks
-
-
-def _per_channel(values: Array) -> F64:
-    found: F64 = values.reshape(values.shape[0], values.shape[1], -1).max(axis=(0, 2)).astype(np.float64)
-    return found
 
 
 def _restored(graph: Graph, found: Sequence[Gate], classes: Channels, shifts: Exponents) -> Graph:

@@ -1,13 +1,13 @@
 """The fewest units in higher precision with which a model is accurate enough."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.clock import REAL, Clock
 from edgert.errors import CalibrationError
-from edgert.quantization.calibration.checkpoint import Memo, Progress, Units, describe
+from edgert.quantization.calibration.checkpoint import Memo, Units
 
 # Which units cost the accuracy: what error each makes when it alone is INT8.
 #
@@ -29,11 +29,6 @@ class Sensitivity:
     unit: str
     cost: float | None
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether it was measured, not only ranked by a guess."""
-        return self.cost is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Scan:
@@ -42,13 +37,11 @@ class Scan:
     Attributes:
         baseline: the error with all of them in INT8.
         ranked: every unit once, the one to keep first first.
-        resumed: how many values came from the state file.
         note: why the state file was not used, if it was not.
     """
 
     baseline: float
     ranked: tuple[Sensitivity, ...]
-    resumed: int = 0
     note: str = ""
 
     @property
@@ -59,60 +52,44 @@ class Scan:
     @property
     def is_complete(self) -> bool:
         """Whether every unit was measured."""
-        return all(item.is_measured for item in self.ranked)
+        return all(item.cost is not None for item in self.ranked)
 
 
 def scan(
     units: Sequence[str],
     error: Callable[[Units], float],
     *,
-    prior: Mapping[str, float] | None = None,
     state: Path | None = None,
     key: str = "",
     budget_s: float | None = None,
     clock: Clock = REAL,
-    progress: Progress | None = None,
 ) -> Scan:
-    """Measures the error with nothing kept, and then with all units kept but one, the most suspicious first.
+    """Measures the error with nothing kept, and then with all units kept but one, in the order given.
 
-    The order depends on the values only: equal errors give equal rankings. Units that cost something come first, by
-    cost; then those that were not measured, which may, by ``prior``; then those that cost nothing. Ties keep the order
-    of measuring.
+    Units that cost something come first, by cost; then those that were not measured, which may; then those that cost
+    nothing. Ties keep the order given.
 
     Args:
         units: what can be kept.
         error: error of the model with the given units in higher precision; lower is better, any scale.
-        prior: a guess of each unit's cost, of which only the order counts: units are measured in this order, so that
-            the time goes to those that matter. Units it does not name come last, in the order given.
         state: file in which measured values survive the process: an interrupted scan (Ctrl-C too) goes on there.
         key: digest of model, data and settings; a state file of another key is started over, with a warning.
         budget_s: no measurement begins after this many seconds; what was known from the state file costs none.
-        progress: see :data:`~edgert.quantization.calibration.checkpoint.Progress`.
 
     Raises:
         CalibrationError: an error is not finite; ``state`` is some other file.
         ArtifactError: ``state`` cannot be written.
     """
-    start_ns, guess = clock.now_ns(), prior or {}
-    order = sorted(dict.fromkeys(units), key=lambda unit: -guess.get(unit, -float("inf")))
+    end_ns = math.inf if budget_s is None else clock.now_ns() + budget_s * 1e9
     memo = Memo(error, state, "error", key)
     baseline = memo(frozenset())
     found = []
-    for position, unit in enumerate(order):
-        others = frozenset(order) - {unit}
-        if others not in memo.values and budget_s is not None and clock.now_ns() - start_ns >= budget_s * 1e9:
-            found.append(Sensitivity(unit, None))
-            continue
-        found.append(Sensitivity(unit, memo(others)))
-        if progress is not None:
-            progress(position + 1, len(order), f"{unit}: {memo(others):.3g} alone, {baseline:.3g} with all")
-    return Scan(baseline, tuple(sorted(found, key=_place)), memo.resumed, memo.note)
-
-
-def _place(item: Sensitivity) -> tuple[int, float]:
-    if item.cost is None:
-        return 1, 0.0
-    return (0 if item.cost > 0 else 2), -item.cost
+    for unit in dict.fromkeys(units):
+        others = frozenset(units) - {unit}
+        in_time = others in memo.values or clock.now_ns() < end_ns
+        found.append(Sensitivity(unit, memo(others) if in_time else None))
+    found.sort(key=lambda item: (1, 0.0) if item.cost is None else (0 if item.cost > 0 else 2, -item.cost))
+    return Scan(baseline, tuple(found), memo.note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +132,6 @@ def search(
     key: str = "",
     budget_s: float | None = None,
     clock: Clock = REAL,
-    progress: Progress | None = None,
     spares: Callable[[Units, Units], bool] | None = None,
 ) -> MixedPrecision:
     """Keeps ever more of the ranking until ``measure`` reaches the floor, and then gives back what is not needed.
@@ -174,7 +150,6 @@ def search(
             They do not depend on the floor, so another floor uses them as well.
         key: digest of model, data and settings; a state file of another key is started over, with a warning.
         budget_s: no measurement begins after this many seconds, except the one with nothing kept.
-        progress: see :data:`~edgert.quantization.calibration.checkpoint.Progress`.
         spares: given the shortest prefix and a smaller set, whether leaving that much out is worth measuring. For a
             noisy ``measure``: among many sets that are nearly good enough some reach the floor by luck.
 
@@ -184,7 +159,7 @@ def search(
     """
     if floor != floor:
         raise CalibrationError("the accuracy floor is not a number", fix="give the lowest value that is good enough")
-    run = _Run(tuple(dict.fromkeys(ranked)), Memo(measure, state, "value", key), floor, budget_s, clock, progress)
+    run = _Run(tuple(dict.fromkeys(ranked)), Memo(measure, state, "value", key), floor, budget_s, clock)
     try:
         short = run.shortest_prefix()
         if short is not None:
@@ -201,17 +176,8 @@ class _OutOfTimeError(Exception):
 class _Run:
     """The measurements of one search, in order, and what they lead to."""
 
-    def __init__(
-        self,
-        ranked: tuple[str, ...],
-        memo: Memo,
-        floor: float,
-        budget_s: float | None,
-        clock: Clock,
-        progress: Progress | None,
-    ) -> None:
-        self._ranked, self._memo, self._floor = ranked, memo, floor
-        self._clock, self._progress = clock, progress
+    def __init__(self, ranked: tuple[str, ...], memo: Memo, floor: float, budget_s: float | None, clock: Clock) -> None:
+        self._ranked, self._memo, self._floor, self._clock = ranked, memo, floor, clock
         self._end_ns = math.inf if budget_s is None else clock.now_ns() + budget_s * 1e9
         self._tried: dict[Units, float] = {}
 
@@ -224,17 +190,13 @@ class _Run:
             failed, length = length, min(max(1, 2 * length), len(self._ranked))
         while length - failed > 1:
             middle = (failed + length) // 2
-            if self._meets(self._ranked[:middle]):
-                length = middle
-            else:
-                failed = middle
+            failed, length = (failed, middle) if self._meets(self._ranked[:middle]) else (middle, length)
         return length
 
     def eliminate(self, length: int, spares: Callable[[Units, Units], bool]) -> None:
         """Leaves out what can be missed of a prefix, unit by unit, until a whole round finds nothing."""
         kept = self._ranked[:length]
-        whole = frozenset(kept)
-        before = None
+        whole, before = frozenset(kept), None
         while before != kept:
             before = kept
             for unit in reversed(before):
@@ -249,30 +211,17 @@ class _Run:
             best = min(met, key=lambda kept: (len(kept), -self._tried[kept]))
         else:
             best = max(self._tried, key=lambda kept: (self._tried[kept], -len(kept)))
-        tried = tuple(Tried(self._ordered(kept), value) for kept, value in self._tried.items())
+        ordered = {units: tuple(name for name in self._ranked if name in units) for units in self._tried}
+        tried = tuple(Tried(ordered[units], value) for units, value in self._tried.items())
         reason = self._reason(best, is_complete)
-        kept, value = self._ordered(best), self._tried[best]
-        return MixedPrecision(kept, value, bool(met), tried, is_complete, reason, self._memo.note)
+        return MixedPrecision(ordered[best], self._tried[best], bool(met), tried, is_complete, reason, self._memo.note)
 
     def _meets(self, kept: Sequence[str]) -> bool:
         units = frozenset(kept)
         if units not in self._memo.values and units and self._clock.now_ns() >= self._end_ns:
             raise _OutOfTimeError
-        value = self._memo(units)
-        if units not in self._tried:
-            self._tried[units] = value
-            if self._progress is not None:
-                self._progress(len(self._tried), self._most(), f"{value:.4g} with {describe(units)} kept")
-        return value >= self._floor
-
-    def _most(self) -> int:
-        """Measurements that are still to come at most, one round of leaving out included, and those made."""
-        met = [len(kept) for kept, value in self._tried.items() if value >= self._floor]
-        length = min(met, default=len(self._ranked))
-        return len(self._tried) + length.bit_length() + length
-
-    def _ordered(self, kept: Units) -> tuple[str, ...]:
-        return tuple(name for name in self._ranked if name in kept)
+        self._tried[units] = self._memo(units)
+        return self._tried[units] >= self._floor
 
     def _reason(self, best: Units, is_complete: bool) -> str:
         value, total = self._tried[best], len(self._ranked)

@@ -213,7 +213,7 @@ class Quantizer:
         self._log(f"AdaRound of {len(nodes)} nodes")
         grids = dict(self._grid(node) for node in self.graph.nodes if node.name in nodes)
         coarse = self.lowered(self.graph, plan)
-        found = roundings(self.graph, coarse, grids, self.feeds, self.model, units=nodes, stop=self.stop)
+        found = roundings(self.graph, coarse, grids, self.feeds, self.model, stop=self.stop)
         return {one.weight: one.values for one in found}
 
     def _grid(self, node: Node) -> tuple[str, Array]:

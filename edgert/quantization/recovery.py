@@ -84,7 +84,8 @@ def recover(quantizer: Quantizer, evaluator: Evaluator | None, options: Recovery
             best = max(best, corrected(other, evaluator), key=_value)
     if _value(best) >= evaluator.goal or options.budget_s is None:
         return best
-    return _kept(best, evaluator, options, log)
+    log("looking for the layers that cost the accuracy")
+    return _kept(best, evaluator, options, options.budget_s)
 
 
 def corrected(quantizer: Quantizer, evaluator: Evaluator) -> Recovered:
@@ -96,10 +97,9 @@ def corrected(quantizer: Quantizer, evaluator: Evaluator) -> Recovered:
     return max(found, key=_value)
 
 
-def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, log: Log) -> Recovered:
-    quantizer, budget_s = whole.quantizer, options.budget_s
-    assert budget_s is not None  # recover() looked
-    log("looking for the layers that cost the accuracy")
+def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, budget_s: float) -> Recovered:
+    """With as few units in higher precision as can be."""
+    quantizer = whole.quantizer
     key = f"{quantizer.model.digest} {quantizer.recipe} {options.key}"
     noise = cache(rounding_noise(quantizer, quantizer.feeds[:SCAN_IMAGES]))
     ranking = scan(
@@ -123,17 +123,13 @@ def _kept(whole: Recovered, evaluator: Evaluator, options: RecoveryOptions, log:
     found = search(
         ranking.names, measured, evaluator.goal, state=options.state, key=key, budget_s=budget_s, spares=spares
     )
-    measured(frozenset(found.kept))  # a resumed search knows the value, not the model
-    best = _corrected_after_all(made[frozenset(found.kept)], frozenset(found.kept), evaluator)
+    kept = frozenset(found.kept)
+    measured(kept)  # a resumed search knows the value, not the model
+    best = made[kept]
+    if quantizer.corrects and not best.corrected:  # now that less is lost, correcting its biases may be better
+        one = quantizer.finish(kept)
+        best = max(best, replace(best, quantized=one, result=evaluator.evaluate(one), corrected=True), key=_value)
     return replace(best, scan=ranking, search=found)
-
-
-def _corrected_after_all(made: Recovered, kept: frozenset[str], evaluator: Evaluator) -> Recovered:
-    """Its biases corrected after all, if that is better now that less is lost."""
-    if made.corrected or not made.quantizer.corrects:
-        return made
-    one = made.quantizer.finish(kept)
-    return max(made, replace(made, quantized=one, result=evaluator.evaluate(one), corrected=True), key=_value)
 
 
 def _value(made: Recovered) -> float:

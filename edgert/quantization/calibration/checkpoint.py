@@ -172,8 +172,6 @@ def _from_json(content: Mapping[str, Any]) -> Histograms:
 # Measured values of sets of units, saved in a file: what an interrupted search has measured is not measured again.
 
 Units = frozenset[str]
-Progress = Callable[[int, int, str], None]
-"""Called after every measurement: how many are done, how many there are at most, and a line about this one."""
 
 _MEMO_FORMAT, _MEMO_HOLDS = "edgert measurements", "measurements"
 
@@ -201,7 +199,6 @@ class Memo:
         self.note = ""
         if path is not None and path.exists():
             self._take(read_unfinished(path, _MEMO_FORMAT, _MEMO_HOLDS), path)
-        self.resumed = len(self.values)
 
     def __call__(self, kept: Units) -> float:
         """The value of a set, measured now unless it is known.

@@ -137,9 +137,8 @@ def test_layers_come_closer_to_their_float_outputs() -> None:
 
 def test_the_same_arguments_give_the_same_values() -> None:
     graph, lowered, scales, feeds, model = problem()
-    (first,), (second,) = (
-        roundings(graph, lowered, scales, feeds, model, units=["first"], effort=EFFORT) for _ in "ab"
-    )
+    of_first = {"w": scales["w"]}
+    (first,), (second,) = (roundings(graph, lowered, of_first, feeds, model, effort=EFFORT) for _ in "ab")
     assert first.weight == "w"
     np.testing.assert_array_equal(first.values, second.values)
 

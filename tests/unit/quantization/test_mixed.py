@@ -181,14 +181,6 @@ def test_numbers_that_are_none() -> None:
         search(units(2), lambda kept: float("nan") if kept else 0.0, 1.0)
 
 
-def test_progress_never_counts_beyond_its_end() -> None:
-    seen: list[tuple[int, int, str]] = []
-    result = search(units(9), additive(dict.fromkeys(units(9), 0.01)), 0.955, progress=lambda *what: seen.append(what))
-    assert [done for done, _, _ in seen] == list(range(1, len(result.tried) + 1))
-    assert all(done <= most for done, most, _ in seen)
-    assert seen[0][2] == "0.91 with nothing kept"
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 20), max_size=7), st.integers(0, 100))
 def test_with_additive_losses_the_fewest_are_kept(losses: list[int], allowed: int) -> None:
