@@ -108,12 +108,16 @@ class Meters:
         """Reads everything once. Does not raise: what cannot be read is ``unavailable``, with the reason."""
         at_ns = self._clock.now_ns()
         readings = self._read()
-        if any(map(_is_lost, self._absent(readings))) and at_ns - self._searched_ns >= _SEARCH_EVERY_NS:
+        lost = any(_is_lost(readings[name]) for name in self._known)
+        if lost and at_ns - self._searched_ns >= _SEARCH_EVERY_NS:
             self._meters, self._searched_ns = self._find(), at_ns
             readings = self._read()
         self._known |= {name: reading for name, reading in readings.items() if reading.is_known}
-        readings = self._with_model(complete(readings))
-        notes = tuple(_changes(self._before, readings))
+        readings = complete(readings)
+        if self._model is not None and not readings[POWER].is_known:
+            readings[POWER] = self._model()
+        changes = [_change(name, before, readings[name]) for name, before in self._before.items() if name in readings]
+        notes = tuple(filter(None, changes))
         for note in notes:
             _LOG.warning("meter: %s", note)
         self._before = readings
@@ -133,7 +137,10 @@ class Meters:
         if rapl.names:
             meters.append(rapl)
         nvml = self._nvml(root)
-        meters.append(nvml if isinstance(nvml, Nvml) else Gauges(_silent_gpu(nvml)))
+        if isinstance(nvml, Nvml):
+            meters.append(nvml)
+        elif nvml:  # a GPU whose driver is here and cannot be asked
+            meters.append(Gauges({f"{POWER}.gpu": lambda: unavailable("W", "NVML", nvml)}))
         return meters
 
     def _read(self) -> dict[str, Reading]:
@@ -148,15 +155,6 @@ class Meters:
         for name, last in self._known.items():  # a device that is gone leaves no file to fail on
             found.setdefault(name, unavailable(last.unit, last.source, GONE))
         return found
-
-    def _absent(self, readings: Mapping[str, Reading]) -> list[Reading]:
-        """Readings of what was measured once and is not now."""
-        return [readings[name] for name in self._known if not readings[name].is_known]
-
-    def _with_model(self, readings: dict[str, Reading]) -> dict[str, Reading]:
-        if readings[POWER].is_known or self._model is None:
-            return readings
-        return {**readings, POWER: self._model()}
 
     def _current_mode(self) -> str:
         status = read_text(self._root / _STATUS)
@@ -184,21 +182,12 @@ def _parts(found: Mapping[str, Reading]) -> dict[str, Reading]:
     return {POWER: measured(sum(known.values()), "W", names, "of these parts only, not of the whole machine")}
 
 
-def _silent_gpu(why: str) -> dict[str, Callable[[], Reading]]:
-    """A GPU whose driver is here and cannot be asked."""
-    return {f"{POWER}.gpu": lambda: unavailable("W", "NVML", why)} if why else {}
-
-
 def _is_lost(reading: Reading) -> bool:
     return reading.kind == "unavailable" and reading.why not in (SWITCHED_OFF, NO_TIME)
 
 
-def _changes(before: Mapping[str, Reading], now: Mapping[str, Reading]) -> list[str]:
-    """Notes on readings that became known, unknown or of another source."""
-    return [text for name in before if name in now and (text := _change(name, before[name], now[name]))]
-
-
 def _change(name: str, before: Reading, now: Reading) -> str:
+    """A note on a reading that became known, unknown or of another source; else empty."""
     if before.kind == now.kind and (before.source == now.source or name != POWER):
         return ""
     if now.kind == "unavailable":

@@ -7,7 +7,7 @@ Thor ``gpu-gpc-0`` computes and ``gpu-nvd-0`` decodes.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from edgert.board.host import read_text
@@ -22,43 +22,28 @@ _ACTIVITY = (
     f"{_BPMP}/actmon/mc_all_avg_activity",
     "sys/kernel/actmon_avg_activity/mc_all",
 )
-_DLA_FOLDERS = ("sys/devices/*host1x/*.nvdla*", "sys/devices/platform/*host1x/*.nvdla*")
-_DLA_FOLDERS_6 = "sys/devices/platform/bus@0/*host1x/*.nvdla*"
+_DLA_FOLDERS = (
+    "sys/devices/*host1x/*.nvdla*",
+    "sys/devices/platform/*host1x/*.nvdla*",
+    "sys/devices/platform/bus@0/*host1x/*.nvdla*",  # JetPack 6
+)
 _MOST_HZ = 1e10
 
 
-@dataclass(frozen=True, slots=True)
-class ActivityGauge:
-    """Percent of its peak that the memory controller is busy: mean activity over the clock in kHz."""
-
-    activity: str
-    rate: str
-    source: str
-
-    def __call__(self) -> reading.Reading:
-        try:
-            khz = reading.read_number(self.rate, 1.0, _MOST_HZ) / 1e3
-            percent = 100 * reading.read_number(self.activity, 0.0) / khz
-        except (OSError, ValueError) as error:
-            return reading.unavailable("%", self.source, reading.failure_of(error))
-        return reading.measured(min(percent, 100.0), "%", self.source)
+def activity_percent(activity: str, rate: str) -> float:
+    """Percent of its peak that the memory controller is busy: mean activity over the clock in kHz. Raises OSError or
+    ValueError where the files do not say."""
+    khz = reading.read_number(rate, 1.0, _MOST_HZ) / 1e3
+    return min(100 * reading.read_number(activity, 0.0) / khz, 100.0)
 
 
-@dataclass(frozen=True, slots=True)
-class PoweredGauge:
-    """1 while runtime power management keeps a block on, 0 while it is suspended; not how busy it is."""
-
-    path: str
-    source: str
-
-    def __call__(self) -> reading.Reading:
-        try:
-            status = reading.read_small(self.path).strip()
-        except OSError as error:
-            return reading.unavailable("", self.source, reading.failure_of(error))
-        if status not in ("active", "suspended", "resuming", "suspending"):
-            return reading.unavailable("", self.source, f"it reads {status[:40]!r}")
-        return reading.measured(float(status != "suspended"), "", self.source)
+def powered(path: str) -> float:
+    """1 while runtime power management keeps a block on, 0 while it is suspended; not how busy it is. Raises OSError or
+    ValueError where the file does not say."""
+    status = reading.read_small(path).strip()
+    if status not in ("active", "suspended", "resuming", "suspending"):
+        raise ValueError(f"it reads {status[:40]!r}")
+    return float(status != "suspended")
 
 
 def gpu_gauges(root: Path) -> dict[str, reading.Gauge]:
@@ -88,17 +73,22 @@ def emc_gauges(root: Path) -> dict[str, reading.Gauge]:
         return {"emc.clock": _hertz(thor / "cur_freq", root)}
     rate = root / _BPMP / "clk/emc/rate"
     activity = next((root / path for path in _ACTIVITY if _is_there(root / path)), root / _ACTIVITY[0])
-    load = ActivityGauge(str(activity), str(rate), reading.shown_path(activity, root))
-    return {"emc.clock": _hertz(rate, root), "emc.load": load}
+    load = partial(activity_percent, str(activity), str(rate))
+    source = reading.shown_path(activity, root)
+    return {"emc.clock": _hertz(rate, root), "emc.load": reading.gauge("%", source, load)}
 
 
 def dla_gauges(root: Path) -> dict[str, reading.Gauge]:
     """``dla0.powered`` and ``dla0.clock`` of each core; how busy a core is, no public file shows."""
     found: dict[str, reading.Gauge] = {}
-    for core, folder in enumerate(_dla_folders(root)):
-        status = folder / "power/runtime_status"
-        found[f"dla{core}.powered"] = PoweredGauge(str(status), reading.shown_path(status, root))
-        found[f"dla{core}.clock"] = _dla_clock(root, core)
+    folders = {folder.name: folder for pattern in _DLA_FOLDERS for folder in root.glob(pattern)}
+    for core, name in enumerate(sorted(folders, key=lambda name: name.rpartition("nvdla")[2])):
+        status = folders[name] / "power/runtime_status"
+        source = reading.shown_path(status, root)
+        found[f"dla{core}.powered"] = reading.gauge("", source, partial(powered, str(status)))
+        clocks = (f"dla{core}_core", f"nafll_dla{core}", "nafll_dla")
+        paths = [root / "sys/kernel/debug/clk" / clock / "clk_rate" for clock in clocks]
+        found[f"dla{core}.clock"] = _hertz(next(filter(_is_there, paths), paths[0]), root)
     return found
 
 
@@ -109,26 +99,14 @@ def cpu_gauges(root: Path) -> dict[str, reading.Gauge]:
     return {f"{path.parts[-3]}.clock": reading.file_gauge(path, root, "Hz", 1e3, 0.0, _MOST_HZ) for path in paths}
 
 
-def _dla_clock(root: Path, core: int) -> reading.Gauge:
-    known = (f"dla{core}_core", f"nafll_dla{core}", "nafll_dla")
-    paths = [root / "sys/kernel/debug/clk" / name / "clk_rate" for name in known]
-    return _hertz(next(filter(_is_there, paths), paths[0]), root)
-
-
-def _dla_folders(root: Path) -> list[Path]:
-    patterns = (*_DLA_FOLDERS, _DLA_FOLDERS_6)
-    found = {folder.name: folder for pattern in patterns for folder in root.glob(pattern)}
-    return [folder for _, folder in sorted(found.items(), key=lambda pair: pair[0].rpartition("nvdla")[2])]
-
-
 def _devfreqs(root: Path, names: Iterable[str]) -> Iterator[Path]:
     for folder in reading.children(root / "sys/class/devfreq"):
-        told_name = read_text(folder / "device/of_node/name") or folder.name
-        if any(name in told_name or name in folder.name for name in names):
+        name_there = read_text(folder / "device/of_node/name") or folder.name
+        if any(name in name_there or name in folder.name for name in names):
             yield folder
 
 
-def _hertz(path: Path, root: Path) -> reading.FileGauge:
+def _hertz(path: Path, root: Path) -> reading.Gauge:
     return reading.file_gauge(path, root, "Hz", 1.0, 0.0, _MOST_HZ)
 
 

@@ -11,17 +11,7 @@ from pathlib import Path
 
 from edgert.board.host import read_text
 from edgert.clock import Clock
-from edgert.meters.reading import (
-    NO_TIME,
-    Kind,
-    Reading,
-    children,
-    failure_of,
-    measured,
-    read_number,
-    shown_path,
-    unavailable,
-)
+from edgert.meters import reading
 
 SENSOR_AVERAGE_S = 0.43
 """What NVIDIA's nvpower.sh sets the INA3221 of Jetsons to: 512 samples in 430 ms."""
@@ -43,26 +33,28 @@ class Energy:
     covered_s: float = 0.0
     modeled_s: float = 0.0
     missing_s: float = 0.0
-    _last: tuple[int, float | None, Kind] | None = None
+    _last: tuple[int, float | None, reading.Kind] | None = None
     _spans: deque[tuple[int, int, float]] = field(default_factory=deque)
 
-    def add(self, at_ns: int, reading: Reading) -> None:
+    def add(self, at_ns: int, sample: reading.Reading) -> None:
         """Takes the next sample. One that is not later than the one before is ignored."""
         last = self._last
         if last is not None and at_ns <= last[0]:
             return
-        self._last = (at_ns, reading.value, reading.kind)
+        self._last = (at_ns, sample.value, sample.kind)
         if last is None:
             return
         span_s = (at_ns - last[0]) / 1e9
-        if reading.value is None or last[1] is None or span_s > _LONGEST_S:
+        if sample.value is None or last[1] is None or span_s > _LONGEST_S:
             self.missing_s += span_s
             return
-        spent_j = (reading.value + last[1]) / 2 * span_s
+        spent_j = (sample.value + last[1]) / 2 * span_s
         self.joules += spent_j
         self.covered_s += span_s
-        self.modeled_s += span_s if "modeled" in (reading.kind, last[2]) else 0.0
-        self._keep(last[0], at_ns, spent_j)
+        self.modeled_s += span_s if "modeled" in (sample.kind, last[2]) else 0.0
+        self._spans.append((last[0], at_ns, spent_j))
+        while self._spans[0][1] < at_ns - _KEPT_S * 1e9:
+            self._spans.popleft()
 
     @property
     def average_w(self) -> float | None:
@@ -86,11 +78,6 @@ class Energy:
             seconds += (end_ns - begin_ns) * inside / 1e9
         return joules / seconds if seconds else None
 
-    def _keep(self, begin_ns: int, end_ns: int, spent_j: float) -> None:
-        self._spans.append((begin_ns, end_ns, spent_j))
-        while self._spans[0][1] < end_ns - _KEPT_S * 1e9:
-            self._spans.popleft()
-
 
 # Energy counters of x86 processors (RAPL): https://docs.kernel.org/power/powercap/powercap.html.
 #
@@ -100,12 +87,13 @@ class Energy:
 _MOST_W = 5000.0
 
 
-@dataclass(slots=True)
 class _Counter:
-    path: Path
-    range_uj: float
-    last_uj: float | None = None
-    last_ns: int = 0
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "energy_uj"
+        most = read_text(folder / "max_energy_range_uj")
+        self.range_uj = float(most) if most.isdigit() else 0.0
+        self.last_uj: float | None = None
+        self.last_ns = 0
 
 
 class Rapl:
@@ -113,7 +101,13 @@ class Rapl:
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._root, self._clock = root, clock
-        self._counters = dict(_counters(root))
+        zones = reading.children(root / "sys/class/powercap")
+        # intel-rapl:0, not its parts intel-rapl:0:0; and not intel-rapl-mmio:0, the same package again
+        folders = [zone for zone in zones if zone.name.startswith("intel-rapl:") and zone.name.count(":") == 1]
+        found = [(read_text(folder / "name"), folder) for folder in folders]
+        whole = [pair for pair in found if pair[0] == "psys"]
+        packages = [pair for pair in found if pair[0].startswith("package")]
+        self._counters = {name: _Counter(folder) for name, folder in whole or packages}
         self.read()  # where counting begins
 
     @property
@@ -121,42 +115,24 @@ class Rapl:
         """Names of what is counted; empty on a machine without."""
         return tuple(f"power.{name}" for name in self._counters)
 
-    def read(self) -> Mapping[str, Reading]:
+    def read(self) -> Mapping[str, reading.Reading]:
         """See :meth:`edgert.meters.reading.Meter.read`."""
         return {f"power.{name}": self._watts(counter) for name, counter in self._counters.items()}
 
-    def _watts(self, counter: _Counter) -> Reading:
-        source = shown_path(counter.path, self._root)
+    def _watts(self, counter: _Counter) -> reading.Reading:
+        source = reading.shown_path(counter.path, self._root)
         before_uj, before_ns = counter.last_uj, counter.last_ns
         try:
-            counter.last_uj = read_number(str(counter.path), 0.0)
+            counter.last_uj = reading.read_number(str(counter.path), 0.0)
         except (OSError, ValueError) as error:
             counter.last_uj = None
-            return unavailable("W", source, failure_of(error))
+            return reading.unavailable("W", source, reading.failure_of(error))
         counter.last_ns = self._clock.now_ns()
         if before_uj is None or counter.last_ns <= before_ns:
-            return unavailable("W", source, NO_TIME)
+            return reading.unavailable("W", source, reading.NO_TIME)
         spent_uj = counter.last_uj - before_uj
         spent_uj += counter.range_uj if spent_uj < 0 else 0.0  # it wrapped around
         watts = spent_uj * 1e3 / (counter.last_ns - before_ns)
         if not 0.0 <= watts <= _MOST_W:
-            return unavailable("W", source, f"it reads {watts:g} W, which cannot be")
-        return measured(watts, "W", source)
-
-
-def _counters(root: Path) -> list[tuple[str, _Counter]]:
-    folders = [folder for folder in children(root / "sys/class/powercap") if _is_zone(folder.name)]
-    found = [(read_text(folder / "name"), folder) for folder in folders]
-    whole = [pair for pair in found if pair[0] == "psys"]
-    packages = [pair for pair in found if pair[0].startswith("package")]
-    return [(name, _Counter(folder / "energy_uj", _range_uj(folder))) for name, folder in whole or packages]
-
-
-def _is_zone(name: str) -> bool:
-    """``intel-rapl:0``, not its parts ``intel-rapl:0:0``; and not ``intel-rapl-mmio:0``, the same package again."""
-    return name.startswith("intel-rapl:") and name.count(":") == 1
-
-
-def _range_uj(folder: Path) -> float:
-    text = read_text(folder / "max_energy_range_uj")
-    return float(text) if text.isdigit() else 0.0
+            return reading.unavailable("W", source, f"it reads {watts:g} W, which cannot be")
+        return reading.measured(watts, "W", source)

@@ -49,7 +49,10 @@ class Nvml:
         self._library = library
         library.nvmlInit()
         handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
-        self._gpus = {f"gpu{index or ''}": handle for index, handle in enumerate(handles) if not self._is_stub(handle)}
+        names = [library.nvmlDeviceGetName(handle) for handle in handles]  # bytes, in early releases of pynvml
+        self._gpus = {
+            f"gpu{index or ''}": handle for index, handle in enumerate(handles) if _STUB not in str(names[index])
+        }
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -72,10 +75,6 @@ class Nvml:
         except (self._library.NVMLError, AttributeError, TypeError, ValueError) as error:
             # TypeError and ValueError: pynvml gives None or a marker for what a board leaves out
             return unavailable(question.unit, source, str(error))
-
-    def _is_stub(self, handle: Any) -> bool:
-        name = self._library.nvmlDeviceGetName(handle)
-        return _STUB in (name.decode(errors="replace") if isinstance(name, bytes) else str(name))
 
 
 def find_nvml(root: Path, load: Callable[[], Any] = lambda: import_module("pynvml")) -> Nvml | str:

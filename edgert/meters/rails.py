@@ -7,20 +7,11 @@ believed to be fed from ``VIN_SYS_5V0``.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from edgert.board.host import read_text
-from edgert.meters.reading import (
-    Gauge,
-    Reading,
-    children,
-    failure_of,
-    file_gauge,
-    measured,
-    read_number,
-    shown_path,
-    unavailable,
-)
+from edgert.meters import reading
 
 LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("VIN",),  # Thor: INA238
@@ -41,7 +32,7 @@ class Rail:
 
     name: str
     device: str
-    gauge: Gauge
+    gauge: reading.Gauge
 
 
 def layout_of(names: Iterable[str]) -> tuple[str, ...]:
@@ -50,7 +41,7 @@ def layout_of(names: Iterable[str]) -> tuple[str, ...]:
     return next((layout for layout in LAYOUTS if present.issuperset(layout)), ())
 
 
-def total(rails: Mapping[str, Reading], twice: Iterable[str] = ()) -> Reading:
+def total(rails: Mapping[str, reading.Reading], twice: Iterable[str] = ()) -> reading.Reading:
     """The module's watts from those of its rails.
 
     Args:
@@ -62,22 +53,18 @@ def total(rails: Mapping[str, Reading], twice: Iterable[str] = ()) -> Reading:
     """
     layout = layout_of(rails)
     if not layout:
-        return unavailable("W", "power rails", f"unknown rail layout ({', '.join(rails)}): listed, not summed")
+        return reading.unavailable("W", "power rails", f"unknown rail layout ({', '.join(rails)}): listed, not summed")
     doubled = sorted(set(twice).intersection(layout))
     if doubled:
-        return unavailable("W", "power rails", f"two sensors call a rail {doubled[0]}")
+        return reading.unavailable("W", "power rails", f"two sensors call a rail {doubled[0]}")
     values = [rails[name].value for name in layout]
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         name = layout[values.index(None)]
-        return unavailable("W", rails[name].source, f"rail {name}: {rails[name].why}")
-    source = " + ".join(layout)
-    return measured(sum(known), "W", source, _left_out(rails, layout))
-
-
-def _left_out(rails: Mapping[str, Reading], layout: Sequence[str]) -> str:
-    others = [name for name in rails if name not in layout]
-    return f"holds {', '.join(others)}, which are not added" if others else ""
+        return reading.unavailable("W", rails[name].source, f"rail {name}: {rails[name].why}")
+    others = ", ".join(name for name in rails if name not in layout)
+    remark = f"holds {others}, which are not added" if others else ""
+    return reading.measured(sum(known), "W", " + ".join(layout), remark)
 
 
 class Rails:
@@ -86,16 +73,14 @@ class Rails:
     def __init__(self, rails: Sequence[Rail]) -> None:
         names = [rail.name for rail in rails]
         self._twice = frozenset(name for name in names if names.count(name) > 1)
-        self._gauges = {self._key(rail): rail.gauge for rail in rails}
+        keys = [f"{rail.name}@{rail.device}" if rail.name in self._twice else rail.name for rail in rails]
+        self._gauges = {key: rail.gauge for key, rail in zip(keys, rails, strict=True)}
 
-    def read(self) -> Mapping[str, Reading]:
+    def read(self) -> Mapping[str, reading.Reading]:
         """Reads every rail once; the sum is of these same readings."""
         rails = {key: gauge() for key, gauge in self._gauges.items()}
-        plain = {key.partition("@")[0]: reading for key, reading in rails.items()}
-        return {POWER: total(plain, self._twice), **{f"{POWER}.{key}": reading for key, reading in rails.items()}}
-
-    def _key(self, rail: Rail) -> str:
-        return f"{rail.name}@{rail.device}" if rail.name in self._twice else rail.name
+        plain = {key.partition("@")[0]: one for key, one in rails.items()}
+        return {POWER: total(plain, self._twice), **{f"{POWER}.{key}": one for key, one in rails.items()}}
 
 
 # Power sensors that JetPack 5 and later show through hwmon: INA3221 (three rails) and INA238 (one).
@@ -110,21 +95,9 @@ _MOST_MA = 200_000.0  # 163.8 mV, its full scale, across the smallest shunts of 
 _ALARMS = ("curr*_max_alarm", "curr*_crit_alarm")
 
 
-@dataclass(frozen=True, slots=True)
-class ProductGauge:
-    """Watts of one INA3221 channel, from its two files."""
-
-    volts: str
-    amperes: str
-    source: str
-
-    def __call__(self) -> Reading:
-        try:
-            millivolts = read_number(self.volts, 0.0, _MOST_MV)
-            milliamperes = read_number(self.amperes, -_MOST_MA, _MOST_MA)
-        except (OSError, ValueError) as error:
-            return unavailable("W", self.source, failure_of(error))
-        return measured(millivolts * milliamperes * 1e-6, "W", self.source)
+def channel_watts(volts: str, amperes: str) -> float:
+    """Watts of one INA3221 channel, from its two files. Raises OSError or ValueError where they have none."""
+    return reading.read_number(volts, 0.0, _MOST_MV) * reading.read_number(amperes, -_MOST_MA, _MOST_MA) * 1e-6
 
 
 def hwmon_rails(root: Path) -> tuple[Rail, ...]:
@@ -132,16 +105,16 @@ def hwmon_rails(root: Path) -> tuple[Rail, ...]:
     return tuple(sorted(_rails(root), key=lambda rail: rail.device))
 
 
-def over_current(root: Path) -> dict[str, Gauge]:
+def over_current(root: Path) -> dict[str, reading.Gauge]:
     """Alarms of the rails' over-current limits, by ``VDD_IN.max``; crossing them throttles clocks whatever the
     temperature. Empty where no sensor has any."""
-    found = dict[str, Gauge]()
+    found = dict[str, reading.Gauge]()
     for folder in _sensors(root, "ina3221"):
         for path in sorted(file for pattern in _ALARMS for file in folder.glob(pattern)):
             channel, kind = path.name.removeprefix("curr").split("_")[:2]
             rail = read_text(folder / f"in{channel}_label") or f"sum@{_device(folder)}"
             if not _is_not_connected(rail):
-                found[f"{rail}.{kind}"] = file_gauge(path, root, "", high=1.0)
+                found[f"{rail}.{kind}"] = reading.file_gauge(path, root, "", high=1.0)
     return found
 
 
@@ -150,16 +123,17 @@ def _rails(root: Path) -> Iterator[Rail]:
         for channel in _CHANNELS:
             name = read_text(folder / f"in{channel}_label")
             if name and not _is_not_connected(name):
-                paths = (folder / f"in{channel}_input", folder / f"curr{channel}_input")
-                source = f"{shown_path(paths[0], root)} x {paths[1].name}"
-                yield Rail(name, _device(folder), ProductGauge(str(paths[0]), str(paths[1]), source))
+                volts, amperes = folder / f"in{channel}_input", folder / f"curr{channel}_input"
+                source = f"{reading.shown_path(volts, root)} x {amperes.name}"
+                watts = reading.gauge("W", source, partial(channel_watts, str(volts), str(amperes)))
+                yield Rail(name, _device(folder), watts)
     for folder in _sensors(root, "ina238"):
         name = read_text(folder / "label") or read_text(folder / "device/label") or "VIN"
-        yield Rail(name, _device(folder), file_gauge(folder / "power1_input", root, "W", 1e-6, 0.0, MOST_W))
+        yield Rail(name, _device(folder), reading.file_gauge(folder / "power1_input", root, "W", 1e-6, 0.0, MOST_W))
 
 
 def _sensors(root: Path, name: str) -> Iterator[Path]:
-    folders = children(root / "sys/class/hwmon")
+    folders = reading.children(root / "sys/class/hwmon")
     return (folder for folder in folders if read_text(folder / "name") == name)
 
 
@@ -182,11 +156,11 @@ _IIO_CHANNELS = (0, 1, 2)
 def iio_rails(root: Path) -> tuple[Rail, ...]:
     """Every rail of every sensor, in the order of their I2C addresses."""
     found = list[Rail]()
-    for device in children(root / "sys/bus/i2c/drivers/ina3221x"):
+    for device in reading.children(root / "sys/bus/i2c/drivers/ina3221x"):
         for folder in sorted(device.glob("iio:device*")):
             for channel in _IIO_CHANNELS:
                 name = read_text(folder / f"rail_name_{channel}")
                 if name and not name.startswith("NC"):
-                    gauge = file_gauge(folder / f"in_power{channel}_input", root, "W", 1e-3, 0.0, MOST_W)
+                    gauge = reading.file_gauge(folder / f"in_power{channel}_input", root, "W", 1e-3, 0.0, MOST_W)
                     found.append(Rail(name, device.name, gauge))
     return tuple(found)

@@ -150,38 +150,24 @@ def children(folder: Path) -> Iterator[Path]:
         return
 
 
-@dataclass(frozen=True, slots=True)
-class FileGauge:
-    """A :data:`Gauge` over one file.
+def gauge(unit: str, source: str, value: Callable[[], float]) -> Gauge:
+    """A gauge of what ``value`` returns, in ``unit``; unavailable where it raises OSError or ValueError."""
 
-    Attributes:
-        path: the file.
-        source: what readings call it.
-        unit: of readings.
-        scale: of the file's number to ``unit``.
-        low, high: what the scaled number can be.
-    """
-
-    path: str
-    source: str
-    unit: str
-    scale: float = 1.0
-    low: float = float("-inf")
-    high: float = float("inf")
-
-    def __call__(self) -> Reading:
+    def read() -> Reading:
         try:
-            value = read_number(self.path, self.low / self.scale, self.high / self.scale)
+            return measured(value(), unit, source)
         except (OSError, ValueError) as error:
-            return unavailable(self.unit, self.source, failure_of(error))
-        return measured(value * self.scale, self.unit, self.source)
+            return unavailable(unit, source, failure_of(error))
+
+    return read
 
 
 def file_gauge(
     path: Path, root: Path, unit: str, scale: float = 1.0, low: float = 0.0, high: float = float("inf")
-) -> FileGauge:
-    """A gauge over a file below ``root``."""
-    return FileGauge(str(path), shown_path(path, root), unit, scale, low, high)
+) -> Gauge:
+    """A gauge over a file below ``root``, whose number times ``scale`` is in ``unit``, and from ``low`` to ``high``."""
+    name, least, most = str(path), low / scale, high / scale
+    return gauge(unit, shown_path(path, root), lambda: read_number(name, least, most) * scale)
 
 
 def is_jetson(root: Path) -> bool:

@@ -7,11 +7,12 @@ cannot be read; both are no error.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from edgert.board.host import read_text
+from edgert.meters import reading
 from edgert.meters.rails import over_current
-from edgert.meters.reading import SWITCHED_OFF, FileGauge, Gauge, Reading, children, measured, shown_path, unavailable
 
 TEMPERATURE, MARGIN = "temperature", "temperature.margin"
 THROTTLE_HEAT, THROTTLE_CURRENT = "throttle.heat", "throttle.current"
@@ -33,23 +34,18 @@ class Zone:
     """
 
     name: str
-    gauge: Gauge
+    gauge: reading.Gauge
     limit_c: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneGauge:
-    """Degrees of one zone; millidegrees in the file."""
-
-    file: FileGauge
-
-    def __call__(self) -> Reading:
-        reading = self.file()
-        if reading.value == _OFF_C:
-            return unavailable("C", reading.source, SWITCHED_OFF)
-        if reading.value is not None and not _COLDEST_C <= reading.value <= _HOTTEST_C:
-            return unavailable("C", reading.source, f"it reads {reading.value:g} C, which cannot be")
-        return reading
+def zone_degrees(path: str) -> float:
+    """Degrees of one zone, of the millidegrees in its file. Raises OSError or ValueError where there are none."""
+    degrees = reading.read_number(path) * 1e-3
+    if degrees == _OFF_C:
+        raise ValueError(reading.SWITCHED_OFF)
+    if not _COLDEST_C <= degrees <= _HOTTEST_C:
+        raise ValueError(f"it reads {degrees:g} C, which cannot be")
+    return degrees
 
 
 class Thermal:
@@ -57,20 +53,23 @@ class Thermal:
 
     def __init__(self, root: Path) -> None:
         self._zones = tuple(zones(root))
-        self._brakes = tuple(_brakes(root))
+        folders = [folder for folder in reading.children(root / "sys/class/thermal") if "cooling_device" in folder.name]
+        brakes = [folder / "cur_state" for folder in folders if _BRAKE.search(read_text(folder / "type"))]
+        self._brakes = [reading.file_gauge(path, root, "", low=float("-inf")) for path in brakes]
         self._alarms = over_current(root)
 
-    def read(self) -> Mapping[str, Reading]:
+    def read(self) -> Mapping[str, reading.Reading]:
         """``temperature`` (tj, else the hottest), ``temperature.ZONE``, ``temperature.margin`` and what throttles."""
         degrees = {zone.name: zone.gauge() for zone in self._zones}
-        found = {f"{TEMPERATURE}.{name}": reading for name, reading in degrees.items()}
+        found = {f"{TEMPERATURE}.{name}": one for name, one in degrees.items()}
         if self._zones:
             found[TEMPERATURE] = _hottest(degrees)
             found[MARGIN] = _margin(self._zones, degrees)
         if self._brakes:
             found[THROTTLE_HEAT] = _count([gauge() for gauge in self._brakes], "cooling devices in use")
         if self._alarms:
-            found[THROTTLE_CURRENT] = _count([gauge() for gauge in self._alarms.values()], "over-current alarms")
+            alarms = [gauge() for gauge in self._alarms.values()]
+            found[THROTTLE_CURRENT] = _count(alarms, "over-current alarms")
         return found
 
 
@@ -83,37 +82,34 @@ def zones(root: Path) -> Iterator[Zone]:
             continue
         name = re.sub(r"[-_]therm(al)?$", "", kind.lower())
         seen[name] = seen.get(name, 0) + 1
-        file = FileGauge(str(folder / "temp"), shown_path(folder / "temp", root), "C", 1e-3)
-        yield Zone(name if seen[name] == 1 else f"{name}-{seen[name]}", ZoneGauge(file), _limit_c(folder))
+        path = folder / "temp"
+        degrees = reading.gauge("C", reading.shown_path(path, root), partial(zone_degrees, str(path)))
+        trips = [trip for trip in folder.glob("trip_point_*_type") if read_text(trip) == "passive"]
+        texts = [read_text(trip.with_name(trip.name.replace("_type", "_temp"))) for trip in trips]
+        limits_c = [int(text) / 1e3 for text in texts if text.isascii() and text.isdigit() and int(text) > 0]
+        yield Zone(name if seen[name] == 1 else f"{name}-{seen[name]}", degrees, min(limits_c, default=None))
 
 
 def _folders(root: Path) -> list[Path]:
     for place in ("sys/class/thermal", "sys/devices/virtual/thermal"):
-        found = [folder for folder in children(root / place) if folder.name.startswith("thermal_zone")]
+        found = [folder for folder in reading.children(root / place) if folder.name.startswith("thermal_zone")]
         if found:
             return sorted(found, key=lambda folder: (len(folder.name), folder.name))
     return []
 
 
-def _limit_c(folder: Path) -> float | None:
-    trips = [path for path in folder.glob("trip_point_*_type") if read_text(path) == "passive"]
-    texts = [read_text(path.with_name(path.name.replace("_type", "_temp"))) for path in trips]
-    limits = [int(text) / 1e3 for text in texts if text.isascii() and text.isdigit() and int(text) > 0]
-    return min(limits, default=None)
-
-
-def _hottest(degrees: Mapping[str, Reading]) -> Reading:
+def _hottest(degrees: Mapping[str, reading.Reading]) -> reading.Reading:
     """The junction's temperature, which is the hottest of the chip; without one, the hottest zone."""
     junction = degrees.get("tj")
     if junction is not None and junction.is_known:
         return junction
-    known = [reading for reading in degrees.values() if reading.value is not None]
+    known = [one for one in degrees.values() if one.value is not None]
     if not known:
-        return unavailable("C", "thermal zones", "none of them can be read")
-    return max(known, key=lambda reading: reading.value or 0.0)
+        return reading.unavailable("C", "thermal zones", "none of them can be read")
+    return max(known, key=lambda one: one.value or 0.0)
 
 
-def _margin(found: tuple[Zone, ...], degrees: Mapping[str, Reading]) -> Reading:
+def _margin(found: tuple[Zone, ...], degrees: Mapping[str, reading.Reading]) -> reading.Reading:
     """Degrees to the nearest passive trip point; negative beyond it."""
     spare = [
         (zone.limit_c - value, degrees[zone.name].source)
@@ -121,20 +117,13 @@ def _margin(found: tuple[Zone, ...], degrees: Mapping[str, Reading]) -> Reading:
         if zone.limit_c is not None and (value := degrees[zone.name].value) is not None
     ]
     if not spare:
-        return unavailable("C", "thermal zones", "none that can be read has a passive trip point")
+        return reading.unavailable("C", "thermal zones", "none that can be read has a passive trip point")
     margin_c, source = min(spare)
-    return measured(margin_c, "C", source)
+    return reading.measured(margin_c, "C", source)
 
 
-def _brakes(root: Path) -> Iterator[Gauge]:
-    for folder in children(root / "sys/class/thermal"):
-        if folder.name.startswith("cooling_device") and _BRAKE.search(read_text(folder / "type")):
-            path = folder / "cur_state"
-            yield FileGauge(str(path), shown_path(path, root), "")
-
-
-def _count(readings: list[Reading], of: str) -> Reading:
-    known = [reading.value for reading in readings if reading.value is not None]
+def _count(readings: list[reading.Reading], of: str) -> reading.Reading:
+    known = [one.value for one in readings if one.value is not None]
     if not known:
-        return unavailable("", readings[0].source, readings[0].why)
-    return measured(float(sum(value > 0 for value in known)), "", f"{len(known)} {of}")
+        return reading.unavailable("", readings[0].source, readings[0].why)
+    return reading.measured(float(sum(value > 0 for value in known)), "", f"{len(known)} {of}")

@@ -5,11 +5,22 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from edgert.board.host import memory_file, read_text
 from edgert.clock import Clock
-from edgert.meters.reading import NO_TIME, Reading, failure_of, measured, read_small, shown_path, unavailable
+from edgert.meters.reading import (
+    NO_TIME,
+    Gauges,
+    Reading,
+    failure_of,
+    gauge,
+    measured,
+    read_small,
+    shown_path,
+    unavailable,
+)
 
 # CPU time: of this process in cores, of the machine in percent. On a machine without a power sensor, cores
 # replace watts.
@@ -105,13 +116,17 @@ class Memory:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._has_nvmap = "NvMapMemUsed" in read_text(root / _MEMINFO)
-        self._cgroup = {name: path for name in _FILES if (path := memory_file(root, *_FILES[name])) is not None}
+        files = {name: path for name in _FILES if (path := memory_file(root, *_FILES[name])) is not None}
+        gauges = {
+            name: gauge("B", shown_path(path, root), partial(container_bytes, path)) for name, path in files.items()
+        }
+        self._container = Gauges(gauges)
 
     def read(self) -> Mapping[str, Reading]:
         """See :meth:`edgert.meters.reading.Meter.read`."""
         found = {name: reading for name, reading in self._meminfo().items() if self._has_nvmap or "nvmap" not in name}
         found["memory.rss"] = measured(float(rss_bytes(self._root)), "B", "/proc/self/statm")
-        return {**found, **{name: _bytes(path, self._root) for name, path in self._cgroup.items()}}
+        return {**found, **self._container.read()}
 
     def _meminfo(self) -> dict[str, Reading]:
         source = f"/{_MEMINFO}"
@@ -127,14 +142,11 @@ class Memory:
         }
 
 
-def _bytes(path: Path, root: Path) -> Reading:
-    source = shown_path(path, root)
-    try:
-        text = read_small(str(path)).strip()
-    except OSError as error:
-        return unavailable("B", source, failure_of(error))
+def container_bytes(path: Path) -> float:
+    """Bytes in a file of a control group. Raises OSError or ValueError where there is no limit, or no number."""
+    text = read_small(str(path)).strip()
     if text == "max" or (text.isdigit() and int(text) >= _NO_LIMIT_BYTES):
-        return unavailable("B", source, "no limit")
+        raise ValueError("no limit")
     if not text.isdigit():
-        return unavailable("B", source, f"it reads {text[:40]!r}, which is no number")
-    return measured(float(text), "B", source)
+        raise ValueError(f"it reads {text[:40]!r}, which is no number")
+    return float(text)

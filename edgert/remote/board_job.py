@@ -1,4 +1,4 @@
-"""A build on the board that belongs to no connection: started, joined, ended.
+"""A build on the board that belongs to no connection: its files, and how it is started, joined and ended.
 
 One job per bundle at a time. Its process holds the bundle's ``work`` lock, and so does the compiler, which inherits it:
 a free lock means that no job works, however the last one ended.
@@ -8,19 +8,130 @@ import contextlib
 import fcntl
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from edgert.errors import ArtifactError, BuildError, EdgertError, cause
-from edgert.files import replace_text
-from edgert.remote.job_folder import Content, Run, is_run, make_folder, sweep
+from edgert.files import cache_folder, replace_text
+
+BUNDLE_LIFETIME_S = 7 * 86400.0
+"""How long a bundle stays after it was last used."""
+RUN_LIFETIME_S = 3600.0
+"""How long a job's files stay: longer than a workstation that lost its link tries to come back."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_RUN = re.compile(r"([0-9a-f]{64})\.[0-9a-f]{12}")
+
+
+class _HasFolder(Protocol):
+    @property
+    def folder(self) -> Path: ...
+
+
+class _File:
+    """A path of a fixed name in the folder of the object that is asked for it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: _HasFolder, kind: type) -> Path:
+        return owner.folder / self._name
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A bundle, known by the SHA-256 of its bytes; ``lock`` is held while it is received, ``work`` by its job."""
+
+    digest: str
+    folder: Path
+
+    bundle = _File("bundle.edgert")
+    """The bundle, once it is here whole."""
+    part = _File("bundle.part")
+    """As much of it as has come so far."""
+    lock = _File("receive.lock")
+    work = _File("work.lock")
+    """Its text names the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One job's files.
+
+    Attributes:
+        name: content's digest, a dot, and the twelve hexadecimal digits that the workstation gave it.
+    """
+
+    name: str
+    content: Content
+
+    @property
+    def folder(self) -> Path:
+        return self.content.folder / self.name
+
+    events = _File("events.jsonl")
+    """What the compiler wrote on standard output: a JSON object per line."""
+    log = _File("log.txt")
+    """What it wrote on standard error."""
+    output = _File("out.edgert")
+    """The bundle with its engines."""
+    addition = _File("addition.zip")
+    """What the workstation does not have of it."""
+    canceled = _File("canceled")
+    """Exists once it was asked to end."""
+    strict = _File("strict")
+    """Exists where an engine that would be skipped is an error."""
+    process = _File("pid")
+    """Process id of the job."""
+    end = _File("end.json")
+    """How it ended; exists once it has."""
+
+
+def content_of(digest: str) -> Content:
+    """Raises ArtifactError for anything but a SHA-256 in hex."""
+    if not _DIGEST.fullmatch(digest):
+        raise ArtifactError(f"{digest!r} names no content", why="it is no SHA-256 in hexadecimal digits")
+    return Content(digest, cache_folder() / "remote" / digest)
+
+
+def run_of(name: str) -> Run:
+    """Raises ArtifactError for what names no run."""
+    match = _RUN.fullmatch(name)
+    if match is None:
+        raise ArtifactError(f"{name!r} names no job", why="it is not what edgert job start answered")
+    return Run(name, content_of(match[1]))
+
+
+def known_run(name: str) -> Run:
+    """A run that was started, and whose files are still here. Raises ArtifactError."""
+    run = run_of(name)
+    if not run.folder.is_dir():
+        raise ArtifactError(
+            "the board has no such job",
+            why=f"its files are not in {run.content.folder}: they were removed, or EDGERT_CACHE is another now",
+            fix="build again: what was compiled is in the board's cache",
+        )
+    return run
+
+
+def sweep(content: Content) -> None:
+    """Removes what nothing needs any more: other bundles, and runs of this one, none of which may be alive."""
+    old = [(folder, BUNDLE_LIFETIME_S) for folder in content.folder.parent.glob("*") if folder != content.folder]
+    old += [(folder, RUN_LIFETIME_S) for folder in content.folder.glob(f"{content.digest}.*")]
+    for folder, lifetime_s in old:
+        written_s = max(path.stat().st_mtime for path in (folder, *folder.glob("*")))
+        if time.time() - written_s > lifetime_s:
+            shutil.rmtree(folder, ignore_errors=True)
+
 
 # A lock that dies with its last holder: the kernel takes it from a process that is gone, so none is ever stale.
 
@@ -90,7 +201,7 @@ def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
     """Starts a run, or finds the one that is at the same bundle: its result is taken, not made again.
 
     Asked twice, as after a connection that was lost before the answer came, it starts one. Whether the other is strict,
-    its :attr:`~edgert.remote.job_folder.Run.strict` has.
+    its :attr:`Run.strict` has.
 
     Returns:
         The run, and whether it is another than was asked for.
@@ -127,7 +238,12 @@ def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
 def _begin(run: Run, lock: int, strict: bool) -> None:
     """A process of its own session, which outlives this one and the connection."""
     sweep(run.content)
-    make_folder(run)
+    try:
+        run.folder.mkdir(parents=True)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write {str(run.folder)!r}", why=cause(error), fix="free some space on the board"
+        ) from error
     if strict:
         run.strict.touch()
     os.ftruncate(lock, 0)
@@ -156,27 +272,20 @@ def work(run: Run, lock: int) -> None:
     strict = ["--strict"] if run.strict.exists() else []
     command = [*_ourselves(), "build", str(run.content.bundle), "-o", str(run.output), "--json", *strict]
     compiler = subprocess.Popen(command, pass_fds=(lock,))  # noqa: S603 - ourselves
-    code = _ended(compiler, lambda: bool(asked))
-    replace_text(run.end, json.dumps({"code": code, **(_result(run) if code == 0 else {})}))
-
-
-def _ended(compiler: subprocess.Popen[bytes], is_asked: Callable[[], bool]) -> int:
-    """The compiler's exit code; it is asked to end when we are, and ended when it does not."""
     ends_at: float | None = None
-    while True:
-        try:
-            return compiler.wait(_JOB_POLL_S)
-        except subprocess.TimeoutExpired:
-            if ends_at is None and is_asked():
-                compiler.terminate()
-                ends_at = time.monotonic() + END_TIMEOUT_S
-            elif ends_at is not None and time.monotonic() > ends_at:
-                compiler.kill()
+    while (code := compiler.poll()) is None:  # it is asked to end when we are, and ended when it does not
+        if ends_at is None and asked:
+            compiler.terminate()
+            ends_at = time.monotonic() + END_TIMEOUT_S
+        elif ends_at is not None and time.monotonic() > ends_at:
+            compiler.kill()
+        time.sleep(_JOB_POLL_S)
+    replace_text(run.end, json.dumps({"code": code, **(_result(run) if code == 0 else {})}))
 
 
 def _result(run: Run) -> dict[str, Any]:
     """What is to be fetched, with its digest; or why there is nothing."""
-    from edgert.remote.job_watch import pack_addition  # bundles take half a second to import, on every connection
+    from edgert.remote.remote_job import pack_addition  # bundles take half a second to import, on every connection
 
     try:
         made = pack_addition(run.content.bundle, run.output, run.addition)
@@ -203,7 +312,7 @@ def cancel(run: Run) -> None:
 def _named(content: Content) -> Run | None:
     """The run whose name the lock has, alive or not."""
     name = content.work.read_text(encoding="utf-8") if content.work.exists() else ""
-    return Run(name, content) if is_run(name) else None
+    return Run(name, content) if _RUN.fullmatch(name) else None
 
 
 def _ourselves() -> list[str]:

@@ -6,6 +6,7 @@ whom the user's configuration trusts.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import select
@@ -14,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from edgert.errors import ConfigError, DeviceError, EdgertError, error_of
@@ -123,12 +125,24 @@ def host_of(address: str) -> str:
     return f"'[{name}]:{port}'" if colon and address.startswith("ssh://") else host
 
 
+CHUNK_BYTES = 1 << 18
+"""Of a file, read and sent at a time."""
+
+
+def sha256_of(path: Path) -> str:
+    """A file's SHA-256, in hexadecimal digits."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            found.update(chunk)
+    return found.hexdigest()
+
+
 Poll = Callable[[], object]
 """Called every now and then while something is waited for; what it raises ends the wait."""
 _OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "15", "ServerAliveInterval": "5", "ServerAliveCountMax": "4"}
 """A connection that has been dead for 20 s is over: https://man.openbsd.org/ssh_config#ServerAliveCountMax."""
 _POLL_S = 0.2
-_CHUNK_BYTES = 1 << 18
 _TAIL_LINES = 20
 
 
@@ -281,7 +295,7 @@ class Call:
             poll()
             ready, _, _ = select.select([self._process.stdout], [], [], _POLL_S)
             if ready:
-                return os.read(self._process.stdout.fileno(), _CHUNK_BYTES)
+                return os.read(self._process.stdout.fileno(), CHUNK_BYTES)
 
 
 def remote_error(address: str, plain: Mapping[str, Any]) -> EdgertError:

@@ -3,9 +3,8 @@
 import json
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from edgert._version import __version__
 from edgert.board import HOST
@@ -71,12 +70,22 @@ def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[L
             is_missing = code in _NOT_FOUND or bool(_NO_MODULE.search(call.stderr()))
             if not is_missing:
                 return link, read_doctor(text, link, call.stderr())
-    raise _missing(address, programs)
+    tried = " and ".join(repr(shlex.join(words)) for words in programs)
+    raise DeviceError(
+        f"there is no edgert on {address}",
+        why=f"{tried} cannot be run there by a shell that is not interactive",
+        fix="on the board: python3 -m venv --system-site-packages edgert && edgert/bin/pip install "
+        f"{wheel(__version__)}, which `make wheel` writes to dist/; then here: --remote-edgert edgert/bin/edgert",
+    )
 
 
 def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
     """What ``edgert doctor --json -`` printed. Raises DeviceError when no edgert of this version can run there."""
-    found = _json(text)
+    start = re.search(r"^\{", text, re.MULTILINE)  # a login shell may have written lines before it
+    try:
+        found = json.loads(text[start.start() :]) if start else None
+    except ValueError:
+        found = None
     if found is None:
         raise DeviceError(
             f"edgert does not work on {link.address}",
@@ -84,8 +93,14 @@ def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
             fix=f"ssh {link.address} {shlex.join(link.program)} doctor",
         )
     machine = found.get("machine", {})
-    if machine.get("edgert") != __version__:
-        raise _other_version(link, machine.get("edgert"))
+    version, ours = machine.get("edgert"), wheel(__version__)
+    if version != __version__:
+        raise DeviceError(
+            f"{link.address} has edgert {version or 'of an earlier version'}, this is edgert {__version__}",
+            why="a bundle is made and compiled by one version",
+            where=f"{link.address}: {shlex.join(link.program)}",
+            fix=f"copy dist/{ours} there (`make wheel` writes it); with that edgert's pip: pip install it",
+        )
     broken = [finding for finding in found["findings"] if finding["state"] == "no"]
     if broken:
         raise DeviceError(
@@ -93,11 +108,7 @@ def read_doctor(text: str, link: Link, stderr: str = "") -> RemoteBoard:
             why="; ".join(f"{finding['name']}: {finding['detail']}" for finding in broken),
             fix="; ".join(finding["fix"] for finding in broken if finding["fix"]),
         )
-    return _remote_board(machine, {finding["name"]: finding for finding in found["findings"]})
-
-
-def _remote_board(machine: dict[str, Any], findings: dict[str, Any]) -> RemoteBoard:
-    tensorrt = findings["TensorRT"]
+    tensorrt = next(finding for finding in found["findings"] if finding["name"] == "TensorRT")
     release = re.match(r"\d+\.\d+\.\d+", tensorrt["detail"]) if tensorrt["state"] == "yes" else None
     return RemoteBoard(
         name=machine["board"],
@@ -107,35 +118,6 @@ def _remote_board(machine: dict[str, Any], findings: dict[str, Any]) -> RemoteBo
         tensorrt_fix="" if release else f"{tensorrt['detail']}; {tensorrt['fix']}".rstrip("; "),
         cache=machine["cache"],
         free_bytes=machine["free_bytes"],
-    )
-
-
-def _json(text: str) -> dict[str, Any] | None:
-    """The JSON in an output that a login shell may have written on first."""
-    start = re.search(r"^\{", text, re.MULTILINE)
-    try:
-        content = json.loads(text[start.start() :]) if start else None
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _missing(address: str, programs: Sequence[Sequence[str]]) -> DeviceError:
-    tried = " and ".join(repr(shlex.join(words)) for words in programs)
-    return DeviceError(
-        f"there is no edgert on {address}",
-        why=f"{tried} cannot be run there by a shell that is not interactive",
-        fix="on the board: python3 -m venv --system-site-packages edgert && edgert/bin/pip install "
-        f"{wheel(__version__)}, which `make wheel` writes to dist/; then here: --remote-edgert edgert/bin/edgert",
-    )
-
-
-def _other_version(link: Link, version: str | None) -> DeviceError:
-    return DeviceError(
-        f"{link.address} has edgert {version or 'of an earlier version'}, this is edgert {__version__}",
-        why="a bundle is made and compiled by one version",
-        where=f"{link.address}: {shlex.join(link.program)}",
-        fix=f"copy dist/{wheel(__version__)} there (`make wheel` writes it); with that edgert's pip: pip install it",
     )
 
 

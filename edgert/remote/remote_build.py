@@ -15,10 +15,9 @@ from edgert.compiler.build_target import engines_of
 from edgert.compiler.finish import Waiting
 from edgert.config import PipelineFile
 from edgert.remote.board_job import STRICT
-from edgert.remote.job_watch import Watch, add, is_abandoned, result_of
 from edgert.remote.link import Link
 from edgert.remote.probe import RemoteBoard, check_space, check_target, probe_board, remote_target
-from edgert.remote.transfer import Retry, Transfer
+from edgert.remote.remote_job import Retry, Transfer, Watch, add, is_abandoned, result_of
 from edgert.steps import Event, OnEvent, Stopped
 
 
@@ -114,19 +113,14 @@ class _Remote:
     def compile(self, link: Link, bundle: Path, addition: Path) -> Mapping[str, Any]:
         """Sends a bundle, has it compiled, and fetches what was added into a new file; the compiler's last line."""
         digest = Transfer(link, self.retry, self._poll).send(bundle)
-        watch, end = self._run(link, digest)
-        result = result_of(end, watch.error, self.address)
-        Transfer(link, self.retry, self._poll).fetch(watch.run, result, addition)
-        return watch.summary
-
-    def _run(self, link: Link, digest: str) -> tuple[Watch, Mapping[str, Any]]:
-        """The run that ended, and how. A job that another started is followed by one of our own, where that other gave
-        it up, or asked more or less of it than we do."""
         while True:
             watch, alike = self._start(link, f"{digest}.{uuid.uuid4().hex[:12]}")
             end = watch.to_end()
             if not watch.joined or (alike and not is_abandoned(end)):
-                return watch, end
+                break  # else another's, who gave it up or asked more or less of it than we do: ours comes next
+        result = result_of(end, watch.error, self.address)
+        Transfer(link, self.retry, self._poll).fetch(watch.run, result, addition)
+        return watch.summary
 
     def _start(self, link: Link, run: str) -> tuple[Watch, bool]:
         """The run that is on now, and whether it is as strict as ours is to be."""

@@ -14,18 +14,21 @@ from typing import Any, BinaryIO
 import pytest
 
 from edgert.errors import ArtifactError, BuildError, EdgertError
-from edgert.remote import board_actions as receiving
 from edgert.remote.board_actions import follow, perform, receive
-from edgert.remote.board_job import cancel, held, is_held, start, take
-from edgert.remote.job_folder import (
+from edgert.remote.board_job import (
     BUNDLE_LIFETIME_S,
     RUN_LIFETIME_S,
     Content,
     Run,
+    cancel,
     content_of,
+    held,
+    is_held,
     known_run,
     run_of,
+    start,
     sweep,
+    take,
 )
 
 BYTES = bytes(range(256)) * 40
@@ -118,11 +121,9 @@ def test_a_bundle_that_was_damaged_on_its_way_is_thrown_away(content: Content, s
     assert not content.part.exists() and not content.bundle.exists()
 
 
-def test_a_disk_that_fills_up_is_named(content: Content, source: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int, chunk: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(receiving, "_write", full)
+def test_a_disk_that_fills_up_is_named(content: Content, source: BinaryIO) -> None:
+    content.folder.mkdir(parents=True)
+    content.part.symlink_to("/dev/full")
     with pytest.raises(ArtifactError, match="the disk of the board is full") as caught:
         receive(content, len(BYTES), source, io.BytesIO())
     assert "No space left" in caught.value.why and "EDGERT_CACHE" in caught.value.fix
@@ -214,6 +215,13 @@ def test_an_error_is_told_to_the_other_side(content: Content) -> None:
 def test_an_action_that_there_is_not() -> None:
     with pytest.raises(EdgertError, match="there is no action 'folow'; did you mean 'follow'"):
         perform(["folow"], io.BytesIO(), io.BytesIO())
+
+
+def test_an_action_with_words_that_it_does_not_take() -> None:
+    out = io.BytesIO()
+    with pytest.raises(ArtifactError, match="action 'cancel' does not take 2 words"):
+        perform(["cancel", "one", "two"], io.BytesIO(), out)
+    assert told(out)[0]["error"]["what"] == "action 'cancel' does not take 2 words"
 
 
 def test_a_job_that_neither_lives_nor_ends_is_told(

@@ -10,9 +10,8 @@ import pytest
 
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.errors import ArtifactError, BuildError
-from edgert.remote.job_watch import add, is_abandoned, pack_addition, result_of
 from edgert.remote.link import LinkError, link_error
-from edgert.remote.transfer import Retry
+from edgert.remote.remote_job import Retry, add, is_abandoned, pack_addition, result_of
 from edgert.steps import Event, Stopped
 from edgert.zip_archive import Member, member_of
 from tests.helpers.bundles import MEMBERS, bundle, manifest_of

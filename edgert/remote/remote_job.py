@@ -1,0 +1,299 @@
+"""The workstation's side of a job on the board: its bundle sent, watched to its end over any number of connections, and
+what it added to the bundle fetched. Each goes on from where a lost connection broke it off.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
+from edgert.bundle.manifest import NAME, Manifest, parse_manifest
+from edgert.errors import ArtifactError, BuildError, cause
+from edgert.remote.link import CHUNK_BYTES, Link, LinkError, Poll, link_error, read_line, remote_error, sha256_of
+from edgert.steps import Event, OnEvent, Stopped
+from edgert.units import format_bytes
+from edgert.zip_archive import Member, ZipContainer, check_content, member_of, pack
+
+# Trying again after a lost connection, with growing pauses, for a limited time.
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often a lost connection is tried again.
+
+    Attributes:
+        on_event: called for every loss.
+        stop: ends the waiting when set.
+        first_s, most_s: the pause before the first new try, and the longest; each is twice the one before.
+        limit_s: pauses in a row, together, after which it is given up.
+    """
+
+    on_event: OnEvent
+    stop: threading.Event
+    first_s: float = 0.5
+    most_s: float = 30.0
+    limit_s: float = 900.0
+
+    def run(self, attempt: Callable[[], Result], state: Callable[[], object]) -> Result:
+        """What an attempt returns, however often the connection is lost; a new ``state`` begins the pauses anew.
+
+        Raises:
+            LinkError: the connection will not come back by itself, did not come back in time, or was lost when
+                ``stop`` was set.
+        """
+        seen, pause_s, waited_s = state(), self.first_s, 0.0
+        while True:
+            try:
+                return attempt()
+            except LinkError as error:
+                if not error.passing or self.stop.is_set() or waited_s >= self.limit_s:
+                    raise
+                if state() != seen:
+                    seen, pause_s, waited_s = state(), self.first_s, 0.0
+                self.on_event(Event("link", "", "note", detail=f"{error.what} ({error.why}); again in {pause_s:g} s"))
+            self.stop.wait(pause_s)
+            waited_s += pause_s
+            pause_s = min(2 * pause_s, self.most_s)
+
+
+_EVERY_S = 0.1
+
+
+@dataclass
+class Transfer:
+    """One file on its way, and how far it is. ``look`` is called every now and then, and ends it by raising."""
+
+    link: Link
+    retry: Retry
+    poll: Poll
+    at: int = 0
+    _reported_s: float = 0.0
+
+    def send(self, bundle: Path) -> str:
+        """Sends a bundle unless it is there; returns its SHA-256. Blocks.
+
+        Raises:
+            LinkError: the connection cannot be had, or does not come back.
+            ArtifactError: the board cannot store it.
+        """
+        digest, size_bytes = sha256_of(bundle), bundle.stat().st_size
+        began = time.perf_counter()
+        self._event("send", "started")
+        sent = self.retry.run(lambda: self._send(bundle, digest, size_bytes), lambda: self.at)
+        detail = format_bytes(size_bytes) if sent else "is there already"
+        self._event("send", "done" if sent else "cached", time.perf_counter() - began, detail)
+        return digest
+
+    def _send(self, bundle: Path, digest: str, size_bytes: int) -> bool:
+        """One try; whether anything had to be sent."""
+        with self.link.call("job", "receive", digest, str(size_bytes)) as call, bundle.open("rb") as file:
+            answer = call.line(self.poll)
+            if answer is not None:
+                first = self.at = file.seek(answer["at"])
+                while (chunk := file.read(CHUNK_BYTES)) and call.write(chunk):
+                    self.poll()
+                    self._advance("send", len(chunk), size_bytes)
+                if any(line.get("done") for line in call.lines(self.poll)):
+                    return first < size_bytes
+            call.check()
+            raise link_error(self.link.address, "the board did not confirm the bundle")
+
+    def fetch(self, run: str, wanted: Member, path: Path) -> None:
+        """Fetches what a run made into a new file. Blocks.
+
+        Raises:
+            LinkError: the connection does not come back.
+            ArtifactError: what came is not what the board made.
+        """
+        began = time.perf_counter()
+        self._event("fetch", "started")
+        path.touch()
+        self.retry.run(lambda: self._fetch(run, wanted, path), lambda: self.at)
+        if sha256_of(path) != wanted.sha256:
+            raise ArtifactError(
+                "what the board made was damaged on its way",
+                why=f"its SHA-256 is not {wanted.sha256[:16]}…",
+                where=self.link.address,
+                fix="build again: the board has it in its cache",
+            )
+        self._event("fetch", "done", time.perf_counter() - began, format_bytes(wanted.size_bytes))
+
+    def _fetch(self, run: str, wanted: Member, path: Path) -> None:
+        self.at = path.stat().st_size
+        with path.open("ab") as file, self.link.call("job", "send", run, str(self.at)) as call:
+            call.line(self.poll)
+            for piece in call.raw(self.poll):
+                file.write(piece)
+                self._advance("fetch", len(piece), wanted.size_bytes)
+        if self.at != wanted.size_bytes:
+            raise link_error(self.link.address, f"{self.at} of {wanted.size_bytes} bytes came")
+
+    def _advance(self, step: str, count: int, total: int) -> None:
+        self.at += count
+        if time.monotonic() - self._reported_s >= _EVERY_S:
+            self._reported_s = time.monotonic()
+            self.retry.on_event(Event(step, "", "progress", done=self.at, total=total))
+
+    def _event(self, step: str, state: str, seconds: float = 0.0, detail: str = "") -> None:
+        self.retry.on_event(Event(step, "", state, seconds, detail))  # type: ignore[arg-type]  # one of State's words
+
+
+# What a board added to a bundle: its manifest and the members that are new, as an archive.
+#
+# Models are most of a bundle and stay as they are, so they do not travel back.
+
+
+def pack_addition(before: Path, after: Path, path: Path) -> Member:
+    """Writes what one bundle has and the one before has not; returns its size and digest.
+
+    Raises:
+        ArtifactError: a bundle is damaged, or the file cannot be written.
+    """
+    with open_bundle(before) as old, open_bundle(after) as new:
+        known = old.manifest.members
+        content = {name: new.read(name) for name, member in new.manifest.members.items() if known.get(name) != member}
+        content[NAME] = new.manifest.to_bytes()
+    try:
+        with path.open("w+b") as file:
+            pack(content, file, NAME)
+        return member_of(path.read_bytes())
+    except OSError as error:
+        raise ArtifactError(f"cannot write {str(path)!r}", why=cause(error), fix="free some space") from error
+
+
+def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
+    """Writes the bundle with what was added to it; returns what is in it then, and whether it had to be written.
+
+    Raises:
+        ArtifactError: the addition is damaged, or belongs to another bundle; or the bundle cannot be written.
+    """
+    with ZipContainer(addition) as archive:
+        manifest = parse_manifest(archive.read(NAME), str(addition))
+        members = {name: archive.read(name) for name in archive.sizes if name != NAME}
+    for name, member in manifest.members.items():
+        if name in members:
+            check_content(name, members[name], member, str(addition))
+        elif before.manifest.members.get(name) == member:
+            members[name] = before.read(name)
+        else:
+            raise ArtifactError(
+                "what the board sent belongs to another bundle",
+                why=f"member {name!r} is not in {before.path}, or is another there",
+                fix="build again",
+            )
+    return manifest, save_bundle(output, manifest, members)
+
+
+# How a job ended: what is to be fetched, or the error it ended with.
+
+_FULL_BYTES = 4 * 2**20
+"""Space below which a build that failed is taken to have failed for it."""
+_AGAIN = "build again: finished steps are cached"
+
+
+def is_abandoned(end: Mapping[str, Any]) -> bool:
+    """Whether it has no result: it was canceled, or its process was ended from outside."""
+    return bool(end["canceled"]) or end["code"] is None
+
+
+def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> Member:
+    """What is to be fetched.
+
+    Args:
+        end: as ``edgert job follow`` reports it.
+        error: as the compiler reported it; empty if none.
+
+    Raises:
+        EdgertError: the one that the compiler, or the packing of its result, ended with.
+        Stopped: it was canceled.
+        ArtifactError: the board's disk is full.
+        BuildError: it crashed, or its process is gone.
+    """
+    code, log = end["code"], end["log"]
+    if "result" in end:
+        return Member(**end["result"])
+    if end["canceled"]:
+        raise Stopped("the build was stopped", where=address, fix="run it again: finished steps are cached")
+    if reported := end.get("error") or error:
+        raise remote_error(address, reported)
+    if end["free_bytes"] < _FULL_BYTES:
+        raise ArtifactError(
+            f"the disk of {address} is full",
+            why=f"{end['free_bytes']} bytes are free; the build ended with: {log or 'nothing'}",
+            where=address,
+            fix="free some space there, or point EDGERT_CACHE at another disk",
+        )
+    if code is None:
+        why = "its process is gone without an error: it was killed, or the board was restarted"
+        why += f"; its log ends with:\n{log}" if log else ""
+        raise BuildError(f"the build on {address} broke off", why=why, where=address, fix=_AGAIN)
+    how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"failed with exit code {code}"
+    raise BuildError(f"edgert {how} on {address}", why=log or "it wrote nothing", where=address, fix=_AGAIN)
+
+
+@dataclass
+class Watch:
+    """Passes on a run's events as if they happened here.
+
+    Attributes:
+        joined: another build started it, and only that one cancels it.
+        at: how much of its events is known.
+        error: that the compiler reported, if any.
+        summary: its last line, once it came.
+    """
+
+    link: Link
+    run: str
+    joined: bool
+    retry: Retry
+    at: int = 0
+    error: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    _canceled: bool = False
+
+    def to_end(self) -> Mapping[str, Any]:
+        """How it ended, as ``edgert job follow`` reports it. Blocks.
+
+        Raises:
+            LinkError: the connection does not come back; the job goes on.
+            Stopped: it is another's job, and this build was stopped.
+        """
+        try:
+            return self.retry.run(self._once, lambda: self.at)
+        except LinkError as error:
+            error.fix += "; the job goes on there: the same command, once more, takes it up"
+            raise
+
+    def _once(self) -> Mapping[str, Any]:
+        with self.link.call("job", "follow", self.run, str(self.at)) as call:
+            for content in call.lines(self._poll):
+                self.at = content["at"]
+                if "end" in content:
+                    end: Mapping[str, Any] = content["end"]
+                    return end
+                line = read_line(content.get("text", "").encode()) or {}  # one that is no JSON is for nobody
+                self.error = line.get("error", self.error)
+                self.summary = line if "bundle" in line else self.summary
+                event = Event.from_json(line)
+                if event is not None:
+                    self.retry.on_event(event)
+        raise link_error(self.link.address, "the board stopped sending events")
+
+    def _poll(self) -> None:
+        """Ends our job when we are to stop; another's is only left."""
+        if not self.retry.stop.is_set() or self._canceled:
+            return
+        if self.joined:
+            raise Stopped(
+                "the build was stopped",
+                why="another build of the same bundle goes on there, which this one had joined",
+                where=self.link.address,
+            )
+        self.link.ask("job", "cancel", self.run)
+        self._canceled = True
