@@ -56,23 +56,23 @@ class Counter:
 
     def copied(self, nbytes: int) -> None:
         """One copy of ``nbytes`` bytes of pixels or tensor data was made."""
-        self._add(copies=1, nbytes=nbytes)
+        self._add(Counts(1, nbytes))
 
     def allocated(self) -> None:
         """One buffer was allocated from the operating system."""
-        self._add(allocations=1)
+        self._add(Counts(allocations=1))
 
     def escaped(self) -> None:
         """One buffer left its pool for good because somebody still holds an array onto it."""
-        self._add(escaped=1)
+        self._add(Counts(escaped=1))
 
     def read(self) -> Counts:
         """The totals so far."""
         return sum((other.read() + before for other, before in self._included), self._counts)
 
-    def _add(self, copies: int = 0, nbytes: int = 0, allocations: int = 0, escaped: int = 0) -> None:
+    def _add(self, more: Counts) -> None:
         with self._lock:
-            self._counts += Counts(copies, nbytes, allocations, escaped)
+            self._counts += more
 
 
 U8 = npt.NDArray[np.uint8]
@@ -184,10 +184,7 @@ class Pool:
         return root[: self.nbytes], self._lease(root)
 
     def _lease(self, root: U8) -> Lease:
-        return Lease(self._giving_back(root), self.counter)
-
-    def _giving_back(self, root: U8) -> Callable[[], None]:
-        return partial(self._free.put, root)
+        return Lease(partial(self._free.put, root), self.counter)
 
     def _allocate(self) -> U8:
         self.counter.allocated()

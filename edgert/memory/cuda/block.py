@@ -4,16 +4,12 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edgert.errors import DeviceError, StageError
+from edgert.memory.buffer import U8
 from edgert.memory.cuda.driver import failed, is_lost
 from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.stream import Stream
-
-U8 = npt.NDArray[np.uint8]
-ALIGN_BYTES = 256
-"""What TensorRT asks of bound addresses, and what cuMemAlloc promises (CUDA C++ Programming Guide, Device Memory)."""
 
 
 class Block(ABC):
@@ -30,7 +26,10 @@ class Block(ABC):
 
     @property
     def address(self) -> int:
-        """Where the GPU sees it, a multiple of 256. Raises StageError after :meth:`release`."""
+        """Where the GPU sees it. Raises StageError after :meth:`release`.
+
+        A multiple of 256, which TensorRT asks for and cuMemAlloc promises (CUDA C++ Programming Guide, Device Memory).
+        """
         if self._address is None:
             raise StageError("GPU memory was used after its release", why=f"a block of {self.nbytes} bytes was freed")
         return self._address
@@ -56,17 +55,14 @@ class Block(ABC):
         if self._address is None:
             return
         self._address = None
-        if self.device.is_open:  # else the context took the memory with it
-            self._free_in_context()
-        self.device.forget(self)
-
-    def _free_in_context(self) -> None:
         try:
-            with self.device:
-                self._free()
+            if self.device.is_open:  # else the context took the memory with it
+                with self.device:
+                    self._free()
         except self.device.driver.Error as error:
             if not is_lost(str(error)):  # else the memory is gone with the context
                 raise failed(error, "freeing") from error
+        self.device.forget(self)
 
     @abstractmethod
     def _free(self) -> None: ...
@@ -90,18 +86,19 @@ class DeviceBlock(Block):
         self._memory.free()
 
 
-class MappedBlock(Block):
-    """Pinned host memory that the GPU reads and writes in place; no copies where the GPU is integrated."""
+class _PinnedBlock(Block):
+    """Memory with a side of the host's, which is pinned."""
 
-    def __init__(self, device: Context, nbytes: int) -> None:
-        super().__init__(device, nbytes)
-        flags = device.driver.host_alloc_flags.DEVICEMAP
-        self._memory, self._host = _pinned(device.driver, nbytes, flags)
-        self._address = int(self._memory.get_device_pointer())
+    def _pin(self, flags: int) -> None:
+        """Takes zeroed pinned memory. Its owner, PyCUDA's object, frees it on request, also under arrays that somebody
+        still holds: blocks are released after their use."""
+        self._host: U8 = self.device.driver.pagelocked_empty(self.nbytes, np.uint8, mem_flags=flags)
+        self._host.fill(0)
+        self._memory: Any = self._host.base
 
     @property
     def host(self) -> U8:
-        """The same bytes; written by the GPU until the stream has passed."""
+        """The host's side; where memory is mapped, written by the GPU until the stream has passed."""
         _ = self.address
         return self._host
 
@@ -110,14 +107,23 @@ class MappedBlock(Block):
         self._memory.free()
 
 
-class StagedBlock(Block):
+class MappedBlock(_PinnedBlock):
+    """Pinned host memory that the GPU reads and writes in place; no copies where the GPU is integrated."""
+
+    def __init__(self, device: Context, nbytes: int) -> None:
+        super().__init__(device, nbytes)
+        self._pin(device.driver.host_alloc_flags.DEVICEMAP)
+        self._address = int(self._memory.get_device_pointer())
+
+
+class StagedBlock(_PinnedBlock):
     """Pinned host memory and device memory of one size; the copies between them are counted."""
 
     def __init__(self, device: Context, nbytes: int) -> None:
         super().__init__(device, nbytes)
         self._inner = device.driver.mem_alloc(nbytes)
         try:
-            self._memory, self._host = _pinned(device.driver, nbytes, 0)
+            self._pin(0)
         except device.driver.Error:
             self._inner.free()  # here, where the context is current; the collector may come anywhere
             raise
@@ -128,12 +134,6 @@ class StagedBlock(Block):
     def is_staged(self) -> bool:
         """They are."""
         return True
-
-    @property
-    def host(self) -> U8:
-        """The host's side."""
-        _ = self.address
-        return self._host
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Host to GPU, counted."""
@@ -148,8 +148,7 @@ class StagedBlock(Block):
         self.device.counter.copied(part.nbytes)
 
     def _free(self) -> None:
-        self._host = np.empty(0, np.uint8)
-        self._memory.free()
+        super()._free()
         self._inner.free()
 
 
@@ -159,13 +158,3 @@ def _zero(device: Context, address: int, nbytes: int) -> None:
     stream = Stream(device)
     device.driver.memset_d8_async(address, 0, nbytes, stream.raw)
     stream.synchronize()
-
-
-def _pinned(driver: Any, nbytes: int, flags: int) -> tuple[Any, U8]:
-    """PyCUDA's owner of pinned memory, and the zeroed memory as an array.
-
-    The owner frees it on request, also under arrays that somebody still holds: blocks are released after their use.
-    """
-    host: U8 = driver.pagelocked_empty(nbytes, np.uint8, mem_flags=flags)
-    host.fill(0)
-    return host.base, host

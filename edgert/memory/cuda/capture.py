@@ -3,15 +3,13 @@
 Functions and constants are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from edgert.errors import DeviceError
-from edgert.memory.cuda.driver import call, is_lost, load_driver
+from edgert.memory.cuda.driver import call, is_lost
 from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.nvrtc import Kernel, Launch
 from edgert.memory.cuda.stream import Stream
@@ -35,105 +33,22 @@ class _KernelNode(ctypes.Structure):
     )
 
 
-class GraphDriver:
-    """The graph functions of a loaded driver library."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-        self._get_kernel, self._set_kernel = map(
-            self._newest, ("cuGraphKernelNodeGetParams", "cuGraphExecKernelNodeSetParams")
-        )
-
-    @classmethod
-    def load(cls, library: str = "libcuda.so.1") -> GraphDriver:
-        """Raises DeviceError where there is no driver."""
-        return cls(load_driver(library))
-
-    def begin(self, stream: int) -> None:
-        """Starts recording."""
-        self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_int(_THREAD_LOCAL))
-
-    def end(self, stream: int) -> int:
-        """Ends recording; the graph."""
-        graph = ctypes.c_void_p()
-        self._call("cuStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
-        return graph.value or 0
-
-    def instantiate(self, graph: int) -> int:
-        """An executable graph."""
-        ready = ctypes.c_void_p()
-        self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), ctypes.c_void_p(graph), ctypes.c_ulonglong(0))
-        return ready.value or 0
-
-    def nodes(self, graph: int) -> list[int]:
-        """All nodes of a recording."""
-        return self._listed("cuGraphGetNodes", graph)
-
-    def first(self, graph: int) -> int:
-        """The node that a recording starts with. Raises DeviceError unless there is exactly one."""
-        roots = self._listed("cuGraphGetRootNodes", graph)
-        if len(roots) != 1:
-            raise DeviceError("this work cannot be changed in a CUDA graph", why=f"it starts with {len(roots)} nodes")
-        return roots[0]
-
-    def is_host(self, node: int) -> bool:
-        """Whether a node calls back into this process."""
-        kind = ctypes.c_int()
-        self._call("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
-        return kind.value == _HOST_NODE
-
-    def kernel(self, node: int) -> _KernelNode:
-        """What a kernel's node launches."""
-        node_parameters = _KernelNode()
-        self._call(self._get_kernel, ctypes.c_void_p(node), ctypes.byref(node_parameters))
-        return node_parameters
-
-    def relaunch(self, ready: int, node: int, function: int, launch: Launch) -> None:
-        """From now on, a kernel's node launches another function, or with another grid and argument."""
-        argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
-        node_parameters = _KernelNode(function=function, grid=launch.grid, block=launch.block)
-        node_parameters.parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
-        self._call(self._set_kernel, ctypes.c_void_p(ready), ctypes.c_void_p(node), ctypes.byref(node_parameters))
-
-    def launch(self, ready: int, stream: int) -> None:
-        """Puts the whole graph on a stream."""
-        self._call("cuGraphLaunch", ctypes.c_void_p(ready), ctypes.c_void_p(stream))
-
-    def destroy(self, ready: int) -> None:
-        """Gives an executable graph back."""
-        self._call("cuGraphExecDestroy", ctypes.c_void_p(ready))
-
-    def forget(self, graph: int) -> None:
-        """Gives a recording back."""
-        self._call("cuGraphDestroy", ctypes.c_void_p(graph))
-
-    def _listed(self, name: str, graph: int) -> list[int]:
-        count = ctypes.c_size_t()
-        self._call(name, ctypes.c_void_p(graph), None, ctypes.byref(count))
-        found = (ctypes.c_void_p * count.value)()
-        self._call(name, ctypes.c_void_p(graph), found, ctypes.byref(count))
-        return [node or 0 for node in found]
-
-    def _newest(self, name: str) -> str:
-        return f"{name}_v2" if hasattr(self._library, f"{name}_v2") else name
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        call(self._library, name, *arguments)
-
-
 class Graph:
     """Work that was recorded; calling it launches it on its stream."""
 
     _functions: ClassVar[WeakKeyDictionary[Kernel, int]] = WeakKeyDictionary()
 
-    def __init__(self, device: Context, driver: GraphDriver, recorded: int, stream: Stream) -> None:
-        self._device, self._driver, self._recorded, self._stream = device, driver, recorded, stream
-        self._ready = driver.instantiate(recorded)
+    def __init__(self, device: Context, library: Any, recorded: int, stream: Stream) -> None:
+        self._device, self._library, self._recorded, self._stream = device, library, recorded, stream
+        self._set_kernel = _newest(library, "cuGraphExecKernelNodeSetParams")
         self._first: int | None = None
+        ready, flags = ctypes.c_void_p(), ctypes.c_ulonglong(0)
+        call(library, "cuGraphInstantiateWithFlags", ctypes.byref(ready), ctypes.c_void_p(recorded), flags)
+        self._ready = ready
 
     def __call__(self) -> None:
         with self._device:
-            self._driver.launch(self._ready, self._stream.handle)
+            call(self._library, "cuGraphLaunch", self._ready, ctypes.c_void_p(self._stream.handle))
 
     def start_with(self, launch: Launch) -> None:
         """Replaces the first kernel's launch from the next run on; runs under way are not affected.
@@ -142,55 +57,92 @@ class Graph:
         """
         with self._device:
             if self._first is None:
-                self._first = self._driver.first(self._recorded)
-            self._driver.relaunch(self._ready, self._first, self._function(launch), launch)
+                self._first = _first(self._library, self._recorded)
+            argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
+            node = _KernelNode(function=self._function(launch), grid=launch.grid, block=launch.block)
+            node.parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+            call(self._library, self._set_kernel, self._ready, ctypes.c_void_p(self._first), ctypes.byref(node))
 
     def _function(self, launch: Launch) -> int:
         """The driver's handle of a kernel, which PyCUDA does not expose: read off a recording of its launch."""
         if launch.kernel not in self._functions:
-            stream = Stream(self._device)
-            recorded = _recorded(self._driver, stream, lambda: launch.enqueue(stream))
-            self._functions[launch.kernel] = self._driver.kernel(self._driver.first(recorded)).function
-            self._driver.forget(recorded)
+            stream, node = Stream(self._device), _KernelNode()
+            recorded = _recorded(self._library, stream, lambda: launch.enqueue(stream))
+            first = ctypes.c_void_p(_first(self._library, recorded))
+            call(self._library, _newest(self._library, "cuGraphKernelNodeGetParams"), first, ctypes.byref(node))
+            self._functions[launch.kernel] = node.function
+            _forget(self._library, recorded)
         return self._functions[launch.kernel]
 
     def __del__(self) -> None:
         if self._device.is_open and hasattr(self, "_ready"):
             with self._device:
-                self._destroy()
-
-    def _destroy(self) -> None:
-        try:
-            self._driver.destroy(self._ready)
-            self._driver.forget(self._recorded)
-        except DeviceError as error:
-            if not is_lost(error.why):  # else it is gone with the context
-                raise
+                try:
+                    call(self._library, "cuGraphExecDestroy", self._ready)
+                    _forget(self._library, self._recorded)
+                except DeviceError as error:
+                    if not is_lost(error.why):  # else it is gone with the context
+                        raise
 
 
-def capture(device: Context, stream: Stream, enqueue: Callable[[], None], driver: GraphDriver) -> Graph:
-    """Records ``enqueue`` on the stream. An exception in it ends the recording and goes on. Raises DeviceError."""
+def capture(device: Context, stream: Stream, enqueue: Callable[[], None], library: Any) -> Graph:
+    """Records ``enqueue`` on the stream. An exception in it ends the recording and goes on. Raises DeviceError.
+
+    Args:
+        library: the CUDA driver's.
+    """
     with device:
-        recorded = _recorded(driver, stream, enqueue)
+        recorded = _recorded(library, stream, enqueue)
         try:
-            if any(driver.is_host(node) for node in driver.nodes(recorded)):
-                raise DeviceError(
-                    "this work cannot be a CUDA graph",
-                    why="it calls back into the host, for memory that is given back once and would be every time",
-                )
-            return Graph(device, driver, recorded, stream)
+            for node in _nodes(library, "cuGraphGetNodes", recorded):
+                kind = ctypes.c_int()
+                call(library, "cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+                if kind.value == _HOST_NODE:
+                    raise DeviceError(
+                        "this work cannot be a CUDA graph",
+                        why="it calls back into the host, for memory that is given back once and would be every time",
+                    )
+            return Graph(device, library, recorded, stream)
         except DeviceError:
-            driver.forget(recorded)
+            _forget(library, recorded)
             raise
 
 
-def _recorded(driver: GraphDriver, stream: Stream, enqueue: Callable[[], None]) -> int:
+def _recorded(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
     """What was put on the stream; nothing stays behind when that fails."""
-    driver.begin(stream.handle)
+    handle, graph = ctypes.c_void_p(stream.handle), ctypes.c_void_p()
+    call(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int(_THREAD_LOCAL))
     try:
         enqueue()
     except BaseException:
-        if broken := driver.end(stream.handle):
-            driver.forget(broken)
+        call(library, "cuStreamEndCapture", handle, ctypes.byref(graph))
+        if graph.value:
+            _forget(library, graph.value)
         raise
-    return driver.end(stream.handle)
+    call(library, "cuStreamEndCapture", handle, ctypes.byref(graph))
+    return graph.value or 0
+
+
+def _forget(library: Any, recorded: int) -> None:
+    call(library, "cuGraphDestroy", ctypes.c_void_p(recorded))
+
+
+def _nodes(library: Any, name: str, graph: int) -> list[int]:
+    """Nodes of a recording, as the driver's function ``name`` lists them."""
+    count = ctypes.c_size_t()
+    call(library, name, ctypes.c_void_p(graph), None, ctypes.byref(count))
+    found = (ctypes.c_void_p * count.value)()
+    call(library, name, ctypes.c_void_p(graph), found, ctypes.byref(count))
+    return [node or 0 for node in found]
+
+
+def _first(library: Any, graph: int) -> int:
+    """The node that a recording starts with. Raises DeviceError unless there is exactly one."""
+    roots = _nodes(library, "cuGraphGetRootNodes", graph)
+    if len(roots) != 1:
+        raise DeviceError("this work cannot be changed in a CUDA graph", why=f"it starts with {len(roots)} nodes")
+    return roots[0]
+
+
+def _newest(library: Any, name: str) -> str:
+    return f"{name}_v2" if hasattr(library, f"{name}_v2") else name

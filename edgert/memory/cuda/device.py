@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 from edgert.errors import DeviceError
 from edgert.memory.buffer import Counter
 from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
-from edgert.memory.cuda.capture import Graph, GraphDriver, capture
-from edgert.memory.cuda.driver import failed, initialize, pycuda_driver
+from edgert.memory.cuda.capture import Graph, capture
+from edgert.memory.cuda.driver import failed, initialize, load_driver, pycuda_driver
 from edgert.memory.cuda.gpu_context import Context, MemoryKind
 from edgert.memory.cuda.nvrtc import Module
 from edgert.memory.cuda.stream import Event, Stream
@@ -49,7 +49,7 @@ class CudaDevice(Context):
 
         ``enqueue`` must have run before, must not allocate or wait, and must use no DLA. Raises DeviceError.
         """
-        return capture(self, stream, enqueue, GraphDriver.load())
+        return capture(self, stream, enqueue, load_driver())
 
     def _allocate(self, make: Callable[[Context, int], MadeT], nbytes: int) -> MadeT:
         if nbytes <= 0:

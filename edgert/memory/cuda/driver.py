@@ -80,10 +80,10 @@ def failed(error: Exception, doing: str, *, free_bytes: int = 0, asked_bytes: in
             why=f"{format_bytes(asked_bytes)} were asked for, {format_bytes(free_bytes)} are free",
             fix="smaller batches, fewer streams, or a smaller TensorRT workspace; other processes hold memory too",
         )
-    return lost(doing, message) if is_lost(message) else DeviceError(f"{doing} failed", why=message)
+    return _lost(doing, message) if is_lost(message) else DeviceError(f"{doing} failed", why=message)
 
 
-def lost(doing: str, message: str) -> DeviceError:
+def _lost(doing: str, message: str) -> DeviceError:
     """The error of a context that takes no more work."""
     return DeviceError(
         f"{doing}: the GPU is lost to this process",
@@ -125,11 +125,7 @@ def call(library: Any, name: str, *arguments: Any, whose: str = "") -> None:
         ) from error
     code = function(*arguments)
     if code:
-        why, subject = _text(library, code), f" for {whose}" if whose else ""
-        raise lost(f"{name}{subject}", why) if is_lost(why) else DeviceError(f"{name} failed{subject}", why=why)
-
-
-def _text(library: Any, code: int) -> str:
-    text = ctypes.c_char_p()
-    library.cuGetErrorString(code, ctypes.byref(text))
-    return text.value.decode() if text.value else f"CUDA error {code}"
+        text, subject = ctypes.c_char_p(), f" for {whose}" if whose else ""
+        library.cuGetErrorString(code, ctypes.byref(text))
+        why = text.value.decode() if text.value else f"CUDA error {code}"
+        raise _lost(f"{name}{subject}", why) if is_lost(why) else DeviceError(f"{name} failed{subject}", why=why)

@@ -8,7 +8,7 @@ import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
+from functools import partial
 from weakref import WeakValueDictionary, finalize, ref
 
 import numpy as np
@@ -18,7 +18,7 @@ from edgert.memory.cuda.block import Block
 from edgert.memory.cuda.device import CudaDevice
 from edgert.memory.cuda.gpu_context import Context, MemoryKind
 from edgert.memory.cuda.stream import Event, Stream
-from edgert.memory.cuda.view import DeviceView, view_of
+from edgert.memory.cuda.view import DeviceView
 
 
 class StreamLease(Lease):
@@ -230,7 +230,7 @@ class SharedPool(Pool):
     def _lease(self, root: U8) -> Lease:
         piece = self._pieces[int(root.__array_interface__["data"][0])]
         piece.marks.synchronize()
-        return SharedLease(self._giving_back(root), self.counter, piece)
+        return SharedLease(partial(self._free.put, root), self.counter, piece)
 
 
 class _Slot(StreamMarks):
@@ -279,7 +279,8 @@ class DevicePool:
         if slot is None:
             return None
         lease = StreamLease(lambda: self._put(slot), self.counter, slot.after)
-        view = view_of(slot.block.address, self.nbytes, lease, self._device.ordinal, None)
+        ordinal, dtype = self._device.ordinal, np.dtype(np.uint8)
+        view = DeviceView(slot.block.address, (self.nbytes,), (1,), dtype, lease, ordinal)
         slot.seen = ref(view)
         return view, lease
 
@@ -294,7 +295,7 @@ class DevicePool:
 
     def _take(self, timeout_s: float | None) -> _Slot | None:
         with self._changed:
-            if not self._wait(timeout_s):
+            if not self._changed.wait_for(lambda: self._free, timeout_s):
                 return None
             slot = self._first(lambda slot: not slot.is_looked_at and slot.passed())
             slot = slot or self._first(lambda slot: not slot.is_looked_at and timeout_s != 0)
@@ -303,13 +304,6 @@ class DevicePool:
                 slot.synchronize()
                 return slot
             return self._replaced() if self._free[0].is_looked_at else None
-
-    def _wait(self, timeout_s: float | None) -> bool:
-        until = None if timeout_s is None else monotonic() + timeout_s
-        while not self._free:
-            if not self._changed.wait(None if until is None else max(until - monotonic(), 0)) and not self._free:
-                return False
-        return True
 
     def _first(self, fits: Callable[[_Slot], bool]) -> _Slot | None:
         return next((slot for slot in self._free if fits(slot)), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +13,6 @@ import numpy.typing as npt
 
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import Counter, Lease, lend
-from edgert.memory.cuda.dlpack import take, to_capsule
 from edgert.memory.cuda.stream import Stream
 
 Slices = tuple[Any, ...]
@@ -150,11 +151,6 @@ class DeviceView:
         return 2, self.ordinal  # kDLCUDA
 
 
-def view_of(address: int, nbytes: int, lease: Lease, ordinal: int, base: object) -> DeviceView:
-    """Bytes as a 1-D uint8 view."""
-    return DeviceView(address, (nbytes,), (1,), np.dtype(np.uint8), lease, ordinal, base=base)
-
-
 def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceView:
     """Another library's array, without a copy; ``owner`` stays alive until the view's lease is released.
 
@@ -166,14 +162,6 @@ def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceVie
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides") or _row_major(shape, dtype)
     return DeviceView(int(interface["data"][0]), shape, tuple(strides), dtype, lend(owner, counter), ordinal)
-
-
-def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> DeviceView:
-    """Another library's tensor, without a copy; given back to it when the view's lease is released.
-
-    Arguments and errors are those of :func:`~edgert.memory.cuda.dlpack.take`.
-    """
-    return DeviceView(*take(owner, counter, stream))
 
 
 def _span(key: Any, size: int) -> tuple[int, int | None]:
@@ -191,3 +179,117 @@ def _span(key: Any, size: int) -> tuple[int, int | None]:
 
 def _row_major(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape)))
+
+
+# DLPack import and export: https://dmlc.github.io/dlpack/latest/c_api.html and its Python specification.
+
+_CUDA = 2
+_ON_GPU = {_CUDA, 3, 13}  # kDLCUDA, kDLCUDAHost, kDLCUDAManaged: memory that kernels can read
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # DLDataTypeCode
+_KINDS = {code: kind for kind, code in _CODES.items()}
+_NAME, _USED = b"dltensor", b"used_dltensor"
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_python = ctypes.pythonapi
+_python.PyCapsule_New.restype = ctypes.py_object
+_python.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, _Destructor)
+_python.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_python.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_python.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_bare_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_bare_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+_numbers = itertools.count(1)
+_lent: dict[int, tuple[Any, ...]] = {}
+"""What capsules in use point into, and the views whose leases they hold."""
+
+
+def _give_back(managed: int) -> None:
+    number = _Managed.from_address(managed).context
+    held = _lent.pop(number or 0, None)
+    if held is not None:
+        held[0].lease.release()
+
+
+def _drop(capsule: int) -> None:
+    """Gives back a capsule that nobody took; one that was taken has another name."""
+    if _bare_is_valid(capsule, _NAME):
+        _give_back(_bare_pointer(capsule, _NAME))
+
+
+_deleter, _destructor = _Deleter(_give_back), _Destructor(_drop)
+
+
+def to_capsule(view: DeviceView) -> Any:
+    """A capsule that retains the view's lease until its consumer lets go. Raises StageError after release."""
+    address, ndim = view.address, len(view.shape)
+    view.lease.retain()
+    shape = (ctypes.c_int64 * ndim)(*view.shape)
+    strides = (ctypes.c_int64 * ndim)(*(step // view.dtype.itemsize for step in view.strides))
+    code, bits = _CODES[view.dtype.kind], view.dtype.itemsize * 8
+    tensor = _Tensor(address, _CUDA, view.ordinal, ndim, code, bits, 1, shape, strides, 0)
+    number = next(_numbers)
+    managed = _Managed(tensor, number, ctypes.cast(_deleter, ctypes.c_void_p))
+    _lent[number] = (view, managed, shape, strides)
+    return _python.PyCapsule_New(ctypes.addressof(managed), _NAME, _destructor)
+
+
+def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> DeviceView:
+    """Another library's tensor, without a copy; given back to it when the view's lease is released.
+
+    Args:
+        owner: has ``__dlpack__`` and ``__dlpack_device__``.
+        stream: handle of the stream that will read it; the owner makes it wait.
+
+    Raises:
+        DeviceError: the tensor is not on a GPU, or of a type that NumPy has not.
+    """
+    kind, ordinal = owner.__dlpack_device__()
+    if int(kind) not in _ON_GPU:
+        raise DeviceError("the tensor is not on a GPU", why=f"its DLPack device type is {int(kind)}")
+    capsule = owner.__dlpack__(stream=stream)
+    if not _python.PyCapsule_IsValid(capsule, _NAME):
+        raise DeviceError("a DLPack capsule was used twice", why="its tensor belongs to whoever took it first")
+    managed = _Managed.from_address(_python.PyCapsule_GetPointer(capsule, _NAME))
+    tensor = managed.tensor
+    if tensor.code not in _KINDS or tensor.lanes != 1:
+        what = f"a tensor of DLPack type {tensor.code} in {tensor.lanes} lanes"
+        raise DeviceError(what, why="NumPy has no such type")
+    dtype = np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}")
+    shape = tuple(tensor.shape[: tensor.ndim])
+    steps = tensor.strides[: tensor.ndim] if tensor.strides else ()  # none means C order
+    strides = tuple(step * dtype.itemsize for step in steps) or _row_major(shape, dtype)
+    _python.PyCapsule_SetName(capsule, _USED)
+
+    def give_back() -> None:
+        if managed.deleter:
+            _Deleter(managed.deleter)(ctypes.addressof(managed))
+
+    pointer = (tensor.data or 0) + tensor.byte_offset
+    return DeviceView(pointer, shape, strides, dtype, Lease(give_back, counter), int(ordinal))

@@ -9,7 +9,8 @@ import pytest
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Graph, Launch
-from edgert.memory.cuda.capture import GraphDriver, capture
+from edgert.memory.cuda.capture import capture
+from edgert.memory.cuda.driver import load_driver
 from tests.helpers.cuda_double import CudaDouble
 
 TEXTS = {1: b"invalid argument", 700: b"an illegal memory access was encountered"}
@@ -71,7 +72,7 @@ class Rig:
         self.stream = self.device.stream()
 
     def graph(self, enqueue: Any = lambda: None) -> Graph:
-        return capture(self.device, self.stream, enqueue, GraphDriver(self.library))
+        return capture(self.device, self.stream, enqueue, self.library)
 
 
 def test_is_recorded_once_launched_as_often_as_called_and_given_back() -> None:
@@ -146,4 +147,4 @@ def test_a_gpu_that_is_lost_is_told_when_a_graph_is_launched_and_its_graphs_go_q
 
 def test_there_is_no_driver() -> None:
     with pytest.raises(DeviceError, match="there is no CUDA driver"):
-        GraphDriver.load("libcuda-of-nobody.so")
+        load_driver("libcuda-of-nobody.so")
