@@ -11,8 +11,8 @@ from edgert.backend.base import Array, Shapes
 from edgert.backend.tensorrt.build_request import NUMPY_NAMES
 from edgert.backend.tensorrt.library import ICudaEngine, IExecutionContext, IProfiler, Trt
 from edgert.errors import BuildError, DeviceError, ModelError
-from edgert.memory.cuda import Block, Stream
 from edgert.memory.buffer import U8
+from edgert.memory.cuda import Block, Stream
 
 # How a tensor lies in TensorRT's memory: strides, and channels in vectors, as CHW16, CHW32 and DLA_HWC4 have them.
 #
