@@ -22,6 +22,6 @@ ENV PATH=/opt/edgert/bin:$PATH \
     EDGERT_CACHE=/cache
 WORKDIR /work
 USER 10001
-HEALTHCHECK --interval=60s --timeout=30s --start-period=60s CMD ["python", "/opt/edgert/health.py"]
+HEALTHCHECK --interval=60s --timeout=15s --start-period=5m CMD ["python", "-I", "/opt/edgert/health.py"]
 ENTRYPOINT ["edgert"]
 CMD ["--help"]

@@ -30,10 +30,13 @@ RUN python3 -m venv --system-site-packages /opt/edgert \
     fi
 
 FROM ${RUN_BASE}
+# kmod: NVIDIA's GStreamer plugins run lsmod to learn whether the GPU is a Jetson's, and take it for a graphics card
+# without: nvv4l2decoder then ends with EINVAL.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends \
-      gir1.2-gst-plugins-base-1.0 gir1.2-gstreamer-1.0 gstreamer1.0-plugins-good python3 python3-gi \
+      gir1.2-gst-plugins-base-1.0 gir1.2-gstreamer-1.0 gstreamer1.0-plugins-good kmod \
+      python3 python3-gi \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --create-home --uid 10001 --groups video edgert \
  && install --directory --owner edgert --group edgert /work /cache
@@ -44,6 +47,7 @@ ENV PATH=/opt/edgert/bin:$PATH \
     EDGERT_CACHE=/cache
 WORKDIR /work
 USER 10001
-HEALTHCHECK --interval=60s --timeout=60s --start-period=120s CMD ["python", "/opt/edgert/health.py"]
+# Engines that are compiled at the first start take minutes.
+HEALTHCHECK --interval=60s --timeout=15s --start-period=30m CMD ["python3", "-I", "/opt/edgert/health.py"]
 ENTRYPOINT ["edgert"]
 CMD ["--help"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import http.server
+import os
 import re
+import runpy
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from edgert.runtime.announce import Beacon
 from tests.helpers.command import ROOT
 
 BAKE = (ROOT / "docker" / "docker-bake.hcl").read_text()
@@ -110,22 +115,61 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def healthy(url: str, path: str) -> int:
-    command = [sys.executable, str(ROOT / "docker" / "health.py")]
-    return subprocess.run(
-        command, env={"EDGERT_HEALTH": url, "PATH": path}, check=False, capture_output=True
-    ).returncode
+def asked(environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", str(ROOT / "docker" / "health.py")]
+    return subprocess.run(command, env=environment or {}, check=False, capture_output=True, text=True)
 
 
 def test_health_is_what_the_pipeline_answers(server: str) -> None:
-    assert healthy(f"{server}/healthz", "") == 0
-    assert healthy(f"{server}/broken", "") == 1
-    assert healthy("http://127.0.0.1:1/healthz", "") == 1
+    for url, code in ((f"{server}/healthz", 0), (f"{server}/broken", 1), ("http://127.0.0.1:1/healthz", 1)):
+        assert asked({"EDGERT_HEALTH": url}).returncode == code
 
 
-@pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (70, 1)])
-def test_without_a_server_the_doctor_is_asked(code: int, expected: int, tmp_path: Path) -> None:
-    doctor = tmp_path / "edgert"
-    doctor.write_text(f'#!/bin/sh\n[ "$1" = doctor ] && exit {code}\nexit 99\n')
-    doctor.chmod(0o755)
-    assert healthy("", str(tmp_path)) == expected
+def test_without_a_server_the_pipeline_itself_is_asked() -> None:
+    beacon = Beacon(lambda: {"name": "dock", "stats": {"frames_out": 3}})
+    beacon.open()
+    try:
+        assert asked().returncode == 0
+    finally:
+        beacon.close()
+
+
+def test_where_no_pipeline_answers_the_container_is_not_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The sockets are a list of our own: other tests run pipelines at the same time."""
+    script = (
+        "import runpy, sys; from pathlib import Path\n"
+        f"Path.read_text = lambda *a, **k: open({str(tmp_path / 'unix')!r}).read()\n"
+        f"sys.exit(runpy.run_path({str(ROOT / 'docker' / 'health.py')!r})['main'](''))\n"
+    )
+    gone = "0: 2 0 00010000 0001 01 9 @edgert/pipeline/ffff-00000000\n"
+    for listed in ("", gone):
+        (tmp_path / "unix").write_text(listed)
+        done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+        assert done.returncode == 1 and "no pipeline runs in this container" in done.stderr
+
+
+def test_another_programs_socket_of_that_name_is_no_pipeline(tmp_path: Path) -> None:
+    name = f"edgert/pipeline/{os.getpid():x}-0123abcd"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(f"\0{name}")
+        server.listen()
+        answered = threading.Thread(target=lambda: server.accept()[0].close())
+        answered.start()
+        with pytest.raises(ValueError, match="Expecting value"):
+            runpy.run_path(str(ROOT / "docker" / "health.py"))["answers"](name)
+        answered.join()
+
+
+def test_health_costs_a_container_next_to_nothing() -> None:
+    """Neither edgert nor a vendor's package is imported."""
+    imported = {
+        (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(ast.parse((ROOT / "docker" / "health.py").read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
+
+
+def test_the_jetson_image_has_what_its_gstreamer_plugins_run() -> None:
+    """libgstnvvideo4linux2 runs lsmod; without it, it takes a Jetson for a graphics card and its decoder fails."""
+    assert re.search(r"\bkmod\b", " ".join(lines(ROOT / "docker" / "cuda.Dockerfile", "RUN")))
