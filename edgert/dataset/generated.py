@@ -19,7 +19,7 @@ from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 from edgert.runtime.stage import Source
 from edgert.stages.source.kinds import source_for
-from edgert.stages.source.synthetic import scene_named
+from edgert.stages.source.python_source import scene_named
 from edgert.user_code import check_object, code_name
 
 PREFIXES = (CODE, "synthetic:")

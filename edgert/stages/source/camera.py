@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,14 +18,14 @@ from edgert.runtime.frame import U8, PixelFormat
 from edgert.stages.source import ffmpeg
 from edgert.stages.source.live import Device, LiveSource
 from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
-from edgert.stages.source.userptr import UserPointerCamera, why_not_on
-from edgert.stages.source.v4l2 import Linux
+from edgert.stages.source.v4l2 import FORMATS, Linux, UserPointerCamera
 
 log = logging.getLogger("edgert.source")
 
 DEVICES = Path("/dev")
 # FFmpeg's names of formats, as `format:` takes them, and the four letters V4L2 knows them by.
 _FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "gray": "GRAY", "nv12": "NV12"}
+_BY_CHANNELS: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
 
 
 class Capture(Protocol):
@@ -63,57 +62,42 @@ def camera_source(
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
     where = f"stages.{name}"
     shared: list[CudaDevice] = []
-    connect: Callable[[], Device]
-    if opener is None and ffmpeg.has_input("v4l2"):
-        connect = partial(_through_ffmpeg, path, config, counter, clock, where)
-    else:
-        connect = partial(Camera, path, config, counter, clock, where, opener or open_v4l2, shared)
-    device: list[CudaDevice] = []
 
-    def on_gpu(chosen: CudaDevice) -> str:
-        reason = why_not_on(config, chosen)
-        device[:] = [] if reason else [chosen]
-        return reason
+    def connect(device: CudaDevice | None) -> Device:
+        if opener is None:
+            require(path, where)
+        if device is not None:
+            try:
+                return UserPointerCamera(path, config, device, counter, clock, where, Linux())
+            except DeviceError as error:  # the other way then reports what is wrong, if anything is
+                log.info("%s: its frames go through the processor: %s", where, error.why)
+        if opener is not None or not ffmpeg.has_input("v4l2"):
+            return Camera(path, config, counter, clock, where, opener or open_v4l2, shared)
+        asked = {
+            "video_size": "x".join(map(str, config.size)) if config.size else None,
+            "framerate": f"{config.fps:g}" if config.fps else None,
+            "input_format": config.format,
+        }
+        options = {key: value for key, value in asked.items() if value is not None}
+        return ffmpeg.Video(
+            path, counter, clock, where=where, format="v4l2", options=options, timeout_s=config.timeout, live=True
+        )
 
-    def connect_on_gpu() -> Device:
-        in_place = _in_place(path, config, device[0], counter, clock, where) if device else None
-        return in_place or connect()
+    def why_not(device: CudaDevice) -> str:
+        """As far as is known before the camera is opened."""
+        is_known = (config.format or "").lower() in FORMATS
+        return "" if is_known else f"its format is not known; {', '.join(FORMATS)} can be read in place"
 
     return LiveSource(
         name,
         path,
-        connect_on_gpu,
+        connect,
         timeline,
         clock,
         live=live,
         reconnect=config.reconnect,
-        on_gpu=on_gpu,
+        why_not=why_not,
         share=shared.append,
-    )
-
-
-def _in_place(
-    path: str, config: SourceStage, device: CudaDevice, counter: Counter, clock: Clock, where: str
-) -> Device | None:
-    """None where the driver refuses; the other way then reports what is wrong, if anything is."""
-    require(path, where)
-    try:
-        return UserPointerCamera(path, config, device, counter, clock, where, Linux())
-    except DeviceError as error:
-        log.info("%s: its frames go through the processor: %s", where, error.why)
-        return None
-
-
-def _through_ffmpeg(path: str, config: SourceStage, counter: Counter, clock: Clock, where: str) -> Device:
-    require(path, where)
-    asked = {
-        "video_size": "x".join(map(str, config.size)) if config.size else None,
-        "framerate": f"{config.fps:g}" if config.fps else None,
-        "input_format": config.format,
-    }
-    options = {key: value for key, value in asked.items() if value is not None}
-    return ffmpeg.Video(
-        path, counter, clock, where=where, format="v4l2", options=options, timeout_s=config.timeout, live=True
     )
 
 
@@ -140,8 +124,6 @@ class Camera:
         self._shared = shared
         self._path, self._where, self._counter, self._clock = path, where, counter, clock
         self._canvas: Canvas | None = None
-        if opener is open_v4l2:
-            require(path, where)
         self._capture = opener(path)
         if not self._capture.isOpened():
             self._capture.release()
@@ -160,7 +142,8 @@ class Camera:
             image, lease = self._retrieve()
             if image is None:
                 break
-            yield self._image(image, lease, now_ns)
+            height, width = image.shape[:2]
+            yield Image(_BY_CHANNELS[image[0, 0].size], width, height, (image,), lease, now_ns)
         raise DeviceError(
             f"lost camera {self._path}",
             why="it gives no more frames",
@@ -202,12 +185,6 @@ class Camera:
             self._canvas = None
             lease = lend(image, self._counter)
         return (image if is_good else None), lease
-
-    def _image(self, image: U8, lease: Lease, now_ns: int) -> Image:
-        formats: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
-        channels = 1 if image.ndim == 2 else image.shape[2]
-        height, width = image.shape[:2]
-        return Image(formats[channels], width, height, (image,), lease, now_ns)
 
 
 def device_path(source: str) -> str:

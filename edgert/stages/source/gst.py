@@ -8,7 +8,7 @@ import ctypes
 import importlib
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.stages.source.live import LiveSource, redact
 from edgert.stages.source.nvmm import NvmmLoans
+from edgert.stages.source.planes import plane_shapes
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 # GStreamer's buffers as memory of this process, without copying them.
@@ -29,14 +30,6 @@ FIX_CAPS = (
     "end the pipeline with raw video in system memory: … ! nvvidconv ! video/x-raw,format=NV12 (Jetson), "
     "or … ! videoconvert"
 )
-_CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
-    "nv12": (1, 2),
-    "i420": (1, 1, 1),
-    "yuyv": (2,),
-    "bgr": (3,),
-    "rgb": (3,),
-    "gray": (1,),
-}
 
 
 class _MapInfo(ctypes.Structure):
@@ -93,10 +86,8 @@ class Mapping:
         memory = (ctypes.c_uint8 * self._info.size).from_address(self._info.data)
         memory.owner = self
         planes = []
-        for number, depth in enumerate(_CHANNELS[format]):
-            rows, columns = (height, width) if number == 0 else ((height + 1) // 2, (width + 1) // 2)
-            shape: tuple[int, ...] = (rows, columns, depth) if depth > 1 else (rows, columns)
-            steps = (int(strides[number]), depth, 1) if depth > 1 else (int(strides[number]), 1)
+        for number, shape in enumerate(plane_shapes(format, width, height)):
+            steps = (int(strides[number]), *shape[2:], 1)
             plane: U8 = np.ndarray(shape, np.uint8, memory, int(offsets[number]), steps)
             plane.flags.writeable = False
             planes.append(plane)
@@ -142,19 +133,15 @@ def gst_source(name: str, pipeline: str, config: SourceStage, counter: Counter, 
     live = is_live if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=is_live), fps=config.fps, paced=False)
     flags = {"drop": live and is_live, "sync": bool(config.realtime) and not is_live}
-    device: list[CudaDevice] = []
 
-    def connect() -> Pipeline:
-        text = with_appsink(pipeline, nvmm=bool(device), **flags)
-        return Pipeline(text, is_live, config.timeout, counter, clock, where, *device)
+    def connect(device: CudaDevice | None) -> Pipeline:
+        text = with_appsink(pipeline, nvmm=device is not None, **flags)
+        return Pipeline(text, is_live, config.timeout, counter, clock, where, device)
 
-    def on_gpu(chosen: CudaDevice) -> str:
-        reason = why_not_on(pipeline, chosen)
-        device[:] = [] if reason else [chosen]
-        return reason
-
-    reconnect, title = config.reconnect and is_live, "GStreamer pipeline"
-    return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, on_gpu=on_gpu)
+    reconnect, why_not = config.reconnect and is_live, partial(why_not_on, pipeline)
+    return LiveSource(
+        name, "GStreamer pipeline", connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not
+    )
 
 
 def why_not_on(pipeline: str, device: CudaDevice) -> str:
@@ -224,7 +211,7 @@ class Pipeline:
         counter: Counter,
         clock: Clock,
         where: str,
-        device: CudaDevice | None = None,
+        device: CudaDevice | None,
     ) -> None:
         self._gst, self._video = gstreamer(where)
         self._where, self._timeout_s, self._counter, self._clock = where, timeout_s, counter, clock
@@ -297,6 +284,8 @@ class Pipeline:
         meta = self._video.buffer_get_video_meta(buffer)
         layout = meta or info
         mapping = Mapping(buffer)
+        is_numbered = self._is_live and buffer.offset != self._gst.BUFFER_OFFSET_NONE
+        last, self._offset = self._offset, buffer.offset if is_numbered else None
         planes: tuple[U8, ...]
         lease: Lease
         if self._nvmm is not None:
@@ -313,18 +302,11 @@ class Pipeline:
             timestamp_ns=now_ns,
             media_ns=None if buffer.pts == self._gst.CLOCK_TIME_NONE else buffer.pts,
             color=_color(str(info.colorimetry.matrix.value_nick), str(info.colorimetry.range.value_nick)),
-            lost=self._lost(buffer.offset),
+            lost=0 if last is None or not is_numbered else max(buffer.offset - last - 1, 0),
         )
-
-    def _lost(self, offset: int) -> int:
-        """Frames missing by the camera's own numbering; 0 for elements that do not number."""
-        last, self._offset = self._offset, None if offset == self._gst.BUFFER_OFFSET_NONE else offset
-        if last is None or self._offset is None or not self._is_live:
-            return 0
-        return max(self._offset - last - 1, 0)
 
 
 @lru_cache(maxsize=32)
 def _color(matrix: str, range_name: str) -> Color:
-    # GstVideoColorRange: 0-255 or 16-235.
+    """``range_name`` is GstVideoColorRange: 0-255 or 16-235."""
     return Color("bt709" if matrix in ("bt709", "bt2020", "smpte240m") else "bt601", range_name == "0-255")

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -18,68 +19,74 @@ from edgert.stages.source import rtsp
 from edgert.stages.source.live import redact
 from edgert.user_code import load_object
 
+log = logging.getLogger("edgert.source")
+
 _OWN_SIZE = "its frames have the size they were made in; models and sinks scale for themselves"
 _NO_CODEC = "its images are not decoded by edgert"
 _NO_END = "a live stream has no end to start again from"
 _CAMERA_S = "it is a camera's option"
-_NO_OPTIONS = {"options": "its keys are its settings"}
+_NO_OPTIONS = "its keys are its settings"
 
 
-class File:
-    """A video file."""
+class Kind:
+    """A kind of source that waits for whoever takes its frames; live ones override :meth:`is_live`.
 
-    unused: ClassVar[dict[str, str]] = {**_NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S}
-    title: ClassVar[str] = "a video file"
+    Attributes:
+        title: what messages call it.
+        unused: keys of a ``source:`` stage that mean nothing to it, and why.
+    """
+
+    title: ClassVar[str]
+    unused: ClassVar[Mapping[str, str]]
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
-        """It waits."""
+        """Whether the source will call itself live, as cameras do. Opens nothing."""
         return False
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Raises StageError: it is missing or cannot be read."""
+        """The source, not started. Raises ConfigError, StageError or DeviceError where it is known not to work."""
+        raise NotImplementedError
+
+
+class File(Kind):
+    """A video file."""
+
+    title = "a video file"
+    unused: ClassVar[dict[str, str]] = {"options": _NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S}
+
+    @staticmethod
+    def make(name: str, config: SourceStage, context: Context) -> Source:
         from edgert.stages.source.video_file import VideoFile
 
         path = absolute(config.source.removeprefix("file://"), context.directory)
         return VideoFile(name, path, config, context.counter, context.clock)
 
 
-class Images:
+class Images(Kind):
     """Image files: a folder, a glob, or one."""
 
-    unused: ClassVar[dict[str, str]] = {
-        **_NO_OPTIONS,
-        "size": _OWN_SIZE,
-        "format": _CAMERA_S,
-        "decode": "images are decoded on the CPU",
-    }
-    title: ClassVar[str] = "images"
-
-    @staticmethod
-    def is_live(config: SourceStage) -> bool:
-        """They wait."""
-        return False
+    title = "images"
+    unused: ClassVar[dict[str, str]] = {**File.unused, "decode": "images are decoded on the CPU"}
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Raises StageError: there are none."""
         from edgert.stages.source.image_folder import Images as ImageFiles
 
         path = absolute(config.source.removeprefix("images:"), context.directory)
         return ImageFiles(name, path, config, context.counter, context.clock)
 
 
-class Network:
+class Network(Kind):
     """RTSP, HTTP, RTMP and UDP."""
 
+    title = "a network stream"
     unused: ClassVar[dict[str, str]] = {
-        **_NO_OPTIONS,
-        "size": _OWN_SIZE,
+        **File.unused,
         "loop": _NO_END,
         "format": "the camera's own settings decide it",
     }
-    title: ClassVar[str] = "a network stream"
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
@@ -88,19 +95,18 @@ class Network:
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Opens nothing yet."""
         return rtsp.network_source(name, config, context.counter, context.clock)
 
 
-class Camera:
+class Camera(Kind):
     """A camera of this machine."""
 
+    title = "camera"
     unused: ClassVar[dict[str, str]] = {
-        **_NO_OPTIONS,
+        "options": _NO_OPTIONS,
         "loop": _NO_END,
         "decode": "frames go to the GPU by themselves where they can",
     }
-    title: ClassVar[str] = "camera"
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
@@ -109,7 +115,6 @@ class Camera:
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Raises ConfigError: the address names no camera."""
         from edgert.stages.source.camera import camera_source, device_path
 
         try:
@@ -120,17 +125,17 @@ class Camera:
         return camera_source(name, path, config, context.counter, context.clock)
 
 
-class Gst:
+class Gst(Kind):
     """A GStreamer pipeline."""
 
+    title = "gst"
     unused: ClassVar[dict[str, str]] = {
-        **_NO_OPTIONS,
+        "options": _NO_OPTIONS,
         "size": "write it into the pipeline, like video/x-raw,width=1280,height=720",
         "format": "write it into the pipeline, like video/x-raw,format=NV12",
         "loop": "a pipeline plays once; use a file",
         "decode": "its elements do that: nvv4l2decoder is a Jetson's",
     }
-    title: ClassVar[str] = "gst"
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
@@ -141,21 +146,20 @@ class Gst:
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Raises DeviceError: GStreamer is missing."""
         from edgert.stages.source.gst import gst_source
 
         return gst_source(name, _rest(config), config, context.counter, context.clock)
 
 
-class Python:
+class Python(Kind):
     """Images that the user's own code makes."""
 
+    title = "python"
     unused: ClassVar[dict[str, str]] = {
         "loop": "your code decides whether its images end",
         "format": "images of your code are bgr",
         "decode": _NO_CODEC,
     }
-    title: ClassVar[str] = "python"
 
     @staticmethod
     def is_live(config: SourceStage) -> bool:
@@ -164,7 +168,6 @@ class Python:
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Raises ConfigError: there is no such code, or it does not take these options."""
         from edgert.stages.source.python_source import PythonSource
 
         found = load_object(_rest(config), f"stages.{name}.source", context.directory)
@@ -174,40 +177,31 @@ class Python:
 class Synthetic(Python):
     """A trivial scene, for tests and measurements."""
 
-    title: ClassVar[str] = "synthetic"
-    unused: ClassVar[dict[str, str]] = {**_NO_OPTIONS, **Python.unused}
+    title = "synthetic"
+    unused: ClassVar[dict[str, str]] = {**Python.unused, "options": _NO_OPTIONS}
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Raises ConfigError: there is no such scene."""
-        from edgert.stages.source.python_source import PythonSource
-        from edgert.stages.source.synthetic import scene_named
+        from edgert.stages.source.python_source import PythonSource, scene_named
 
         scene = scene_named(_rest(config), f"stages.{name}.source")
         return PythonSource(name, scene, config, context.counter, context.clock)
 
 
-class Api:
+class Api(Kind):
     """Frames that a program submits."""
 
+    title = "source: api"
     unused: ClassVar[dict[str, str]] = {
-        **_NO_OPTIONS,
-        "size": _OWN_SIZE,
+        **File.unused,
         "loop": _NO_END,
         "format": "each submit() names it",
         "realtime": "you set the pace",
         "decode": _NO_CODEC,
     }
-    title: ClassVar[str] = "source: api"
-
-    @staticmethod
-    def is_live(config: SourceStage) -> bool:
-        """It waits."""
-        return False
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        """Waits for submit()."""
         from edgert.stages.source.api import ApiSource
 
         return ApiSource(name, config, context.counter, context.clock)
@@ -236,21 +230,7 @@ KINDS = {
 }
 """Under their own names, and under every scheme that leads to them."""
 
-
-# Which of them a line of the pipeline file means.
-
-log = logging.getLogger("edgert.source")
-
-_PREFIXES = (
-    "v4l2://",
-    "usb:",
-    "images:",
-    "gst:",
-    "python:",
-    "synthetic:",
-    "file:",
-    *(f"{name}://" for name in rtsp.SCHEMES),
-)
+_PREFIXES = ("v4l2://", "usb:", "images:", "gst:", "python:", "synthetic:", "file:")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")  # two letters at least: C:\ is a path
 
 # Logged but not refused, so that anything can stand in for a camera: --set stages.camera.source=clip.mp4
@@ -273,18 +253,13 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
     kind, where = kind_of(config.source, directory), f"stages.{name}"
     if not kind:
         raise _unknown(config.source, where)
-    if scheme := _SCHEME.match(config.source):
-        _vet(scheme[1].lower())
+    scheme = _SCHEME.match(config.source)
+    if scheme and scheme[1].lower() in SOURCES.own:
+        SOURCES.vet(scheme[1].lower())  # an error where a package claims a scheme of edgert's
     found = SOURCES.get(kind)
     _refuse_unused(kind, found, config, where)
     source: Source = found.make(name, config, Context(directory, clock, counter))
     return source
-
-
-def _vet(scheme: str) -> None:
-    """Raises ConfigError: a package claims a scheme that is edgert's."""
-    if scheme in SOURCES.own:
-        SOURCES.vet(scheme)
 
 
 def kind_of(source: str, directory: Path = Path()) -> str:
@@ -299,7 +274,11 @@ def kind_of(source: str, directory: Path = Path()) -> str:
         return "camera"
     scheme = _SCHEME.match(source)
     if scheme is None or source.startswith("file://") or absolute(source, directory).exists():
-        return _kind_of_path(absolute(source.removeprefix("file://"), directory))
+        from edgert.stages.source.image_folder import SUFFIXES
+
+        path = absolute(source.removeprefix("file://"), directory)
+        is_glob = not path.exists() and any(letter in path.name for letter in "*?[")
+        return "images" if path.is_dir() or is_glob or path.suffix.lower() in SUFFIXES else "file"
     if any(claim.name == scheme[1] for claim in SOURCES.foreign()):
         return scheme[1]
     return "network" if scheme[1].lower() in rtsp.SCHEMES and "://" in source else ""
@@ -309,13 +288,6 @@ def is_live(config: SourceStage, directory: Path = Path()) -> bool:
     """Whether the source will call itself live, as cameras do: its newest frame counts. Opens nothing."""
     kind = kind_of(config.source, directory)
     return bool(kind) and bool(SOURCES.get(kind).is_live(config))
-
-
-def _kind_of_path(path: Path) -> str:
-    from edgert.stages.source.image_folder import SUFFIXES
-
-    is_glob = not path.exists() and any(letter in path.name for letter in "*?[")
-    return "images" if path.is_dir() or is_glob or path.suffix.lower() in SUFFIXES else "file"
 
 
 def _refuse_unused(kind: str, found: type[Any], config: SourceStage, where: str) -> None:
@@ -331,7 +303,7 @@ def _refuse_unused(kind: str, found: type[Any], config: SourceStage, where: str)
 
 def _unknown(source: str, where: str) -> ConfigError:
     scheme = urlsplit(source).scheme or source.partition(":")[0]
-    known = (*_PREFIXES, *(f"{claim.name}:" for claim in SOURCES.foreign()))
+    known = (*_PREFIXES, *(f"{one}://" for one in rtsp.SCHEMES), *(f"{claim.name}:" for claim in SOURCES.foreign()))
     hint = nearest(scheme, (re.split(r":", prefix)[0] for prefix in known))
     return ConfigError(
         f"unknown source {redact(source)!r}{hint}",

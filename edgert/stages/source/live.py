@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Generic, Literal, Protocol, TypeVar
 
 from edgert.clock import Clock
@@ -112,14 +113,6 @@ class Device(Protocol):
 Message = Image | EdgertError | Literal["connected", "ended"]
 
 
-def _from_host(device: CudaDevice) -> str:
-    return "its images come in memory of the host"
-
-
-def _as_they_are(device: CudaDevice) -> None:
-    """Devices whose images lie in memory of others."""
-
-
 class LiveSource:
     """Frames of a camera that may go away.
 
@@ -132,8 +125,8 @@ class LiveSource:
 
     Args:
         name: of the stage. title: how messages call the device, without secrets.
-        connect: opens the device; raises DeviceError.
-        on_gpu: makes devices that are opened from now on give their images on a GPU; or returns why not.
+        connect: opens the device, on the GPU that :meth:`on_gpu` has chosen, if any; raises DeviceError.
+        why_not: why the device cannot give its images on a GPU; empty when it can. Without it, it never can.
         share: makes devices that are opened from now on write where a GPU reads, too.
     """
 
@@ -141,31 +134,38 @@ class LiveSource:
         self,
         name: str,
         title: str,
-        connect: Callable[[], Device],
+        connect: Callable[[CudaDevice | None], Device],
         timeline: Timeline,
         clock: Clock,
         *,
         live: bool,
         reconnect: bool,
-        on_gpu: Callable[[CudaDevice], str] = _from_host,
-        share: Callable[[CudaDevice], None] = _as_they_are,
+        why_not: Callable[[CudaDevice], str] | None = None,
+        share: Callable[[CudaDevice], None] | None = None,
     ) -> None:
-        self.live, self.on_gpu = live, on_gpu
-        self._name, self._title, self._timeline, self._clock = name, title, timeline, clock
-        self._connect, self._reconnect = connect, reconnect
+        self.live, self._name, self._title, self._timeline, self._clock = live, name, title, timeline, clock
+        self._connect, self._reconnect, self._why_not, self._share = connect, reconnect, why_not, share
+        self._device: CudaDevice | None = None
         self._reader: Reader | None = None
         self._lost = 0
-        self._share = share
+
+    def on_gpu(self, device: CudaDevice) -> str:
+        """Images come on this GPU from now on; or returns why not. Ask before the start."""
+        reason = self._why_not(device) if self._why_not else "its images come in memory of the host"
+        self._device = None if reason else device
+        return reason
 
     def share(self, device: CudaDevice) -> None:
         """Frames lie in memory that this GPU reads; where the device cannot write there, they are copied, and that is
         counted. Ask before the start."""
-        self._share(device)
+        if self._share is not None:
+            self._share(device)
         self._timeline.share(device)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Frames until the stream ends or ``stop`` is set. Raises DeviceError."""
-        reader = self._reader = Reader(self._name, self._title, self._connect, self._reconnect, self._clock)
+        connect = partial(self._connect, self._device)
+        reader = self._reader = Reader(self._name, self._title, connect, self._reconnect, self._clock)
         reader.start()
         try:
             with closing(self._images(reader, stop)) as images:
@@ -251,7 +251,10 @@ class Reader(threading.Thread):
             for image in device.images():
                 self.skipped = skipped + device.skipped
                 if self._lost_ns is not None:
-                    self._back()
+                    gone_s = (self._clock.now_ns() - self._lost_ns) / 1e9
+                    log.warning("%s: %s is back after %.1f s", self._stage, self._title, gone_s)
+                    self.reconnects += 1
+                    self._lost_ns, self._wait_s = None, FIRST_WAIT_S
                 if not self.slot.put(image):
                     image.lease.release()
                     return None
@@ -264,16 +267,9 @@ class Reader(threading.Thread):
         return None
 
     def _back_off(self, loss: DeviceError) -> None:
-        if self._lost_ns is None:
-            self._lost_ns = self._clock.now_ns()
-            log.warning("%s: lost %s: %s; trying again in %.1f s", self._stage, self._title, loss.why, self._wait_s)
-        else:
-            log.debug("%s: no %s yet: %s; trying again in %.1f s", self._stage, self._title, loss.why, self._wait_s)
+        level, what = (logging.WARNING, "lost %s") if self._lost_ns is None else (logging.DEBUG, "no %s yet")
+        message = f"%s: {what}: %s; trying again in %.1f s"
+        log.log(level, message, self._stage, self._title, loss.why, self._wait_s)
+        self._lost_ns = self._lost_ns or self._clock.now_ns()
         self._clock.wait(self._ended, self._wait_s)
         self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
-
-    def _back(self) -> None:
-        gone_s = (self._clock.now_ns() - (self._lost_ns or 0)) / 1e9
-        log.warning("%s: %s is back after %.1f s", self._stage, self._title, gone_s)
-        self.reconnects += 1
-        self._lost_ns, self._wait_s = None, FIRST_WAIT_S

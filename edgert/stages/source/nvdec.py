@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from edgert import installation
 from edgert.clock import Clock
 from edgert.errors import DeviceError
-from edgert.memory import Counter, Lease
-from edgert.memory.cuda import CudaDevice, DeviceView, Loans, Stream
-from edgert.runtime.frame import U8
-from edgert.stages.source.planes import color_of_tags
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice, Loans, Stream
+from edgert.stages.source.planes import color_of_tags, device_planes, media_ns
 from edgert.stages.source.timeline import Image
 
 if TYPE_CHECKING:
@@ -169,11 +166,11 @@ class Nvdec:
     def _decoded(self, packet: av.Packet[Any] | None) -> Iterator[Image]:
         """What one packet completes; None ends the stream."""
         self._loans.settle()
-        count = self._called(self._decoder.GetNumDecodedFrame, self._told(packet))
+        count = self._called(self._decoder.GetNumDecodedFrame, self._data_of(packet))
         for _ in range(count):
             yield self._image(int(self._called(self._decoder.GetLockedFrame)))
 
-    def _told(self, packet: av.Packet[Any] | None) -> Any:
+    def _data_of(self, packet: av.Packet[Any] | None) -> Any:
         """The packet as the decoder reads it: by address, which ``packet`` keeps valid for the call."""
         data = self._module.PacketData()
         if packet is None:
@@ -188,29 +185,17 @@ class Nvdec:
         """Rows lie without gaps, chroma behind luma."""
         lease = self._loans.lend(surface)
         width, height = self._decoder.GetWidth(), self._decoder.GetHeight()
-        planes = (
-            self._plane(surface, (height, width), (width, 1), lease),
-            self._plane(surface + width * height, (height // 2, width // 2, 2), (width, 2, 1), lease),
-        )
+        rows = (surface, width), (surface + width * height, width)
         return Image(
             format="nv12",
             width=width,
             height=height,
-            planes=cast("tuple[U8, ...]", planes),
+            planes=device_planes("nv12", (width, height), rows, lease, self._device, self._stream),
             lease=lease,
             timestamp_ns=self._clock.now_ns(),
-            media_ns=self._media_ns(self._times.take()),
+            media_ns=media_ns(self._times.take(), self._source.time_base),
             color=self._color,
         )
-
-    def _plane(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], lease: Lease) -> DeviceView:
-        return DeviceView(address, shape, strides, np.dtype(np.uint8), lease, self._device.ordinal, self._stream)
-
-    def _media_ns(self, pts: int | None) -> int | None:
-        base = self._source.time_base
-        if pts is None or base is None:
-            return None
-        return pts * base.numerator * 1_000_000_000 // base.denominator
 
     def _called(self, function: Any, *arguments: Any, **options: Any) -> Any:
         try:

@@ -13,16 +13,14 @@ reserved word behind these fields (``paramex``); nothing before it moved. None o
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, cast
-
-import numpy as np
+from typing import Protocol
 
 from edgert.errors import DeviceError
 from edgert.memory import Counter
-from edgert.memory.cuda import CudaDevice, DeviceView, Loans, StreamLease
+from edgert.memory.cuda import CudaDevice, Loans, StreamLease
 from edgert.runtime.frame import U8
+from edgert.stages.source.planes import device_planes
 
 _MAX_PLANES, _PADDING = 4, 4
 _SURFACE_ARRAY = 4
@@ -31,6 +29,7 @@ _PITCH_LAYOUT = 0  # NVBUF_LAYOUT_PITCH
 _EGL_FRAME_PITCH = 1  # CU_EGL_FRAME_TYPE_PITCH
 _READ_ONLY = 1  # CU_GRAPHICS_MAP_RESOURCE_FLAGS_READ_ONLY
 _U32 = ctypes.c_uint32
+_NOT_READ = "an image in NVMM memory cannot be read by kernels"
 _FIX = "… ! nvvidconv bl-output=false ! video/x-raw(memory:NVMM),format=NV12"
 
 
@@ -39,12 +38,7 @@ class PlaneParams(ctypes.Structure):
 
     _fields_ = (
         ("num_planes", _U32),
-        ("width", _U32 * _MAX_PLANES),
-        ("height", _U32 * _MAX_PLANES),
-        ("pitch", _U32 * _MAX_PLANES),
-        ("offset", _U32 * _MAX_PLANES),
-        ("psize", _U32 * _MAX_PLANES),
-        ("bytes_per_pix", _U32 * _MAX_PLANES),
+        *((name, _U32 * _MAX_PLANES) for name in ("width", "height", "pitch", "offset", "psize", "bytes_per_pix")),
         ("reserved", ctypes.c_void_p * (_PADDING * _MAX_PLANES)),
     )
 
@@ -96,15 +90,8 @@ class EglFrame(ctypes.Structure):
 
     _fields_ = (
         ("planes", ctypes.c_void_p * 3),
-        ("width", ctypes.c_uint),
-        ("height", ctypes.c_uint),
-        ("depth", ctypes.c_uint),
-        ("pitch", ctypes.c_uint),
-        ("plane_count", ctypes.c_uint),
-        ("num_channels", ctypes.c_uint),
-        ("frame_type", ctypes.c_int),
-        ("egl_color_format", ctypes.c_int),
-        ("cu_format", ctypes.c_int),
+        *((name, _U32) for name in ("width", "height", "depth", "pitch", "plane_count", "num_channels")),
+        *((name, ctypes.c_int) for name in ("frame_type", "egl_color_format", "cu_format")),
     )
 
 
@@ -130,39 +117,24 @@ class JetsonCalls:
             raise DeviceError("there is no NVMM memory here", why=str(error), fix=fix) from error
 
     def map_egl(self, surface: int) -> int:
-        """``NvBufSurfaceMapEglImage`` of the first image; its address is then in the struct."""
+        # Of the first image; its address is then in the struct.
         return int(self._surface.NvBufSurfaceMapEglImage(ctypes.c_void_p(surface), 0))
 
     def unmap_egl(self, surface: int) -> int:
-        """``NvBufSurfaceUnMapEglImage``."""
         return int(self._surface.NvBufSurfaceUnMapEglImage(ctypes.c_void_p(surface), 0))
 
     def register(self, resource: ctypes.c_void_p, image: int, flags: int) -> int:
-        """``cuGraphicsEGLRegisterImage``."""
         return int(self._cuda.cuGraphicsEGLRegisterImage(ctypes.byref(resource), ctypes.c_void_p(image), flags))
 
     def frame(self, frame: EglFrame, resource: int) -> int:
-        """``cuGraphicsResourceGetMappedEglFrame``."""
         function = self._cuda.cuGraphicsResourceGetMappedEglFrame
         return int(function(ctypes.byref(frame), ctypes.c_void_p(resource), 0, 0))
 
     def unregister(self, resource: int) -> int:
-        """``cuGraphicsUnregisterResource``."""
         return int(self._cuda.cuGraphicsUnregisterResource(ctypes.c_void_p(resource)))
 
 
-@lru_cache(maxsize=1)
-def jetson_calls() -> JetsonCalls:
-    """See :class:`JetsonCalls`."""
-    return JetsonCalls()
-
-
-@dataclass(frozen=True, slots=True)
-class MappedPlane:
-    """A plane that the GPU reads: its address, and bytes per row."""
-
-    address: int
-    pitch: int
+jetson_calls = lru_cache(maxsize=1)(JetsonCalls)
 
 
 class OnGpu:
@@ -172,7 +144,7 @@ class OnGpu:
         surface: its address; valid for as long as the buffer that it came from.
 
     Attributes:
-        planes: of the first image.
+        planes: of the first image, their addresses and bytes per row.
         width, height: pixels.
 
     Raises:
@@ -185,8 +157,7 @@ class OnGpu:
         params = _image(surface)
         self.width, self.height = int(params.width), int(params.height)
         try:
-            frame = self._mapped(params)
-            self.planes = _planes(frame, params)
+            self.planes = self._mapped(params)
         except DeviceError:
             self.close()
             raise
@@ -197,7 +168,7 @@ class OnGpu:
             name, handle = self._undo.pop()
             _checked(getattr(self._calls, name)(handle), name)
 
-    def _mapped(self, params: SurfaceParams) -> EglFrame:
+    def _mapped(self, params: SurfaceParams) -> Sequence[tuple[int, int]]:
         _checked(self._calls.map_egl(self._surface), "NvBufSurfaceMapEglImage")
         self._undo.append(("unmap_egl", self._surface))
         resource = ctypes.c_void_p()
@@ -206,7 +177,9 @@ class OnGpu:
         self._undo.append(("unregister", int(resource.value or 0)))
         frame = EglFrame()
         _checked(self._calls.frame(frame, int(resource.value or 0)), "cuGraphicsResourceGetMappedEglFrame")
-        return frame
+        if frame.frame_type != _EGL_FRAME_PITCH:
+            raise DeviceError(_NOT_READ, why="CUDA sees it as arrays", fix=_FIX)
+        return [(int(frame.planes[n] or 0), int(params.plane_params.pitch[n])) for n in range(frame.plane_count)]
 
 
 def _image(surface: int) -> SurfaceParams:
@@ -216,17 +189,8 @@ def _image(surface: int) -> SurfaceParams:
         raise DeviceError("a buffer is no image in NVMM memory", why=why, fix=_FIX)
     params: SurfaceParams = batch.surface_list[0]
     if params.layout != _PITCH_LAYOUT:
-        raise DeviceError(
-            "an image in NVMM memory cannot be read by kernels", why="its layout is block linear", fix=_FIX
-        )
+        raise DeviceError(_NOT_READ, why="its layout is block linear", fix=_FIX)
     return params
-
-
-def _planes(frame: EglFrame, params: SurfaceParams) -> Sequence[MappedPlane]:
-    if frame.frame_type != _EGL_FRAME_PITCH:
-        raise DeviceError("an image in NVMM memory cannot be read by kernels", why="CUDA sees it as arrays", fix=_FIX)
-    pitches = params.plane_params.pitch
-    return tuple(MappedPlane(int(frame.planes[n] or 0), int(pitches[n])) for n in range(frame.plane_count))
 
 
 def _checked(code: int, name: str) -> None:
@@ -234,11 +198,8 @@ def _checked(code: int, name: str) -> None:
         raise DeviceError("an image in NVMM memory cannot be used by CUDA", why=f"{name} returned {code}", fix=_FIX)
 
 
-# Images in a Jetson's video memory, lent to the GPU; each keeps its buffer until the GPU has read it.
-
-
 class NvmmLoans:
-    """Makes planes of NVMM buffers, for one thread.
+    """Makes planes of NVMM buffers, for one thread. Each keeps its buffer until the GPU has read it.
 
     Args:
         calls: gives the C functions, when the first image is there.
@@ -260,13 +221,8 @@ class NvmmLoans:
             mapped = OnGpu(surface, self._calls())
         self._mapped[surface] = mapped, owner
         lease = self._loans.lend(surface)
-        luma, chroma = mapped.planes
-        size = mapped.height, mapped.width
-        planes = (
-            self._plane(luma, size, (luma.pitch, 1), lease),
-            self._plane(chroma, (size[0] // 2, size[1] // 2, 2), (chroma.pitch, 2, 1), lease),
-        )
-        return cast("tuple[U8, ...]", planes), lease
+        size = mapped.width, mapped.height
+        return device_planes("nv12", size, mapped.planes, lease, self._device, self._stream), lease
 
     def settle(self) -> None:
         """Gives buffers back that the GPU is done with."""
@@ -275,12 +231,6 @@ class NvmmLoans:
     def close(self) -> None:
         """Waits for the GPU; what is lent still goes back when its lease ends."""
         self._loans.close()
-
-    def _plane(
-        self, plane: MappedPlane, shape: tuple[int, ...], strides: tuple[int, ...], lease: StreamLease
-    ) -> DeviceView:
-        kind, ordinal = np.dtype(np.uint8), self._device.ordinal
-        return DeviceView(plane.address, shape, strides, kind, lease, ordinal, self._stream)
 
     def _give_back(self, surface: int) -> None:
         mapped, _ = self._mapped.pop(surface)

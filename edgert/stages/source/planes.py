@@ -1,17 +1,19 @@
-"""Decoded FFmpeg frames as NumPy planes: where the bytes lie, what color they mean, which way up they are."""
+"""The planes of an image: of FFmpeg's frames, of arrays from outside, and of memory on the GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import StageError, nearest
-from edgert.memory import Counter, lend
+from edgert.memory import Counter, Lease, lend
+from edgert.memory.cuda import CudaDevice, DeviceView, Stream
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.stages.source.timeline import Image
 
@@ -20,9 +22,7 @@ if TYPE_CHECKING:
     from av.video.plane import VideoPlane
 
 
-# Checks that arrays from outside are pixels in one of the layouts that a frame may have.
-
-_CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
+CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
     "bgr": (3,),
     "rgb": (3,),
     "gray": (1,),
@@ -30,6 +30,46 @@ _CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
     "nv12": (1, 2),
     "i420": (1, 1, 1),
 }
+"""Channels of each plane. The planes behind the first are chroma, half as wide and high."""
+
+
+def plane_shapes(format: PixelFormat, width: int, height: int) -> list[tuple[int, ...]]:
+    """(height, width) or (height, width, channels) of each plane of an image."""
+    half = (height + 1) // 2, (width + 1) // 2
+    sizes = [half if number else (height, width) for number in range(len(CHANNELS[format]))]
+    return [size if depth == 1 else (*size, depth) for size, depth in zip(sizes, CHANNELS[format], strict=True)]
+
+
+def device_planes(
+    format: PixelFormat,
+    size: tuple[int, int],
+    rows: Sequence[tuple[int, int]],
+    lease: Lease,
+    device: CudaDevice,
+    stream: Stream,
+) -> tuple[U8, ...]:
+    """Planes of an image that lies on the GPU.
+
+    Args:
+        size: (width, height), pixels.
+        rows: of each plane, its address and the bytes from one row to the next.
+        stream: what writes the image.
+    """
+    planes = []
+    for (address, pitch), shape in zip(rows, plane_shapes(format, *size), strict=True):
+        strides = (pitch, *shape[2:], 1)
+        planes.append(DeviceView(address, shape, strides, np.dtype(np.uint8), lease, device.ordinal, stream))
+    return cast("tuple[U8, ...]", tuple(planes))
+
+
+def media_ns(pts: int | None, time_base: Fraction | None) -> int | None:
+    """A time in ticks of ``time_base`` seconds; None where there is none."""
+    if pts is None or time_base is None:
+        return None
+    return pts * time_base.numerator * 1_000_000_000 // time_base.denominator
+
+
+# Checks that arrays from outside are pixels in one of the layouts that a frame may have.
 
 
 def as_planes(array: Any, format: PixelFormat, where: str, *, copy: bool = False) -> tuple[U8, ...]:
@@ -38,22 +78,34 @@ def as_planes(array: Any, format: PixelFormat, where: str, *, copy: bool = False
     Raises:
         StageError: unknown format, no array, not uint8, wrong shape, or pixels that do not lie side by side.
     """
-    if format not in _CHANNELS:
-        hint = nearest(str(format), _CHANNELS)
-        raise StageError(f"unknown format {format!r}{hint}", why=f"known: {', '.join(_CHANNELS)}", where=where)
-    channels = _CHANNELS[format]
+    if format not in CHANNELS:
+        hint = nearest(str(format), CHANNELS)
+        raise StageError(f"unknown format {format!r}{hint}", why=f"known: {', '.join(CHANNELS)}", where=where)
+    channels = CHANNELS[format]
     parts: Sequence[Any] = [array] if len(channels) == 1 else array
     if len(channels) > 1 and not (isinstance(array, (tuple, list)) and len(array) == len(channels)):
         raise StageError(f"{format} takes a sequence of {len(channels)} planes", where=where)
     planes = tuple(_as_uint8(part, where) for part in parts)
     height, width = planes[0].shape[:2] if planes[0].ndim >= 2 else (0, 0)
-    for number, (plane, depth) in enumerate(zip(planes, channels, strict=True)):
-        rows, columns = (height, width) if number == 0 else ((height + 1) // 2, (width + 1) // 2)
-        _check_shape(plane, (rows, columns) if depth == 1 else (rows, columns, depth), format, number, where)
+    for number, (plane, shape) in enumerate(zip(planes, plane_shapes(format, width, height), strict=True)):
+        if plane.shape != shape or 0 in shape:
+            names = "(height, width)" if len(shape) == 2 else f"(height, width, {shape[-1]})"
+            raise StageError(
+                f"plane {number} of a {format} frame has shape {plane.shape}",
+                why=f"expected {names}" + (f", here {shape}" if number else ""),
+                where=where,
+                fix="give pixels as height, width, channels; or another format=",
+            )
     if copy:
         return tuple(plane.copy() for plane in planes)
     for plane, depth in zip(planes, channels, strict=True):
-        _check_rows(plane, depth, where)
+        if plane.strides[-1] != 1 or plane.strides[1] != depth or plane.strides[0] < plane.shape[1] * depth:
+            raise StageError(
+                f"the pixels of a row do not lie side by side (strides {plane.strides})",
+                why="the array is a flipped, transposed or strided view, and reading it would copy it in secret",
+                where=where,
+                fix="copy=True, or numpy.ascontiguousarray(array) before",
+            )
     return planes
 
 
@@ -61,7 +113,15 @@ def _as_uint8(part: Any, where: str) -> U8:
     if hasattr(part, "__array_interface__"):
         array: npt.NDArray[Any] = np.asarray(part)
     elif hasattr(part, "__dlpack__"):
-        array = _from_dlpack(part, where)
+        try:
+            array = np.from_dlpack(part)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise StageError(
+                f"cannot share a {type(part).__name__} without copying",
+                why=str(error),
+                where=where,
+                fix="bring it to the CPU first, like tensor.cpu()",
+            ) from error
     else:
         raise StageError(
             f"cannot take a {type(part).__name__} as pixels",
@@ -79,41 +139,7 @@ def _as_uint8(part: Any, where: str) -> U8:
     return array
 
 
-def _from_dlpack(part: Any, where: str) -> npt.NDArray[Any]:
-    try:
-        array: npt.NDArray[Any] = np.from_dlpack(part)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise StageError(
-            f"cannot share a {type(part).__name__} without copying",
-            why=str(error),
-            where=where,
-            fix="bring it to the CPU first, like tensor.cpu()",
-        ) from error
-    return array
-
-
-def _check_shape(plane: U8, wanted: tuple[int, ...], format: str, number: int, where: str) -> None:
-    if plane.shape != wanted or 0 in wanted:
-        names = {2: "(height, width)", 3: f"(height, width, {wanted[-1]})"}[len(wanted)]
-        size = f", here {wanted}" if number else ""
-        raise StageError(
-            f"plane {number} of a {format} frame has shape {plane.shape}",
-            why=f"expected {names}{size}",
-            where=where,
-            fix="give pixels as height, width, channels; or another format=",
-        )
-
-
-def _check_rows(plane: U8, depth: int, where: str) -> None:
-    side_by_side = plane.strides[-1] == 1 and plane.strides[1] == depth and plane.strides[0] >= plane.shape[1] * depth
-    if not side_by_side:
-        raise StageError(
-            f"the pixels of a row do not lie side by side (strides {plane.strides})",
-            why="the array is a flipped, transposed or strided view, and reading it would copy it in secret",
-            where=where,
-            fix="copy=True, or numpy.ascontiguousarray(array) before",
-        )
-
+# FFmpeg's frames.
 
 _FORMATS: dict[str, PixelFormat] = {
     "yuv420p": "i420",
@@ -123,14 +149,6 @@ _FORMATS: dict[str, PixelFormat] = {
     "bgr24": "bgr",
     "rgb24": "rgb",
     "gray": "gray",
-}
-_PLANE_CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
-    "i420": (1, 1, 1),
-    "nv12": (1, 2),
-    "yuyv": (2,),
-    "bgr": (3,),
-    "rgb": (3,),
-    "gray": (1,),
 }
 # AVColorSpace of libavutil/pixfmt.h (ITU-T H.273 table 4): BT.709, SMPTE 240M, BT.2020 in two kinds.
 _LIKE_BT709 = frozenset({1, 7, 9, 10})
@@ -148,11 +166,16 @@ def to_image(frame: VideoFrame, counter: Counter, now_ns: int) -> Image:
     if pixel_format is None or frame.planes[0].line_size < 0:
         frame, pixel_format = _to_known(frame, counter)
     color = color_of_tags(frame.colorspace, frame.color_range, frame.format.name)
-    planes = _as_planes(frame, pixel_format)
+    planes = tuple(map(_as_array, frame.planes, CHANNELS[pixel_format]))
+    if len(planes) > 1:
+        for plane in planes:
+            # The decoder predicts later frames from these bytes: nobody may paint on them.
+            plane.flags.writeable = False
     lease = lend(frame, counter)
     width, height = frame.width, frame.height
     if (turn := _TURNS.get(frame.rotation)) is not None and pixel_format != "yuyv":
-        planes = _to_turned(planes, turn, counter)
+        planes = tuple(cast("U8", cv2.rotate(plane, turn)) for plane in planes)
+        counter.copied(sum(plane.nbytes for plane in planes))
         lease = lend(planes, counter)
         height, width = planes[0].shape[:2]
     return Image(
@@ -162,34 +185,16 @@ def to_image(frame: VideoFrame, counter: Counter, now_ns: int) -> Image:
         planes=planes,
         lease=lease,
         timestamp_ns=now_ns,
-        media_ns=_media_ns(frame),
+        media_ns=media_ns(frame.pts, frame.time_base),
         color=color,
     )
 
 
-def _media_ns(frame: VideoFrame) -> int | None:
-    if frame.pts is None or frame.time_base is None:
-        return None
-    return frame.pts * frame.time_base.numerator * 1_000_000_000 // frame.time_base.denominator
-
-
-def _as_planes(frame: VideoFrame, pixel_format: PixelFormat) -> tuple[U8, ...]:
-    planes = tuple(map(_as_array, frame.planes, _PLANE_CHANNELS[pixel_format]))
-    if len(planes) > 1:
-        for plane in planes:
-            # The decoder predicts later frames from these bytes: nobody may paint on them.
-            plane.flags.writeable = False
-    return planes
-
-
 def _as_array(plane: VideoPlane, channels: int) -> U8:
-    width, height, line_bytes = plane.width, plane.height, plane.line_size
     memory: Any = plane  # offers the buffer protocol, which its types do not state
-    if channels == 1:
-        array: U8 = np.ndarray((height, width), np.uint8, memory, strides=(line_bytes, 1))
-    else:
-        array = np.ndarray((height, width, channels), np.uint8, memory, strides=(line_bytes, channels, 1))
-    return array
+    depth = () if channels == 1 else (channels,)
+    shape, strides = (plane.height, plane.width, *depth), (plane.line_size, *depth, 1)
+    return cast("U8", np.ndarray(shape, np.uint8, memory, strides=strides))
 
 
 @lru_cache(maxsize=32)
@@ -218,9 +223,3 @@ def _to_known(frame: VideoFrame, counter: Counter) -> tuple[VideoFrame, PixelFor
     known.pts, known.time_base = pts, time_base
     counter.copied(sum(plane.buffer_size for plane in known.planes))
     return known, _FORMATS[target]
-
-
-def _to_turned(planes: tuple[U8, ...], turn: int, counter: Counter) -> tuple[U8, ...]:
-    turned = tuple(cv2.rotate(plane, turn) for plane in planes)
-    counter.copied(sum(plane.nbytes for plane in turned))
-    return turned  # type: ignore[return-value]

@@ -1,15 +1,18 @@
-"""Images that Python code makes: the user's own (``python:module:name``), and edgert's ``synthetic:`` scenes."""
+"""Images that Python code makes: the user's own (``python:module:name``), and edgert's trivial scenes for tests and
+measurements (``synthetic:blank``, ``synthetic:noise`` and ``synthetic:counter``)."""
 
 import inspect
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from itertools import count
+from itertools import count, cycle, repeat
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, nearest
 from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Frame
@@ -31,15 +34,6 @@ class Renderer(Protocol):
         Args:
             out: (height, width, 3) uint8 BGR of the size asked for, contents undefined.
         """
-        ...
-
-
-@runtime_checkable
-class Closable(Protocol):
-    """What has something to give back: a generator, or an object that opened a device."""
-
-    def close(self) -> None:
-        """Called in the source's thread after the last image."""
         ...
 
 
@@ -86,31 +80,35 @@ class PythonSource:
         self._canvas.close()
 
     def _images(self) -> Generator[Image, None, None]:
-        drawn = self._rendered(self._made) if isinstance(self._made, Renderer) else map(self._lent, self._made)
         try:
-            for index, (image, lease) in enumerate(drawn):
+            for index, (image, lease) in enumerate(self._drawn()):
                 height, width = image.shape[:2]
                 media_ns = round(index * self._period_ns)
                 yield Image("bgr", width, height, (image,), lease, self._clock.now_ns(), media_ns)
         finally:
-            if isinstance(self._made, Closable):
-                self._made.close()
+            if (close := getattr(self._made, "close", None)) is not None:  # a generator's, or of what opened a device
+                close()
 
-    def _rendered(self, renderer: Renderer) -> Iterator[tuple[U8, Lease]]:
-        for index in count():
-            out, lease = self._canvas.acquire()
-            renderer.render(index, out)
-            yield out, lease
-
-    def _lent(self, image: object) -> tuple[U8, Lease]:
-        (plane,) = as_planes(image, "bgr", self._where, copy=False)
-        return plane, lend(plane, self._counter)
+    def _drawn(self) -> Iterator[tuple[U8, Lease]]:
+        if isinstance(self._made, Renderer):
+            for index in count():
+                out, lease = self._canvas.acquire()
+                self._made.render(index, out)
+                yield out, lease
+        else:
+            for image in self._made:
+                (plane,) = as_planes(image, "bgr", self._where)
+                yield plane, lend(plane, self._counter)
 
 
 def _made(make: Callable[..., Any], config: SourceStage, where: str) -> Renderer | Iterable[Any]:
     title = f"{config.source!r} cannot make images"
+    width, height = config.size or DEFAULT_SIZE
+    usual = {"width": width, "height": height, "fps": config.fps or DEFAULT_FPS, "seed": config.seed}
     try:
-        arguments = _arguments(make, config)
+        takes = inspect.signature(make).parameters
+        open_ended = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+        arguments = {key: value for key, value in usual.items() if key in takes or open_ended}
         found = make(**arguments, **config.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(title, why=str(error), where=where, fix="see size:, fps:, seed: and options:") from error
@@ -133,10 +131,64 @@ def _made(make: Callable[..., Any], config: SourceStage, where: str) -> Renderer
     return found
 
 
-def _arguments(make: Callable[..., Any], config: SourceStage) -> dict[str, Any]:
-    """Those of the usual arguments that ``make`` takes."""
-    width, height = config.size or DEFAULT_SIZE
-    usual = {"width": width, "height": height, "fps": config.fps or DEFAULT_FPS, "seed": config.seed}
-    takes = inspect.signature(make).parameters
-    open_ended = any(one.kind is one.VAR_KEYWORD for one in takes.values())
-    return {key: value for key, value in usual.items() if key in takes or open_ended}
+# Trivial scenes, made as the user's own images are.
+
+NOISE_IMAGES = 8
+BLANK_GRAY = 114
+"""The gray that letterboxes are padded with."""
+_BIT_PX = 8
+_BITS = 32
+
+
+def blank(width: int, height: int) -> Iterator[U8]:
+    """One gray image, over and over: no work per frame."""
+    image = np.full((height, width, 3), BLANK_GRAY, np.uint8)
+    image.flags.writeable = False  # nobody may change what others see
+    return repeat(image)
+
+
+def noise(width: int, height: int, seed: int) -> Iterator[U8]:
+    """A few images of noise, over and over: no work per frame."""
+    images = np.random.default_rng(seed).integers(0, 256, (NOISE_IMAGES, height, width, 3), np.uint8)
+    images.flags.writeable = False
+    return cycle(images)
+
+
+class Counting:
+    """The index in binary, as squares along the top, most significant bit first; white is 1."""
+
+    def __init__(self, width: int, height: int) -> None:
+        if width < _BITS * _BIT_PX or height < _BIT_PX:
+            raise ValueError(f"it needs at least {_BITS * _BIT_PX}x{_BIT_PX} pixels")
+
+    def render(self, index: int, out: U8) -> None:
+        """Draws image ``index``; see :class:`Renderer`."""
+        bits = np.unpackbits(np.array([index], ">u4").view(np.uint8)) * np.uint8(255)
+        out[:] = BLANK_GRAY
+        out[:_BIT_PX, : _BITS * _BIT_PX] = np.repeat(bits, _BIT_PX)[None, :, None]
+
+
+def read_counter(image: U8) -> int:
+    """The index that ``synthetic:counter`` put into an image; survives compression at the original size.
+
+    Args:
+        image: (height, width, 3) uint8 BGR or RGB, or (height, width) luma.
+    """
+    gray = image if image.ndim == 2 else image[..., 1]
+    middle = gray[_BIT_PX // 2, _BIT_PX // 2 : _BITS * _BIT_PX : _BIT_PX]
+    return int(np.packbits(middle > BLANK_GRAY).view(">u4")[0])
+
+
+SCENES: Mapping[str, Callable[..., Any]] = {"blank": blank, "noise": noise, "counter": Counting}
+
+
+def scene_named(name: str, where: str) -> Callable[..., Any]:
+    """What makes a scene. Raises ConfigError: there is none of that name."""
+    if name not in SCENES:
+        raise ConfigError(
+            f"unknown scene 'synthetic:{name}'{nearest(name, SCENES)}",
+            why=f"known: {', '.join(f'synthetic:{known}' for known in SCENES)}",
+            where=where,
+            fix="use one of them, or images of your own code: python:module:name",
+        )
+    return SCENES[name]

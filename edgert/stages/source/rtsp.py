@@ -31,27 +31,35 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
     Raises:
         ConfigError: not a URL.
     """
-    _check_address(config.source, f"stages.{name}.source")
+    try:
+        address = urlsplit(config.source)
+        has_host = bool(address.hostname) or address.port is not None
+    except ValueError:
+        has_host = False
+    if not has_host:  # raised here, since the first error would quote the address with its password
+        raise ConfigError(
+            f"{redact(config.source)!r} is no network address",
+            why="host or port is malformed",
+            where=f"stages.{name}.source",
+            fix="write rtsp://host:port/path; special characters of a password as %40 for @, %2F for /",
+        )
     recorded = is_recording(config.source)
     live = not recorded if config.realtime is None else config.realtime
     reconnect = config.reconnect and not recorded  # it would begin anew, and give frames twice
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=config.fps, paced=False)
 
-    device: list[CudaDevice] = []
+    def connect(device: CudaDevice | None) -> Stream:
+        return Stream(name, config, counter, clock, device)
 
-    def on_gpu(chosen: CudaDevice) -> str:
-        device[:] = [chosen]  # whether the stream suits is known when it is there
-        return missing()
-
-    def connect() -> Stream:
-        return Stream(name, config, counter, clock, *device)
+    def why_not(device: CudaDevice) -> str:
+        return missing()  # whether the stream suits is known when it is there
 
     title = redact(config.source)
-    return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, on_gpu=on_gpu)
+    return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not)
 
 
-def options_for(config: SourceStage) -> dict[str, str]:
-    """FFmpeg's options for the URL of ``config``. Sources: ffmpeg-protocols(1) and ffmpeg-formats(1)."""
+def _options_for(config: SourceStage) -> dict[str, str]:
+    """Of FFmpeg. Sources: ffmpeg-protocols(1) and ffmpeg-formats(1)."""
     timeout_us = str(round(config.timeout * 1e6))
     scheme = urlsplit(config.source).scheme
     if scheme not in ("rtsp", "rtsps"):
@@ -66,7 +74,7 @@ def options_for(config: SourceStage) -> dict[str, str]:
     }
 
 
-class Stream:
+class Stream(Video):
     """One connection. Raises DeviceError when it cannot be made.
 
     Args:
@@ -74,66 +82,30 @@ class Stream:
     """
 
     def __init__(
-        self, name: str, config: SourceStage, counter: Counter, clock: Clock, device: CudaDevice | None = None
+        self, name: str, config: SourceStage, counter: Counter, clock: Clock, device: CudaDevice | None
     ) -> None:
-        self._where = f"stages.{name}"
         scheme, colon, rest = config.source.partition(":")
-        self._video = Video(
-            scheme.lower() + colon + rest,
-            counter,
-            clock,
-            where=self._where,
-            options=options_for(config),
-            timeout_s=config.timeout,
-            live=True,
-        )
-        if device is not None:
-            self._decode_on(device, strict=config.decode == "gpu")
-
-    @property
-    def skipped(self) -> int:
-        """Damaged packets and frames so far."""
-        return self._video.skipped
+        url, where, options = scheme.lower() + colon + rest, f"stages.{name}", _options_for(config)
+        super().__init__(url, counter, clock, where=where, options=options, timeout_s=config.timeout, live=True)
+        reason = self.why_not_on(device) if device is not None else ""
+        if reason and config.decode == "gpu":
+            self.close()
+            raise DeviceError(f"{self.target} cannot be decoded on the GPU", why=reason, where=where, fix="decode: cpu")
+        if reason:
+            log.info("%s: decoded on the CPU: %s", where, reason)
+        elif device is not None:
+            self.decode_on(device)
 
     def images(self) -> Iterator[Image]:
         """Ends only where the stream had announced its length; an end without that is a loss."""
-        yield from self._video.images()
-        if not self._video.outline.duration_ns:
+        yield from super().images()
+        if not self.outline.duration_ns:
             raise DeviceError(
-                f"lost {self._video.target}",
+                f"lost {self.target}",
                 why="the other side closed the connection",
-                where=self._where,
+                where=self.where,
                 fix="check the camera and the network",
             )
-
-    def close(self) -> None:
-        """Hangs up."""
-        self._video.close()
-
-    def _decode_on(self, device: CudaDevice, strict: bool) -> None:
-        reason = self._video.why_not_on(device)
-        if not reason:
-            self._video.decode_on(device)
-        elif not strict:
-            log.info("%s: decoded on the CPU: %s", self._where, reason)
-        else:
-            self._video.close()
-            raise DeviceError(
-                f"{self._video.target} cannot be decoded on the GPU", why=reason, where=self._where, fix="decode: cpu"
-            )
-
-
-def _check_address(url: str, where: str) -> None:
-    try:
-        host, port = urlsplit(url).hostname, urlsplit(url).port
-    except ValueError:
-        # The message would quote the address with its password.
-        host = port = None
-    if not host and port is None:
-        fix = "write rtsp://host:port/path; special characters of a password as %40 for @, %2F for /"
-        raise ConfigError(
-            f"{redact(url)!r} is no network address", why="host or port is malformed", where=where, fix=fix
-        )
 
 
 def is_recording(url: str) -> bool:

@@ -1,16 +1,45 @@
-"""V4L2 as the kernel defines it: structs, requests, and the calls behind a door of their own.
+"""A V4L2 camera whose driver writes into memory that the GPU fetches from: mapped or pinned, handed over by address.
 
-Source: linux/videodev2.h, https://docs.kernel.org/userspace-api/media/v4l/videodev.html; sizes and offsets are those of
-64-bit machines, held to what a C compiler makes of the header by tests.
+A GPU that shares the processor's memory (Jetson) reads it in place; another makes one copy, which is counted. The order
+of the calls is that of the kernel's documentation, https://docs.kernel.org/userspace-api/media/v4l/userp.html; structs
+and requests are those of linux/videodev2.h, https://docs.kernel.org/userspace-api/media/v4l/videodev.html, with sizes
+and offsets of 64-bit machines, held to what a C compiler makes of the header by tests. Tested on a double of the
+kernel; none of this has run on a board, or with a camera.
 """
 
 import ctypes
 import fcntl
+import logging
 import os
 import select
+from collections.abc import Iterator
 from typing import Protocol
 
+from edgert.clock import Clock
+from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
+from edgert.memory import Counter
+from edgert.memory.cuda import Block, CudaDevice, Loans
+from edgert.runtime.frame import Color, PixelFormat
+from edgert.stages.source.planes import CHANNELS, device_planes
+from edgert.stages.source.timeline import Image
+
+log = logging.getLogger("edgert.source")
+
+FORMATS: dict[str, tuple[str, PixelFormat]] = {
+    "yuyv422": ("YUYV", "yuyv"),
+    "yuyv": ("YUYV", "yuyv"),
+    "nv12": ("NV12", "nv12"),
+    "gray": ("GRAY", "gray"),
+}
+"""``format:`` of a source → V4L2's four letters, and what frames are called."""
+BUFFERS = 6
+"""One being written, one waiting for it, and those that a pipeline holds."""
+_PAGE_BYTES = 4096
+_POLL_S = 0.1
+
+
+# The kernel's interface.
 
 CAPTURE, USERPTR = 1, 2  # V4L2_BUF_TYPE_VIDEO_CAPTURE, V4L2_MEMORY_USERPTR
 CAP_CAPTURE, CAP_STREAMING, CAP_DEVICE_CAPS = 0x1, 0x0400_0000, 0x8000_0000
@@ -31,6 +60,10 @@ NAMES = {
 _U32 = ctypes.c_uint32
 
 
+def _u32(*names: str) -> tuple[tuple[str, type[ctypes.c_uint32]], ...]:
+    return tuple((name, _U32) for name in names)
+
+
 class Capability(ctypes.Structure):
     """``v4l2_capability``."""
 
@@ -38,9 +71,7 @@ class Capability(ctypes.Structure):
         ("driver", ctypes.c_char * 16),
         ("card", ctypes.c_char * 32),
         ("bus_info", ctypes.c_char * 32),
-        ("version", _U32),
-        ("capabilities", _U32),
-        ("device_caps", _U32),
+        *_u32("version", "capabilities", "device_caps"),
         ("reserved", _U32 * 3),
     )
 
@@ -49,18 +80,8 @@ class PixFormat(ctypes.Structure):
     """``v4l2_pix_format``."""
 
     _fields_ = (
-        ("width", _U32),
-        ("height", _U32),
-        ("pixelformat", _U32),
-        ("field", _U32),
-        ("bytesperline", _U32),
-        ("sizeimage", _U32),
-        ("colorspace", _U32),
-        ("priv", _U32),
-        ("flags", _U32),
-        ("ycbcr_enc", _U32),
-        ("quantization", _U32),
-        ("xfer_func", _U32),
+        *_u32("width", "height", "pixelformat", "field", "bytesperline", "sizeimage"),
+        *_u32("colorspace", "priv", "flags", "ycbcr_enc", "quantization", "xfer_func"),
     )
 
 
@@ -78,11 +99,7 @@ class StreamParm(ctypes.Structure):
     """``v4l2_streamparm`` of a capture device; ``numerator`` / ``denominator`` is seconds per frame."""
 
     _fields_ = (
-        ("type", _U32),
-        ("capability", _U32),
-        ("capturemode", _U32),
-        ("numerator", _U32),
-        ("denominator", _U32),
+        *_u32("type", "capability", "capturemode", "numerator", "denominator"),
         ("rest", ctypes.c_uint8 * 184),
     )
 
@@ -90,32 +107,26 @@ class StreamParm(ctypes.Structure):
 class RequestBuffers(ctypes.Structure):
     """``v4l2_requestbuffers``."""
 
-    _fields_ = (("count", _U32), ("type", _U32), ("memory", _U32), ("capabilities", _U32), ("flags", _U32))
+    _fields_ = _u32("count", "type", "memory", "capabilities", "flags")
 
 
 class Buffer(ctypes.Structure):
     """``v4l2_buffer``; ``userptr`` stands for the union ``m``."""
 
     _fields_ = (
-        ("index", _U32),
-        ("type", _U32),
-        ("bytesused", _U32),
-        ("flags", _U32),
-        ("field", _U32),
+        *_u32("index", "type", "bytesused", "flags", "field"),
         ("seconds", ctypes.c_int64),
         ("microseconds", ctypes.c_int64),
         ("timecode", ctypes.c_uint8 * 16),
-        ("sequence", _U32),
-        ("memory", _U32),
+        *_u32("sequence", "memory"),
         ("userptr", ctypes.c_uint64),
-        ("length", _U32),
-        ("reserved2", _U32),
-        ("request_fd", _U32),
+        *_u32("length", "reserved2", "request_fd"),
     )
 
 
 class Kernel(Protocol):
-    """The calls. Each raises OSError."""
+    """The calls. Each raises OSError. ``ioctl`` leaves the answer in ``argument``; ``wait`` returns whether a filled
+    buffer came in time."""
 
     def open(self, path: str) -> int: ...
     def close(self, fd: int) -> None: ...
@@ -127,19 +138,16 @@ class Linux:
     """Those of this machine."""
 
     def open(self, path: str) -> int:
-        """Without blocking, so that :meth:`wait` decides how long."""
+        # Without blocking, so that wait() decides how long.
         return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
-        """Gives the device back."""
         os.close(fd)
 
     def ioctl(self, fd: int, request: int, argument: ctypes.Structure | ctypes.c_int) -> None:
-        """One request; the kernel writes its answer into ``argument``."""
         fcntl.ioctl(fd, request, argument)
 
     def wait(self, fd: int, timeout_s: float) -> bool:
-        """Whether a filled buffer came in time."""
         return bool(select.select([fd], [], [], timeout_s)[0])
 
 
@@ -162,9 +170,8 @@ class Node:
         try:
             self._kernel.ioctl(self._fd, request, argument)
         except OSError as error:
-            raise self.error(
-                "lost" if request == DQBUF else "cannot use", f"{NAMES[request]}: {error.strerror}"
-            ) from error
+            what = "lost" if request == DQBUF else "cannot use"
+            raise self.error(what, f"{NAMES[request]}: {error.strerror}") from error
 
     def wait(self, timeout_s: float) -> bool:
         """Whether a filled buffer came in time."""
@@ -186,3 +193,147 @@ class Node:
 def fourcc(letters: str) -> int:
     """``YUYV`` → the number that V4L2 knows it by."""
     return int.from_bytes(letters.encode("ascii"), "little")
+
+
+class UserPointerCamera:
+    """One opened camera; see :class:`~edgert.stages.source.live.Device`.
+
+    A buffer goes back to the driver when its image's lease has ended and the GPU has read it. Buffers that are lent
+    when the camera is closed are freed when they come back.
+
+    Raises:
+        DeviceError: the driver takes no memory of others, has not the format, or there is too little memory.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        config: SourceStage,
+        device: CudaDevice,
+        counter: Counter,
+        clock: Clock,
+        where: str,
+        kernel: Kernel,
+    ) -> None:
+        self.skipped = 0
+        self._device, self._clock, self._timeout_s = device, clock, config.timeout
+        self._letters, self._format = FORMATS[(config.format or "").lower()]
+        self._node = Node(path, where, kernel)
+        self._stream, self._is_open = device.stream(), True
+        self._loans = Loans(device, counter, self._give_back)
+        self._lent: set[int] = set()
+        self._sequence: int | None = None
+        self._blocks: list[Block] = []
+        try:
+            self._image_format = self._agreed(config)
+            self._start()
+        except DeviceError:
+            self.close()
+            raise
+
+    def images(self) -> Iterator[Image]:
+        """Blocks for each image. Raises DeviceError when the camera is gone, or gives none in time."""
+        waited_since_ns = self._clock.now_ns()
+        while True:
+            self._loans.settle(_POLL_S if len(self._lent) == BUFFERS else 0.0)
+            if len(self._lent) < BUFFERS and self._node.wait(_POLL_S):
+                image = self._next()
+                if image is not None:
+                    yield image
+                    del image
+                waited_since_ns = self._clock.now_ns()
+            elif self._clock.now_ns() - waited_since_ns > self._timeout_s * 1e9:
+                raise self._node.error("lost", f"no frame for {self._timeout_s:g} s")
+
+    def close(self) -> None:
+        """Stops the camera and gives it back."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            self._node.ask(STREAMOFF, ctypes.c_int(CAPTURE))
+            self._node.ask(REQBUFS, RequestBuffers(0, CAPTURE, USERPTR))
+        except DeviceError as error:
+            log.debug("%s", error)  # one that was unplugged has nothing to stop
+        self._node.close()
+        for index, block in enumerate(self._blocks):
+            if index not in self._lent:
+                block.release()
+        self._loans.close()
+
+    def _agreed(self, config: SourceStage) -> PixFormat:
+        """What the driver makes of the size, format and rate that are asked of it."""
+        found = Capability()
+        self._node.ask(QUERYCAP, found)
+        caps = found.device_caps if found.capabilities & CAP_DEVICE_CAPS else found.capabilities
+        if not (caps & CAP_CAPTURE and caps & CAP_STREAMING):
+            raise self._node.error("cannot use", "it is no video capture device that streams")
+        asked = Format(type=CAPTURE)
+        asked.fmt.pix.width, asked.fmt.pix.height = config.size or (640, 480)
+        asked.fmt.pix.pixelformat = fourcc(self._letters)
+        self._node.ask(S_FMT, asked)
+        pix: PixFormat = asked.fmt.pix
+        if pix.pixelformat != fourcc(self._letters):
+            raise self._node.error("cannot use", f"it does not give {self._letters}")
+        if config.fps:
+            rate = StreamParm(type=CAPTURE, numerator=1000, denominator=round(config.fps * 1000))
+            self._node.ask(S_PARM, rate)
+        return pix
+
+    def _start(self) -> None:
+        self._node.ask(REQBUFS, RequestBuffers(BUFFERS, CAPTURE, USERPTR))
+        nbytes = -(-self._image_format.sizeimage // _PAGE_BYTES) * _PAGE_BYTES
+        for index in range(BUFFERS):
+            self._blocks.append(self._device.block(nbytes))
+            self._queue(index)
+        self._node.ask(STREAMON, ctypes.c_int(CAPTURE))
+
+    def _queue(self, index: int) -> None:
+        address, nbytes = self._blocks[index].host.ctypes.data, self._blocks[index].nbytes
+        self._node.ask(QBUF, Buffer(index=index, type=CAPTURE, memory=USERPTR, userptr=address, length=nbytes))
+
+    def _next(self) -> Image | None:
+        """The image that the driver has filled; None for a damaged one."""
+        buffer = Buffer(type=CAPTURE, memory=USERPTR)
+        self._node.ask(DQBUF, buffer)
+        if buffer.flags & FLAG_ERROR:
+            self.skipped += 1
+            self._queue(buffer.index)
+            return None
+        last, self._sequence = self._sequence, int(buffer.sequence)
+        lease = self._loans.lend(buffer.index)
+        self._lent.add(buffer.index)
+        if self._blocks[buffer.index].is_staged:
+            self._blocks[buffer.index].upload(self._stream)
+            lease.after(self._stream)
+        pix = self._image_format
+        address, row = self._blocks[buffer.index].address, int(pix.bytesperline)
+        size, rows = (int(pix.width), int(pix.height)), [(address, row), (address + row * int(pix.height), row)]
+        now_ns, taken_ns = self._clock.now_ns(), buffer.seconds * 1_000_000_000 + buffer.microseconds * 1000
+        is_ours = buffer.flags & FLAG_CLOCK_MASK == FLAG_MONOTONIC
+        return Image(
+            format=self._format,
+            width=pix.width,
+            height=pix.height,
+            planes=device_planes(
+                self._format, size, rows[: len(CHANNELS[self._format])], lease, self._device, self._stream
+            ),
+            lease=lease,
+            timestamp_ns=min(taken_ns, now_ns) if is_ours else now_ns,
+            media_ns=taken_ns if is_ours else None,
+            color=color_of(pix),
+            lost=0 if last is None else max(self._sequence - last - 1, 0),
+        )
+
+    def _give_back(self, index: int) -> None:
+        self._lent.discard(index)
+        if self._is_open:
+            self._queue(index)
+        else:
+            self._blocks[index].release()
+
+
+def color_of(pix: PixFormat) -> Color:
+    """From the colors that the driver reports."""
+    full = pix.quantization == QUANTIZATION_FULL or pix.colorspace == COLORSPACE_JPEG
+    return Color("bt709" if pix.colorspace == COLORSPACE_REC709 else "bt601", full)

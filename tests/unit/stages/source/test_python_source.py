@@ -20,7 +20,7 @@ from edgert.memory import Counter
 from edgert.runtime import Frame
 from edgert.runtime.stage import Source
 from edgert.stages.source.kinds import source_for
-from edgert.stages.source.synthetic import SCENES, read_counter
+from edgert.stages.source.python_source import SCENES, read_counter
 
 GRAB = """
 import threading

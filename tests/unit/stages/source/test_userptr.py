@@ -19,7 +19,7 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, StreamLease
 from edgert.runtime.frame import Color
 from edgert.stages.source import camera, v4l2
-from edgert.stages.source.userptr import BUFFERS, UserPointerCamera, why_not_on
+from edgert.stages.source.v4l2 import BUFFERS, UserPointerCamera
 from tests.helpers.cuda_double import CudaDouble
 
 RECORDED = json.loads((Path(__file__).parents[3] / "data/v4l2/structs.json").read_text(encoding="utf-8"))
@@ -251,7 +251,8 @@ def test_an_unplugged_camera_is_lost() -> None:
 )
 def test_which_cameras_write_where_the_gpu_reads(integrated: bool, format: str | None, why: str) -> None:
     device = CudaDevice(CudaDouble(integrated=integrated), 0, Counter())
-    reason = why_not_on(SourceStage(source="/dev/video0", format=format), device)
+    config = SourceStage(source="/dev/video0", format=format)
+    reason = camera.camera_source("cam", "/dev/video0", config, Counter(), VirtualClock()).on_gpu(device)
     assert why in reason and bool(why) == bool(reason)
 
 
@@ -261,6 +262,9 @@ def test_where_the_driver_refuses_frames_go_through_the_processor(
     rig = Rig(Kernel(v4l2.REQBUFS))
     monkeypatch.setattr(camera, "require", lambda *_: None)
     monkeypatch.setattr(camera, "Linux", lambda: rig.kernel)
+    monkeypatch.setattr(camera.ffmpeg, "has_input", lambda name: False)
+    monkeypatch.setattr(camera, "Camera", lambda *_: "through OpenCV")
     caplog.set_level("INFO")
-    assert camera._in_place("/dev/video0", rig.config, rig.device, Counter(), rig.clock, "stages.cam") is None
+    source = camera.camera_source("cam", "/dev/video0", rig.config, Counter(), rig.clock)
+    assert source.on_gpu(rig.device) == "" and source._connect(rig.device) == "through OpenCV"  # type: ignore[comparison-overlap]
     assert caplog.messages == ["stages.cam: its frames go through the processor: VIDIOC_REQBUFS: Invalid argument"]
