@@ -27,8 +27,7 @@ from edgert.stages.decode.detection import Detector
 from edgert.stages.gpu.gpu_detections import GpuDetector, HostReader
 from edgert.stages.gpu.gpu_detections import unsupported as not_decoded
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
-from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference
-from edgert.stages.gpu.inference_slot import InferenceSlot, Reader
+from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot, Reader
 from edgert.stages.gpu.kernel_jobs import ITEM_BYTES, Target, TensorLayout, ValueType, strided, target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader

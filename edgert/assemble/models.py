@@ -34,8 +34,19 @@ from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import decoder_for, read_labels
 from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
-from edgert.stages.infer import Choice, HostInference, Infer, InferBatch, InferCrops, Inference, VariantInference
-from edgert.stages.infer_segment import FirstSegment, InferSegment, LastSegment, Pinned
+from edgert.stages.infer import (
+    Choice,
+    FirstSegment,
+    HostInference,
+    Infer,
+    InferBatch,
+    InferCrops,
+    Inference,
+    InferSegment,
+    LastSegment,
+    Pinned,
+    VariantInference,
+)
 from edgert.stages.preprocess import Preprocessor
 
 Bar = Callable[[str, int, int], object]

@@ -1,4 +1,4 @@
-"""What a pipeline lends to the kinds that are made for it."""
+"""What a pipeline lends to the kinds that are made for it, and what most of its stages share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +30,17 @@ class Context:
     stats: Callable[[], Mapping[str, object]] = dict
     function: Callable[[Result], object] | None = None
     rate_hz: float = 30.0
+
+
+class SimpleStage:
+    """A stage that takes nothing when it is opened and has nothing to give back: override :meth:`process`, and what
+    else it needs. See :class:`~edgert.runtime.Stage`."""
+
+    def open(self) -> None:
+        """Needs nothing."""
+
+    def close(self) -> None:
+        """Has nothing to give back."""
 
 
 class Maker(Protocol):

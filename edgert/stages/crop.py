@@ -10,6 +10,7 @@ import numpy.typing as npt
 from edgert.config import CropConfig
 from edgert.errors import ConfigError, nearest
 from edgert.runtime import Detections, Frame, Result
+from edgert.stages.context import SimpleStage
 
 # Where a network's pixels lie in the source image.
 
@@ -75,18 +76,15 @@ def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tupl
     size = boxes[:, 2:] - boxes[:, :2]
     wanted = (size >= config.min_size).all(axis=1)
     if config.classes:
-        wanted &= np.isin(detections.classes, _class_indices(detections.labels, config.classes))
+        labels = detections.labels  # classes are named, or given by number where a model has no names
+        known = (name for name in config.classes if name in labels or name.isdigit())
+        wanted &= np.isin(detections.classes, [labels.index(name) if name in labels else int(name) for name in known])
     rows = np.flatnonzero(wanted)
     rows = rows[np.argsort(-detections.scores[rows], kind="stable")[: config.limit]]
     margin = np.tile(size[rows] * config.margin, 2) * np.array([-1, -1, 1, 1], np.float32)
     grown = np.clip(boxes[rows] + margin, 0, corner)
     grown[:, :2], grown[:, 2:] = np.floor(grown[:, :2]), np.ceil(grown[:, 2:])
     return rows.astype(np.int32), grown.astype(np.int32)
-
-
-def _class_indices(labels: tuple[str, ...], classes: tuple[str, ...]) -> list[int]:
-    """Classes are named, or given by number where a model has no names."""
-    return [labels.index(name) if name in labels else int(name) for name in classes if name in labels or name.isdigit()]
 
 
 def check_classes(config: CropConfig, labels: Collection[str], where: str) -> None:
@@ -102,7 +100,7 @@ def check_classes(config: CropConfig, labels: Collection[str], where: str) -> No
         )
 
 
-class CropRegion:
+class CropRegion(SimpleStage):
     """A stage that narrows every frame to a fixed part of it.
 
     Args:
@@ -112,9 +110,6 @@ class CropRegion:
     def __init__(self, region: tuple[float, float, float, float]) -> None:
         self._region = region
 
-    def open(self) -> None:
-        """Nothing to take."""
-
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
         frame = result.frame
@@ -122,18 +117,12 @@ class CropRegion:
         w, h = frame.width, frame.height
         return replace(result, frame=frame.crop(round(x1 * w), round(y1 * h), round(x2 * w), round(y2 * h)))
 
-    def close(self) -> None:
-        """Nothing to give back."""
 
-
-class CropDetections:
+class CropDetections(SimpleStage):
     """A stage that makes one result per detection, its frame cut to the box, its detections narrowed to that one."""
 
     def __init__(self, name: str, config: CropConfig) -> None:
         self.name, self._config = name, config
-
-    def open(self) -> None:
-        """Nothing to take."""
 
     def process(self, result: Result) -> Iterator[Result]:
         """See :class:`~edgert.runtime.Stage`."""
@@ -143,6 +132,3 @@ class CropDetections:
             cut = frame.crop(*box)
             one = detections.select(np.array([row]))
             yield replace(result, frame=cut).with_output(self.name, one)
-
-    def close(self) -> None:
-        """Nothing to give back."""

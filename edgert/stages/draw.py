@@ -14,6 +14,7 @@ from edgert.memory import Counter, Pool
 from edgert.runtime.frame import U8, bgr_into
 from edgert.runtime.records import Result
 from edgert.runtime.stage import Stage
+from edgert.stages.context import SimpleStage
 from edgert.stages.overlay import Overlay
 from edgert.stages.paint import INK, Pen
 
@@ -60,7 +61,7 @@ class Images:
         return image
 
 
-class Draw:
+class Draw(SimpleStage):
     """Results come out with a ``image``; the frame itself is never touched.
 
     The image is valid as long as anybody refers to it, with or without the frame's lease. Making it is the one copy
@@ -73,9 +74,6 @@ class Draw:
         self._width = config.width
         self._overlay = Overlay(config.draw, clock)
         self._images = Images()
-
-    def open(self) -> None:
-        """Needs nothing."""
 
     def process(self, result: Result) -> Result:
         """The result with its image. One that has been drawn on is not painted over but copied: others see it."""
@@ -97,18 +95,12 @@ def image_of(result: Result, width: int | None, images: Images) -> U8:
     image = images.take((height, width, 3), frame.lease.counter)
     if result.image is None:
         bgr_into(frame, image)
+    elif result.image.shape == image.shape:
+        np.copyto(image, result.image)
     else:
-        _copy_into(result.image, image)
+        cv2.resize(result.image, (width, height), dst=image, interpolation=cv2.INTER_AREA)
     frame.lease.counter.copied(image.nbytes)
     return image
-
-
-def _copy_into(drawn: U8, image: U8) -> None:
-    if drawn.shape == image.shape:
-        np.copyto(image, drawn)
-    else:
-        size = (image.shape[1], image.shape[0])
-        cv2.resize(drawn, size, dst=image, interpolation=cv2.INTER_AREA)
 
 
 # Results of a simulated board are labeled, in their images, too, so that nobody takes them for real.
@@ -136,14 +128,13 @@ class Marked:
     def process(self, result: Result) -> Result | Iterable[Result] | None:
         """What the sink makes of the labeled result."""
         result = result.with_output(KEY, self._label)
-        return self._sink.process(self._painted(result) if self._shows else result)
+        if self._shows:
+            image = image_of(result, None, self._images)
+            height = image.shape[0]
+            Pen(max(_LEAST_PX, round(height * _TEXT_SHARE))).boxed(image, self._label, 0, height, INK)
+            result = replace(result, image=image)
+        return self._sink.process(result)
 
     def close(self) -> None:
         """Closes the sink."""
         self._sink.close()
-
-    def _painted(self, result: Result) -> Result:
-        image = image_of(result, None, self._images)
-        height = image.shape[0]
-        Pen(max(_LEAST_PX, round(height * _TEXT_SHARE))).boxed(image, self._label, 0, height, INK)
-        return replace(result, image=image)

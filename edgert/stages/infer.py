@@ -1,16 +1,19 @@
-"""Running a model: on whole frames, or on crops of another stage's detections."""
+"""Running a model on the CPU: on whole frames, on crops of detections, in batches, or segment by segment."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from edgert.backend import Session
+from edgert.board.host import pin, unpin
 from edgert.clock import Clock
 from edgert.config import CropConfig
+from edgert.placement.segment_engines import Chain
 from edgert.policy import Batcher
-from edgert.runtime import Crops, Detections, Frame, Record, Result
+from edgert.runtime import Crops, Detections, Frame, Record, Result, Stage
+from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry, crop_boxes
-from edgert.stages.decode.decoder import Array, Decoder
+from edgert.stages.decode.decoder import Decoder, of_one_image
 from edgert.stages.preprocess import Preprocessor
 
 
@@ -50,27 +53,17 @@ class HostInference:
         preprocessor: fills the session's image input.
         decoder: reads its outputs.
         batched: for every output, whether its first dimension is the batch.
+
+    Attributes:
+        network: (width, height) of the input, pixels.
     """
 
     def __init__(
         self, session: Session, preprocessor: Preprocessor, decoder: Decoder, batched: tuple[bool, ...]
     ) -> None:
         self._session, self._preprocessor, self._decoder, self._batched = session, preprocessor, decoder, batched
-
-    @property
-    def rows(self) -> int:
-        """Rows of the input: the most frames that fit in one run."""
-        return self._preprocessor.rows
-
-    @property
-    def network(self) -> tuple[int, int]:
-        """(width, height) of the input, pixels."""
-        return self._preprocessor.network
-
-    @property
-    def idle(self) -> bool:
-        """Always: runs are waited for."""
-        return True
+        self.rows, self.network = preprocessor.rows, preprocessor.network
+        self.idle = True  # runs are waited for
 
     def warm_up(self) -> None:
         """Runs once, so that the first frame does not pay for binding and lazy set-up."""
@@ -83,15 +76,17 @@ class HostInference:
     def run(self, *geometries: Geometry) -> list[Record]:
         """Runs the rows that were filled, and reads a record for each."""
         outputs = self._session.run(len(geometries))
-        return [self._decoder(self._row(outputs, row), geometry) for row, geometry in enumerate(geometries)]
+        return [
+            self._decoder(of_one_image(outputs, self._batched, row), geometry)
+            for row, geometry in enumerate(geometries)
+        ]
 
-    def _row(self, outputs: Sequence[Array], row: int) -> list[Array]:
-        """One image's part of every output; outputs without a batch dimension are whole."""
-        return [array[row] if batched else array for array, batched in zip(outputs, self._batched, strict=True)]
 
+class Infer(SimpleStage):
+    """A stage that adds one model's record to every ``every``-th result; the others pass without.
 
-class Infer:
-    """A stage that adds one model's record to every ``every``-th result; the others pass without."""
+    The engine belongs to the pipeline, here and in the stages below: closing a stage leaves it as it is.
+    """
 
     def __init__(self, name: str, inference: Inference, every: int = 1) -> None:
         self.name, self._inference, self._every = name, inference, every
@@ -107,11 +102,8 @@ class Infer:
         (record,) = self._inference.run(self._inference.fill(result.frame))
         return result.with_output(self.name, record)
 
-    def close(self) -> None:
-        """The engine belongs to the pipeline."""
 
-
-class InferCrops:
+class InferCrops(Infer):
     """A stage that runs a model on crops of the newest detections and adds a :class:`~edgert.runtime.Crops` record.
 
     Args:
@@ -121,36 +113,23 @@ class InferCrops:
     """
 
     def __init__(self, name: str, inference: Inference, crop: CropConfig, every: int = 1) -> None:
-        self.name, self._inference, self._crop, self._every = name, inference, crop, every
-
-    def open(self) -> None:
-        """Warms the engine up."""
-        self._inference.warm_up()
+        super().__init__(name, inference, every)
+        self._crop = crop
 
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
         if result.frame.index % self._every:
             return result
-        parent, detections = _newest_detections(result)
+        outputs = reversed(list(result.outputs.items()))
+        found = ((stage, record) for stage, record in outputs if isinstance(record, Detections))
+        parent, detections = next(found, ("", result.detections))
         rows, boxes = crop_boxes(detections, result.frame, self._crop)
         crops = [result.frame.crop(*box) for box in boxes.tolist()]
-        most = self._inference.rows
-        batches = (crops[n : n + most] for n in range(0, len(crops), most))
-        records = [record for batch in batches for record in self._run(batch)]
+        records: list[Record] = []
+        for start in range(0, len(crops), self._inference.rows):
+            batch = enumerate(crops[start : start + self._inference.rows])
+            records += self._inference.run(*(self._inference.fill(crop, row) for row, crop in batch))
         return result.with_output(self.name, Crops(parent, rows, tuple(records)))
-
-    def _run(self, frames: Sequence[Frame]) -> list[Record]:
-        return self._inference.run(*(self._inference.fill(frame, row) for row, frame in enumerate(frames)))
-
-    def close(self) -> None:
-        """The engine belongs to the pipeline."""
-
-
-def _newest_detections(result: Result) -> tuple[str, Detections]:
-    for stage, record in reversed(list(result.outputs.items())):
-        if isinstance(record, Detections):
-            return stage, record
-    return "", result.detections
 
 
 # Several models in one place, one of which runs: all are loaded, and one takes over between two frames.
@@ -174,11 +153,7 @@ class VariantInference:
     def __init__(self, inferences: Sequence[Inference], choice: Choice) -> None:
         self._inferences, self._choice = inferences, choice
         self._inference = inferences[0]
-
-    @property
-    def rows(self) -> int:
-        """The most frames that fit in one run of any of them."""
-        return min(inference.rows for inference in self._inferences)
+        self.rows = min(inference.rows for inference in inferences)
 
     @property
     def idle(self) -> bool:
@@ -206,7 +181,7 @@ class VariantInference:
 _LOOK_NS = 300_000
 
 
-class InferBatch:
+class InferBatch(SimpleStage):
     """A stage that adds one model's record to every ``every``-th result of a stream, several results at a time.
 
     While the engine has nothing to do, a frame is run at once, together with those that have come by then; batches
@@ -250,18 +225,118 @@ class InferBatch:
         return self._run() if is_due else iter(())
 
     def close(self) -> None:
-        """Lets go of what was held when a pipeline was broken off. The engine belongs to the pipeline."""
+        """Lets go of what was held when a pipeline was broken off."""
         for result, _ in self._batch.take():
             result.frame.lease.release()
         self._geometries = []
 
     def _run(self) -> Iterator[Result]:
-        records = self._inference.run(*self._geometries)
+        records = iter(self._inference.run(*self._geometries))
         self._geometries = []
-        return self._given(self._batch.take(), records)
+        return self._in_order(self._batch.take(), records)
 
-    def _given(self, held: Sequence[tuple[Result, bool]], records: Sequence[Record]) -> Iterator[Result]:
-        made = iter(records)
+    def _in_order(self, held: Sequence[tuple[Result, bool]], records: Iterator[Record]) -> Iterator[Result]:
         for result, is_wanted in held:
-            yield result.with_output(self.name, next(made)) if is_wanted else result
+            yield result.with_output(self.name, next(records)) if is_wanted else result
             result.frame.lease.release()
+
+
+# A model cut into segments, each a stage of its own, and stages that stay on one core.
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What a segment passes to the next in place of a record: where the frame's tensors are, and the way back to it."""
+
+    slot: int
+    geometry: Geometry
+
+
+class InferSegment(SimpleStage):
+    """One segment of a split model. The first fills the input, the last turns the outputs into a record.
+
+    While frame n is in the next segment, this one works on frame n + 1, in another slot of the chain.
+
+    Args:
+        name: of the stage in the pipeline file, under which the record is kept.
+        chain: shared by the segments of one inference slot.
+        number: of the segment.
+    """
+
+    def __init__(self, name: str, chain: Chain, number: int) -> None:
+        self.name, self._chain, self._number = name, chain, number
+
+    def open(self) -> None:
+        """Runs every slot once, so that the first frames do not pay for lazy set-up."""
+        for slot in range(self._chain.slots):
+            self._chain.run(self._number, slot)
+
+    def process(self, result: Result) -> Result:
+        """See :class:`~edgert.runtime.Stage`; frames that the first segment left out pass."""
+        handover = result.outputs.get(self.name)
+        if isinstance(handover, Handover):
+            self._chain.run(self._number, handover.slot)
+        return result
+
+
+class FirstSegment(InferSegment):
+    """The segment that takes frames, every ``every``-th of a stream.
+
+    Args:
+        preprocessors: one per slot, or one for all where they share the input.
+    """
+
+    def __init__(self, name: str, chain: Chain, preprocessors: Sequence[Preprocessor], every: int = 1) -> None:
+        super().__init__(name, chain, 0)
+        self._preprocessors, self._every, self._turn = preprocessors, every, 0
+
+    def process(self, result: Result) -> Result:
+        """See :class:`~edgert.runtime.Stage`."""
+        if result.frame.index % self._every:
+            return result
+        slot = self._turn
+        self._turn = (slot + 1) % self._chain.slots
+        geometry = self._preprocessors[slot % len(self._preprocessors)].into(0, result.frame)
+        self._chain.run(0, slot)
+        return result.with_output(self.name, Handover(slot, geometry))
+
+
+class LastSegment(InferSegment):
+    """The segment whose outputs become the record, in the place of the handover."""
+
+    def __init__(self, name: str, chain: Chain, decoder: Decoder, batched: Sequence[bool]) -> None:
+        super().__init__(name, chain, chain.segments - 1)
+        self._decoder, self._batched = decoder, batched
+
+    def process(self, result: Result) -> Result:
+        """See :class:`~edgert.runtime.Stage`."""
+        handover = result.outputs.get(self.name)
+        if not isinstance(handover, Handover):
+            return result
+        self._chain.run(self._number, handover.slot)
+        outputs = of_one_image(self._chain.outputs(handover.slot), self._batched, 0)
+        return result.with_output(self.name, self._decoder(outputs, handover.geometry))
+
+
+class Pinned:
+    """A stage whose thread stays on one core from its opening to its closing."""
+
+    def __init__(self, stage: Stage, core: int) -> None:
+        self._stage, self._core = stage, core
+        self._before: frozenset[int] = frozenset()
+
+    def open(self) -> None:
+        """Pins the thread, then opens the stage, so that what it allocates is that core's."""
+        self._before = pin(self._core)
+        self._stage.open()
+
+    def process(self, result: Result) -> Result | Iterable[Result] | None:
+        """What the stage makes of it."""
+        return self._stage.process(result)
+
+    def close(self) -> None:
+        """Closes the stage and gives the thread its cores back."""
+        try:
+            self._stage.close()
+        finally:
+            unpin(self._before)

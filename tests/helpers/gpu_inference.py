@@ -18,8 +18,7 @@ from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_detections import HostReader
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
-from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference
-from edgert.stages.gpu.inference_slot import InferenceSlot
+from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
 from edgert.stages.gpu.kernel_jobs import target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Staging, Uploader

@@ -27,7 +27,7 @@ from edgert.installation import demo_images
 from edgert.placement.cutting import partition
 from edgert.placement.segment_engines import Chain, SegmentedEngine, compile_segments
 from edgert.runtime import Result, Runner
-from edgert.stages import infer_segment
+from edgert.stages import infer
 from edgert.validation import validate
 from tests.helpers.command import ROOT
 from tests.helpers.evaluation_data import data
@@ -170,7 +170,7 @@ def test_every_part_runs_on_its_core(tmp_path: Path, placement: str, monkeypatch
         pinned[threading.current_thread().name] = set(os.sched_getaffinity(0))
         return before
 
-    monkeypatch.setattr(infer_segment, "pin", pin)
+    monkeypatch.setattr(infer, "pin", pin)
     before = os.sched_getaffinity(0)
     results(write(tmp_path, placement))
     cores = core_accelerators()

@@ -15,7 +15,7 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
-from edgert.stages.sink import live_server as server_module
+from edgert.stages.sink import http as server_module
 from edgert.stages.sink.http import HttpSink
 from tests.helpers.frames import detections, frame_of, result_of
 

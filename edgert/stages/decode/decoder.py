@@ -48,6 +48,11 @@ class CheckedDecoder(Decoder, Protocol):
         ...
 
 
+def of_one_image(outputs: Sequence[Array], batched: Sequence[bool], row: int) -> list[Array]:
+    """One image's part of every output; outputs without a batch dimension are whole."""
+    return [array[row] if has_batch else array for array, has_batch in zip(outputs, batched, strict=True)]
+
+
 def as_f32(array: Array) -> npt.NDArray[np.float32]:
     """The array itself when it is float32, otherwise a float32 copy (fp16 heads)."""
     return array.astype(np.float32, copy=False)

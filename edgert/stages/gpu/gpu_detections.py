@@ -12,7 +12,7 @@ from edgert.errors import ModelError, StageError
 from edgert.memory.cuda import Stream
 from edgert.runtime import Detections, Record
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Array, Decoder, Size, all_cells
+from edgert.stages.decode.decoder import Decoder, Size, all_cells, of_one_image
 from edgert.stages.decode.detection import CANDIDATES, Detector
 from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX
 from edgert.stages.gpu.kernels import Kernels
@@ -37,7 +37,7 @@ class HostReader:
             tensor.block.download(stream, nbytes)
 
     def copied(self, rows: int) -> Sequence[int]:
-        """See :class:`~edgert.stages.gpu.inference_slot.Reader`."""
+        """See :class:`~edgert.stages.gpu.infer_gpu.Reader`."""
         return [
             nbytes for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True) if tensor.block.is_staged
         ]
@@ -45,13 +45,11 @@ class HostReader:
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """One record per image, by the decoder."""
         arrays = [tensor.host for tensor in self._outputs]
-        return [self._decoder(self._row(arrays, row), geometry) for row, geometry in enumerate(geometries)]
+        images = [of_one_image(arrays, self._batched, row) for row in range(len(geometries))]
+        return [self._decoder(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
 
     def close(self) -> None:
         """The outputs belong to the session."""
-
-    def _row(self, arrays: Sequence[Array], row: int) -> list[Array]:
-        return [array[row] if batched else array for array, batched in zip(arrays, self._batched, strict=True)]
 
     def _sizes(self, rows: int) -> list[int]:
         """Bytes of each output, of the first rows where it has a batch."""

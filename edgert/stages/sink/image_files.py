@@ -24,15 +24,11 @@ def check_pattern(pattern: Path, fields: tuple[str, ...], where: str) -> None:
     """Raises StageError when ``pattern`` has a ``{field}`` other than ``fields``, or one it cannot format."""
     for name, spec in _FIELD.findall(str(pattern)):
         if name not in fields:
-            raise StageError(
-                f"{pattern} has an unknown field {{{name}}}{nearest(name, fields)}",
-                where=where,
-                fix="known: " + ", ".join(f"{{{field}}}" for field in fields),
-            )
+            what = f"{pattern} has an unknown field {{{name}}}{nearest(name, fields)}"
+            raise StageError(what, where=where, fix="known: " + ", ".join(f"{{{field}}}" for field in fields))
         if spec and (name != "frame" or not _WIDTH.fullmatch(spec)):
-            raise StageError(
-                f"{pattern}: cannot format {{{name}:{spec}}}", where=where, fix="write {frame:06d} or {stream}"
-            )
+            what = f"{pattern}: cannot format {{{name}:{spec}}}"
+            raise StageError(what, where=where, fix="write {frame:06d} or {stream}")
 
 
 def fill(pattern: Path, stream: str, frame: int = 0) -> Path:
@@ -112,17 +108,8 @@ class ImagesSink:
         stream = result.frame.stream
         number = self._seen[stream]
         self._seen[stream] += 1
-        if number % self._every == 0:
-            self._check_streams()
-            path = fill(self.pattern, stream, result.frame.index)
-            make_parent(path, self._where)
-            self._write(path, self._encode(self._images.shown(result)))
-
-    def close(self) -> None:
-        """Gives the buffers back; every file is closed already."""
-        self._images = Images()
-
-    def _check_streams(self) -> None:
+        if number % self._every:
+            return
         if len(self._seen) > 1 and not has_field(self.pattern, "stream"):
             raise StageError(
                 f"{self.pattern} would hold images of {len(self._seen)} streams",
@@ -130,18 +117,23 @@ class ImagesSink:
                 where=self._where,
                 fix="put {stream} into path",
             )
+        path = fill(self.pattern, stream, result.frame.index)
+        make_parent(path, self._where)
+        self._write(path, self._encode(self._images.shown(result)))
+
+    def close(self) -> None:
+        """Gives the buffers back; every file is closed already."""
+        self._images = Images()
 
     def _encode(self, image: U8) -> U8:
+        what = f"cannot encode a {self.pattern.suffix} image"
         try:
             done, data = cv2.imencode(self.pattern.suffix.lower(), image)
         except cv2.error as error:
-            raise self._not_encoded(str(error.err)) from error
+            raise StageError(what, why=str(error.err), where=self._where) from error
         if not done:
-            raise self._not_encoded("OpenCV gives no reason")
+            raise StageError(what, why="OpenCV gives no reason", where=self._where)
         return cast("U8", data)
-
-    def _not_encoded(self, why: str) -> StageError:
-        return StageError(f"cannot encode a {self.pattern.suffix} image", why=why, where=self._where)
 
     def _write(self, path: Path, data: U8) -> None:
         part = path.with_name(f".{path.name}.{os.getpid()}.part")

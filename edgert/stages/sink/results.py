@@ -6,31 +6,25 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from edgert.errors import StageError
 from edgert.runtime.json_form import plain_result
 from edgert.runtime.records import Result
+from edgert.stages.context import SimpleStage
 from edgert.stages.sink.image_files import cannot_write, check_pattern, fill, has_field, make_parent
 
 # The sink that keeps nothing; for measuring everything else.
 
 
-class NullSink:
+class NullSink(SimpleStage):
     """Takes results and forgets them."""
-
-    def open(self) -> None:
-        """Needs nothing."""
 
     def process(self, result: Result) -> None:
         """Forgets the result."""
-
-    def close(self) -> None:
-        """Has nothing to give back."""
 
 
 # Results handed to a user's function.
 
 
-class CallbackSink:
+class CallbackSink(SimpleStage):
     """Calls ``function(result)`` in this stage's thread, one result at a time and in order.
 
     The frame is valid during the call; whoever keeps it longer retains ``result.frame.lease``. What the function
@@ -38,18 +32,11 @@ class CallbackSink:
     """
 
     def __init__(self, name: str, function: Callable[[Result], object]) -> None:
-        self.name = name
-        self._function = function
-
-    def open(self) -> None:
-        """Needs nothing."""
+        self.name, self._function = name, function
 
     def process(self, result: Result) -> None:
         """Calls the function."""
         self._function(result)
-
-    def close(self) -> None:
-        """Has nothing to give back."""
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -106,21 +93,15 @@ class _LineFile:
         self._regular = stat.S_ISREG(os.fstat(self._file).st_mode)
 
     def add(self, line: bytes) -> None:
+        left = memoryview(line)
         try:
-            self._write(line)
+            while left:
+                left = left[os.write(self._file, left) :]
         except OSError as error:
-            raise self._taken_back(error) from error
+            if self._regular:  # a pipe or a device has nothing to take back
+                os.ftruncate(self._file, self._end_bytes)
+            raise cannot_write(self._path, error, self._where, kept="the lines written so far are whole") from error
         self._end_bytes += len(line)
 
     def close(self) -> None:
         os.close(self._file)
-
-    def _write(self, line: bytes) -> None:
-        left = memoryview(line)
-        while left:
-            left = left[os.write(self._file, left) :]
-
-    def _taken_back(self, error: OSError) -> StageError:
-        if self._regular:  # a pipe or a device has nothing to take back
-            os.ftruncate(self._file, self._end_bytes)
-        return cannot_write(self._path, error, self._where, kept="the lines written so far are whole")

@@ -17,7 +17,7 @@ from edgert.graph import read
 from edgert.placement.cutting import partition
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 from edgert.runtime import Result, Stage
-from edgert.stages.infer_segment import FirstSegment, Handover, InferSegment, LastSegment, Pinned
+from edgert.stages.infer import FirstSegment, Handover, InferSegment, LastSegment, Pinned
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers import models
 from tests.helpers.frames import frame_of, result_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgert.memory.cuda import CudaDevice
-from edgert.stages.gpu import inference_slot
+from edgert.stages.gpu import infer_gpu
 from edgert.stages.gpu.infer_gpu import SLOTS
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu_inference import Rig, nv12, shared
@@ -88,7 +88,7 @@ def test_images_of_several_formats_are_several_launches_before_one_graph(monkeyp
 
 def test_work_that_cannot_be_recorded_is_enqueued_each_time(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
-    with caplog.at_level("INFO", inference_slot.log.name):
+    with caplog.at_level("INFO", infer_gpu.log.name):
         rig.inference.warm_up()
     assert caplog.text.count("no CUDA graph: there is no CUDA driver") == SLOTS
     for index in range(3 * SLOTS):

@@ -6,7 +6,7 @@ import pytest
 
 from edgert.memory import Counter, Lease
 from edgert.runtime.records import Classification, Embedding, Result
-from edgert.stages.sink.live_server import Live
+from edgert.stages.sink.http import Live
 from tests.helpers.frames import detections, frame_of, result_of
 
 
