@@ -152,7 +152,7 @@ def _claims(group: str, path: tuple[str, ...]) -> tuple[Claim, ...]:
 SINKS = Registry(
     "sink",
     "edgert.sinks",
-    "edgert.stages.sink.kinds:KINDS",
+    "edgert.stages.kinds:SINKS",
     {"takes_images": bool, "shows_images": bool},
     ("model_validate", "make"),
 )

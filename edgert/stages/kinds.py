@@ -1,18 +1,121 @@
-"""The kinds of trackers: their keys in a pipeline file, and how each is made. Of stages, edgert's own have verbs."""
+"""The kinds of sinks and trackers: their keys in a pipeline file, their facts, and how each is made.
+
+A sink or tracker itself is imported when it is made: reading a pipeline file needs none. Of stages, edgert's own have
+verbs.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from edgert.config import Fraction, Seconds, TrackStage
+from edgert.config import Fraction, OutputPath, Seconds, SinkStage, TrackStage
+from edgert.config.fields import CODE_NAME
+from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
+    from edgert.runtime.stage import Stage
     from edgert.stages.context import Context
     from edgert.stages.track import Tracker
 
+_HERE = "relative to the folder edgert is run in"
 _RATE_HZ = 30.0  # ByteTrack counts its buffer in frames at 30 per second
+
+
+class Video(SinkStage):
+    """An H.264 video file, which plays even if the process is killed."""
+
+    takes_images: ClassVar[bool] = True
+    shows_images: ClassVar[bool] = True
+    path: OutputPath = Field(description=f"`.mp4`, `.mov` or `.mkv`, with `{{stream}}` one for each stream; {_HERE}")
+    fps: float | None = Field(default=None, gt=0, description="frames per second; the source's by default")
+    quality: int = Field(default=23, ge=0, le=51, description="H.264 CRF, lower is better and larger")
+
+    def make(self, name: str, context: Context) -> Stage:
+        """Raises StageError for a path that cannot be written."""
+        from edgert.stages.sink.video import VideoSink
+
+        return VideoSink(name, self.path, self.fps, self.quality)
+
+
+class Jsonl(SinkStage):
+    """One JSON object per frame and line, as [results](results.md) describes it."""
+
+    takes_images: ClassVar[bool] = False
+    shows_images: ClassVar[bool] = False
+    path: OutputPath = Field(description=f"the file, with `{{stream}}` one for each stream; {_HERE}")
+
+    def make(self, name: str, context: Context) -> Stage:
+        """Raises StageError for a path with fields that are not known."""
+        from edgert.stages.sink.results import JsonlSink
+
+        return JsonlSink(name, self.path)
+
+
+class Images(SinkStage):
+    """A file for every image."""
+
+    takes_images: ClassVar[bool] = True
+    shows_images: ClassVar[bool] = True
+    path: OutputPath = Field(description=f"a folder, or a pattern like `out/{{stream}}_{{frame:06d}}.png`; {_HERE}")
+    every: int = Field(default=1, ge=1, description="write every n-th frame")
+
+    def make(self, name: str, context: Context) -> Stage:
+        """Raises StageError for a path that cannot be written."""
+        from edgert.stages.sink.image_files import ImagesSink
+
+        return ImagesSink(name, self.path, self.every)
+
+
+class Http(SinkStage):
+    """A live page for the browser: the image with its results, and how the pipeline is doing."""
+
+    takes_images: ClassVar[bool] = True
+    shows_images: ClassVar[bool] = True
+    host: str = Field(
+        default="127.0.0.1", description="address to listen on; others than loopback open it to the network"
+    )
+    port: int = Field(default=8080, ge=0, le=65535, description="0 picks a free one")
+
+    def make(self, name: str, context: Context) -> Stage:
+        """The sink of a stage."""
+        from edgert.stages.sink.http import HttpSink
+
+        return HttpSink(name, self.host, self.port, context.stats)
+
+
+class Callback(SinkStage):
+    """Each result is given to a function of your own."""
+
+    takes_images: ClassVar[bool] = True
+    shows_images: ClassVar[bool] = False
+    python: str | None = Field(
+        default=None,
+        pattern=CODE_NAME,
+        description="module:function, called with a Result; left out where Python gives the function",
+    )
+
+    def make(self, name: str, context: Context) -> Stage:
+        """Raises ConfigError without a function."""
+        from edgert.stages.sink.results import CallbackSink
+
+        if context.function is None:
+            raise ConfigError("callback needs a function", where=f"stages.{name}", fix="add python: module:function")
+        return CallbackSink(name, context.function)
+
+
+class Null(SinkStage):
+    """Nothing is written; for measuring everything else."""
+
+    takes_images: ClassVar[bool] = False
+    shows_images: ClassVar[bool] = False
+
+    def make(self, name: str, context: Context) -> Stage:
+        """The sink of a stage."""
+        from edgert.stages.sink.results import NullSink
+
+        return NullSink()
 
 
 class ByteTrackStage(TrackStage):
@@ -43,5 +146,6 @@ class ByteTrackStage(TrackStage):
         return Floor(tracker, self.low)
 
 
+SINKS = {"video": Video, "jsonl": Jsonl, "images": Images, "http": Http, "callback": Callback, "null": Null}
 TRACKERS = {"bytetrack": ByteTrackStage}
 STAGES: dict[str, str] = {}

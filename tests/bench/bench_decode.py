@@ -28,7 +28,7 @@ import numpy.typing as npt
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.detection import Detector, Head, suppress
-from edgert.stages.decode.segmentation import SegmentArgmax
+from edgert.stages.decode.maps import SegmentArgmax
 from edgert.stages.decode.yolo import YoloV8, YoloX
 
 F32 = npt.NDArray[np.float32]

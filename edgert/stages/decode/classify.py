@@ -1,19 +1,16 @@
-"""One label for the whole image."""
+"""One row of numbers for the whole image: a class, or a vector to compare with others."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from edgert.runtime.records import Classification, Embedding
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of, softmax
 from edgert.stages.decode.detection import strongest
 from edgert.stages.decode.guess import Fit, Look, check_labels, wrong_shapes
-
-# A vector to compare with others.
 
 _USUAL = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 2048)
 
@@ -45,8 +42,6 @@ class Embed:
             vector /= length
         return Embedding(vector)
 
-
-F32 = npt.NDArray[np.float32]
 
 _SUM_TOLERANCE = 0.02
 """How far from 1 the sum of probabilities may be: a thousand of them rounded to fp16 or INT8."""
@@ -83,17 +78,9 @@ class Classify:
         """The ``top`` best classes, or all when there are fewer."""
         self.check(shapes_of(outputs), geometry.network)
         values = as_f32(outputs[0]).reshape(-1)
-        scores = values if self._is_final(values) else _softmax(values)
+        is_final = self.classify == "softmax"
+        if self.classify == "auto":
+            is_final = float(np.min(values)) >= 0 and abs(float(values.sum()) - 1) <= _SUM_TOLERANCE
+        scores = values if is_final else softmax(values)
         best = strongest(scores, self.top)
         return Classification(scores[best], best.astype(np.int32), self.labels)
-
-    def _is_final(self, values: F32) -> bool:
-        if self.classify != "auto":
-            return self.classify == "softmax"
-        return float(np.min(values)) >= 0 and abs(float(values.sum()) - 1) <= _SUM_TOLERANCE
-
-
-def _softmax(logits: F32) -> F32:
-    power: F32 = np.exp(logits - np.max(logits))
-    power /= power.sum()
-    return power

@@ -1,5 +1,6 @@
-"""Networks that finish the job in the graph: boxes, scores and classes come out final."""
+"""Networks that need no decoding of cells: boxes, scores and classes come out final, or as one row per query."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -16,15 +17,16 @@ from edgert.stages.decode.decoder import (
     is_rows_of_six,
     roles_of,
     shapes_of,
+    softmax,
 )
-from edgert.stages.decode.detection import F32, I32, Candidates, every_class
+from edgert.stages.decode.detection import F32, I32, Candidates, Head, Index, corners, every_class
 from edgert.stages.decode.guess import MOST_QUERIES, Fit, Look, wrong_shapes
 
 READS = "one output [boxes, 6] or three [boxes, 4], [boxes], [boxes] and perhaps a count"
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(Head):
     """One output [N, 6] of x1, y1, x2, y2, score, class; or boxes [N, 4], scores [N], classes [N] and perhaps a count.
 
     The first is what YOLOv10, YOLO26 and every Ultralytics export with ``nms=True`` write
@@ -63,25 +65,27 @@ class Decoded:
         shapes = shapes_of(outputs)
         self.class_count(shapes, network)
         roles = roles_of(shapes)
-        boxes, scores, classes = _table(outputs[0]) if roles is None else _columns(outputs, roles)
+        if roles is None:
+            table = as_f32(outputs[0])
+            boxes, scores, classes = table[:, :4], table[:, 4], table[:, 5].astype(np.int32)
+        else:
+            boxes, scores, classes = _by_role(outputs, roles)
         keep = scores >= score
         if self.background == "first":
             classes = classes - np.int32(1)
             keep &= classes >= 0
-        return Candidates(self._pixels(boxes[keep], network), scores[keep], classes[keep])
-
-    def _pixels(self, boxes: F32, network: Size) -> F32:
-        if self.order == "yxyx":
-            boxes = boxes[:, [1, 0, 3, 2]]
-        return boxes * np.array(network * 2, np.float32) if self.boxes == "relative" else boxes
+        pixels = _in_pixels(boxes[keep], network, self.boxes, self.order)
+        return Candidates(pixels, scores[keep], classes[keep])
 
 
-def _table(output: Array) -> tuple[F32, F32, I32]:
-    table = as_f32(output)
-    return table[:, :4], table[:, 4], table[:, 5].astype(np.int32)
+def _in_pixels(boxes: F32, network: Size, unit: str, order: str) -> F32:
+    """x1, y1, x2, y2 in network pixels."""
+    if order == "yxyx":
+        boxes = boxes[:, [1, 0, 3, 2]]
+    return boxes * np.array(network * 2, np.float32) if unit == "relative" else boxes
 
 
-def _columns(outputs: Sequence[Array], roles: Roles) -> tuple[F32, F32, I32]:
+def _by_role(outputs: Sequence[Array], roles: Roles) -> tuple[F32, F32, I32]:
     first, second = (outputs[index] for index in roles.rows)
     # classes first unless only the second holds integers
     integers = (first.dtype.kind in "iu", second.dtype.kind in "iu")
@@ -95,7 +99,7 @@ def _columns(outputs: Sequence[Array], roles: Roles) -> tuple[F32, F32, I32]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ssd:
+class Ssd(Head):
     """Scores [N, C], past their softmax or sigmoid, and boxes [N, 4], in either order.
 
     A prior is reported once for every class that scores enough, as in Liu et al., "SSD: Single Shot MultiBox
@@ -107,7 +111,6 @@ class Ssd:
         order: of the four numbers of a box; TensorFlow writes yxyx.
     """
 
-    overlapping: ClassVar[bool] = True
     uncertain: ClassVar[tuple[str, ...]] = ("background", "boxes", "order")
     background: Literal["first", "none"] = "first"
     boxes: Literal["relative", "pixels"] = "relative"
@@ -130,11 +133,7 @@ class Ssd:
         """Only boxes of rows that score enough are touched."""
         box_index, score_index = self._roles(shapes_of(outputs), network)
         rows, scores, classes = every_class(as_f32(outputs[score_index])[:, self._skipped :], score)
-        boxes = as_f32(outputs[box_index])[rows]
-        if self.order == "yxyx":
-            boxes = boxes[:, [1, 0, 3, 2]]
-        if self.boxes == "relative":
-            boxes = boxes * np.array(network * 2, np.float32)
+        boxes = _in_pixels(as_f32(outputs[box_index])[rows], network, self.boxes, self.order)
         return Candidates(boxes, scores, classes)
 
     @property
@@ -147,3 +146,88 @@ class Ssd:
             reads = "two outputs, scores [N, classes] and boxes [N, 4]"
             raise wrong_shapes("detect: ssd", reads, shapes, network)
         return roles
+
+
+# DETR and its kin (RT-DETR, D-FINE, RF-DETR): a fixed number of queries, each at most one object, no suppression.
+#
+# Layouts: Carion et al., "End-to-End Object Detection with Transformers", 2020 (softmax over classes and "no object",
+# which is last); Zhao et al., "DETRs Beat YOLOs on Real-time Object Detection", 2023, and github.com/lyuwenyu/RT-DETR,
+# ``rtdetr_postprocessor.py`` (sigmoid, best of queries x classes); https://docs.ultralytics.com/models/rtdetr (one
+# output, scores past their sigmoid).
+
+Activation = Literal["auto", "sigmoid", "softmax", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Detr(Head):
+    """Logits [Q, C] and boxes [Q, 4] in either order, one output [Q, 4 + C], or decoded boxes, scores and classes.
+
+    Boxes are center x, y, width, height relative to the network's; decoded ones x1, y1, x2, y2 in network pixels.
+
+    Attributes:
+        activation: what makes scores of the class numbers. ``softmax`` takes the last column for "no object".
+            ``auto``: none when all lie in 0-1, otherwise softmax with one column more than labels, otherwise sigmoid.
+        label_count: how many labels the task has; set by whoever makes the decoder.
+    """
+
+    overlapping: ClassVar[bool] = False
+    uncertain: ClassVar[tuple[str, ...]] = ("activation",)
+    activation: Activation = "auto"
+    label_count: int = 0
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Scores beside as many boxes, one per query; or both in one table."""
+        rows, columns = look.table or (0, 0)
+        count = look.cells()
+        if columns >= 5 and 10 <= rows <= MOST_QUERIES and rows != count and not is_rows_of_six(look.shapes):
+            weight = 2 if count is not None and rows < count else 1
+            yield Fit(f"[{rows}, 4 + {columns - 4}] can be queries", weight, columns - 4)
+        roles = boxes_and_scores(look.shapes)
+        if roles is not None:
+            boxes, classes = look.shapes[roles[1]]
+            reason = f"scores [{boxes or 'N'}, {classes}] beside boxes [{boxes or 'N'}, 4], a box per query"
+            yield Fit(reason, 3 if 0 < boxes <= MOST_QUERIES else 1, classes)
+
+    def class_count(self, shapes: Shapes, network: Size) -> int | None:
+        """None for decoded outputs. Raises ModelError unless there are boxes and class numbers of the same queries."""
+        if roles_of(shapes) is not None:
+            return None
+        roles = boxes_and_scores(shapes)
+        columns = 0 if roles is None else shapes[roles[1]][1]
+        if len(shapes) == 1 and len(shapes[0]) == 2:
+            columns = shapes[0][1] - 4
+        if columns < 1:
+            reads = "logits [queries, classes] and boxes [queries, 4], one [queries, 4 + classes], or decoded boxes"
+            raise wrong_shapes("detect: detr", reads, shapes, network)
+        return columns - self._has_no_object(columns)
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """A query counts once for every class that scores enough, as RT-DETR's own choice does."""
+        if self.class_count(shapes_of(outputs), network) is None:
+            return Decoded().read(outputs, network, score)
+        if len(outputs) == 1:
+            table = as_f32(outputs[0])
+            boxes, numbers = table[:, :4], table[:, 4:]
+        else:
+            box_index, number_index = boxes_and_scores(shapes_of(outputs)) or (1, 0)
+            boxes, numbers = as_f32(outputs[box_index]), as_f32(outputs[number_index])
+        rows, scores, classes = self._scored(numbers, score)
+        found = boxes[rows] * np.array(network * 2, np.float32)
+        return Candidates(corners(found[:, :2], found[:, 2:]), scores, classes)
+
+    def _has_no_object(self, columns: int) -> bool:
+        return self.activation == "softmax" or (self.activation == "auto" and columns == self.label_count + 1 > 1)
+
+    def _scored(self, numbers: F32, floor: float) -> tuple[Index, F32, I32]:
+        # Numbers from 0 to 1 are scores already: logits of queries that saw nothing are far below zero.
+        in_unit = bool(numbers.size) and float(np.min(numbers)) >= 0 and float(np.max(numbers)) <= 1
+        final = self.activation == "none" or (self.activation == "auto" and in_unit)
+        if self._has_no_object(numbers.shape[1]):
+            return every_class((numbers if final else softmax(numbers))[:, :-1], floor)
+        if final:
+            return every_class(numbers, floor)
+        # Comparing logits saves the exponential of every number.
+        least = math.log(floor / (1 - floor)) if 0 < floor < 1 else math.copysign(math.inf, floor - 0.5)
+        rows, logits, classes = every_class(numbers, least)
+        return rows, np.reciprocal(np.exp(-logits) + 1), classes

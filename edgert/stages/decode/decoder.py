@@ -16,6 +16,7 @@ from edgert.stages.crop import Geometry
 # What a decoder is: raw output tensors of one image in, a typed record in source pixels out.
 
 Array = npt.NDArray[Any]
+F32 = npt.NDArray[np.float32]
 
 
 class Decoder(Protocol):
@@ -53,12 +54,18 @@ def of_one_image(outputs: Sequence[Array], batched: Sequence[bool], row: int) ->
     return [array[row] if has_batch else array for array, has_batch in zip(outputs, batched, strict=True)]
 
 
-def as_f32(array: Array) -> npt.NDArray[np.float32]:
+def softmax(logits: F32) -> F32:
+    """Along the last dimension."""
+    power: F32 = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+    power /= power.sum(axis=-1, keepdims=True)
+    return power
+
+
+def as_f32(array: Array) -> F32:
     """The array itself when it is float32, otherwise a float32 copy (fp16 heads)."""
     return array.astype(np.float32, copy=False)
 
 
-F32 = npt.NDArray[np.float32]
 Shapes = Sequence[tuple[int, ...]]
 Size = tuple[int, int]
 """Width and height in pixels."""
@@ -97,17 +104,15 @@ class Grid:
 @lru_cache(maxsize=32)
 def grid_of(network: Size, strides: tuple[int, ...]) -> Grid:
     """The cells of a network size, made once per size."""
-    levels = [_level(network, stride) for stride in strides]
-    x, y, stride = (np.concatenate(parts) for parts in zip(*levels, strict=True))
-    for array in (x, y, stride):
+    levels = []
+    for stride in strides:
+        columns, rows = -(-network[0] // stride), -(-network[1] // stride)
+        y, x = np.indices((rows, columns), np.float32).reshape(2, -1)
+        levels.append((x, y, np.full(rows * columns, stride, np.float32)))
+    grid = Grid(*(np.concatenate(parts) for parts in zip(*levels, strict=True)))
+    for array in (grid.x, grid.y, grid.stride):
         array.flags.writeable = False
-    return Grid(x, y, stride)
-
-
-def _level(network: Size, stride: int) -> tuple[F32, F32, F32]:
-    columns, rows = -(-network[0] // stride), -(-network[1] // stride)
-    y, x = np.indices((rows, columns), np.float32).reshape(2, -1)
-    return x, y, np.full(rows * columns, stride, np.float32)
+    return grid
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,11 +120,11 @@ class Candidates:
 
 
 class Head(Protocol):
-    """One family of detectors. Its dataclass fields are the task's ``options``."""
+    """One family of detectors, which derives from this. Its dataclass fields are the task's ``options``."""
 
-    overlapping: ClassVar[bool]
+    overlapping: ClassVar[bool] = True
     """Whether one object still has many boxes, so that suppression is needed."""
-    uncertain: ClassVar[tuple[str, ...]]
+    uncertain: ClassVar[tuple[str, ...]] = ()
     """Fields of few values (``Literal``) that shapes do not decide; `edgert check` tries all of them."""
 
     @classmethod
@@ -174,15 +174,13 @@ class Detector:
         """The record is new memory throughout. Raises ModelError and ConfigError like :meth:`check`."""
         count = self.head.class_count(shapes_of(outputs), geometry.network)
         found = self.head.read(outputs, geometry.network, self.score)
-        rows = self._chosen(found)
+        if self.head.overlapping:
+            rows = suppress(found.boxes, found.scores, found.classes, self.iou, self.limit)
+        else:
+            rows = strongest(found.scores, self.limit)
         classes = found.classes[rows]
         check_labels(int(np.max(classes, initial=-1)) + 1 if count is None else count, self.labels)
         return Detections(geometry.boxes(found.boxes[rows]), found.scores[rows], classes, self.labels)
-
-    def _chosen(self, found: Candidates) -> Index:
-        if self.head.overlapping:
-            return suppress(found.boxes, found.scores, found.classes, self.iou, self.limit)
-        return strongest(found.scores, self.limit)
 
 
 def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:

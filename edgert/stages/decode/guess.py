@@ -130,7 +130,7 @@ def guess(
     shapes = tuple(tuple(size or 0 for size in shape) for shape in output_shapes)
     look = Look(shapes, " ".join(output_names).lower(), network_size(input_shape))
     found = [
-        Guess(task, name, fit.reason, fit.weight + _for(task, fit, look, n_labels), fit.classes)
+        Guess(task, name, fit.reason, fit.weight + _support(task, fit, look, n_labels), fit.classes)
         for task, name, fit in _fits(look)
     ]
     return sorted(found, key=lambda one: -one.weight)
@@ -156,7 +156,7 @@ def _fits(look: Look) -> Iterator[tuple[str, str, Fit]]:
                 yield from ((task, name, fit) for fit in kind.fits(look))
 
 
-def _for(task: str, fit: Fit, look: Look, n_labels: int | None) -> int:
+def _support(task: str, fit: Fit, look: Look, n_labels: int | None) -> int:
     """Labels that match the classes and telling names speak for a guess, too few labels against it."""
     weight = int(any(word in look.names for word in _WORDS.get(task, ())))
     if n_labels and fit.classes is not None:

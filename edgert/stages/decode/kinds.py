@@ -32,14 +32,14 @@ DETECT = {
     "nanodet": "edgert.stages.decode.nanodet:NanoDet",
     "ssd": "edgert.stages.decode.decoded:Ssd",
     "fastestdet": "edgert.stages.decode.nanodet:FastestDet",
-    "detr": "edgert.stages.decode.detr:Detr",
+    "detr": "edgert.stages.decode.decoded:Detr",
 }
 CLASSIFY = dict.fromkeys(("auto", "softmax", "logits"), "edgert.stages.decode.classify:Classify")
 SEGMENT = {
-    "argmax": "edgert.stages.decode.segmentation:SegmentArgmax",
-    "threshold": "edgert.stages.decode.segmentation:SegmentThreshold",
+    "argmax": "edgert.stages.decode.maps:SegmentArgmax",
+    "threshold": "edgert.stages.decode.maps:SegmentThreshold",
 }
-KEYPOINTS = {"yolo-pose": "edgert.stages.decode.yolo:YoloPose", "heatmap": "edgert.stages.decode.heatmap:Heatmap"}
+KEYPOINTS = {"yolo-pose": "edgert.stages.decode.yolo:YoloPose", "heatmap": "edgert.stages.decode.maps:Heatmap"}
 EMBED = dict.fromkeys(("l2", "none"), "edgert.stages.decode.classify:Embed")
 
 

@@ -8,12 +8,11 @@ Plus, ``nanodet_plus_head.py`` (get_single_level_center_priors) of that reposito
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import numpy as np
 
 from edgert.stages.decode.decoder import Array, Shapes, Size, all_cells, as_f32, cells, grid_of, shapes_of
-from edgert.stages.decode.detection import F32, Candidates, best_class, corners
+from edgert.stages.decode.detection import F32, Candidates, Head, best_class, corners
 from edgert.stages.decode.guess import STRIDES, Fit, Look, wrong_shapes
 
 # FastestDet (github.com/dog-qiuqiu/FastestDet): one feature map, objectness and classes combined by powers.
@@ -24,15 +23,12 @@ _OBJECT_POWER, _CLASS_POWER = 0.6, 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class FastestDet:
+class FastestDet(Head):
     """One output [5 + C, h, w]: objectness (sigmoid), x, y, w, h raw, classes (softmax).
 
     Score = objectness^0.6 * class^0.4; center = (column + tanh x) / w, (row + tanh y) / h; size = sigmoid of the other
     two, all relative to the network's width and height.
     """
-
-    overlapping: ClassVar[bool] = True
-    uncertain: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -81,7 +77,7 @@ class _Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class NanoDet:
+class NanoDet(Head):
     """Per level scores [S, C], past their sigmoid, and sides [S, 4 * bins]; or, NanoDet Plus, all levels in one output
     [S, C + 4 * bins].
 
@@ -93,8 +89,6 @@ class NanoDet:
         reg_max: bins - 1; by default from the channels of the sides, and 7 for NanoDet Plus.
     """
 
-    overlapping: ClassVar[bool] = True
-    uncertain: ClassVar[tuple[str, ...]] = ()
     strides: tuple[int, ...] = ()
     reg_max: int | None = None
 

@@ -6,7 +6,6 @@ pixels, then class scores past their sigmoid.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from edgert.runtime.records import Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.decoder import Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
-from edgert.stages.decode.detection import F32, I32, Bool, Candidates, best_class, corners, strongest, suppress
+from edgert.stages.decode.detection import F32, I32, Bool, Candidates, Head, best_class, corners, strongest, suppress
 from edgert.stages.decode.guess import BODIES, STRIDES, Fit, Look, check_labels, wrong_shapes
 
 # YOLOv5 and its kin (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness beside the classes.
@@ -24,11 +23,8 @@ from edgert.stages.decode.guess import BODIES, STRIDES, Fit, Look, check_labels,
 
 
 @dataclass(frozen=True, slots=True)
-class YoloV5:
+class YoloV5(Head):
     """One output [N, 5 + C]: center x, y, width, height in network pixels; score = objectness * class."""
-
-    overlapping: ClassVar[bool] = True
-    uncertain: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -82,15 +78,13 @@ def product_scores(rows: F32, floor: float) -> tuple[F32, I32, Bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class YoloX:
+class YoloX(Head):
     """One output [S, 5 + C]: x, y, w, h relative to its cell, objectness and class scores already sigmoid.
 
     Center = (xy + cell) * stride, size = exp(wh) * stride, score = objectness * class; S counts the cells of all
     levels. An export that decoded its boxes itself reads as ``yolov5``.
     """
 
-    overlapping: ClassVar[bool] = True
-    uncertain: ClassVar[tuple[str, ...]] = ()
     strides: tuple[int, ...] = (8, 16, 32)
 
     @classmethod
@@ -122,15 +116,12 @@ class YoloX:
 
 
 @dataclass(frozen=True, slots=True)
-class YoloV8:
+class YoloV8(Head):
     """One output [4 + C, S] or turned [S, 4 + C]: center x, y, width, height in network pixels, class scores.
 
     S counts the cells of strides 8, 16, 32; another number is taken for the longer side. An export with NMS in the
     graph, [N, 6], is read as ``yolov10``.
     """
-
-    overlapping: ClassVar[bool] = True
-    uncertain: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -145,12 +136,12 @@ class YoloV8:
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
         """Raises ModelError unless one side of the one output can be 4 + C."""
-        if _is_end_to_end(shapes, network):
-            return None
+        cells = all_cells(network, STRIDES)
+        if is_rows_of_six(shapes) and shapes[0][0] != cells and shapes[0][0] > 6:
+            return None  # end to end; two classes, turned, would have a row per cell
         if len(shapes) != 1 or len(shapes[0]) != 2 or min(shapes[0]) < 5:
-            rows = all_cells(network, (8, 16, 32))
-            raise wrong_shapes("detect: yolov8", f"one output [4 + classes, {rows}]", shapes, network)
-        return shapes[0][0 if _is_columns(shapes[0], network) else 1] - 4
+            raise wrong_shapes("detect: yolov8", f"one output [4 + classes, {cells}]", shapes, network)
+        return shapes[0][0 if is_columns(shapes[0], network) else 1] - 4
 
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
         """Boxes of an end-to-end export do not overlap, and suppression leaves them as they are."""
@@ -158,31 +149,21 @@ class YoloV8:
         if self.class_count(shapes, network) is None:
             return Decoded().read(outputs, network, score)
         raw = as_f32(outputs[0])
-        return _read_columns(raw, score) if _is_columns(shapes[0], network) else _read_rows(raw, score)
+        if not is_columns(shapes[0], network):
+            rows, scores, classes = best_class(raw[:, 4:], score)
+            return Candidates(corners(raw[rows, :2], raw[rows, 2:4]), scores, classes)
+        # The maximum runs along memory; which class it was is asked of the few columns that pass.
+        best = raw[4:].max(axis=0)
+        columns = np.flatnonzero(best >= score)
+        found = raw[:, columns].T
+        classes = found[:, 4:].argmax(axis=1).astype(np.int32)
+        return Candidates(corners(found[:, :2], found[:, 2:4]), best[columns], classes)
 
 
-def _read_columns(raw: F32, score: float) -> Candidates:
-    """The maximum runs along memory; which class it was is asked of the few columns that pass."""
-    best = raw[4:].max(axis=0)
-    columns = np.flatnonzero(best >= score)
-    found = raw[:, columns].T
-    classes = found[:, 4:].argmax(axis=1).astype(np.int32)
-    return Candidates(corners(found[:, :2], found[:, 2:4]), best[columns], classes)
-
-
-def _read_rows(raw: F32, score: float) -> Candidates:
-    rows, scores, classes = best_class(raw[:, 4:], score)
-    return Candidates(corners(raw[rows, :2], raw[rows, 2:4]), scores, classes)
-
-
-def _is_columns(shape: tuple[int, ...], network: Size) -> bool:
-    boxes = all_cells(network, (8, 16, 32))
+def is_columns(shape: tuple[int, ...], network: Size) -> bool:
+    """Whether the boxes of a YOLOv8 output are its columns."""
+    boxes = all_cells(network, STRIDES)
     return shape[1] == boxes or (shape[0] != boxes and shape[0] < shape[1])
-
-
-def _is_end_to_end(shapes: Shapes, network: Size) -> bool:
-    """[N, 6] with N not the cells of the network: two classes, turned, would be that."""
-    return is_rows_of_six(shapes) and shapes[0][0] != all_cells(network, (8, 16, 32)) and shapes[0][0] > 6
 
 
 # YOLOv8-pose and its kin: a box, a score and points, as columns.
@@ -237,7 +218,7 @@ class YoloPose:
 
 def _is_final(shape: tuple[int, ...], network: Size) -> bool:
     """[N, 6 + 3 * K]: a row count that is not 5 + 3 * K beside the cells of the network."""
-    return shape[1] != all_cells(network, (8, 16, 32)) and shape[1] % 3 == 0 and shape[1] > 6
+    return shape[1] != all_cells(network, STRIDES) and shape[1] % 3 == 0 and shape[1] > 6
 
 
 def _point_count(shapes: Shapes, network: Size) -> int:
@@ -247,5 +228,5 @@ def _point_count(shapes: Shapes, network: Size) -> int:
             return (columns - 6) // 3
         if rows > 5 and (rows - 5) % 3 == 0:
             return (rows - 5) // 3
-    cells = all_cells(network, (8, 16, 32))
+    cells = all_cells(network, STRIDES)
     raise wrong_shapes("keypoints: yolo-pose", f"one output [5 + 3 * points, {cells}]", shapes, network)

@@ -12,9 +12,9 @@ from edgert.errors import ModelError, StageError
 from edgert.memory.cuda import Stream
 from edgert.runtime import Detections, Record
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Decoder, Size, all_cells, of_one_image
+from edgert.stages.decode.decoder import Decoder, Size, of_one_image
 from edgert.stages.decode.detection import CANDIDATES, Detector
-from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX
+from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX, is_columns
 from edgert.stages.gpu.kernels import Kernels
 
 # Outputs that no kernel decodes: brought to the host as they are, and decoded there.
@@ -94,7 +94,7 @@ class GpuDetector:
             )
         self._detector, self.rows, self._network = detector, shape[0], network
         device = kernels.device
-        columns = is_columns(detector, shape, network)
+        columns = isinstance(detector.head, YoloV8) and is_columns(shape[1:], network)
         self._boxes, numbers = (shape[2], shape[1]) if columns else (shape[1], shape[2])
         classes = numbers - (4 if isinstance(detector.head, YoloV8) else 5)
         self._row_bytes = _COUNT_BYTES + detector.limit * _SURVIVOR.itemsize
@@ -165,11 +165,3 @@ def unsupported(detector: Detector, shape: tuple[int, ...], dtype: str, network:
     if head.class_count((shape[1:],), network) is None:
         return "an end-to-end export leaves nothing to decode"
     return ""
-
-
-def is_columns(detector: Detector, shape: tuple[int, ...], network: Size) -> bool:
-    """Whether boxes are columns, as in YOLOv8's [batch, 4 + classes, boxes]."""
-    if not isinstance(detector.head, YoloV8):
-        return False
-    boxes = all_cells(network, (8, 16, 32))
-    return shape[2] == boxes or (shape[1] != boxes and shape[1] < shape[2])

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from edgert.config import CropConfig, CropStage, InferStage, SinkStage, SourceStage, TrackStage, json_schema
 from edgert.installation import data_folder
-from edgert.stages.sink.kinds import Video
+from edgert.stages.kinds import Video
 from tests.helpers.json_schema import problems
 from tests.helpers.pipeline_text import MINIMAL, WHOLE, pipeline, refused
 

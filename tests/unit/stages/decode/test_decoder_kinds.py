@@ -13,12 +13,10 @@ from edgert.config.model_section import DetectTask, TaskConfig
 from edgert.errors import ConfigError
 from edgert.kinds import DECODERS
 from edgert.stages.decode.classify import Classify, Embed
-from edgert.stages.decode.decoded import Ssd
+from edgert.stages.decode.decoded import Detr, Ssd
 from edgert.stages.decode.detection import Detector
-from edgert.stages.decode.detr import Detr
-from edgert.stages.decode.heatmap import Heatmap
 from edgert.stages.decode.kinds import decoder_for
-from edgert.stages.decode.segmentation import SegmentArgmax, SegmentThreshold
+from edgert.stages.decode.maps import Heatmap, SegmentArgmax, SegmentThreshold
 from edgert.stages.decode.yolo import YoloPose, YoloX
 from tests.helpers.known_boxes import identity
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgert.errors import ConfigError, ModelError
-from edgert.stages.decode.decoded import Decoded, Ssd
+from edgert.stages.decode.decoded import Decoded, Detr, Ssd
 from edgert.stages.decode.decoder import all_cells, grid_of
 from edgert.stages.decode.detection import Detector, Head
-from edgert.stages.decode.detr import Detr
 from edgert.stages.decode.nanodet import FastestDet, NanoDet
 from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX
 from tests.helpers.known_boxes import KnownBoxes, assert_same, identity, known_boxes

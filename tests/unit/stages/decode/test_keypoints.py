@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgert.errors import ConfigError, ModelError
 from edgert.stages.decode.decoder import all_cells
-from edgert.stages.decode.heatmap import Heatmap, peaks
+from edgert.stages.decode.maps import Heatmap, peaks
 from edgert.stages.decode.yolo import YoloPose
 from tests.helpers.known_boxes import KnownBoxes, identity, known_boxes, letterbox
 

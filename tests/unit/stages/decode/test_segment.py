@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgert.errors import ConfigError, ModelError
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.segmentation import VOID, SegmentArgmax, SegmentThreshold, argmax_channels
+from edgert.stages.decode.maps import VOID, SegmentArgmax, SegmentThreshold, argmax_channels
 from tests.helpers.known_boxes import identity
 
 CENTERED = Geometry(10, 10, 0, -160, (64, 64), (0, 0, 640, 320))
