@@ -18,7 +18,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, StreamLease
 from edgert.runtime.frame import Color
-from edgert.stages.source import camera, v4l2
+from edgert.stages.source import camera, ffmpeg, v4l2
 from edgert.stages.source.v4l2 import BUFFERS, UserPointerCamera
 from tests.helpers.cuda_double import CudaDouble
 
@@ -262,7 +262,7 @@ def test_where_the_driver_refuses_frames_go_through_the_processor(
     rig = Rig(Kernel(v4l2.REQBUFS))
     monkeypatch.setattr(camera, "require", lambda *_: None)
     monkeypatch.setattr(camera, "Linux", lambda: rig.kernel)
-    monkeypatch.setattr(camera.ffmpeg, "has_input", lambda name: False)
+    monkeypatch.setattr(ffmpeg, "has_input", lambda name: False)
     monkeypatch.setattr(camera, "Camera", lambda *_: "through OpenCV")
     caplog.set_level("INFO")
     source = camera.camera_source("cam", "/dev/video0", rig.config, Counter(), rig.clock)
