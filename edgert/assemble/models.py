@@ -300,7 +300,7 @@ class Models:
         if not config.is_converted:
             return load(config.onnx)
         from edgert.quantization.precision import in_precision
-        from edgert.quantization.run import Run
+        from edgert.quantization.quantizer import Run
 
         return in_precision(
             config,

@@ -37,7 +37,7 @@ def load_step(job: ModelJob) -> Step:
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph import inspect, load
-        from edgert.quantization.prepare import is_quantized
+        from edgert.quantization.scheme.units import is_quantized
 
         model = load(path)
         found = inspect(model)
@@ -147,8 +147,7 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         from edgert.graph import to_bytes
         from edgert.graph.dla_rewrites import fit_model, without
         from edgert.quantization.batched import opened
-        from edgert.quantization.calibrated import one_size
-        from edgert.quantization.prepare import prepare
+        from edgert.quantization.calibrated import one_size, prepare
         from edgert.quantization.quantizer import equalized
 
         model, changes = job.model(shaped.files[MODEL]), []

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgert.compiler.model_job import MODEL, ModelJob, as_files, software
 from edgert.config import DetectTask, PythonTask
 from edgert.errors import BuildError, CalibrationError, ModelError
-from edgert.quantization.run import CALIBRATE_FIX, needs_images
 from edgert.steps import Product, Report, Step, digest_of, to_json
 from edgert.user_code import code_name
 
@@ -42,6 +41,8 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
     """
     asked = job.config.calibrate
     if asked is None:
+        from edgert.quantization.quantizer import CALIBRATE_FIX, needs_images
+
         raise needs_images(job.config, f"{CALIBRATE_FIX}, or precision: fp16").at(job.where)
     method = asked.method if asked.method != "auto" else "mse"
     facts = [rewritten.digest, job.images_digest, job.seen(), method, asked.early_stop, software()]
@@ -93,8 +94,8 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
         from edgert.quantization.batched import PAIR, opened
         from edgert.quantization.calibrated import Calibrated
         from edgert.quantization.int8_model import quantize_section
-        from edgert.quantization.run import Run
-        from edgert.quantization.scheme.scheme import USUAL_DLA
+        from edgert.quantization.quantizer import Run
+        from edgert.quantization.scheme.units import USUAL_DLA
 
         model = measured(job, rewritten)
         feed = feed_of(job.images, model, config)
@@ -164,7 +165,7 @@ def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized
     facts = [rewritten.digest, calibrated.digest, quantized.files[HIGHER].decode(), quantized.files[CHOSEN].decode()]
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.quantization.lowering.lower import lower_to_cache
+        from edgert.quantization.lowering.trt_form import lower_to_cache
 
         model = job.model(rewritten.files[MODEL])
         table = used_table(calibrated, quantized, model)
@@ -178,7 +179,7 @@ def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized
 def _cache_promise(job: ModelJob, rewritten: Product) -> Callable[[Mapping[str, bytes]], str]:
     def promise(files: Mapping[str, bytes]) -> str:
         from edgert.graph import read
-        from edgert.quantization.lowering.lower import check_cache
+        from edgert.quantization.lowering.trt_form import check_cache
 
         nodes = Product(files).json(FP16_NODES)["nodes"]
         return check_cache(files[CACHE].decode(), nodes, read(job.model(rewritten.files[MODEL])))
@@ -194,9 +195,9 @@ def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTa
 def higher_precision_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
     """Units of a quantized form that stay in higher precision, by request or need."""
     from edgert.graph import read
-    from edgert.quantization.scheme.scheme import units
+    from edgert.quantization.scheme.scheme import scheme
 
-    names = {unit.name for unit in units(read(model), "dla", dla)}
+    names = {unit.name for unit in scheme(read(model), "dla", dla=dla).units}
     return [name for name in quantized.json(HIGHER) if name in names]
 
 

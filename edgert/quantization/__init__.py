@@ -5,6 +5,6 @@ int8_model.quantize_section(config, ...) -> QuantizationResult      the INT8 mod
 precision.in_precision(config) -> model                             what a pipeline runs, cached
 
 calibration/ counts values and chooses thresholds; scheme/ decides what becomes INT8 and what shares a scale; lowering/
-writes that into a graph, for each engine; bias_correction, equalization, adaround and mixed_precision win accuracy
-back, in the order of recovery; fp16/ converts to float16; describe makes reports.
+writes that into a graph, for each engine; quantization_error, equalization, adaround and mixed_precision win
+accuracy back, in the order of recovery; fp16/ converts to float16; describe makes reports.
 """

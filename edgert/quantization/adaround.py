@@ -15,9 +15,19 @@ import numpy.typing as npt
 from edgert.backend.base import Array
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, Node
-from edgert.quantization.bias_correction import F32, SUPPORTED, Moments, patches
 from edgert.quantization.calibration.walk import Feeds, check_stop, walk
-from edgert.quantization.lowering.weights import F64, LIMIT, arranged, canonical, kernel_of, weighted
+from edgert.quantization.lowering.weights import (
+    F32,
+    F64,
+    LIMIT,
+    SUPPORTED,
+    Moments,
+    arranged,
+    canonical,
+    kernel_of,
+    patches,
+    weighted,
+)
 
 # Rounding a matrix so that its product with given inputs changes least: a relaxed descent, then a discrete one.
 #

@@ -1,26 +1,116 @@
-"""Ranges of a model of a pipeline file, measured on its images by its own preprocessing."""
+"""A float model ready to be quantized: prepared, and its ranges measured on its images by its own preprocessing."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgert.config import CalibrateConfig, ModelConfig
+from edgert.config import ModelConfig
 from edgert.dataset import ImageDataset, ImageFeed, feed_of, open_images
-from edgert.errors import CalibrationError, EdgertError
-from edgert.graph import Model, Shapes, inputs, load, read, write
+from edgert.errors import CalibrationError, EdgertError, ModelError
+from edgert.graph import Model, Shapes, clean, inputs, load, raise_opset, read, with_shapes, write
+from edgert.graph.operators import QDQ, WEIGHTED, about, is_integer
 from edgert.model_engine import default_profile
-from edgert.quantization.calibration.range_calibrator import calibrate
+from edgert.quantization.calibration.range_calibrator import Progress, calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.equalization import smooth_activations
-from edgert.quantization.prepare import calibrated, prepare
-from edgert.quantization.quantizer import Recipe, equalized, matching
-from edgert.quantization.run import ALONE, Progress, Run, needs_images
-from edgert.quantization.scheme.scheme import Scheme, Target, scheme
+from edgert.quantization.quantizer import ALONE, Recipe, Run, equalized, matching, needs_images
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import Scheme, Target, calibrated, is_weighted
+
+log = logging.getLogger("edgert.quantize")
+
+OPSET = 17
+"""Per-channel Q/DQ came with 13 (https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html); 17 is the newest that
+ONNX Runtime and TensorRT have both read since 2022. Models that use a newer one keep it."""
+
+_16_BITS = frozenset({"float16", "bfloat16"})
+
+
+def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+    """The model with static shapes, opset 17 or newer, batch normalization and constants folded, and named nodes.
+
+    It computes the same up to the rounding of folded weights, and equal models give equal digests. Tensors that remain
+    keep their names. Bodies of If, Loop and Scan, and nodes of other domains, stay as they are, in float; both are
+    logged.
+
+    Args:
+        shapes: input name → all its dimensions. A first dimension that stays open becomes 1.
+
+    Raises:
+        ModelError: dimensions stay open, or the shapes do not fit; the model is quantized already, or float16; it takes
+            no float32 input; it has no weights that could be quantized; an operator has no equal in opset 17.
+    """
+    _check_types(model)
+    cleaned, _ = clean(_static(with_shapes(model, shapes or {})))
+    raised, _ = clean(raise_opset(cleaned, OPSET))
+    graph = read(raised)
+    if not any(is_weighted(graph, node) for node in graph.nodes):
+        raise ModelError(
+            f"model {str(model.path)!r} has nothing to quantize",
+            why=f"no {', '.join(sorted(WEIGHTED))} in it has stored float32 weights",
+            fix="run it in float: precision: fp32",
+        )
+    for node in graph.nodes:
+        if node.domain:
+            log.info("%s: node %r (%s.%s) stays in float", model.path, node.name, node.domain, node.op)
+        elif about(node.op).kind == "control":
+            log.info("%s: what is inside node %r (%s) stays in float", model.path, node.name, node.op)
+    return raised
+
+
+def _check_types(model: Model) -> None:
+    graph = read(model)
+    for node in graph.nodes:
+        if node.op in QDQ or is_integer(node.op):
+            raise ModelError(
+                f"model {str(model.path)!r} is already quantized",
+                why=f"node {node.name!r} is a {node.op}",
+                where=str(model.path),
+                fix="give the float32 model that it was made from; run this one as it is: precision: fp32; or take the "
+                "scales of its Q/DQ nodes to a DLA: edgert quantize --target cache, or --target dla",
+            )
+    narrow = [name for name, array in graph.constants.items() if array.dtype.name in _16_BITS]
+    narrow += [spec.name for spec in graph.inputs if spec.dtype in _16_BITS]
+    if narrow:
+        raise ModelError(
+            f"model {str(model.path)!r} is a float16 model",
+            why=f"tensor {narrow[0]!r} is stored or fed in 16 bits; ranges are measured in float32",
+            where=str(model.path),
+            fix="export it in float32; edgert makes fp16 and int8 from that",
+        )
+    if not any(spec.dtype == "float32" for spec in graph.inputs):
+        raise ModelError(
+            f"model {str(model.path)!r} takes no float32 input",
+            why=f"its inputs are {', '.join(map(str, graph.inputs)) or 'none'}",
+            where=str(model.path),
+            fix="export it with a float32 input, without the conversion from bytes",
+        )
+
+
+def _static(model: Model) -> Model:
+    """The model with open batch dimensions set to 1. Raises ModelError when others are open."""
+    ones = {}
+    for spec in inputs(model):
+        known = [dim for dim in spec.shape[1:] if isinstance(dim, int)]
+        if spec.ranked and spec.shape and not isinstance(spec.shape[0], int) and len(known) == len(spec.shape) - 1:
+            ones[spec.name] = (1, *known)
+    fixed = with_shapes(model, ones) if ones else model
+    for spec in inputs(fixed):
+        if not spec.is_static:
+            raise ModelError(
+                f"input {spec.name!r} of model {str(model.path)!r} has open dimensions: {spec}",
+                why="ranges belong to one size of the network",
+                where=str(model.path),
+                fix="give its size (--shape, or input: {size: WIDTHxHEIGHT}, or profiles in the pipeline file)",
+            )
+    return fixed
+
 
 SMOOTHING_IMAGES = 32
 """Images for measuring the ranges of channels."""
@@ -155,16 +245,25 @@ def calibrate_section(
     try:
         asked = config.calibrate
         if images is None:
-            images = open_images(_images(asked, config), limit=asked.limit if asked else None)
+            if asked is None:
+                raise needs_images(
+                    config,
+                    "add calibrate: {images: FOLDER} to the model, or --images FOLDER: 100 to 500 typical ones",
+                )
+            images = open_images(asked.images, limit=asked.limit)
         model = prepared(load(config.onnx), config)
         feed = feed_of(images, model, config)
         method = asked.method if asked and asked.method != "auto" else "mse"
-        whole = None if target is None else scheme(read(model), target)
+        whole, tensors = None, None
+        if target is not None:
+            whole = scheme(read(model), target)
+            keep = matching(config.quantize.keep, [unit.name for unit in whole.units], "keep")
+            tensors = scheme(read(model), target, keep, whole=whole).needed
         table = calibrate(
             model,
             feed,
             method=method,
-            tensors=None if whole is None else _needed(model, whole, config),
+            tensors=tensors,
             workers=workers,
             dask=dask,
             early_stop=asked is None or asked.early_stop,
@@ -192,16 +291,3 @@ def with_ranges(config: ModelConfig, ranges: Path, *, where: str = "") -> Calibr
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     return Calibrated(model, table, feed)
-
-
-def _needed(model: Model, whole: Scheme, config: ModelConfig) -> tuple[str, ...]:
-    keep = matching(config.quantize.keep, [unit.name for unit in whole.units], "keep")
-    return scheme(read(model), whole.target, keep, whole=whole).needed
-
-
-def _images(asked: CalibrateConfig | None, config: ModelConfig) -> Path:
-    if asked is None:
-        raise needs_images(
-            config, "add calibrate: {images: FOLDER} to the model, or --images FOLDER: 100 to 500 typical ones"
-        )
-    return asked.images

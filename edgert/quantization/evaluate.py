@@ -13,7 +13,7 @@ from edgert.errors import CalibrationError, ConfigError
 from edgert.evaluation import Accuracy, EvaluationResult, evaluate_versions, labels_of, open_evaluation
 from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
-from edgert.quantization.run import ALONE, Bar, Log, Run
+from edgert.quantization.quantizer import ALONE, Bar, Log, Run
 from edgert.quantization.section import ModelSection, model_section
 from edgert.quantization.variants import Version, Wanted, versions
 from edgert.report import Note, Part, QuantizationReport, SpeedRow, save

@@ -24,9 +24,8 @@ from edgert.evaluation.compare import chosen_metric
 from edgert.graph import Model
 from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.noise import OutputNoise
-from edgert.quantization.quantizer import Quantized
-from edgert.quantization.run import ALONE, Run
+from edgert.quantization.quantization_error import OutputNoise
+from edgert.quantization.quantizer import ALONE, Quantized, Run
 from edgert.runtime import Frame
 
 AGREEMENT_IMAGES = 64

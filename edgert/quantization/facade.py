@@ -10,11 +10,11 @@ from edgert.dataset import feed_of, open_images
 from edgert.errors import CalibrationError
 from edgert.graph import Model, load
 from edgert.quantization.calibrated import Calibrated, calibrate_section, prepared
+from edgert.quantization.calibration.range_calibrator import Progress
 from edgert.quantization.calibration.range_calibrator import calibrate as count
 from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.int8_model import QuantizationResult, quantize_section
-from edgert.quantization.run import Progress
-from edgert.quantization.scheme.scheme import Target
+from edgert.quantization.scheme.units import Target
 
 Images = str | Path | Iterable[Any]
 """A folder, glob or video; or images, (h, w, 3) uint8 BGR arrays or files. An iterator is not held in memory."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dla import Target as Dla
 from edgert.config import ModelConfig
 from edgert.errors import CalibrationError, ModelError
 from edgert.graph import Graph, Model, clean, load, read, with_shapes, write
@@ -12,12 +13,11 @@ from edgert.graph.operators import about
 from edgert.quantization.calibrated import one_size
 from edgert.quantization.lowering.emulated_tensors import modes, unrounded
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.trt_cache import dla_groups, hidden, write_cache
+from edgert.quantization.lowering.trt_cache import dla_groups, write_cache
 from edgert.quantization.lowering.weights import LIMIT, scale_axis, weight_scales
-from edgert.quantization.prepare import calibrated
-from edgert.quantization.scheme.scheme import USUAL_DLA, Dla, Scheme, scheme
+from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import layer_precisions
-from edgert.quantization.scheme.units import data_inputs, is_weighted
+from edgert.quantization.scheme.units import USUAL_DLA, Scheme, calibrated, clip_behind, data_inputs, is_weighted
 from edgert.quantization.strip_qdq import Step, strip
 
 # Weights of a model that came quantized: whether TensorRT, which computes their scales itself, comes to the same.
@@ -72,7 +72,7 @@ def propagate_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[
         graph: the float graph.
         given: tensor → scale.
     """
-    found, problems, silent = dict[str, float](), list[str](), hidden(graph)
+    found, problems, silent = dict[str, float](), list[str](), {n for n in graph.producers if clip_behind(graph, n)}
     for members in dict.fromkeys(dla_groups(graph).values()):
         scale, problem = _common(graph, members, silent, given)
         problems += [problem] if problem else []

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dla import Target as Dla
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
 from edgert.evaluation import EvaluationResult
@@ -14,11 +15,10 @@ from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.evaluator import CORRECTION_IMAGES, Evaluator, NoiseEvaluator, TaskEvaluator, evaluator_of
 from edgert.quantization.mixed_precision import MixedPrecision, Scan
-from edgert.quantization.noise import sqnr
-from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
+from edgert.quantization.quantization_error import sqnr
+from edgert.quantization.quantizer import ALONE, Quantized, Quantizer, Recipe, Run, for_this_machine
 from edgert.quantization.recovery import SCAN_IMAGES, Recovered, RecoveryOptions, recover
-from edgert.quantization.run import ALONE, Run
-from edgert.quantization.scheme.scheme import USUAL_DLA, Dla, Target
+from edgert.quantization.scheme.units import USUAL_DLA, Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,9 +20,8 @@ from edgert.graph import Model, clean, from_bytes, load, read, to_bytes, with_sh
 from edgert.graph.batch_size import has_open_batch
 from edgert.model_engine import default_profile
 from edgert.quantization.fp16.to_fp16 import Kept, to_fp16
-from edgert.quantization.prepare import is_quantized
-from edgert.quantization.quantizer import matching
-from edgert.quantization.run import ALONE, Run, needs_images
+from edgert.quantization.quantizer import ALONE, Run, matching, needs_images
+from edgert.quantization.scheme.units import is_quantized
 
 if TYPE_CHECKING:
     from edgert.dataset import LabeledDataset

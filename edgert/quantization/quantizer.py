@@ -1,34 +1,80 @@
-"""From a prepared float model and its ranges to an INT8 model: the steps in their order.
+"""From a prepared float model and its ranges to an INT8 model: the steps in their order, and who follows them.
 
 Order matters: equalization before ranges are measured (:func:`equalized`), the choice of thresholds before AdaRound,
 bias correction last, as its measured means take in what everything before left over.
 """
 
 import fnmatch
+import logging
 import platform
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
 
-import numpy.typing as npt
-
+from dla import Target as Dla
+from edgert.backend.base import Array
+from edgert.backend.ort import Function
+from edgert.config import ModelConfig
 from edgert.errors import CalibrationError, nearest
-from edgert.graph import Graph, Model, Node, read, write
+from edgert.graph import Graph, Model, read, write
 from edgert.quantization.adaround import roundings
-from edgert.quantization.bias_correction import correct_biases
 from edgert.quantization.calibration.method_choice import choices
+from edgert.quantization.calibration.range_calibrator import Progress
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds, check_stop
 from edgert.quantization.equalization import equalize
-from edgert.quantization.lowering.align import align
-from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.ort_form import Activation, Storage
+from edgert.quantization.lowering.lower import Activation, Storage, align, lower
 from edgert.quantization.lowering.weights import along_axis, scale_axis, weight_scales
-from edgert.quantization.run import ALONE, Run
-from edgert.quantization.scheme.scheme import USUAL_DLA, Dla, Scheme, Target, scheme
+from edgert.quantization.quantization_error import OutputNoise, correct_biases
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import USUAL_DLA, Scheme, Target
 
-Array = npt.NDArray[Any]
+Log = Callable[[str], object]
+"""Called with one line about what is being done."""
+Bar = Callable[[str, int, int], object]
+"""Called with what is being counted, how many are done and how many there are."""
+
+CALIBRATE_FIX = "add calibrate: {images: FOLDER}, with 100 to 500 typical images"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Where the model's section stands, who follows what is done with it, and what ends that.
+
+    Attributes:
+        where: the section's place in its file, for errors.
+        directory: the folder of that file, where ``python:`` looks for the user's own code.
+        log: called with each step; the logger of this package by default.
+        bar: moved while images are counted.
+        stop: ends whatever is being done with CalibrationError when set, within an image's time.
+    """
+
+    where: str = ""
+    directory: Path | None = None
+    log: Log = logging.getLogger("edgert.quantization").info
+    bar: Bar | None = None
+    stop: threading.Event | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """The bar, as calibration moves it."""
+        bar = self.bar
+        return None if bar is None else lambda done, total, _name: bar("calibrating", done, total or done)
+
+
+ALONE = Run()
+"""Nobody follows it but the log."""
+
+
+def needs_images(
+    config: ModelConfig,
+    fix: str = CALIBRATE_FIX,
+    why: str = "ranges are measured on typical images; invented ones would look fine and detect nothing",
+) -> CalibrationError:
+    """The error of a section that asks for INT8 and names no images to calibrate on."""
+    return CalibrationError(f"INT8 of {config.onnx.name} needs images", why=why, fix=fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +120,6 @@ class Quantized:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plain:
-    """A form with its biases as they were.
-
-    Attributes:
-        plan: what is INT8 in it.
-        rounded: weight → int8 values that AdaRound decided.
-        graph: the form.
-    """
-
-    plan: Scheme
-    rounded: Mapping[str, Array]
-    graph: Graph
-
-
 class Quantizer:
     """Makes INT8 models of one float model; what does not depend on the units kept is done once.
 
@@ -125,11 +156,15 @@ class Quantizer:
         self.graph = read(model)
         self._log, self._more = run.log, more
         self._whole = whole or scheme(self.graph, recipe.target, dla=recipe.dla)
-        self._latest: _Plain | None = None
+        self._latest: tuple[Scheme, Mapping[str, Array], Graph] | None = None
         self.units = tuple(unit.name for unit in self._whole.units)
         self.keep = frozenset(matching(recipe.keep, self.units, "keep"))
         self._plan = self._planned(self.keep)
-        self.table = self._chosen(table)
+        self.table = table
+        if recipe.choose:
+            self._log("choosing thresholds by output error")
+            found = choices(self.graph, self._plan, table, feeds, model, stop=run.stop)
+            self.table = table.with_chosen({name: one.method for one in found for name in one.tensors})
 
     def quick(self, keep: Collection[str] = ()) -> Quantized:
         """The model by plain rounding alone: for comparing which units to keep."""
@@ -138,11 +173,13 @@ class Quantizer:
 
     def finish(self, keep: Collection[str] = (), *, correct: bool = True) -> Quantized:
         """The model with all the recipe asks for; ``correct`` False leaves biases alone. Minutes for a large one."""
-        plain, notes = self._plain(self.scheme(keep)), []
-        plan, rounded = plain.plan, plain.rounded
+        plan, graph, notes = self.scheme(keep), self.graph, []
+        if self._latest is None or self._latest[0] is not plan:  # biases aside, the latest form is made once
+            rounded = self._rounded(plan)
+            self._latest = plan, rounded, self.lowered(graph, plan, rounded)
+        _, rounded, made = self._latest
         if rounded:
             notes.append(f"AdaRound: the weights of {len(rounded)} nodes")
-        graph, made = self.graph, plain.graph
         if correct and self.corrects:
             self._log("correcting biases")
             graph = correct_biases(graph, made, self.feeds, self.model, stop=self.stop)
@@ -168,13 +205,6 @@ class Quantizer:
     def _planned(self, keep: frozenset[str]) -> Scheme:
         return scheme(self.graph, self.recipe.target, keep, self.recipe.dla, self._whole)
 
-    def _plain(self, plan: Scheme) -> _Plain:
-        """The form before biases are corrected; that of the latest scheme is made once."""
-        if self._latest is None or self._latest.plan is not plan:
-            rounded = self._rounded(plan)
-            self._latest = _Plain(plan, rounded, self.lowered(self.graph, plan, rounded))
-        return self._latest
-
     def lowered(
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
     ) -> Graph:
@@ -199,29 +229,35 @@ class Quantizer:
             fast = self.lowered(graph, plan, rounded, aligned=True)
         return Quantized(write(fast, self.model), made, plan, notes)
 
-    def _chosen(self, table: RangeTable) -> RangeTable:
-        if not self.recipe.choose:
-            return table
-        self._log("choosing thresholds by output error")
-        found = choices(self.graph, self._plan, table, self.feeds, self.model, stop=self.stop)
-        return table.with_chosen({name: one.method for one in found for name in one.tensors})
-
     def _rounded(self, plan: Scheme) -> Mapping[str, Array]:
         nodes = matching(self.recipe.adaround, [name for name in self.units if name in plan.weighted], "adaround")
         if not nodes:
             return {}
         self._log(f"AdaRound of {len(nodes)} nodes")
-        grids = dict(self._grid(node) for node in self.graph.nodes if node.name in nodes)
+        grids = {}
+        for node in (node for node in self.graph.nodes if node.name in nodes):
+            weight = self.graph.constants[node.inputs[1]]
+            axis = scale_axis(node, weight) if self.recipe.per_channel else None
+            grids[node.inputs[1]] = along_axis(weight_scales(weight, axis), axis, weight.ndim)
         coarse = self.lowered(self.graph, plan)
         found = roundings(self.graph, coarse, grids, self.feeds, self.model, stop=self.stop)
         return {one.weight: one.values for one in found}
 
-    def _grid(self, node: Node) -> tuple[str, Array]:
-        """A weight's name and its scales, shaped to multiply it."""
-        name = node.inputs[1]
-        weight = self.graph.constants[name]
-        axis = scale_axis(node, weight) if self.recipe.per_channel else None
-        return name, along_axis(weight_scales(weight, axis), axis, weight.ndim)
+
+def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[frozenset[str]], float]:
+    """Units kept in higher precision → the noise of the outputs when the others are rounded, nothing corrected.
+
+    Raises:
+        BuildError: ONNX Runtime cannot run the model.
+    """
+    noise, fused = OutputNoise(quantizer.model, feeds, quantizer.stop), quantizer.recipe.target == "ort"
+
+    def measure(kept: frozenset[str]) -> float:
+        if not quantizer.scheme(kept).units:
+            return 0.0
+        return noise.of(Function(quantizer.quick(kept).model, fused=fused))
+
+    return measure
 
 
 def equalized(model: Model) -> Model:

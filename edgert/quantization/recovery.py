@@ -13,9 +13,7 @@ from pathlib import Path
 
 from edgert.quantization.evaluator import Evaluator, Result
 from edgert.quantization.mixed_precision import MixedPrecision, Scan, scan, search
-from edgert.quantization.noise import rounding_noise
-from edgert.quantization.quantizer import Quantized, Quantizer
-from edgert.quantization.run import Log
+from edgert.quantization.quantizer import Log, Quantized, Quantizer, rounding_noise
 
 SCAN_IMAGES = 4
 """Images for ranking layers by what they cost: only their order matters."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.config import CalibrateConfig, ModelConfig
 from edgert.dataset import ImageDataset, feed_of, open_images
@@ -20,10 +21,9 @@ from edgert.quantization.evaluator import evaluator_of
 from edgert.quantization.int8_model import QuantizationResult, outcome_of, recipe_of, recovered
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.precision import fp16_model
-from edgert.quantization.quantizer import Array, Quantizer
+from edgert.quantization.quantizer import ALONE, Quantizer, Run, needs_images
 from edgert.quantization.recovery import SCAN_IMAGES, Recovered
-from edgert.quantization.run import ALONE, Run, needs_images
-from edgert.quantization.scheme.scheme import Scheme, Target
+from edgert.quantization.scheme.units import Scheme, Target
 
 PRECISIONS = ("int8", "fp16")
 """What can run here."""

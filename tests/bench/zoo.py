@@ -15,7 +15,7 @@ from report import DATA
 from edgert.config import DetectTask, ModelConfig
 from edgert.dataset import FileDataset, feed_of, open_images
 from edgert.graph import Model, load
-from edgert.quantization.prepare import prepare
+from edgert.quantization.calibrated import prepare
 
 ROOT = Path(__file__).parents[2]
 IMAGENET = DATA / "images" / "imagenet"

@@ -15,11 +15,11 @@ from onnx import TensorProto, helper
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
 from edgert.graph import Model, extract, inputs, load, read, write
-from edgert.quantization.calibration.observer import Observer
+from edgert.quantization.calibrated import prepare
+from edgert.quantization.calibration import walk
 from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.calibration.ranges import RangeTable, save_table
 from edgert.quantization.calibration.value_histogram import Histogram
-from edgert.quantization.prepare import prepare
 from tests.helpers.evaluation_data import data
 from tests.helpers.feeds import Broken, Noise, Order
 from tests.helpers.models import make
@@ -67,7 +67,7 @@ def shuffled(feed: Noise) -> Order:
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 4096, 2**30])
-def test_histograms_are_those_of_the_whole_models_tensors(slice_bytes: int) -> None:
+def test_histograms_are_those_of_the_whole_models_tensors(slice_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, feed = small(), Noise(3)
     names = ["a", "b", "c", "d", "e", "y"]
     whole = Function(write(extract(read(model), names), model), fused=False)
@@ -75,7 +75,8 @@ def test_histograms_are_those_of_the_whole_models_tensors(slice_bytes: int) -> N
     for number in range(3):
         for name, array in {**whole(feed.feeds(number)), **feed.feeds(number)}.items():
             expected[name].add(array)
-    observer = Observer(model, slice_bytes=slice_bytes)
+    monkeypatch.setattr(walk, "SLICE_BYTES", slice_bytes)
+    observer = walk.Observer(model)
     counted = observer.count([(feed.name(number), feed.feeds(number)) for number in range(3)])
     assert observer.counted == ("x", "a", "b", "c", "d")  # e and y hold the values of d and b
     for name, parts in observer.parts.items():
@@ -90,11 +91,14 @@ def test_only_wanted_tensors_are_in_the_table() -> None:
         calibrate(small(), Noise(8), tensors=["n"])
 
 
-def test_slices_do_not_change_a_bit_of_a_real_model() -> None:
+def test_slices_do_not_change_a_bit_of_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = prepare(load(data("models", "nanodet_m_320.onnx")))
     images = [("p", Noise(1, inputs(model)[0].shape, inputs(model)[0].name).feeds(0))]  # type: ignore[arg-type]
-    first, second = (Observer(model, slice_bytes=size).count(images) for size in (2**21, 2**40))
-    assert first == second
+    found = []
+    for size in (2**21, 2**40):
+        monkeypatch.setattr(walk, "SLICE_BYTES", size)
+        found.append(walk.Observer(model).count(images))
+    assert found[0] == found[1]
 
 
 # What the result does not depend on

@@ -10,9 +10,9 @@ import pytest
 
 from edgert.errors import CalibrationError, DeviceError
 from edgert.graph import Model
-from edgert.quantization.calibration import dask_cluster
+from edgert.quantization.calibrated import prepare
+from edgert.quantization.calibration import workers
 from edgert.quantization.calibration.range_calibrator import calibrate
-from edgert.quantization.prepare import prepare
 from tests.helpers import models
 from tests.helpers.feeds import Broken, Lethal, Noise
 
@@ -69,7 +69,7 @@ def test_a_cluster_redoes_what_a_lost_worker_had(scheduler: str, tmp_path: Path)
 
 def test_a_missing_cluster_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="needs the extra: pip install -e '.[dask]'")
-    monkeypatch.setattr(dask_cluster, "_CONNECT_S", 0.3)
+    monkeypatch.setattr(workers, "_CONNECT_S", 0.3)
     with pytest.raises(CalibrationError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
         calibrate(small(), Noise(8), dask="tcp://127.0.0.1:9")
 

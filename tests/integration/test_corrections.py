@@ -14,7 +14,7 @@ from edgert.backend.ort import Function
 from edgert.config import InputConfig
 from edgert.graph import Graph, Model, load, read, write
 from edgert.quantization.adaround import Effort, roundings
-from edgert.quantization.bias_correction import correct_biases
+from edgert.quantization.calibrated import prepare
 from edgert.quantization.calibration.method_choice import choices
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
@@ -22,9 +22,9 @@ from edgert.quantization.calibration.walk import walk
 from edgert.quantization.equalization import equalize, scalings, smooth_activations
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.weights import along_axis, kernel_of, scale_axis, weight_scales, weighted
-from edgert.quantization.noise import sqnr
-from edgert.quantization.prepare import prepare
-from edgert.quantization.scheme.scheme import Scheme, scheme
+from edgert.quantization.quantization_error import correct_biases, sqnr
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import Scheme
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers.evaluation_data import data, frame
 from tests.helpers.evaluation_data import read as read_image

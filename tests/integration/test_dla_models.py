@@ -15,9 +15,9 @@ from edgert.graph import clean, infer, load, read, to_bytes, write
 from edgert.quantization.from_qdq import ranges_of_qdq
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.lowering.trt_cache import cache_of, parse_cache, write_cache
-from edgert.quantization.prepare import calibrated
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
+from edgert.quantization.scheme.units import calibrated
 from tests.helpers.evaluation_data import data
 from tests.integration.test_quantized_models import CASES, Network, cosine, network
 

@@ -12,7 +12,8 @@ from edgert.backend.ort import Function
 from edgert.errors import ModelError
 from edgert.graph import Model, clean, from_proto, inputs, load, raise_opset, read, with_shapes
 from edgert.graph.opset import opset
-from edgert.quantization.prepare import calibrated, prepare
+from edgert.quantization.calibrated import prepare
+from edgert.quantization.scheme.units import calibrated
 from tests.helpers.evaluation_data import data
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {"ppocr_mobile_v2_det_ch": {"x": (1, 3, 320, 448)}}

@@ -18,9 +18,10 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, extract, infer, load, read, to_bytes, write
+from edgert.quantization.calibrated import prepare
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.prepare import prepare
-from edgert.quantization.scheme.scheme import Target, scheme
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import Target
 from tests.helpers.evaluation_data import data
 
 Array = np.ndarray[Any, Any]

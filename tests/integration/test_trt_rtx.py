@@ -19,9 +19,9 @@ from edgert.backend.tensorrt.network import Correspondence, correspond, network_
 from edgert.board.devices import cuda_driver
 from edgert.errors import BuildError
 from edgert.graph import Model, clean, load, read, write
+from edgert.quantization.calibrated import prepare
 from edgert.quantization.fp16.to_fp16 import to_fp16
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.prepare import prepare
 from edgert.quantization.scheme.scheme import scheme
 from tests.helpers import models
 from tests.helpers.evaluation_data import data

@@ -1,33 +1,158 @@
 """Ranges measured: images through the float model, every tensor's values counted."""
 
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from edgert.board.host import core_count
 from edgert.errors import CalibrationError
+from edgert.files import replace_text
 from edgert.graph import Model, inputs
-from edgert.quantization.calibration.checkpoint import Histograms, Journal, Tally, fingerprint
-from edgert.quantization.calibration.dask_cluster import Cluster
-from edgert.quantization.calibration.observer import Observer, assemble
+from edgert.quantization.calibration.checkpoint import VERSION, read_unfinished, wrong_file
 from edgert.quantization.calibration.ranges import RangeTable
-from edgert.quantization.calibration.shards import Batches, Feed, Shard, from_batches, from_feed
 from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
-from edgert.quantization.calibration.workers import Pool, Processes, Threads
-from edgert.quantization.run import Progress
+from edgert.quantization.calibration.walk import Observer, assemble
+from edgert.quantization.calibration.workers import (
+    Batches,
+    Cluster,
+    Feed,
+    Pool,
+    Processes,
+    Shard,
+    Threads,
+    from_batches,
+    from_feed,
+)
 
-# Whether more images would still move the ranges.
+log = logging.getLogger("edgert.quantize")
 
+Progress = Callable[[int, int | None, str], object]
+"""Called with the images done, how many there are (None when that is not known) and the last one's name."""
+Histograms = Mapping[str, Histogram]
+
+MIN_IMAGES = 8
+"""Fewer are no measure of a network's ranges, and are refused."""
+FEW_IMAGES = 32
+"""Fewer are worth a warning: NVIDIA's guide for TensorRT's calibrators speaks of about 500 for ImageNet."""
 CHECKPOINT = 32
 """Images between two looks at the ranges."""
 TOLERANCE = 0.005
 """Ranges have settled when none moved by more than this share of itself over :data:`CHECKPOINT` images. Less than
 one INT8 step (1/127) at the largest value."""
+
+_TICK_S = 0.1  # how long a stop may go unnoticed
+_MAX_THREADS = 8  # of one process, by default; each has the tensors of one slice in memory
+_SAVE_S = 10.0  # between two writes of a state file, each of which takes a fraction of a second
+_FORMAT, _HOLDS = "edgert calibration in progress", "calibration"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What has been counted; replaced as a whole, so that an interrupt at any instant leaves one that is right.
+
+    Attributes:
+        done: images, all of those before number ``done``.
+        counts: counted tensor → its histogram over them.
+        before: the histograms when the ranges were last looked at, if they were.
+        settled: whether the ranges had settled by then.
+    """
+
+    done: int = 0
+    counts: Histograms = field(default_factory=dict)
+    before: Histograms | None = None
+    settled: bool = False
+
+
+def fingerprint(model: str, counted: Sequence[str], feed: Feed, settings: Mapping[str, object]) -> str:
+    """Digest of what counts depend on: the model (its digest), the counted tensors, the images, the settings.
+
+    Of the images it takes all names, and the arrays of the first, the last and the one in the middle: that shows
+    another preprocessing.
+    """
+    names = [feed.name(index) for index in range(len(feed))]
+    digest = hashlib.sha256(json.dumps([model, list(counted), sorted(settings.items()), names]).encode())
+    for index in sorted({0, len(feed) // 2, len(feed) - 1}):
+        for name, array in sorted(feed.feeds(index).items()):
+            digest.update(f"{name} {array.dtype.name} {array.shape} ".encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+class Journal:
+    """The tally of one calibration and its file. A context: when it is left with an error the file is brought up to
+    date, otherwise removed.
+
+    A file of another model, other images or other settings is started over, which is logged as a warning.
+
+    Args:
+        path: the file; None keeps the tally in memory only.
+        key: what the counts depend on, from :func:`fingerprint`.
+
+    Raises:
+        CalibrationError: the file is another kind of file, damaged, or cannot be read.
+    """
+
+    def __init__(self, path: Path | None, key: str) -> None:
+        self._path, self._key = path, key
+        self.tally = Tally() if path is None or not path.exists() else self._read(path)
+        self._saved_s = time.monotonic()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._save()
+        elif self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def replace(self, tally: Tally) -> None:
+        """Takes a new tally, and writes the file when that is due. Raises ArtifactError when it cannot be written."""
+        self.tally = tally
+        if time.monotonic() - self._saved_s > _SAVE_S:
+            self._save()
+            self._saved_s = time.monotonic()
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        content = {
+            "format": _FORMAT,
+            "version": VERSION,
+            "key": self._key,
+            "done": self.tally.done,
+            "counts": self.tally.counts,
+            "before": self.tally.before,
+            "settled": self.tally.settled,
+        }
+        replace_text(self._path, json.dumps(content, default=Histogram.to_json))
+
+    def _read(self, path: Path) -> Tally:
+        content = read_unfinished(path, _FORMAT, _HOLDS)
+        if content.get("version") != VERSION or content.get("key") != self._key:
+            log.warning("%s belongs to another model, other images or other settings; started over", path)
+            return Tally()
+        try:
+            before = None if content["before"] is None else _histograms(content["before"])
+            return Tally(int(content["done"]), _histograms(content["counts"]), before, bool(content["settled"]))
+        except (KeyError, TypeError, ValueError, AttributeError, CalibrationError) as error:
+            raise wrong_file(path, _HOLDS, str(error)) from error
+
+
+def _histograms(content: Mapping[str, Any]) -> Histograms:
+    return {name: Histogram.from_json(value) for name, value in content.items()}
 
 
 class Settling:
@@ -63,15 +188,6 @@ class Settling:
         return threshold(whole, self._method, percentile=self._percentile)
 
 
-MIN_IMAGES = 8
-"""Fewer are no measure of a network's ranges, and are refused."""
-FEW_IMAGES = 32
-"""Fewer are worth a warning: NVIDIA's guide for TensorRT's calibrators speaks of about 500 for ImageNet."""
-
-_TICK_S = 0.1  # how long a stop may go unnoticed
-_MAX_THREADS = 8  # of one process, by default; each has the tensors of one slice in memory
-
-
 def calibrate(
     model: Model,
     feed: Feed | Batches,
@@ -94,11 +210,10 @@ def calibrate(
     early stop neither on their order. Memory does not grow with the number of images.
 
     Args:
-        model: a prepared model (:func:`~edgert.quantization.prepare.prepare`).
+        model: a prepared model (:func:`~edgert.quantization.calibrated.prepare`).
         feed: images by number, or preprocessed arrays as they come, which are not kept.
         method: how thresholds are chosen, one of :data:`~edgert.quantization.calibration.threshold.METHODS`; the
-        table can be given
-            another later.
+            table can be given another later.
         percentile: what the method of that name means.
         tensors: those wanted; by default all that are worth a range.
         workers: processes. With one, this process counts, on ``threads`` threads (by default one per core, at most 8).
@@ -135,10 +250,26 @@ def calibrate(
         shards = from_feed(feed, run.journal.tally.done)
     else:
         shards = from_batches(feed, inputs(model))
-    with run.journal, closing(_pool(observer, images, workers, threads, dask)) as pool:
+    pool: Pool
+    if dask:
+        pool = Cluster(observer, images, dask)
+    elif workers > 1:
+        pool = Processes(observer, images, workers)
+    else:
+        pool = Threads(observer, images, threads or min(core_count(), _MAX_THREADS))
+    with run.journal, closing(pool):
         run.collect(pool, shards)
     _check_number(run.journal.tally.done)
-    return _table(observer, run, method, percentile)
+    tally = run.journal.tally
+    table = RangeTable(
+        model=observer.model.digest,
+        images=tally.done,
+        method=method,
+        histograms=assemble(tally.counts, observer.parts),
+        percentile=percentile,
+        available=tally.done if run.total is None and not tally.settled else run.total,
+    )
+    return table.with_warnings(*_notes(table, tally.settled))
 
 
 @dataclass
@@ -164,7 +295,11 @@ class _Run:
             if counted is not None:
                 self._add(waiting.popleft(), counted)
             if self.stop.is_set():
-                raise self._stopped()
+                raise CalibrationError(
+                    f"calibration was stopped after {self.journal.tally.done} images",
+                    why="it was asked to",
+                    fix="the same call goes on from there if it has a state file",
+                )
 
     def _add(self, shard: Shard, counted: Histograms) -> None:
         tally = self.journal.tally
@@ -177,14 +312,6 @@ class _Run:
         self.journal.replace(Tally(shard.end, counts, before, settled))
         if self.progress is not None:
             self.progress(shard.end, self.total, shard.names[-1])
-
-    def _stopped(self) -> CalibrationError:
-        done = self.journal.tally.done
-        return CalibrationError(
-            f"calibration was stopped after {done} images",
-            why="it was asked to",
-            fix="the same call goes on from there if it has a state file",
-        )
 
 
 def _key(observer: Observer, feed: Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:
@@ -208,27 +335,6 @@ def _check_number(images: int) -> None:
             why=f"ranges need at least {MIN_IMAGES}, better {FEW_IMAGES} or more; none are ever invented",
             fix="give images like those the model will see in use",
         )
-
-
-def _pool(observer: Observer, feed: Feed | None, workers: int, threads: int | None, dask: str) -> Pool:
-    if dask:
-        return Cluster(observer, feed, dask)
-    if workers > 1:
-        return Processes(observer, feed, workers)
-    return Threads(observer, feed, threads or min(core_count(), _MAX_THREADS))
-
-
-def _table(observer: Observer, run: _Run, method: str, percentile: float) -> RangeTable:
-    tally = run.journal.tally
-    table = RangeTable(
-        model=observer.model.digest,
-        images=tally.done,
-        method=method,
-        histograms=assemble(tally.counts, observer.parts),
-        percentile=percentile,
-        available=tally.done if run.total is None and not tally.settled else run.total,
-    )
-    return table.with_warnings(*_notes(table, tally.settled))
 
 
 def _notes(table: RangeTable, settled: bool) -> Iterator[str]:

@@ -1,23 +1,37 @@
-"""Running a graph piece by piece, all images side by side.
+"""Running a float graph part by part: to see tensors of all images side by side, and to count what values they take.
 
-The graph is cut behind each tensor that somebody wants to see. Every image is moved to the first cut, then every
-image to the second, and so on: each node runs once per image, and only what lies across the cut is in memory.
+The graph is cut into parts that run one after another; only what lies across a cut is in memory. Every node computes
+exactly what the ONNX standard defines (no fusion), on one thread, one image at a time.
 """
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, Node, TensorSpec, extract, read, write
+from edgert.graph.operators import REORDERS, about
+from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.scheme.units import calibrated
 
-# A graph cut into consecutive parts, so that few of its tensors are in memory at a time.
+Feeds = Mapping[str, Array]
+"""Input name → array, one image."""
+Image = tuple[str, Feeds]
+"""What to call it in messages, and what to feed."""
 
-FLOAT_BYTES = 4
+THREADS = 2
+"""Images that are on their way at once in :func:`walk`. Each runs on one thread."""
+SLICE_BYTES = 2**24
+"""What one part of an :class:`Observer` may compute. Small enough to be counted while it is in a processor's last-level
+cache, large enough that the calls cost nothing beside the work."""
+MOST_PARTS = 64
+"""A tensor of more parts is counted itself: adding up histograms costs what counting 10,000 values does."""
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,9 +39,9 @@ class Slice:
     """Nodes that run in one go.
 
     Attributes:
-        graph: computes ``made`` from what is live.
+        graph: computes ``made`` from what is live; empty where all of it is there.
         made: its outputs: wanted tensors, and what later slices read.
-        dead: tensors, made here or before, that no later slice reads.
+        dead: tensors, made here or before, that nobody needs behind it.
     """
 
     graph: Graph
@@ -46,109 +60,76 @@ def cut(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tuple[Slice,
     """
     needed = extract(graph, wanted)
     uses = {name: position for position, node in enumerate(needed.nodes) for name in node.reads}
-    ends = [*_ends(needed, uses, limit_bytes), len(needed.nodes)]
-    live = {spec.name for spec in needed.inputs}
-    found: list[Slice] = []
-    start = 0
-    for end in ends:
-        nodes = needed.nodes[start:end]
-        made = [n for node in nodes for n in node.outputs if n and (n in wanted or uses.get(n, -1) >= end)]
-        part = extract(needed, made, sorted(live))
-        live.update(made)
-        dead = sorted(name for name in live if uses.get(name, -1) < end)
-        live.difference_update(dead)
-        found.append(Slice(part, tuple(made), tuple(dead)))
-        start = end
-    return tuple(slice_ for slice_ in found if slice_.made)
-
-
-def _ends(graph: Graph, uses: dict[str, int], limit_bytes: int) -> Iterator[int]:
-    """Positions to cut before; never where a tensor of unknown type would have to cross."""
+    groups: list[list[Node]] = [[]]
     filled_bytes, blocked = 0, -1
-    for position, node in enumerate(graph.nodes):
-        size_bytes = sum(_size_bytes(graph.specs.get(name)) for name in node.outputs)
+    for position, node in enumerate(needed.nodes):
+        specs = {name: needed.specs.get(name) for name in node.outputs if name}
+        size_bytes = sum(_FLOAT_BYTES * math.prod(_dims(spec)) for spec in specs.values())
         if filled_bytes + size_bytes > limit_bytes and filled_bytes and position > blocked:
-            yield position
+            groups.append([])
             filled_bytes = 0
+        groups[-1].append(node)
         filled_bytes += size_bytes
-        blocked = max([blocked, *(uses.get(name, -1) for name in _untyped(graph, node))])
+        # a tensor of unknown type cannot cross a cut
+        untyped = [name for name, spec in specs.items() if spec is None or spec.dtype == "unknown"]
+        blocked = max([blocked, *(uses.get(name, -1) for name in untyped)])
+    seen = {n: number for number, nodes in enumerate(groups) for node in nodes for n in node.outputs if n in wanted}
+    return tuple(part for part in _slices(needed, groups, seen) if part.made)
 
 
-def _untyped(graph: Graph, node: Node) -> Sequence[str]:
-    return [n for n in node.outputs if n and (n not in graph.specs or graph.specs[n].dtype == "unknown")]
+def _dims(spec: TensorSpec | None) -> list[int]:
+    return [d for d in spec.shape if isinstance(d, int)] if spec is not None and spec.is_static else [0]
 
 
-def _size_bytes(spec: TensorSpec | None) -> int:
-    dims = [dim for dim in spec.shape if isinstance(dim, int)] if spec is not None and spec.is_static else [0]
-    return FLOAT_BYTES * math.prod(dims)
-
-
-Feeds = Mapping[str, Array]
-"""Input name → array, one image."""
-
-THREADS = 2
-"""Images that are on their way at once, by default. Each runs on one thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The nodes between two cuts.
-
-    Attributes:
-        target: the tensor behind which the graph is cut.
-        made: tensors to compute here: the target, and what later pieces read. Empty when all of them are there.
-        given: tensors of earlier pieces that it reads.
-        last: tensors that nobody needs when it is done.
-    """
-
-    target: str
-    made: tuple[str, ...]
-    given: tuple[str, ...]
-    last: tuple[str, ...]
-
-
-def pieces(graph: Graph, targets: Sequence[str]) -> tuple[Piece, ...]:
+def pieces(graph: Graph, targets: Sequence[str]) -> tuple[Slice, ...]:
     """The graph cut behind each target, in the order given: upstream ones first, or nothing is gained. A target that
-    comes a second time makes an empty piece.
+    is there already makes an empty piece.
 
     Raises:
         ModelError: nothing computes a target.
     """
-    wanted = list(targets)
-    fed = [spec.name for spec in graph.inputs]
-    needed = extract(graph, [name for name in wanted if name not in fed])
-    waiting = {name: len(nodes) for name, nodes in needed.consumers.items()}
+    fed = {spec.name for spec in graph.inputs}
+    needed = extract(graph, [name for name in targets if name not in fed])
     done: set[int] = set()
-    held, found = set(fed), []
-    for position, target in enumerate(wanted):
-        later = frozenset(wanted[position + 1 :])
-        nodes = _pending(needed, target, done)
-        done.update(map(id, nodes))
-        for name in (name for node in nodes for name in node.reads):
-            waiting[name] -= 1
-        made = [name for node in nodes for name in node.outputs if waiting.get(name) or name in {target, *later}]
-        given = [name for name in dict.fromkeys(n for node in nodes for n in node.reads) if name in held]
-        held.update(made)
-        last = [name for name in held if not waiting.get(name) and name not in later]
-        held.difference_update(last)
-        found.append(Piece(target, tuple(made), tuple(given), tuple(sorted(last))))
-    return tuple(found)
+    groups = []
+    for target in targets:
+        found, waiting = set[int](), [target]
+        while waiting:
+            node = needed.producers.get(waiting.pop())
+            if node is not None and id(node) not in found | done:
+                found.add(id(node))
+                waiting.extend(node.reads)
+        groups.append([node for node in needed.nodes if id(node) in found])
+        done |= found
+    return tuple(_slices(needed, groups, {name: position for position, name in enumerate(targets)}))
+
+
+def _slices(graph: Graph, groups: Sequence[Sequence[Node]], seen: Mapping[str, int]) -> Iterator[Slice]:
+    """One slice per group of nodes; ``seen``: wanted tensor → the last group behind which somebody looks at it."""
+    uses = {name: number for number, nodes in enumerate(groups) for node in nodes for name in node.reads}
+    live = {spec.name for spec in graph.inputs}
+    for number, nodes in enumerate(groups):
+        made = [
+            name
+            for node in nodes
+            for name in node.outputs
+            if name and (uses.get(name, -1) > number or seen.get(name, -1) >= number)
+        ]
+        part = extract(graph, made, sorted(live))
+        live.update(made)
+        dead = sorted(name for name in live if max(uses.get(name, -1), seen.get(name, -1)) <= number)
+        live.difference_update(dead)
+        yield Slice(part, tuple(made), tuple(dead))
 
 
 def walk(
-    graph: Graph,
-    targets: Sequence[str],
-    feeds: Sequence[Feeds],
-    like: Model,
-    *,
-    threads: int = THREADS,
-    stop: threading.Event | None = None,
+    graph: Graph, targets: Sequence[str], feeds: Sequence[Feeds], like: Model, *, stop: threading.Event | None = None
 ) -> Iterator[list[Array]]:
     """Yields each target's values, one array per image, in the order of the targets; again for one named again.
 
-    Every node computes exactly what ONNX defines, Q/DQ pairs included. An array that a node computed may be
-    changed in place until the next one is asked for: what follows then reads the changed values. Arrays of ``feeds``
-    must be left alone. What later pieces do not need is dropped.
+    Every image is moved to the first target, then every image to the second, and so on. An array that a node computed
+    may be changed in place until the next one is asked for: what follows then reads the changed values. Arrays of
+    ``feeds`` must be left alone.
 
     Args:
         graph: types of its inner tensors are inferred where they are missing.
@@ -162,17 +143,24 @@ def walk(
         BuildError: ONNX Runtime cannot run a piece.
         CalibrationError: stopped.
     """
-    typed = _typed(graph, like)
+    if any(name not in graph.specs for node in graph.nodes for name in node.outputs if name):
+        graph = read(write(graph, like))  # a rewrite left types out
     states = [dict(one) for one in feeds]
-    with ThreadPoolExecutor(threads) as pool:
-        for piece in pieces(typed, targets):
+    function: Callable[[Feeds], Mapping[str, Array]]
+
+    def run(state: Feeds) -> Mapping[str, Array]:
+        check_stop(stop)
+        return function(state)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for target, piece in zip(targets, pieces(graph, targets), strict=True):
             if piece.made:
-                function = Function(write(extract(typed, piece.made, piece.given), like), fused=False)
-                for state, made in zip(states, pool.map(_until(stop, function), states), strict=True):
+                function = Function(write(piece.graph, like), fused=False)
+                for state, made in zip(states, pool.map(run, states), strict=True):
                     state.update(made)
-            yield [state[piece.target] for state in states]
+            yield [state[target] for state in states]
             for state in states:
-                for name in piece.last:
+                for name in piece.dead:
                     state.pop(name, None)
 
 
@@ -182,27 +170,135 @@ def check_stop(stop: threading.Event | None) -> None:
         raise CalibrationError("stopped while INT8 was made", fix="run it again")
 
 
-def _until(stop: threading.Event | None, function: Function) -> Callable[[Feeds], Mapping[str, Array]]:
-    def run(state: Feeds) -> Mapping[str, Array]:
-        check_stop(stop)
-        return function(state)
-
-    return run
+# Tensors that need no counting of their own: their values are those of others, in another order.
+#
+# A Reshape or Transpose has the histogram of what it moves, a Concat the sum of its inputs' histograms; exactly so,
+# as a histogram depends on nothing but how often each value occurs.
 
 
-def _pending(graph: Graph, target: str, done: set[int]) -> list[Node]:
-    """Nodes not done yet that the target depends on, in the order of the graph."""
-    found: set[int] = set()
-    waiting = [target]
-    while waiting:
-        node = graph.producers.get(waiting.pop())
-        if node is not None and id(node) not in found and id(node) not in done:
-            found.add(id(node))
-            waiting.extend(node.reads)
-    return [node for node in graph.nodes if id(node) in found]
+def parts(graph: Graph, wanted: Iterable[str], countable: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Wanted tensor → the countable tensors that together hold its values, itself where there are no others.
+
+    A tensor stands in its parts as often as its values occur in the wanted one.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    usable = frozenset(countable)
+    for node in graph.nodes:  # in order, so that what a node reads has been resolved before it
+        moved = node.inputs[:1] if node.op in REORDERS else node.inputs if about(node.op).kind == "join" else ()
+        held = tuple(part for name in moved for part in found.get(name, (name,)))
+        if 0 < len(held) <= MOST_PARTS and not node.domain and usable.issuperset(moved):
+            found[node.outputs[0]] = held
+    return {name: found.get(name, (name,)) for name in wanted}
 
 
-def _typed(graph: Graph, like: Model) -> Graph:
-    """The graph with the types of all tensors, inferred again where a rewrite left some out."""
-    known = all(name in graph.specs for node in graph.nodes for name in node.outputs if name)
-    return graph if known else read(write(graph, like))
+def assemble(counted: Mapping[str, Histogram], made_of: Mapping[str, tuple[str, ...]]) -> dict[str, Histogram]:
+    """The histogram of each tensor in ``made_of`` from those of its parts. Tensors of one part share it."""
+    return {
+        name: counted[found[0]] if len(found) == 1 else Histogram.merged([counted[part] for part in found])
+        for name, found in made_of.items()
+    }
+
+
+class Observer:
+    """Runs a prepared model once per image and counts its tensors' values.
+
+    One slice's tensors are in memory at a time, with what later slices read. Values, and with them counts, depend on
+    the image and the machine's instructions alone, not on slices, threads, or what ran before. Can be pickled, and
+    used from several threads at once.
+
+    Args:
+        model: a prepared model.
+        tensors: float32 tensors that ranges are wanted of; by default all of
+            :func:`~edgert.quantization.scheme.units.calibrated`.
+
+    Attributes:
+        model: the prepared model.
+        tensors: those wanted.
+        parts: wanted tensor → the tensors that are counted for it, whose histograms add up to its own
+            (:func:`assemble`).
+        counted: tensors that are counted.
+
+    Raises:
+        CalibrationError: a wanted tensor is not one that can be counted.
+        BuildError: ONNX Runtime cannot take the model.
+    """
+
+    def __init__(self, model: Model, tensors: Iterable[str] | None = None) -> None:
+        graph = read(model)
+        known = calibrated(graph)
+        self.model = model
+        self.tensors = known if tensors is None else tuple(dict.fromkeys(tensors))
+        for name in self.tensors:
+            if name not in known:
+                raise CalibrationError(
+                    f"tensor {name!r} of model {str(model.path)!r} cannot be calibrated",
+                    why="it is no float32 tensor of the prepared model that depends on the images",
+                    fix="name tensors of the model that prepare() gives",
+                )
+        self.parts = parts(graph, self.tensors, known)
+        self.counted = tuple(dict.fromkeys(part for found in self.parts.values() for part in found))
+        self._inputs = graph.inputs
+        computed = frozenset(self.counted).difference(spec.name for spec in graph.inputs)
+        slices = cut(graph, computed, SLICE_BYTES) if computed else ()
+        self._steps = [(Function(write(part.graph, model), fused=False), part) for part in slices]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Observer, (self.model, self.tensors)
+
+    def count(self, images: Iterable[Image]) -> dict[str, Histogram]:
+        """New histograms of the counted tensors over some images.
+
+        Args:
+            images: each input as float32 (or the model's own type), of the model's shape exactly.
+
+        Raises:
+            CalibrationError: an array is missing or does not fit; NaN or infinity in a tensor; image and tensor are
+                named.
+            BuildError: ONNX Runtime fails.
+        """
+        histograms = {name: Histogram() for name in self.counted}
+        for name, feeds in images:
+            self._observe(name, feeds, histograms)
+        return histograms
+
+    def _observe(self, image: str, feeds: Feeds, histograms: Mapping[str, Histogram]) -> None:
+        live = {spec.name: _fitting(spec, feeds, image) for spec in self._inputs}
+        _add(live, live, histograms, image)
+        for function, part in self._steps:
+            live.update(function(live))
+            _add(part.made, live, histograms, image)
+            for name in part.dead:
+                live.pop(name, None)
+
+
+def _fitting(spec: TensorSpec, feeds: Feeds, image: str) -> Array:
+    """The array for an input. Raises CalibrationError when there is none, or one of another shape or type."""
+    array = feeds.get(spec.name)
+    if array is None:
+        raise CalibrationError(
+            f"image {image!r} has nothing for input {spec.name!r}",
+            why=f"it has {', '.join(feeds) or 'nothing'}",
+            fix="give a mapping from the model's input names to arrays",
+        )
+    if array.shape != spec.shape or array.dtype.name != spec.dtype:
+        raise CalibrationError(
+            f"image {image!r} does not fit input {spec.name!r}",
+            why=f"it is {array.dtype.name}{list(array.shape)}; the model takes {spec}",
+            fix="preprocess it to that size and type, one image per run",
+        )
+    return array
+
+
+def _add(names: Iterable[str], live: Feeds, histograms: Mapping[str, Histogram], image: str) -> None:
+    """Counts those of the tensors that are counted."""
+    for name in names:
+        if name in histograms:
+            try:
+                histograms[name].add(live[name])
+            except CalibrationError as error:
+                raise CalibrationError(
+                    f"tensor {name!r} cannot be counted for image {image!r}",
+                    why=str(error.what),
+                    fix="check the preprocessing (mean, std) and the image; a float model that overflows has no INT8 "
+                    "ranges",
+                ) from error

@@ -1,18 +1,143 @@
-"""Who counts: threads of this process, or processes of this machine."""
+"""Who counts, and what: images in a fixed order, handed out in small shares to threads of this process, to processes
+of this machine, or to the machines of a Dask cluster."""
 
 import multiprocessing
 import signal
 import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from ctypes import c_bool
-from itertools import takewhile
-from typing import Protocol
+from dataclasses import dataclass
+from itertools import chain, islice, takewhile
+from types import ModuleType
+from typing import Any, Protocol, runtime_checkable
 
-from edgert.errors import CalibrationError
-from edgert.quantization.calibration.observer import Observer
-from edgert.quantization.calibration.shards import Feed, Shard
+import numpy as np
+
+from edgert import installation
+from edgert.backend.base import Array
+from edgert.errors import CalibrationError, DeviceError
+from edgert.graph import TensorSpec
 from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.calibration.walk import Feeds, Image, Observer
+
+SHARD = 4
+"""Images counted at a time by one worker, which costs one set of histograms; divides what early stop looks at."""
+
+
+@runtime_checkable
+class Feed(Protocol):
+    """Images by number, preprocessed.
+
+    Asked from several threads at once, and from other processes, which get a pickled copy. The same number must always
+    give the same arrays.
+    """
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What to call one in messages: its file, or the video and the frame."""
+        ...
+
+    def feeds(self, index: int) -> Feeds:
+        """One image: input name → array of the model's shape and type (float32), the caller's own."""
+        ...
+
+
+Batches = Iterable[Array | Mapping[str, Array]]
+"""Preprocessed images as they come, one or more at a time along the first dimension: arrays, for a model of one
+input, or mappings from input name to array."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shard:
+    """Consecutive images.
+
+    Attributes:
+        start: number of the first.
+        names: what they are called.
+        arrays: their inputs; None when a feed is asked for them.
+    """
+
+    start: int
+    names: tuple[str, ...]
+    arrays: tuple[Feeds, ...] | None = None
+
+    @property
+    def end(self) -> int:
+        """Number of the image behind the last."""
+        return self.start + len(self.names)
+
+    def images(self, feed: Feed | None) -> Iterator[Image]:
+        """Each image with its name, asked for when its turn comes."""
+        for position, name in enumerate(self.names):
+            if self.arrays is not None:
+                yield name, self.arrays[position]
+            else:
+                assert feed is not None  # whoever makes shards without arrays has a feed
+                yield name, feed.feeds(self.start + position)
+
+
+def from_feed(feed: Feed, start: int = 0) -> Iterator[Shard]:
+    """The images of a feed from number ``start`` on."""
+    for first in range(start, len(feed), SHARD):
+        yield Shard(first, tuple(feed.name(index) for index in range(first, min(first + SHARD, len(feed)))))
+
+
+def from_batches(batches: Batches, specs: Sequence[TensorSpec]) -> Iterator[Shard]:
+    """Images as they come, copied: whoever makes them may use the same memory again. How they are grouped leaves no
+    trace.
+
+    Args:
+        specs: the model's inputs.
+
+    Raises:
+        CalibrationError: an item has not all of the inputs, or its arrays do not divide into images.
+    """
+    rows = chain.from_iterable(_rows(item, number, specs) for number, item in enumerate(batches))
+    start = 0
+    while feeds := tuple(islice(rows, SHARD)):
+        yield Shard(start, tuple(f"image {start + number}" for number in range(len(feeds))), feeds)
+        start += len(feeds)
+
+
+def _rows(item: Any, number: int, specs: Sequence[TensorSpec]) -> Iterator[Feeds]:
+    """One item as images: as many rows of each input as the model takes at a time."""
+    if not isinstance(item, Mapping):
+        if len(specs) > 1:
+            raise _unfit(number, f"it is one array, and the model has {len(specs)} inputs")
+        item = {specs[0].name: item}
+    stacks = {}
+    for spec in specs:
+        if spec.name not in item:
+            raise _unfit(number, f"it has nothing for input {spec.name!r}, only {', '.join(map(str, item))}")
+        array = np.asarray(item[spec.name])
+        if not spec.shape:
+            stacks[spec.name] = array[None]
+            continue
+        rows = next(dim for dim in spec.shape if isinstance(dim, int))  # a prepared model leaves none open
+        if array.ndim != len(spec.shape) or array.shape[1:] != spec.shape[1:] or array.shape[0] % rows:
+            raise _unfit(
+                number, f"it is {array.dtype.name}{list(array.shape)}; the model takes {spec} or several of these"
+            )
+        stacks[spec.name] = array.reshape(len(array) // rows, *spec.shape)
+    counts = {name: len(stack) for name, stack in stacks.items()}
+    if len(set(counts.values())) > 1:
+        raise _unfit(number, f"it has different numbers of images for each input: {counts}")
+    for position in range(min(counts.values())):
+        yield {name: np.array(stack[position]) for name, stack in stacks.items()}
+
+
+def _unfit(number: int, why: str) -> CalibrationError:
+    return CalibrationError(
+        f"item {number} of the images does not fit the model",
+        why=why,
+        fix="yield arrays, or mappings from input name to array, with the images along the first dimension",
+    )
+
 
 Counted = dict[str, Histogram]
 
@@ -43,7 +168,8 @@ class Pool(Protocol):
         ...
 
     def close(self) -> None:
-        """Drops what has not begun, waits for what has, and gives everything back."""
+        """Drops what has not begun, waits for what has, which ends with the image it is at, and gives everything
+        back."""
         ...
 
 
@@ -59,21 +185,19 @@ class Threads:
 
     def submit(self, shard: Shard) -> None:
         """See :class:`Pool`."""
-        self._running[shard.start] = self._pool.submit(self._count, shard)
+        images = takewhile(lambda _: not self._closed.is_set(), shard.images(self._feed))
+        self._running[shard.start] = self._pool.submit(self._observer.count, images)
 
     def take(self, shard: Shard, timeout_s: float) -> Counted | None:
         """See :class:`Pool`."""
-        if not _is_done(self._running[shard.start], timeout_s):
+        if not wait([self._running[shard.start]], timeout_s).done:
             return None
         return self._running.pop(shard.start).result()
 
     def close(self) -> None:
-        """See :class:`Pool`. What has begun ends with the image it is at."""
+        """See :class:`Pool`."""
         self._closed.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _count(self, shard: Shard) -> Counted:
-        return self._observer.count(takewhile(lambda _: not self._closed.is_set(), shard.images(self._feed)))
 
 
 class Processes:
@@ -110,7 +234,7 @@ class Processes:
             if shard.start in self._waiting:
                 self._start(shard)
             future = self._running[shard.start][1]
-            if not _is_done(future, timeout_s):
+            if not wait([future], timeout_s).done:
                 return None
             counted = future.result()
         except BrokenProcessPool as error:
@@ -123,7 +247,7 @@ class Processes:
         return counted
 
     def close(self) -> None:
-        """See :class:`Pool`. What has begun ends with the image it is at."""
+        """See :class:`Pool`."""
         self._closed.value = True
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -143,18 +267,22 @@ class Processes:
 
     def _begin_again(self, shard: Shard, cause: BrokenProcessPool) -> None:
         """New workers, and the shards of the old ones put back."""
-        lost = {start: found for start, (found, future) in self._running.items() if _is_lost(future)}
+        lost = {
+            start: found
+            for start, (found, future) in self._running.items()
+            if not future.done() or isinstance(future.exception(), BrokenProcessPool)
+        }
         for start in {*lost, shard.start}:
             self._deaths[start] = self._deaths.get(start, 0) + 1
         if self._deaths[shard.start] >= _DEATHS:
-            raise deadly(shard, f"{_DEATHS} worker processes died over them") from cause
+            raise _deadly(shard, f"{_DEATHS} worker processes died over them") from cause
         self._running = {start: found for start, found in self._running.items() if start not in lost}
         self._waiting = dict(sorted({**self._waiting, **lost}.items()))
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._pool = self._new_pool()
 
 
-def deadly(shard: Shard, why: str) -> CalibrationError:
+def _deadly(shard: Shard, why: str) -> CalibrationError:
     """The error for images that no worker survives."""
     return CalibrationError(
         f"counting {', '.join(map(repr, shard.names))} fails again and again",
@@ -162,14 +290,6 @@ def deadly(shard: Shard, why: str) -> CalibrationError:
         fix="free some memory or use fewer workers; leave these images out if they are damaged; "
         'in a script, call it below  if __name__ == "__main__":',
     )
-
-
-def _is_done(future: Future[Counted], timeout_s: float) -> bool:
-    return bool(wait([future], timeout_s).done)
-
-
-def _is_lost(future: Future[Counted]) -> bool:
-    return not future.done() or isinstance(future.exception(), BrokenProcessPool)
 
 
 _Work = tuple[Observer, Feed | None, c_bool]
@@ -186,3 +306,100 @@ def _count(shard: Shard) -> Counted:
     assert _work is not None  # the initializer ran before
     observer, feed, closed = _work
     return observer.count(takewhile(lambda _: not closed.value, shard.images(feed)))
+
+
+# The only door to the packages ``dask`` and ``distributed``.
+
+_CONNECT_S = 10
+
+
+class Cluster:
+    """See :class:`Pool`: the threads of a Dask cluster's workers. Dask redoes the shards of those that are lost.
+
+    Workers need edgert with this extra, and processors with the same instructions if the ranges are to be the same to
+    the last bit.
+
+    Args:
+        address: of the scheduler, ``"tcp://10.0.0.5:8786"``.
+
+    Raises:
+        DeviceError: the extra is not installed.
+        CalibrationError: no scheduler answers there, or it has no workers.
+    """
+
+    def __init__(self, observer: Observer, feed: Feed | None, address: str) -> None:
+        self._package = _distributed()
+        try:
+            self._client = self._package.Client(address, timeout=_CONNECT_S, set_as_default=False)
+        except (OSError, ValueError, self._package.TimeoutError) as error:
+            raise CalibrationError(
+                f"no Dask scheduler answers at {address!r}",
+                why=str(error) or "it takes too long",
+                fix="give the address that `dask scheduler` prints, like tcp://HOST:8786",
+            ) from error
+        threads = sum(self._client.nthreads().values())
+        if not threads:
+            self._client.close()
+            raise CalibrationError(
+                f"the Dask cluster at {address} has no workers", fix=f"start some: dask worker {address}"
+            )
+        self.width = _AHEAD * threads
+        self._address = address
+        # As a result of a task, not as data: when the workers that hold it are lost, Dask makes it again.
+        self._work = self._client.submit(_pair, observer, feed, pure=False)
+        self._running: dict[int, Any] = {}
+
+    def submit(self, shard: Shard) -> None:
+        """See :class:`Pool`."""
+        self._running[shard.start] = self._client.submit(_count_there, self._work, shard, pure=False)
+
+    def take(self, shard: Shard, timeout_s: float) -> Counted | None:
+        """See :class:`Pool`.
+
+        Raises:
+            CalibrationError: no worker survives this shard, or the cluster is gone.
+        """
+        future = self._running[shard.start]
+        try:
+            with self._client.as_current():
+                self._package.wait([future], timeout=timeout_s)
+        except self._package.TimeoutError:
+            return None
+        try:
+            counted: Counted = future.result()
+        except self._package.scheduler.KilledWorker as error:
+            raise _deadly(shard, str(error)) from error
+        except (self._package.CancelledError, OSError) as error:
+            raise CalibrationError(
+                f"the Dask cluster at {self._address} is gone",
+                why=str(error),
+                fix="start it again; with a state file, calibration goes on where it was",
+            ) from error
+        del self._running[shard.start]
+        return counted
+
+    def close(self) -> None:
+        """See :class:`Pool`. The cluster itself stays."""
+        self._client.cancel([self._work, *self._running.values()])
+        self._client.close()
+
+
+def _distributed() -> ModuleType:
+    try:
+        import distributed
+        import distributed.scheduler
+    except ImportError as error:
+        raise DeviceError(
+            "calibration over a Dask cluster needs an extra", why=str(error), fix=installation.command("dask")
+        ) from error
+    module: ModuleType = distributed
+    return module
+
+
+def _pair(observer: Observer, feed: Feed | None) -> tuple[Observer, Feed | None]:
+    return observer, feed
+
+
+def _count_there(work: tuple[Observer, Feed | None], shard: Shard) -> Counted:
+    observer, feed = work
+    return observer.count(shard.images(feed))

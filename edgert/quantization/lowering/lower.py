@@ -1,98 +1,49 @@
-"""A scheme and its ranges put into a graph: the Q/DQ form of each target, and the calibration cache of a model."""
+"""A scheme and its ranges put into a graph: the Q/DQ form of each target, ONNX Runtime's among them.
 
-from collections.abc import Callable, Collection, Mapping
+ONNX Runtime turns DQ → node → Q into one integer kernel. It takes a Relu between the node and the Q into that kernel
+only when the zero point is the smallest stored value; with 128, as signed values need it in uint8, the whole group
+stays in floating point (``IsClipMadeRedundantByQ`` in its qdq_util.cc). So the Relu is done behind the Q here, as a
+Clip of the stored integers: the same numbers, and the kernel is formed.
+
+A Max of one input, which does nothing, keeps ONNX Runtime from two things. It moves a Q from behind a MaxPool in front
+of it, where the float kernel is many times faster than the integer one that comes of it. And it rounds the float
+weights of a Conv, ConvTranspose or Gemm behind a DQ by itself, with one scale for all channels
+(weight_bias_quantization.cc), which is not what leaving a node in floating point is meant to do.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from edgert.errors import CalibrationError, ModelError
-from edgert.graph import Graph, Model, Node, read
+from edgert.errors import ModelError
+from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.model import Array
-from edgert.quantization.calibration.ranges import RangeTable
-from edgert.quantization.lowering.align import align
-from edgert.quantization.lowering.ort_form import Activation, Span, Storage, absorb, lower_ort, roundings
-from edgert.quantization.lowering.trt_cache import cache_of, dla_scales, parse_cache
+from edgert.graph.operators import ACTIVATIONS, COMBINING, WEIGHTED, about, clip_bounds, non_negative, of_kind
+from edgert.quantization.lowering.trt_cache import Amax
+from edgert.quantization.lowering.trt_form import lower_trt
 from edgert.quantization.lowering.weights import (
     LIMIT,
     Rounding,
+    Weight,
+    along_axis,
+    fit_bias,
+    quantize_bias,
     quantize_weight,
     scale_axis,
     store_dequantized,
     weight_scales,
 )
-from edgert.quantization.scheme.scheme import Dla, scheme
-from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
-from edgert.quantization.scheme.units import Point, Scheme
+from edgert.quantization.scheme.units import CLIPS, Scheme, Sharing, is_weighted
 
-Amax = Callable[[tuple[str, ...]], float]
+Storage = Literal["int8", "uint8"]
+Activation = Literal["symmetric", "unsigned", "affine"]
+Span = Callable[[tuple[str, ...]], tuple[float, float]]
 
-
-# The TensorRT form: int8 with zero point 0 everywhere, weights stored as int8 behind a DQ, biases in float.
-
-
-def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]) -> Graph:
-    """See :func:`edgert.quantization.lowering.lower.lower`."""
-    form = _Form(graph, scheme, amax, per_channel, rounded)
-    for spec in graph.inputs:
-        form.round(spec.name, spec.name)
-    for node in graph.nodes:
-        form.add(node)
-    return form.builder.finish()
-
-
-class _Form:
-    def __init__(
-        self, graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]
-    ) -> None:
-        self.builder = Builder(graph)
-        self._graph, self._scheme, self._amax = graph, scheme, amax
-        self._per_channel, self._rounded = per_channel, rounded
-        self._read: dict[tuple[str, str], str] = {}
-        self._weights: dict[tuple[str, int | None], str] = {}
-
-    def add(self, node: Node) -> None:
-        """The node with its rounded inputs, and the rounding of its outputs."""
-        inputs = [self._read.get((node.name, name), name) for name in node.inputs]
-        if node.name in self._scheme.weighted:
-            inputs[1] = self._weight(node)
-        outputs = [self._raw(name) for name in node.outputs]
-        self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=tuple(outputs)))
-        for raw, name in zip(outputs, node.outputs, strict=True):
-            self.round(raw, name)
-
-    def round(self, raw: str, name: str) -> None:
-        """Adds Q and DQ of a tensor that has a point."""
-        point = self._scheme.points.get(name)
-        if point is None:
-            return
-        amax = point.amax or self._amax(self._scheme.groups[name])
-        rounding = Rounding(np.float32(amax) / np.float32(LIMIT), np.int8(0))
-        stored = rounding.quantize(self.builder, raw, self.builder.name(f"{name}_quantized"), name)
-        back = name if point.is_output else self.builder.name(f"{name}_dequantized")
-        rounding.dequantize(self.builder, stored, back, name)
-        self._read.update({(reader, name): back for reader in point.readers})
-
-    def _raw(self, name: str) -> str:
-        point: Point | None = self._scheme.points.get(name)
-        return self.builder.name(f"{name}_raw") if point is not None and point.is_output else name
-
-    def _weight(self, node: Node) -> str:
-        label = node.inputs[1]
-        weight = self._graph.constants[label]
-        axis = scale_axis(node, weight) if self._per_channel else None
-        key = (label, axis)
-        if key not in self._weights:
-            scales = weight_scales(weight, axis)
-            values = self._rounded.get(label)
-            if values is None:
-                values = quantize_weight(weight, scales, axis).values
-            self._weights[key] = store_dequantized(self.builder, values.astype(np.int8), scales, axis, label)
-        return self._weights[key]
-
-
-# The form of a target.
-
+_STEPS = 255
+"""Steps of 8 bits whose zero point is the smallest of them."""
 _OPSET = 13
 """The first in which DequantizeLinear takes one scale per channel."""
 
@@ -100,7 +51,7 @@ _OPSET = 13
 def lower(
     graph: Graph,
     scheme: Scheme,
-    amax: Callable[[tuple[str, ...]], float],
+    amax: Amax,
     *,
     storage: Storage = "int8",
     activation: Activation = "symmetric",
@@ -124,8 +75,8 @@ def lower(
             TensorRT has 127. ``affine`` gives every tensor all of them, between its own ends, as ONNX Runtime's
             quantizer does; it needs ``span``. ONNX Runtime's form only.
         per_channel: one scale per output channel of a weight, else one per weight.
-        aligned: adds channels of zeros where that lets ONNX Runtime use its fast kernels (see
-            :mod:`edgert.quantization.lowering.align`): the same numbers, but inner tensors are wider than in ``graph``.
+        aligned: adds channels of zeros where that lets ONNX Runtime use its fast kernels (see :func:`align`):
+            the same numbers, but inner tensors are wider than in ``graph``.
         rounded: weight name → int8 values of its shape decided elsewhere, for the scales of
             :func:`~edgert.quantization.lowering.weights.weight_scales`.
         span: smallest and largest value of the tensors that share a scale.
@@ -150,59 +101,326 @@ def lower(
     return lower_trt(graph, scheme, amax, per_channel, rounded)
 
 
-# A calibrated model in the form that a weakly typed TensorRT takes: a calibration cache, and what stays in FP16.
+# How ONNX Runtime's form stores each tensor: type, zero point, scale.
+
+
+def roundings(
+    graph: Graph, scheme: Scheme, amax: Amax, storage: Storage, activation: Activation, span: Span | None = None
+) -> Mapping[str, Rounding]:
+    """Tensor of a point → how it is stored.
+
+    Args:
+        span: the smallest and largest value of the tensors that share a scale; what ``affine`` needs.
+    """
+    positive = non_negative(graph) if activation == "unsigned" else frozenset()
+    found = {}
+    for name, point in scheme.points.items():
+        group = scheme.groups[name]
+        threshold = np.float32(point.amax or amax(group))
+        if activation == "affine" and not point.amax:
+            assert span is not None  # lower() asks for it
+            scale, zero = _affine(threshold, span(group))
+        elif point.amax or set(group) <= positive:  # what is known is a sigmoid's, which TensorRT does not round
+            scale, zero = threshold / np.float32(_STEPS), 0
+        else:
+            scale, zero = threshold / np.float32(LIMIT), 128
+        found[name] = Rounding(float(scale), np.uint8(zero) if storage == "uint8" else np.int8(zero - 128))
+    return found
+
+
+def _affine(threshold: np.float32, span: tuple[float, float]) -> tuple[np.float32, int]:
+    """All 255 steps for the values there are: zero is stored exactly, wherever it lies between the two ends."""
+    low = max(-float(threshold), min(0.0, span[0]))
+    high = min(float(threshold), max(0.0, span[1]))
+    if high <= low:  # a tensor of zeros
+        low, high = -float(threshold), float(threshold)
+    scale = np.float32((high - low) / _STEPS)
+    return scale, int(np.clip(np.rint(-low / scale), 0, _STEPS))
+
+
+def absorb(graph: Graph, scheme: Scheme, stored: Mapping[str, Rounding]) -> Scheme:
+    """The scheme without the roundings in front of a Relu or Clip that the Q behind it does in one: that saturates
+    where they bound, as its zero point is the smallest stored value. ONNX Runtime fuses node, Relu and Q then."""
+    points, direct = dict(scheme.points), set(scheme.direct)
+    for node in graph.nodes:
+        point = scheme.points.get(node.inputs[0]) if node.op in CLIPS else None
+        bounds = clip_bounds(graph, node)
+        if point is not None and point.is_hidden and bounds is not None:
+            rounding = stored[node.outputs[0]]
+            if (
+                rounding.zero == np.iinfo(rounding.zero.dtype).min
+                and bounds[0] >= 0
+                and bounds[1] >= (_STEPS - 0.5) * rounding.scale
+            ):
+                del points[point.tensor]
+                direct.discard(node.name)
+    return replace(scheme, points=points, direct=frozenset(direct))
+
+
+def lower_ort(
+    graph: Graph, scheme: Scheme, stored: Mapping[str, Rounding], per_channel: bool, rounded: Mapping[str, Array]
+) -> Graph:
+    """See :func:`edgert.quantization.lowering.lower.lower`; ``stored`` has the rounding of each point."""
+    form = _Form(graph, scheme, stored, per_channel, rounded)
+    for spec in graph.inputs:
+        form.computed(spec.name, spec.name)
+    for node in graph.nodes:
+        form.add(node)
+    form.give_out()
+    return form.builder.finish()
+
+
+class _Form:
+    """Adds nodes in order, and knows in which forms each tensor exists: as computed, stored, read back."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        scheme: Scheme,
+        roundings: Mapping[str, Rounding],
+        per_channel: bool,
+        rounded: Mapping[str, Array],
+    ) -> None:
+        self.builder = Builder(graph)
+        self._graph, self._scheme, self._roundings = graph, scheme, roundings
+        self._per_channel, self._rounded = per_channel, rounded
+        self._stored: dict[str, str] = {}
+        self._read: dict[str, str] = {}
+        self._holds: dict[str, str] = {}
+        self._computed: set[str] = set()
+
+    def add(self, node: Node) -> None:
+        """A node in the form that the scheme has for it."""
+        if node.name in self._scheme.direct:
+            self._add_direct(node)
+            return
+        inputs = [self._value(name) for name in node.inputs]
+        if node.name in self._scheme.weighted:
+            inputs[1:] = self._parameters(node)
+        if node.op in WEIGHTED and node.inputs[0] in self._stored and self._stays_float(node):
+            inputs[0] = self._held(inputs[0], node.inputs[0])
+        points = (self._scheme.points.get(name) for name in node.outputs)
+        outputs = tuple(  # a graph output given out rounded leaves its name to that
+            self.builder.name(f"{name}_raw") if point is not None and point.is_output else name
+            for name, point in zip(node.outputs, points, strict=True)
+        )
+        self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
+        for raw, name in zip(outputs, node.outputs, strict=True):
+            self.computed(raw, name)
+
+    def computed(self, raw: str, name: str) -> None:
+        """A tensor exists in floating point, as ``raw``: adds its Q where it has a point."""
+        if name in self._scheme.points:
+            stored = self.builder.name(f"{name}_quantized")
+            maker = self._graph.producers.get(name)
+            source = self._held(raw, name) if maker is not None and maker.op == "MaxPool" else raw
+            self._stored[name] = self._roundings[name].quantize(self.builder, source, stored, self._label(name))
+            if raw == name:
+                self._computed.add(name)
+
+    def give_out(self) -> None:
+        """Reads back the graph outputs that exist only as integers so far."""
+        for spec in self._graph.outputs:
+            if spec.name in self._stored and spec.name not in self._computed:
+                self._value(spec.name)
+
+    def _held(self, raw: str, name: str) -> str:
+        """The tensor behind a Max of its own."""
+        if raw not in self._holds:
+            self._holds[raw] = self.builder.add("Max", [raw], self.builder.name(f"{name}_held"))
+        return self._holds[raw]
+
+    def _add_direct(self, node: Node) -> None:
+        """A node that works on stored integers. All its points have one scale."""
+        rounding = self._roundings[node.inputs[0]]
+        inputs = [self._stored.get(name, name) for name in node.inputs]
+        outputs = tuple(self.builder.name(f"{name}_quantized") if name else "" for name in node.outputs)
+        if node.op in CLIPS:  # a Clip of integers
+            low, high = clip_bounds(self._graph, node) or (0.0, np.inf)
+            limits = {"min": rounding.integer(low), "max": rounding.integer(high)}
+            names = [self.builder.store(value, f"{node.outputs[0]}_{end}") for end, value in limits.items()]
+            node, inputs = replace(node, op="Clip", attributes={}), [inputs[0], *names]
+        elif node.op == "Pad":
+            zero = self.builder.store(np.asarray(rounding.zero), f"{self._label(node.inputs[0])}_zero_point")
+            inputs[2:3] = [zero]
+        self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
+        self._stored.update(zip(node.outputs, outputs, strict=True))
+
+    def _value(self, name: str) -> str:
+        """The tensor to read in floating point; its own name where that is free."""
+        if name not in self._stored:
+            return name
+        if name not in self._read:
+            output = self.builder.name(f"{name}_dequantized") if name in self._computed else name
+            rounding = self._roundings[name]
+            self._read[name] = rounding.dequantize(self.builder, self._stored[name], output, self._label(name))
+        return self._read[name]
+
+    def _label(self, name: str) -> str:
+        """What a stored scale is named after: the first of the tensors that share it."""
+        return self._scheme.groups[name][0]
+
+    def _parameters(self, node: Node) -> list[str]:
+        """The weight and bias of a node, as integers behind DQ nodes."""
+        label, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
+        if self._stays_float(node):
+            restored = self._weight(node, None).restored
+            return [self.builder.store(restored, f"{label}_restored"), *([bias] if bias else [])]
+        step = float(self._roundings[node.inputs[0]].scale)
+        weight = self._weight(node, step)
+        found = [store_dequantized(self.builder, weight.values, weight.scales, weight.axis, label)]
+        if bias:
+            values, steps = quantize_bias(self._graph.constants[bias].reshape(-1), weight.scales, step)
+            found.append(store_dequantized(self.builder, values, steps, 0 if steps.ndim else None, bias))
+        return found
+
+    def _stays_float(self, node: Node) -> bool:
+        """Whether a weighted node runs in floating point: it is to, or it is a Conv whose output is not rounded.
+
+        For the latter ONNX Runtime would restore the integers anew on every run: their values are stored instead.
+        """
+        if node.name not in self._scheme.weighted:
+            return True
+        return node.op == "Conv" and node.outputs[0] not in self._roundings
+
+    def _weight(self, node: Node, step: float | None) -> Weight:
+        """The weight as integers; with scales grown for an integer bias where the input's step is given."""
+        label = node.inputs[1]
+        weight = self._graph.constants[label]
+        axis = scale_axis(node, weight) if self._per_channel else None
+        wanted = scales = weight_scales(weight, axis)
+        if step is not None and len(node.inputs) > 2:
+            scales = fit_bias(wanted, self._graph.constants[node.inputs[2]].reshape(-1), step)
+        found = quantize_weight(weight, scales, axis)
+        if label not in self._rounded:
+            return found
+        same = along_axis(scales == wanted, axis, weight.ndim)
+        return replace(found, values=np.where(same, self._rounded[label], found.values).astype(np.int8))
+
+
+# Channels of zeros that nothing outside sees, added where they pay.
+#
+# ONNX Runtime's fast integer convolutions take input channels in fours and depthwise channels in sixteens (MLAS,
+# convsym.cpp). Between convolutions the number of channels is nobody else's business: a network with 58 of them
+# computes the same with 64, six of them with weights of zero, and does so faster.
+
+_DEPTHWISE = 16
+_DENSE = 4
+_MOST = 0.5
+"""Channels added per channel there is, at most: beyond that the added work costs more than it saves."""
+
+_CHANNEL_BY_CHANNEL = ACTIVATIONS | COMBINING | of_kind("pool")
+"""What makes a finite number of a channel of zeros, without a look at others."""
 
 
 @dataclass(frozen=True, slots=True)
-class CacheForm:
-    """What TensorRT <= 10 needs besides the float model.
+class _Span:
+    """Tensors that must have the same channels, and the nodes around and between them."""
 
-    Attributes:
-        cache: text of the calibration cache.
-        fp16: nodes that stay FP16, in the order they run.
-        layer_precisions: the same for trtexec's option of that name; empty where a name cannot be written there.
+    channels: int
+    tensors: tuple[str, ...]
+    makers: tuple[Node, ...]
+    readers: tuple[Node, ...]
+
+
+def align(graph: Graph, rounded: Mapping[str, Array]) -> tuple[Graph, Mapping[str, Array]]:
+    """The graph with channels of zeros added, and the rounded weights (name → values) widened along; both as they are
+    where there is nothing to add.
+
+    What it takes and gives stays; inner tensors and stored weights keep their names and get wider. A tensor is widened
+    where only convolutions and operators that treat each channel alike make and read it.
     """
-
-    cache: str
-    fp16: tuple[str, ...]
-    layer_precisions: str
-
-
-def lower_to_cache(model: Model, table: RangeTable, keep: Collection[str], dla: Dla) -> CacheForm:
-    """Lowers a float model.
-
-    Args:
-        model: prepared, the one the ranges were measured on.
-        keep: units that stay in higher precision.
-        dla: whose rules hold; its release will read the cache.
-
-    Raises:
-        CalibrationError: see :func:`~edgert.quantization.lowering.trt_cache.cache_of`.
-    """
-    graph = read(model)
-    plan = scheme(graph, "dla", frozenset(keep), dla)
-    fp16 = fp16_exceptions(graph, plan)
-    try:
-        text = layer_precisions(fp16)
-    except CalibrationError:  # a comma or the like in a name: only the command line cannot have it
-        text = ""
-    return CacheForm(cache_of(graph, plan, table.amax, dla.tensorrt), fp16, text)
-
-
-def scales_of(graph: Graph, table: RangeTable, keep: Collection[str], dla: Dla) -> Mapping[str, float]:
-    """Tensor → its INT8 scale on a DLA."""
-    return dla_scales(graph, scheme(graph, "dla", frozenset(keep), dla), table.amax)
+    widened: dict[str, Array] = {}
+    nodes = {node.name: node for node in graph.nodes}
+    specs = dict(graph.specs)
+    for span in _spans(graph):
+        depthwise = any(_is_depthwise(graph, node) for node in (*span.makers, *span.readers))
+        added = -span.channels % (_DEPTHWISE if depthwise else _DENSE)
+        if not 0 < added <= _MOST * span.channels or not _is_enclosed(graph, span):
+            continue
+        for name, axis in _stored(graph, span):
+            stored = widened.get(name, graph.constants[name])
+            widened[name] = np.pad(stored, [(0, added * (dim == axis)) for dim in range(stored.ndim)])
+        for node in (*span.makers, *span.readers):
+            if _is_depthwise(graph, node):
+                nodes[node.name] = replace(node, attributes={**node.attributes, "group": span.channels + added})
+        for name in span.tensors:
+            shape = specs[name].shape
+            specs[name] = replace(specs[name], shape=(shape[0], span.channels + added, *shape[2:]))
+    if not widened:
+        return graph, rounded
+    fitted = {}
+    for name, values in rounded.items():
+        shape = widened.get(name, values).shape
+        fitted[name] = np.pad(values, [(0, new - old) for old, new in zip(values.shape, shape, strict=True)])
+    constants = {**graph.constants, **widened}
+    return replace(graph, nodes=tuple(nodes[n.name] for n in graph.nodes), constants=constants, specs=specs), fitted
 
 
-def check_cache(cache: str, fp16: Collection[str], graph: Graph) -> str:
-    """Holds a cache to its promise, a scale for every tensor that the graph computes, and returns a line about it.
+def _spans(graph: Graph) -> Iterator[_Span]:
+    sharing = Sharing()
+    for node in graph.nodes:
+        if _keeps_channels(graph, node):
+            sharing.join([*_activations(graph, node), *node.outputs])
+    made = [name for node in graph.nodes for name in node.outputs if name]
+    for tensors in dict.fromkeys(sharing.groups(made).values()):
+        shapes = [graph.specs[name].shape if name in graph.specs else () for name in tensors]
+        channels = {shape[1] if len(shape) > 2 else None for shape in shapes}
+        found = channels.pop()
+        if not channels and isinstance(found, int):
+            makers = {graph.producers[name].name: graph.producers[name] for name in tensors}
+            readers = {node.name: node for name in tensors for node in graph.consumers.get(name, ())}
+            yield _Span(found, tensors, tuple(makers.values()), tuple(readers.values()))
 
-    Raises:
-        CalibrationError: the text does not read back, or names a tensor or node that the graph does not have.
-    """
-    found = parse_cache(cache)
-    known = graph.names
-    nodes = {node.name for node in graph.nodes}
-    for name in (*(set(found.scales) - known), *(set(fp16) - nodes)):
-        raise CalibrationError(f"the calibration cache names {name!r}", why="the model has no such tensor or node")
-    return f"{len(found.scales)} scales for TensorRT {found.version}, {len(fp16)} nodes in FP16"
+
+def _is_enclosed(graph: Graph, span: _Span) -> bool:
+    """Whether nothing but convolutions and what keeps channels apart has to do with the tensors, and no other node
+    reads the weights and biases that get wider."""
+    if any(len(graph.consumers[name]) > 1 for name, _axis in _stored(graph, span)):
+        return False
+    if graph.output_names.intersection(span.tensors):
+        return False
+    if any(not _is_dense(graph, node) and not _keeps_channels(graph, node) for node in (*span.makers, *span.readers)):
+        return False
+    inside = set(span.tensors)
+    between = [node for node in (*span.makers, *span.readers) if _keeps_channels(graph, node)]
+    return all(name in inside for node in between for name in _activations(graph, node))
+
+
+def _stored(graph: Graph, span: _Span) -> Iterator[tuple[str, int]]:
+    """The stored tensors that get wider, and along which dimension."""
+    for node in span.makers:
+        if about(node.op).work == "conv":
+            yield from ((name, 0) for name in node.inputs[1:] if name)
+    for node in span.readers:
+        if _is_dense(graph, node):
+            yield node.inputs[1], 1
+
+
+def _keeps_channels(graph: Graph, node: Node) -> bool:
+    """Whether a node's output channels are functions of the same channels of its inputs."""
+    if _is_depthwise(graph, node):
+        return True
+    stored = (graph.constants[name] for name in node.inputs if name in graph.constants)
+    return not node.domain and node.op in _CHANNEL_BY_CHANNEL and all(value.size == 1 for value in stored)
+
+
+def _is_depthwise(graph: Graph, node: Node) -> bool:
+    if about(node.op).work != "conv" or not _is_stored(graph, node):
+        return False
+    shape = graph.constants[node.inputs[1]].shape
+    groups: int = node.attributes.get("group", 1)
+    return bool(shape[1] == 1 and shape[0] == groups > 1)
+
+
+def _is_dense(graph: Graph, node: Node) -> bool:
+    return about(node.op).work == "conv" and _is_stored(graph, node) and node.attributes.get("group", 1) == 1
+
+
+def _is_stored(graph: Graph, node: Node) -> bool:
+    """Whether weight and bias are stored."""
+    return is_weighted(graph, node) and all(name in graph.constants for name in node.inputs[1:] if name)
+
+
+def _activations(graph: Graph, node: Node) -> list[str]:
+    return [name for name in node.inputs if name and name not in graph.constants]

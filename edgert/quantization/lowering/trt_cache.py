@@ -17,9 +17,8 @@ import numpy as np
 from edgert.errors import CalibrationError, nearest
 from edgert.graph import Graph
 from edgert.quantization.lowering.weights import LIMIT
-from edgert.quantization.prepare import calibrated
-from edgert.quantization.scheme.trt_scheme import commutes
-from edgert.quantization.scheme.units import CLIPS, Scheme, Sharing, data_inputs, data_outputs
+from edgert.quantization.scheme.trt_scheme import keeps_scale
+from edgert.quantization.scheme.units import Scheme, calibrated, clip_behind, sharing
 
 # The scale of every tensor on a DLA: one set of numbers for the calibration cache, the Q/DQ form and the emulation.
 
@@ -40,23 +39,17 @@ class DlaScales:
 
     def __init__(self, graph: Graph, scheme: Scheme, amax: Amax) -> None:
         self._scheme, self._amax = scheme, amax
-        self._groups = dla_groups(graph)
-        self._hidden = hidden(graph)
+        self._graph, self._groups = graph, dla_groups(graph)
         self._known: dict[str, np.float32] = {}
 
     def __getitem__(self, tensor: str) -> np.float32:
         """Raises what ``amax`` raises for a tensor without a range."""
         if tensor not in self._known:
-            self._known[tensor] = np.float32(self._threshold(tensor)) / np.float32(LIMIT)
+            group = self._groups.get(tensor, (tensor,))
+            amax = self._rounded(tensor) or max(map(self._rounded, group))
+            seen = tuple(name for name in group if clip_behind(self._graph, name) is None)
+            self._known[tensor] = np.float32(amax or self._amax(seen or group)) / np.float32(LIMIT)
         return self._known[tensor]
-
-    def _threshold(self, tensor: str) -> float:
-        own = self._rounded(tensor)
-        if own:
-            return own
-        group = self._groups.get(tensor, (tensor,))
-        shared = max(map(self._rounded, group))
-        return shared or self._amax(tuple(name for name in group if name not in self._hidden) or group)
 
     def _rounded(self, tensor: str) -> float:
         """The threshold that the Q/DQ form has for a tensor, 0 where it does not round it."""
@@ -74,22 +67,8 @@ def dla_scales(graph: Graph, scheme: Scheme, amax: Amax) -> Mapping[str, float]:
 
 
 def dla_groups(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """Tensor → the tensors that must have its scale, itself among them: a DLA moves, pools, concatenates and bounds
-    integers as they are."""
-    sharing = Sharing()
-    for node in graph.nodes:
-        if not node.domain and (commutes(graph, node) or node.op in CLIPS):
-            sharing.join([*data_inputs(graph, node), *data_outputs(graph, node)])
-    return sharing.groups(calibrated(graph))
-
-
-def hidden(graph: Graph) -> frozenset[str]:
-    """Tensors that only a Relu or Clip reads: their own range is not that of what is left of them."""
-    return frozenset(
-        name
-        for name, readers in graph.consumers.items()
-        if name in graph.producers and graph.is_private(name) and readers[0].op in CLIPS and not readers[0].domain
-    )
+    """Tensor → the tensors that must have its scale on a DLA, itself among them."""
+    return sharing(graph, lambda node: not node.domain and keeps_scale(graph, node), calibrated(graph))
 
 
 ALGORITHMS = ("EntropyCalibration2", "EntropyCalibration", "MinMaxCalibration")
@@ -133,7 +112,11 @@ def write_cache(scales: Mapping[str, float], version: str, algorithm: str = "Ent
         raise CalibrationError(f"no calibration algorithm {algorithm!r}", why=why, fix="use EntropyCalibration2")
     if not scales:
         raise CalibrationError("a calibration cache without scales", why="no tensor has one", fix="calibrate first")
-    lines = [f"{_checked_name(name)}: {_digits(name, scale)}" for name, scale in scales.items()]
+    for name in scales:
+        if not name or any(mark in name for mark in _UNWRITABLE):
+            why = "a cache has one line per tensor, and the name stands at its start"
+            raise CalibrationError(f"tensor {name!r} cannot be named in a cache", why=why, fix="rename it in the model")
+    lines = [f"{name}: {_digits(name, scale)}" for name, scale in scales.items()]
     return "\n".join([f"TRT-{version_number(version)}-{algorithm}", *lines, ""])
 
 
@@ -161,13 +144,7 @@ def parse_cache(text: str) -> CalibrationCache:
     return CalibrationCache(_version(int(match[1])), match[2], scales)
 
 
-def cache_of(
-    graph: Graph,
-    scheme: Scheme,
-    amax: Amax,
-    version: str,
-    algorithm: str = "EntropyCalibration2",
-) -> str:
+def cache_of(graph: Graph, scheme: Scheme, amax: Amax, version: str, algorithm: str = "EntropyCalibration2") -> str:
     """The cache of a float model: a scale for every float32 tensor that is fed or computed from what is fed.
 
     A DLA gives up INT8 for a region where one tensor has no scale, so tensors between nodes kept in FP16 have theirs
@@ -232,7 +209,7 @@ def _entry(line: str, number: int) -> tuple[str, float]:
         why = f"{_shown(line)} is not a name, a colon, a space and eight hexadecimal digits"
         raise CalibrationError("a line of the calibration cache is damaged", why=why, where=f"line {number}")
     (scale,) = struct.unpack(">f", bytes.fromhex(digits.rstrip()))
-    if not _is_scale(scale):
+    if not 0 < scale < math.inf:
         why = f"{digits.rstrip()} is {scale}, and a scale is positive and finite"
         raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, where=f"line {number}")
     return name, scale
@@ -242,22 +219,10 @@ def _digits(name: str, scale: float) -> str:
     """``hex()`` would drop leading zeros. Raises CalibrationError."""
     with np.errstate(over="ignore", under="ignore"):
         rounded = float(np.float32(scale))
-    if not _is_scale(rounded):
+    if not 0 < rounded < math.inf:
         why = f"it is {scale} and must be positive and finite in float32"
         raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, fix="calibrate again")
     return struct.pack(">f", rounded).hex()
-
-
-def _is_scale(value: float) -> bool:
-    return math.isfinite(value) and value > 0
-
-
-def _checked_name(name: str) -> str:
-    """Raises CalibrationError for a name that a line cannot hold."""
-    if not name or any(mark in name for mark in _UNWRITABLE):
-        why = "a cache has one line per tensor, and the name stands at its start"
-        raise CalibrationError(f"tensor {name!r} cannot be named in a cache", why=why, fix="rename it in the model")
-    return name
 
 
 def _shown(line: str) -> str:

@@ -4,16 +4,31 @@ A scheme is a decision without numbers: :func:`~edgert.quantization.lowering.low
 ranges are known.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 
 from dla import Target as Dla
 from edgert.errors import ModelError, nearest
-from edgert.graph import Graph
-from edgert.quantization.scheme.ort_scheme import plan_ort
+from edgert.graph import Graph, Node
+from edgert.graph.fusion import INT8_ONNX_RUNTIME
+from edgert.graph.operators import MEANS, about, clip_bounds, is_copy, of_kind
 from edgert.quantization.scheme.trt_scheme import plan_dla, plan_gpu
-from edgert.quantization.scheme.units import USUAL_DLA, Point, Scheme, Skipped, Target, Unit
-
-__all__ = ["USUAL_DLA", "Dla", "Point", "Scheme", "Skipped", "Target", "Unit", "scheme", "units"]
+from edgert.quantization.scheme.units import (
+    CLIPS,
+    USUAL_DLA,
+    Point,
+    Scheme,
+    Skipped,
+    Target,
+    clip_behind,
+    data_inputs,
+    data_outputs,
+    fuse,
+    groups_of,
+    in_order,
+    is_activation,
+    is_float,
+    is_weighted,
+)
 
 
 def scheme(
@@ -34,13 +49,14 @@ def scheme(
     whole = whole or _plan(graph, target, frozenset(), dla)
     if not keep:
         return whole
-    _check(graph, keep, whole)
+    known = {unit.name for unit in whole.units}
+    for name in sorted(set(keep) - known):
+        raise ModelError(
+            f"no unit {name!r} to keep in higher precision",
+            why=_why_not(graph, name, whole) + nearest(name, known),
+            fix="name a unit by its main node, a Conv rather than the Relu behind it",
+        )
     return _plan(graph, target, frozenset(keep), dla)
-
-
-def units(graph: Graph, target: Target, dla: Dla = USUAL_DLA) -> tuple[Unit, ...]:
-    """What would run in INT8 if nothing were kept in higher precision."""
-    return scheme(graph, target, dla=dla).units
 
 
 def _plan(graph: Graph, target: Target, keep: frozenset[str], dla: Dla) -> Scheme:
@@ -53,22 +69,201 @@ def _plan(graph: Graph, target: Target, keep: frozenset[str], dla: Dla) -> Schem
             return plan_dla(graph, keep, dla)
 
 
-def _check(graph: Graph, keep: Collection[str], whole: Scheme) -> None:
-    known = {unit.name for unit in whole.units}
-    for name in sorted(set(keep) - known):
-        raise ModelError(
-            f"no unit {name!r} to keep in higher precision",
-            why=_why_not(graph, name, whole) + nearest(name, known),
-            fix="name a unit by its main node, a Conv rather than the Relu behind it",
-        )
-
-
 def _why_not(graph: Graph, name: str, whole: Scheme) -> str:
+    """Why a name is not that of a unit."""
     owner = next((unit.name for unit in whole.units if name in unit.nodes), "")
     if owner:
         return f"that node belongs to unit {owner!r}"
-    reason = next((item.reason for item in whole.skipped if item.node == name), "")
-    if reason:
-        return f"that node is in floating point anyway: {reason}"
-    is_node = any(node.name == name for node in graph.nodes)
-    return "that node is in floating point anyway" if is_node else "the graph has no node of that name"
+    if all(node.name != name for node in graph.nodes):
+        return "the graph has no node of that name"
+    reason = next((f": {item.reason}" for item in whole.skipped if item.node == name), "")
+    return f"that node is in floating point anyway{reason}"
+
+
+# What ONNX Runtime runs on integers: islands as large as can be, from the first convolution worth it to the last. What
+# comes behind the last weighted node computes scores and boxes, which 8 bits are too few for; what comes before the
+# first integer kernel that pays stays in floating point too.
+#
+# Which nodes ONNX Runtime can run on integers, on a CPU, and which of those it runs well.
+#
+# Its integer kernels want every input and the output of a node as integers: QLinearConv, QGemm, QLinearMatMul,
+# QLinearAdd, QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearAveragePool, QLinearGlobalAveragePool (its
+# selectors for Q/DQ: onnxruntime/core/optimizer/qdq_transformer/selectors_actions). What only moves, picks or
+# bounds values is given the stored integers themselves: MaxPool, Concat and Clip have kernels for uint8 and int8.
+
+SCALING = frozenset({"Mul"})
+BINARY = SCALING | {"Add"}
+_AS_THEY_ARE = of_kind("join") | {"MaxPool"}
+_UNARY = frozenset({"Sigmoid", "LeakyRelu", "AveragePool", "GlobalAveragePool"})
+_NO_INTEGER_KERNEL = frozenset({"DepthToSpace", "SpaceToDepth"})
+
+
+def is_direct(graph: Graph, node: Node) -> bool:
+    """Whether a node does on stored integers of one scale what it does on the values."""
+    return is_copy(graph, node) or node.op in CLIPS or node.op in _AS_THEY_ARE
+
+
+def why_float(graph: Graph, node: Node) -> str:
+    """Why ONNX Runtime has no integer form of a node; empty when it has one."""
+    if node.domain:
+        return f"nothing is known of operator {node.domain}.{node.op}"
+    if node.captured:
+        return "it has a body of its own"
+    if not data_inputs(graph, node) or not data_outputs(graph, node):
+        return "it has no float32 activations"
+    if any(name and not is_float(graph, name) for name in node.outputs):
+        return "one of its outputs is not float32"
+    return _why_weighted(graph, node) if is_weighted(graph, node) else _why_other(graph, node)
+
+
+def why_slow(graph: Graph, node: Node) -> str:
+    """Why the integer form of a weighted node takes longer than the float one; empty when it need not.
+
+    ONNX Runtime's fast integer convolutions (MLAS, convsym.cpp) take input channels in fours and depthwise channels in
+    sixteens; the others lose to its blocked float convolutions. So do the depthwise ones of a single block of sixteen
+    (measured with AVX512-VNNI). Channels of inner tensors can be brought up
+    (:func:`edgert.quantization.lowering.lower.align`), those of a graph's inputs cannot.
+    """
+    if about(node.op).work != "conv":
+        return ""
+    channels, per_group = graph.constants[node.inputs[1]].shape[:2]
+    groups = node.attributes.get("group", 1)
+    if groups == 1 and per_group % 4:
+        return "fast integer convolutions take input channels in fours"
+    if groups > 1 and per_group == 1 and channels == groups and groups <= 16:
+        return "an integer depthwise convolution of 16 channels or fewer takes longer than the float one"
+    return ""
+
+
+def _why_weighted(graph: Graph, node: Node) -> str:
+    work = about(node.op).work
+    if work == "transposed":
+        return "ONNX Runtime has no integer ConvTranspose"
+    weight = graph.constants[node.inputs[1]]
+    if work == "matmul" and weight.ndim != 2:
+        return "its weight is not a matrix"
+    if work == "gemm" and (node.attributes.get("alpha", 1.0) != 1.0 or node.attributes.get("transA", 0)):
+        return "ONNX Runtime has no integer Gemm of a scaled or transposed input"
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    if not bias:
+        return ""
+    if bias not in graph.constants or node.attributes.get("beta", 1.0) != 1.0:
+        return "its bias is computed at run time, or scaled"
+    channels = weight.shape[0] if work == "conv" or node.attributes.get("transB", 0) else weight.shape[-1]
+    return "" if graph.constants[bias].size == channels else "its bias is not one per channel"
+
+
+def _why_other(graph: Graph, node: Node) -> str:
+    if node.op in _NO_INTEGER_KERNEL:
+        return f"ONNX Runtime has no integer {node.op}"
+    if is_copy(graph, node) or node.op in _UNARY:
+        return ""
+    if node.op in CLIPS:
+        bounds = clip_bounds(graph, node)
+        if bounds is None:
+            return "its bounds are computed at run time"
+        return "" if bounds[0] <= 0 <= bounds[1] else "it keeps 0 out"
+    if node.op in BINARY or about(node.op).kind == "join":
+        stored = any(name in graph.constants for name in node.inputs)
+        return "one of its inputs is a stored tensor" if stored else ""
+    if node.op == "MaxPool":
+        return "it gives out indices" if len(node.outputs) > 1 and node.outputs[1] else ""
+    return f"ONNX Runtime has no integer {node.op}"
+
+
+def plan_ort(graph: Graph, keep: frozenset[str]) -> Scheme:
+    """See :func:`edgert.quantization.scheme.scheme.scheme`."""
+    found = fuse(graph, INT8_ONNX_RUNTIME)
+    kept = tuple(unit for unit in found if unit.name in keep)
+    barred = {name for unit in kept for name in unit.nodes}
+    reasons = {node.name: why_float(graph, node) for node in graph.nodes}
+    reasons.update(_slow_stem(graph, reasons))
+    chosen = _settle(graph, {name for name, reason in reasons.items() if not reason} - barred)
+    units = tuple(unit for unit in found if unit.name in chosen)
+    direct = frozenset(node.name for node in graph.nodes if node.name in chosen and is_direct(graph, node))
+    points = {point.tensor: point for point in _points(graph, chosen)}
+    groups = groups_of(graph, points, lambda node: node.name in direct)
+    skipped = tuple(
+        Skipped(node.name, reasons[node.name] or "it does not stand between integer nodes")
+        for node in graph.nodes
+        if node.name not in chosen | barred and any(is_activation(graph, name) for name in node.inputs)
+    )
+    return Scheme("ort", units, points, groups, direct, kept, skipped)
+
+
+def _slow_stem(graph: Graph, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Weighted nodes behind no integer node whose integer kernel is the slower one, and why it is."""
+    found: dict[str, str] = {}
+    integer: set[str] = set()
+    for node in graph.nodes:
+        behind = not integer.isdisjoint(node.reads)
+        weighted = is_weighted(graph, node) and not reasons[node.name]
+        reason = why_slow(graph, node) if weighted and not behind else ""
+        if reason:
+            found[node.name] = reason
+        elif weighted or behind:
+            integer.update(node.outputs)
+    return found
+
+
+def _settle(graph: Graph, able: set[str]) -> set[str]:
+    """The nodes that stay when those are dropped, again and again, that would be islands of their own."""
+    chosen = set(able)
+    while True:
+        kept = {node.name for node in graph.nodes if node.name in chosen and _belongs(graph, node, chosen)}
+        if kept == chosen:
+            return chosen
+        chosen = kept
+
+
+def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
+    """A weighted node always does, and a Relu or Clip that alone reads one, as long as its result is rounded at all:
+    rounding in front of it would spend steps on values that it takes away. Others belong between integer nodes. An
+    average of many may be taken of rounded values."""
+    sources = [graph.producers.get(name) for name in data_inputs(graph, node)]
+    integer = [source is not None and source.name in chosen for source in sources]
+    first = sources[0] if sources else None
+    bounds = first is not None and integer[0] and is_weighted(graph, first)
+    if is_weighted(graph, node) or (
+        bounds and clip_behind(graph, node.inputs[0]) is node and is_useful(graph, node.outputs[0], chosen)
+    ):
+        return True
+    readers = [reader for name in data_outputs(graph, node) for reader in graph.consumers.get(name, ())]
+    if not any(reader.name in chosen or reader.op in MEANS for reader in readers):
+        return False
+    if node.op in BINARY:
+        return all(integer)
+    return any(integer) or ((is_copy(graph, node) or about(node.op).kind == "join") and None in sources)
+
+
+def _points(graph: Graph, chosen: set[str]) -> Iterator[Point]:
+    wanted: set[str] = set()
+    for node in graph.nodes:
+        if node.name in chosen:
+            weighted = is_weighted(graph, node)
+            wanted.update(node.inputs[:1] if weighted else data_inputs(graph, node))
+            wanted.update(n for n in data_outputs(graph, node) if not weighted or is_useful(graph, n, chosen))
+    for name in in_order(graph):
+        if name in wanted:
+            readers, maker, clip = graph.consumers.get(name, ()), graph.producers.get(name), clip_behind(graph, name)
+            made = maker is not None and maker.name in chosen and not is_direct(graph, maker)
+            hidden = made and clip is not None and clip.name in chosen
+            # a sigmoid that only scales something lies between 0 and 1, whatever was measured
+            scales = maker is not None and maker.op == "Sigmoid" and graph.is_private(name) and readers[0].op in SCALING
+            names = tuple(node.name for node in readers)
+            yield Point(name, names, name in graph.output_names, hidden, 1.0 if scales else 0.0)
+
+
+def is_useful(graph: Graph, name: str, chosen: set[str]) -> bool:
+    """Whether to round a weighted node's output: not where only float nodes lead from it to the graph's outputs."""
+    seen, waiting = set[str](), [name]
+    if any(reader.op in MEANS for reader in graph.consumers.get(name, ())):
+        return True
+    while waiting:
+        for reader in graph.consumers.get(waiting.pop(), ()):
+            if reader.name in chosen:
+                return True
+            fresh = set(data_outputs(graph, reader)) - seen
+            seen |= fresh
+            waiting.extend(fresh)
+    return False

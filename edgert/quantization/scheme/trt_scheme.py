@@ -6,7 +6,7 @@ another INT8 layer reads it; the residual input of an Add that a convolution fus
 it commutes with, so their inputs are rounded with the same scale and their producers write INT8 at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dla import Target as Dla
 from dla import Verdict, int8_verdicts
@@ -20,12 +20,12 @@ from edgert.quantization.scheme.units import (
     USUAL_DLA,
     Point,
     Scheme,
-    Sharing,
     Skipped,
     Unit,
+    clip_behind,
     data_inputs,
-    data_outputs,
     fuse,
+    groups_of,
     in_order,
     is_activation,
 )
@@ -83,9 +83,17 @@ def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
     readers.settle(found)
     units = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in readers.nodes))
     points = {name: Point(name, readers.of(name)) for name in in_order(graph) if readers.of(name)}
-    groups = _groups(graph, points, readers.nodes)
+    groups = groups_of(graph, points, lambda node: node.name in readers.nodes and commutes(graph, node))
     skipped = _skipped(graph, found, (*units, *kept), _why_not_gpu)
     return Scheme("gpu", units, points, groups, frozenset(), kept, skipped)
+
+
+def _why_not_gpu(node: Node) -> str:
+    if node.domain:
+        return f"nothing is known of operator {node.domain}.{node.op}"
+    if node.captured:
+        return "it has a body of its own"
+    return "it has no weight, and no INT8 layer that it could be part of reads it"
 
 
 def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = USUAL_DLA) -> Scheme:
@@ -94,52 +102,43 @@ def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = USUAL_DLA) -> Scheme
     found = fuse(graph, INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
-    verdicts = _verdicts(graph, dla)
+    nodes = dla_nodes(graph)
+    verdicts = {node.name: verdict for node, verdict in zip(nodes, int8_verdicts(nodes, dla), strict=True)}
     able = _able(graph, verdicts, barred)
-    points = {point.tensor: point for point in _all_points(graph, able)}
+    points = {}
+    for name in in_order(graph):
+        readers = tuple(node.name for node in graph.consumers.get(name, ()) if node.name in able)
+        if is_activation(graph, name) and readers:
+            clip = clip_behind(graph, name)
+            points[name] = Point(name, readers, is_hidden=clip is not None and clip.name in able)
     units = tuple(unit for unit in found if unit not in kept and unit.name in able)
-    groups = _groups(graph, points, able, clips=True)
-    skipped = _skipped(graph, found, (*units, *kept), lambda node: _why_not_dla(node, verdicts[node.name]))
+    groups = groups_of(graph, points, lambda node: node.name in able and keeps_scale(graph, node))
+
+    def why(node: Node) -> str:
+        match verdicts[node.name].int8_form:
+            case "none":
+                return f"a DLA does not run it: {verdicts[node.name].reason}"
+            case "fp16":
+                return f"a DLA has no INT8 {node.op}"
+        return "it moves what is not INT8"
+
+    skipped = _skipped(graph, found, (*units, *kept), why)
     forms = {name: verdict.int8_form for name, verdict in verdicts.items()}
     return Scheme("dla", units, points, groups, frozenset(), kept, skipped, forms)
 
 
-def _verdicts(graph: Graph, dla: Dla) -> Mapping[str, Verdict]:
-    """Node → the verdict of the DLA's rules on it in an INT8 build."""
-    nodes = dla_nodes(graph)
-    return {node.name: verdict for node, verdict in zip(nodes, int8_verdicts(nodes, dla), strict=True)}
-
-
 def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> set[str]:
     """Nodes that a DLA may run in INT8; those that only move values, where they stand between others."""
-    found = {name for name, verdict in verdicts.items() if name not in barred and verdict.int8_form in _INTEGER}
-    for node in graph.nodes:
-        if is_copy(graph, node) and not _is_fed(graph, node, found):
-            found.discard(node.name)
-    for node in reversed(graph.nodes):
-        readers = [reader.name for name in node.outputs for reader in graph.consumers.get(name, ())]
-        if is_copy(graph, node) and found.isdisjoint(readers):
-            found.discard(node.name)
-    return found
-
-
-def _is_fed(graph: Graph, node: Node, found: set[str]) -> bool:
-    makers = [graph.producers[name] for name in data_inputs(graph, node) if name in graph.producers]
-    return all(maker.name in found for maker in makers)
-
-
-def _why_not_dla(node: Node, verdict: Verdict) -> str:
-    """Why a DLA does not run a node in INT8."""
-    match verdict.int8_form:
-        case "none":
-            return f"a DLA does not run it: {verdict.reason}"
-        case "fp16":
-            return f"a DLA has no INT8 {node.op}"
-    return "it moves what is not INT8"
-
-
-_INTEGER = ("int8", "lookup")
-"""Forms with integers going in and out."""
+    able = {n for n, verdict in verdicts.items() if n not in barred and verdict.int8_form in ("int8", "lookup")}
+    moving = [node for node in graph.nodes if is_copy(graph, node)]
+    for node in moving:
+        makers = [graph.producers[name] for name in data_inputs(graph, node) if name in graph.producers]
+        if any(maker.name not in able for maker in makers):
+            able.discard(node.name)
+    for node in reversed(moving):
+        if able.isdisjoint(reader.name for name in node.outputs for reader in graph.consumers.get(name, ())):
+            able.discard(node.name)
+    return able
 
 
 class _Readers:
@@ -189,14 +188,9 @@ class _Readers:
         if unit is None or unit.op != "Add":
             return None
         add = next(node for node in self._graph.nodes if node.name == unit.name)
-        both = len(data_inputs(self._graph, add)) == 2
-        return (
-            add if both and all(self._is_made_by_unit(name, ends) for name in data_inputs(self._graph, add)) else None
-        )
-
-    def _is_made_by_unit(self, tensor: str, ends: dict[str, Unit]) -> bool:
-        """Whether a tensor is rounded anyway, or comes from a weighted unit."""
-        return tensor in self._readers or (tensor in ends and bool(ends[tensor].weight))
+        inputs = data_inputs(self._graph, add)
+        rounded = [name in self._readers or (name in ends and bool(ends[name].weight)) for name in inputs]
+        return add if len(inputs) == 2 and all(rounded) else None
 
     def _add(self, tensor: str, node: str) -> None:
         self._readers.setdefault(tensor, {})[node] = None
@@ -211,29 +205,10 @@ def commutes(graph: Graph, node: Node) -> bool:
     return is_copy(graph, node)
 
 
-def _all_points(graph: Graph, able: set[str]) -> Iterator[Point]:
-    for name in in_order(graph):
-        readers = tuple(node.name for node in graph.consumers.get(name, ()) if node.name in able)
-        if is_activation(graph, name) and readers:
-            yield Point(name, readers, is_hidden=_is_hidden(graph, name, able))
-
-
-def _is_hidden(graph: Graph, name: str, able: set[str]) -> bool:
-    if not graph.is_private(name) or name not in graph.producers:
-        return False
-    (reader,) = graph.consumers[name]
-    return reader.op in CLIPS and reader.name in able
-
-
-def _groups(
-    graph: Graph, points: dict[str, Point], nodes: Iterable[str], *, clips: bool = False
-) -> dict[str, tuple[str, ...]]:
-    chosen, sharing = set(nodes), Sharing()
-    for node in graph.nodes:
-        if node.name in chosen and (commutes(graph, node) or (clips and node.op in CLIPS)):
-            sharing.join([*data_inputs(graph, node), *data_outputs(graph, node)])
-    groups = sharing.groups(points)
-    return {name: tuple(one for one in group if not points[one].is_hidden) or group for name, group in groups.items()}
+def keeps_scale(graph: Graph, node: Node) -> bool:
+    """Whether a DLA has one scale on both sides of a node: it moves, pools, concatenates or bounds integers as they
+    are."""
+    return commutes(graph, node) or node.op in CLIPS
 
 
 def _skipped(
@@ -242,11 +217,3 @@ def _skipped(
     names = {name for unit in taken for name in unit.nodes}
     nodes = {node.name: node for node in graph.nodes}
     return tuple(Skipped(unit.name, why(nodes[unit.name])) for unit in found if unit.name not in names)
-
-
-def _why_not_gpu(node: Node) -> str:
-    if node.domain:
-        return f"nothing is known of operator {node.domain}.{node.op}"
-    if node.captured:
-        return "it has a body of its own"
-    return "it has no weight, and no INT8 layer that it could be part of reads it"

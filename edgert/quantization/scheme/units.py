@@ -1,6 +1,6 @@
 """The records of a scheme: units that run as one kernel, points where tensors are rounded, and what shares a scale."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from dla import Form
 from dla import Target as Dla
-from edgert.graph import Graph, Node
+from edgert.graph import Graph, Model, Node, read
 from edgert.graph.fusion import SHORTCUT, Fusion, kernel
-from edgert.graph.operators import WEIGHTED, is_copy
+from edgert.graph.operators import QDQ, WEIGHTED, about, is_copy, is_integer
 
 # What the quantizer asks of a node: whether it has a stored weight, and what it works on.
 
@@ -54,6 +54,38 @@ def is_weighted(graph: Graph, node: Node) -> bool:
     return weight is not None and weight.dtype == np.float32 and is_activation(graph, node.inputs[0])
 
 
+def calibrated(graph: Graph) -> tuple[str, ...]:
+    """Float32 tensors that are worth a range, in the order they are fed and computed.
+
+    That is every one whose values depend on the values fed: not stored tensors, nor what is computed from stored
+    tensors and from shapes alone.
+
+    Args:
+        graph: of a prepared model.
+    """
+    alive = {spec.name for spec in graph.inputs}
+    found = [spec.name for spec in graph.inputs if spec.dtype == "float32"]
+    for node in graph.nodes:
+        if about(node.op).kind == "measure" or alive.isdisjoint(node.reads):
+            continue
+        alive.update(filter(None, node.outputs))
+        found.extend(name for name in node.outputs if is_float(graph, name))
+    return tuple(found)
+
+
+def is_quantized(model: Model) -> bool:
+    """Whether the model computes in integers already, by Q/DQ nodes or integer operators."""
+    return any(node.op in QDQ or is_integer(node.op) for node in read(model).nodes)
+
+
+def clip_behind(graph: Graph, tensor: str) -> Node | None:
+    """The Relu or Clip that alone reads a computed tensor: its own range is not that of what is left of it."""
+    if tensor not in graph.producers or not graph.is_private(tensor):
+        return None
+    (reader,) = graph.consumers[tensor]
+    return reader if reader.op in CLIPS and not reader.domain else None
+
+
 # Units: a node and what an INT8 kernel computes along with it.
 
 
@@ -84,39 +116,31 @@ def fuse(graph: Graph, fusion: Fusion) -> tuple[Unit, ...]:
     """One unit per weighted node and per Add, with what their kernels take along; every other node that has float32
     activations is a unit of its own."""
     taken: set[str] = set()
-    units = []
+    found = []
     for node in graph.nodes:
-        if node.name in taken or not _has_activations(graph, node):
+        reads = any(is_activation(graph, name) for name in node.inputs)
+        if node.name in taken or not reads or not any(is_float(graph, name) for name in node.outputs):
             continue
-        members = _members(graph, node, fusion, taken)
+        weighted = is_weighted(graph, node)
+        members = [node]
+        if weighted or (node.op in SHORTCUT and not node.domain):
+            members = [*kernel(graph, node, fusion, lambda other, _: other.name not in taken)]
         taken.update(member.name for member in members)
-        units.append(_unit(graph, members))
-    return tuple(units)
-
-
-def _has_activations(graph: Graph, node: Node) -> bool:
-    return any(is_activation(graph, name) for name in node.inputs) and any(is_float(graph, n) for n in node.outputs)
-
-
-def _members(graph: Graph, node: Node, fusion: Fusion, taken: Collection[str]) -> Sequence[Node]:
-    opens = is_weighted(graph, node) or (node.op in SHORTCUT and not node.domain)
-    return kernel(graph, node, fusion, lambda other, _: other.name not in taken) if opens else (node,)
-
-
-def _unit(graph: Graph, members: Sequence[Node]) -> Unit:
-    main, made = members[0], {name for node in members for name in node.outputs}
-    read = [name for node in members for name in node.inputs if name not in made and is_activation(graph, name)]
-    weighted = is_weighted(graph, main)
-    bias = main.inputs[2] if weighted and len(main.inputs) > 2 else ""
-    return Unit(
-        main.name,
-        main.op,
-        tuple(node.name for node in members),
-        tuple(dict.fromkeys(read)),
-        members[-1].outputs[0],
-        main.inputs[1] if weighted else "",
-        bias if bias in graph.constants else "",
-    )
+        made = {name for member in members for name in member.outputs}
+        read = [n for member in members for n in member.inputs if n not in made and is_activation(graph, n)]
+        bias = node.inputs[2] if weighted and len(node.inputs) > 2 else ""
+        found.append(
+            Unit(
+                node.name,
+                node.op,
+                tuple(member.name for member in members),
+                tuple(dict.fromkeys(read)),
+                members[-1].outputs[0],
+                node.inputs[1] if weighted else "",
+                bias if bias in graph.constants else "",
+            )
+        )
+    return tuple(found)
 
 
 Target = Literal["ort", "gpu", "dla"]
@@ -216,3 +240,20 @@ class Sharing:
         while parent != self._parents[parent]:
             self._parents[name] = parent = self._parents[parent]
         return parent
+
+
+def sharing(graph: Graph, keeps_scale: Callable[[Node], bool], tensors: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+    """Tensor → those with its scale, itself among them: what a node works on and makes, where it keeps the scale."""
+    sets = Sharing()
+    for node in graph.nodes:
+        if keeps_scale(node):
+            sets.join([*data_inputs(graph, node), *data_outputs(graph, node)])
+    return sets.groups(tensors)
+
+
+def groups_of(
+    graph: Graph, points: Mapping[str, Point], keeps_scale: Callable[[Node], bool]
+) -> dict[str, tuple[str, ...]]:
+    """Tensor of a point → the tensors whose values decide its scale."""
+    groups = sharing(graph, keeps_scale, points)
+    return {name: tuple(one for one in group if not points[one].is_hidden) or group for name, group in groups.items()}

@@ -10,9 +10,8 @@ from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
 from edgert.graph import Model, infer, read
 from edgert.quantization.adaround import Effort, errors, roundings, solve
-from edgert.quantization.bias_correction import Moments, patches
 from edgert.quantization.calibration.walk import walk
-from edgert.quantization.lowering.weights import kernel_of
+from edgert.quantization.lowering.weights import Moments, kernel_of, patches
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 from tests.unit.quantization.fake import lower, peaks, scales_of

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.graph import Graph, Model
-from edgert.quantization.lowering.align import align
-from edgert.quantization.lowering.lower import lower
+from edgert.quantization.lowering.lower import align, lower
 from edgert.quantization.scheme.scheme import scheme
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, run, stored

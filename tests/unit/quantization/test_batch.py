@@ -14,10 +14,10 @@ from edgert.backend.tensorrt.trt_backend import static_request
 from edgert.errors import ModelError
 from edgert.graph import Model, inputs, outputs
 from edgert.quantization.batched import opened, takes_several
+from edgert.quantization.calibrated import prepare
 from edgert.quantization.calibration.range_calibrator import calibrate
-from edgert.quantization.prepare import prepare
 from edgert.quantization.quantizer import Quantizer, Recipe
-from edgert.quantization.scheme.scheme import Target
+from edgert.quantization.scheme.units import Target
 from tests.helpers.models import make
 from tests.unit.quantization.network import IMAGES, SIZE, network
 

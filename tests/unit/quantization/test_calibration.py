@@ -10,9 +10,9 @@ from edgert.config import ModelConfig
 from edgert.graph import read, to_bytes
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.int8_model import recipe_of
-from edgert.quantization.prepare import calibrated
 from edgert.quantization.quantizer import Quantizer
-from edgert.quantization.scheme.scheme import Target, scheme
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import Target, calibrated
 from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 

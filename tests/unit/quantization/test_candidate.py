@@ -20,7 +20,7 @@ from edgert.quantization import quantizer as recipe
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.calibration.ranges import save_table
 from edgert.quantization.evaluate import evaluation_report
-from edgert.quantization.run import Run
+from edgert.quantization.quantizer import Run
 from edgert.quantization.variants import Wanted, versions
 from tests.helpers.models import with_constants
 from tests.unit.quantization.network import IMAGES, SIZE, random_images

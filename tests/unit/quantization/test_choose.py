@@ -12,7 +12,8 @@ from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import walk
-from edgert.quantization.scheme.scheme import Scheme, scheme
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import Scheme
 from tests.unit.graph.graphs import make, node, weights
 
 

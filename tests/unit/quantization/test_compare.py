@@ -7,7 +7,7 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, infer, read
-from edgert.quantization.noise import decibels, sqnr
+from edgert.quantization.quantization_error import decibels, sqnr
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 

@@ -7,10 +7,9 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, infer, read
-from edgert.quantization.bias_correction import can_shift, correct_biases, mean_shifts, shift_biases
 from edgert.quantization.calibration.walk import walk
 from edgert.quantization.lowering.weights import channel_means
-from edgert.quantization.noise import sqnr
+from edgert.quantization.quantization_error import can_shift, correct_biases, mean_shifts, shift_biases, sqnr
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 from tests.unit.quantization.fake import lower, peaks

@@ -6,8 +6,8 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from edgert.graph import Graph, read
-from edgert.quantization.calibration.observer import MOST_PARTS, assemble, parts
 from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.calibration.walk import MOST_PARTS, assemble, parts
 from tests.helpers.models import make
 
 F32 = TensorProto.FLOAT

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgert.quantization.noise import noise_share
+from edgert.quantization.quantization_error import noise_share
 
 
 def outputs(**arrays: list[float] | np.ndarray) -> list[dict[str, np.ndarray]]:

@@ -16,7 +16,7 @@ from edgert.installation import demo_images
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import quantize_section
 from edgert.quantization.precision import in_precision
-from edgert.quantization.scheme.scheme import Target
+from edgert.quantization.scheme.units import Target
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 

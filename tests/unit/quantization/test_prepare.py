@@ -14,7 +14,8 @@ from onnx import TensorProto, helper
 from edgert.errors import ModelError
 from edgert.graph import Model, from_proto, inputs, load, read
 from edgert.graph.opset import opset
-from edgert.quantization.prepare import calibrated, prepare
+from edgert.quantization.calibrated import prepare
+from edgert.quantization.scheme.units import calibrated
 from tests.helpers import models
 from tests.helpers.models import make
 

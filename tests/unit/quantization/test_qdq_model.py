@@ -15,11 +15,12 @@ from edgert.backend.ort import Function
 from edgert.cli import app
 from edgert.errors import ModelError
 from edgert.graph import Model, load, read, to_bytes, write
+from edgert.quantization.calibrated import prepare
 from edgert.quantization.from_qdq import qdq_model
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_cache import dla_scales, parse_cache
-from edgert.quantization.prepare import is_quantized, prepare
-from edgert.quantization.scheme.scheme import Target, scheme
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import Target, is_quantized
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, residual, shuffled, stored
 

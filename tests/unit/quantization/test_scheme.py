@@ -5,8 +5,8 @@ import pytest
 
 from edgert.errors import ModelError
 from edgert.graph import Model
-from edgert.quantization.scheme.scheme import Scheme, Target, scheme, units
-from edgert.quantization.scheme.units import Sharing
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import Scheme, Sharing, Target
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import branches, conv, graph_of, residual, shuffled, stored
 
@@ -38,30 +38,30 @@ def test_sharing_grows_over_chains() -> None:
 
 class TestUnits:
     def test_an_activation_belongs_to_the_convolution_before_it(self) -> None:
-        found = {unit.name: unit for unit in units(graph_of(residual()), "gpu")}
+        found = {unit.name: unit for unit in scheme(graph_of(residual()), "gpu").units}
         assert found["c0"].nodes == ("c0", "relu0")
         assert found["c0"].output == "r0"
         assert (found["c0"].weight, found["c0"].bias, found["c0"].inputs) == ("c0.w", "c0.b", ("x",))
 
     def test_tensorrt_adds_the_residual_within_the_convolution(self) -> None:
-        found = {unit.name: unit for unit in units(graph_of(residual()), "gpu")}
+        found = {unit.name: unit for unit in scheme(graph_of(residual()), "gpu").units}
         assert found["c2"].nodes == ("c2", "add", "relu2")
         assert found["c2"].inputs == ("r1", "r0")
         assert "add" not in found
 
     def test_onnx_runtime_adds_on_its_own(self) -> None:
-        found = {unit.name: unit for unit in units(graph_of(residual()), "ort")}
+        found = {unit.name: unit for unit in scheme(graph_of(residual()), "ort").units}
         assert found["add"].nodes == ("add", "relu2")
         assert found["c2"].nodes == ("c2",)
 
     def test_of_two_convolutions_the_later_takes_the_add(self) -> None:
         nodes = [conv("a", "x", "t"), conv("b", "x", "v"), node("Add", ["t", "v"], ["y"], name="add")]
         model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1)))
-        assert [unit.nodes for unit in units(graph_of(model), "gpu")] == [("a",), ("b", "add")]
+        assert [unit.nodes for unit in scheme(graph_of(model), "gpu").units] == [("a",), ("b", "add")]
 
     def test_silu_of_two_nodes(self) -> None:
         model = between(node("Sigmoid", ["t"], ["s"], name="sigmoid"), node("Mul", ["t", "s"], ["u"], name="mul"))
-        assert units(graph_of(model), "gpu")[0].nodes == ("first", "sigmoid", "mul")
+        assert scheme(graph_of(model), "gpu").units[0].nodes == ("first", "sigmoid", "mul")
 
     def test_hard_swish_of_four_nodes(self) -> None:
         nodes = [
@@ -71,14 +71,14 @@ class TestUnits:
             node("Div", ["m", "six"], ["u"], name="div"),
         ]
         model = between(*nodes, three=np.float32(3), zero=np.float32(0), six=np.float32(6))
-        assert units(graph_of(model), "gpu")[0].nodes == ("first", "add", "clip", "mul", "div")
+        assert scheme(graph_of(model), "gpu").units[0].nodes == ("first", "add", "clip", "mul", "div")
 
     def test_an_activation_that_another_node_looks_past_is_none(self) -> None:
         nodes = [node("Relu", ["t"], ["r"], name="relu"), node("Add", ["t", "r"], ["u"], name="add")]
-        assert units(graph_of(between(*nodes)), "gpu")[0].nodes == ("first", "relu", "add")  # x + relu(x) is one
+        assert scheme(graph_of(between(*nodes)), "gpu").units[0].nodes == ("first", "relu", "add")  # x + relu(x) is one
         nodes = [node("Relu", ["t"], ["r"], name="relu"), node("Add", ["x", "r"], ["u"], name="add"),
                  node("Neg", ["t"], ["z"], name="neg")]  # fmt: skip
-        assert units(graph_of(between(*nodes)), "gpu")[0].nodes == ("first",)
+        assert scheme(graph_of(between(*nodes)), "gpu").units[0].nodes == ("first",)
 
 
 class TestGpu:

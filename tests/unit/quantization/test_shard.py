@@ -10,7 +10,7 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import TensorSpec
-from edgert.quantization.calibration.shards import SHARD, Feed, Shard, from_batches, from_feed
+from edgert.quantization.calibration.workers import SHARD, Feed, Shard, from_batches, from_feed
 from tests.helpers.feeds import Noise
 
 SPEC = TensorSpec("x", (1, 3, 8, 8), "float32")

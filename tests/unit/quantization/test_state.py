@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from edgert.errors import CalibrationError
-from edgert.quantization.calibration import checkpoint
-from edgert.quantization.calibration.checkpoint import Journal, Tally, fingerprint
+from edgert.quantization.calibration import range_calibrator
+from edgert.quantization.calibration.range_calibrator import Journal, Tally, fingerprint
 from edgert.quantization.calibration.value_histogram import Histogram
 from tests.helpers.feeds import Noise, Order
 
@@ -55,7 +55,7 @@ def test_the_file_is_written_every_few_seconds(tmp_path: Path, monkeypatch: pyte
     journal = Journal(path, "k")
     journal.replace(tally())
     assert not path.exists()
-    monkeypatch.setattr(checkpoint, "_SAVE_S", -1.0)
+    monkeypatch.setattr(range_calibrator, "_SAVE_S", -1.0)
     journal.replace(tally())
     assert Journal(path, "k").tally == tally()
 

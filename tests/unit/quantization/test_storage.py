@@ -7,8 +7,7 @@ import pytest
 
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
-from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.ort_form import roundings
+from edgert.quantization.lowering.lower import lower, roundings
 from edgert.quantization.scheme.scheme import scheme
 from tests.unit.quantization.nets import amax_of, feeds_of, graph_of, residual
 

@@ -8,7 +8,7 @@ import pytest
 from edgert.errors import CalibrationError, ModelError
 from edgert.graph import Graph, infer, read
 from edgert.quantization.calibration import walk as module
-from edgert.quantization.calibration.walk import pieces, walk
+from edgert.quantization.calibration.walk import Slice, pieces, walk
 from tests.unit.graph.graphs import make, node, weights
 
 MODEL = infer(
@@ -33,17 +33,22 @@ def graph() -> Graph:
     return read(MODEL)
 
 
+def fed(piece: Slice) -> list[str]:
+    return [spec.name for spec in piece.graph.inputs]
+
+
 def test_each_node_runs_once_and_only_what_is_needed_stays() -> None:
-    cut = {piece.target: piece for piece in pieces(graph(), ["a", "c", "d", "y"])}
-    assert cut["a"].made == ("a",) and cut["a"].last == ()  # x is added again at the end, a is read by the Relu
-    assert set(cut["c"].made) == {"b", "c"} and cut["c"].last == ("a",)
-    assert cut["d"].made == ("d",) and cut["d"].given == ("b",) and cut["d"].last == ("b",)
-    assert cut["y"].given == ("c", "d", "x") and cut["y"].last == ("c", "d", "x", "y")
+    targets = ["a", "c", "d", "y"]
+    cut = dict(zip(targets, pieces(graph(), targets), strict=True))
+    assert cut["a"].made == ("a",) and cut["a"].dead == ()  # x is added again at the end, a is read by the Relu
+    assert set(cut["c"].made) == {"b", "c"} and cut["c"].dead == ("a",)
+    assert cut["d"].made == ("d",) and fed(cut["d"]) == ["b"] and cut["d"].dead == ("b",)
+    assert fed(cut["y"]) == ["c", "d", "x"] and cut["y"].dead == ("c", "d", "x", "y")
 
 
 def test_what_later_pieces_do_not_read_is_not_kept() -> None:
     (only,) = pieces(graph(), ["c"])
-    assert only.made == ("c",) and set(only.last) == {"c", "x"}
+    assert only.made == ("c",) and set(only.dead) == {"c", "x"}
 
 
 def test_values_are_those_of_the_whole_graph() -> None:
@@ -88,9 +93,11 @@ def test_feeds_are_left_alone() -> None:
     np.testing.assert_array_equal([one["x"] for one in FEEDS], before)
 
 
-def test_two_images_are_on_their_way_at_once_by_default() -> None:
+def test_two_images_are_on_their_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.THREADS == 2
-    one = list(walk(graph(), ["y"], FEEDS, MODEL, threads=1))
+    monkeypatch.setattr(module, "THREADS", 1)
+    one = list(walk(graph(), ["y"], FEEDS, MODEL))
+    monkeypatch.undo()
     np.testing.assert_array_equal(one, list(walk(graph(), ["y"], FEEDS, MODEL)))
 
 
