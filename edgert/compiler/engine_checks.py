@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgert.backend.base import cache_content
+from edgert.backend.tensorrt.build_process import BuildResult
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest
-from edgert.backend.tensorrt.build_result import BuildResult
 from edgert.backend.tensorrt.engine_layers import EngineFacts, accelerators, engine_facts, logged_facts
 from edgert.backend.tensorrt.log import reasons
 from edgert.backend.tensorrt.network import correspond

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edgert.backend.tensorrt.build_process import BuildResult
 from edgert.backend.tensorrt.build_request import BuildRequest
-from edgert.backend.tensorrt.build_result import BuildResult
 from edgert.backend.tensorrt.builder import compile_engine
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend

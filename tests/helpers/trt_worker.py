@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from edgert.backend.tensorrt.build_result import BuildResult, read_request, write_error, write_result
+from edgert.backend.tensorrt.build_process import BuildResult, read_request, write_error, write_result
 from edgert.backend.tensorrt.log import classify
 from edgert.errors import DeviceError
 

@@ -8,9 +8,8 @@ in 11.0. Which names may be used is in ``tests/data/trt_api``, version by versio
 """
 
 from edgert.backend.base import Span
-from edgert.backend.tensorrt.build_process import build
+from edgert.backend.tensorrt.build_process import BuildResult, Progress, build
 from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
-from edgert.backend.tensorrt.build_result import BuildResult, Progress
 from edgert.backend.tensorrt.retry import build_retrying
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 

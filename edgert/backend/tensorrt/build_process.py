@@ -1,4 +1,6 @@
-"""Building in a process of its own, so that a crash in TensorRT's compiler is an error message."""
+"""Building in a process of its own, so that a crash in TensorRT's compiler is an error message: what a build gives and
+reports, how request and result travel between the processes as files of a folder, and the waiting for them.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,149 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
 
 from edgert.backend.tensorrt.build_request import BuildRequest
-from edgert.backend.tensorrt.build_result import (
-    BuildResult,
-    CompileError,
-    Progress,
-    read_error,
-    read_result,
-    record_of,
-    write_request,
-)
 from edgert.backend.tensorrt.library import Wanted
 from edgert.backend.tensorrt.log import LogRecord, foreign_ends, tail
+from edgert.backend.tensorrt.network import Layer
+from edgert.errors import BuildError, EdgertError, error_of
+
+
+class CompileError(BuildError):
+    """TensorRT's compiler failed, or crashed: with other settings it may succeed.
+
+    Attributes:
+        log: its lines.
+    """
+
+    log: Sequence[LogRecord] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One step of a phase; phases are nested.
+
+    Attributes:
+        phase: what TensorRT calls it.
+        parent: the phase it is part of, empty for none.
+        step, steps: how far it is; ``step == steps`` ends it.
+    """
+
+    phase: str
+    parent: str
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildResult:
+    """An engine and how it came about.
+
+    Attributes:
+        plan: the serialized engine.
+        timing_cache: what was measured, for the next build; empty where this TensorRT measures nothing.
+        log: TensorRT's lines, without the verbose lines that mean nothing to edgert.
+        inspector: its own JSON about the engine's layers; empty where the engine cannot be opened, as without a GPU.
+        layers: of the network that TensorRT's parser made.
+        refused: nodes placed on a DLA whose layers TensorRT reports it cannot run there, before building.
+        library: ``TensorRT 10.3.0``.
+        seconds: spent building.
+    """
+
+    plan: bytes
+    timing_cache: bytes
+    log: tuple[LogRecord, ...]
+    inspector: str
+    layers: tuple[Layer, ...]
+    refused: tuple[str, ...]
+    library: str
+    seconds: float
+
+
+RecordT = TypeVar("RecordT")
+_REQUEST, _RESULT, _ERROR = "request.json", "result.json", "error.json"
+_BYTES = {"model": "model.onnx", "timing_cache": "timing.in"}
+_MADE = {"plan": "plan.bin", "timing_cache": "timing.out"}
+
+
+def write_request(request: BuildRequest, folder: Path) -> None:
+    """Writes a request: its bytes as files of their own, the rest as JSON. Raises BuildError."""
+    _write(request, _BYTES, folder, _REQUEST)
+
+
+def read_request(folder: Path) -> BuildRequest:
+    """Reads what :func:`write_request` wrote."""
+    plain = json.loads((folder / _REQUEST).read_text(encoding="utf-8"))
+    return _record(BuildRequest, plain, {name: (folder / file).read_bytes() for name, file in _BYTES.items()})
+
+
+def write_result(result: BuildResult, folder: Path) -> None:
+    """Writes a result; its JSON last, so that a folder that has it has all. Raises BuildError."""
+    _write(result, _MADE, folder, _RESULT)
+
+
+def read_result(folder: Path) -> BuildResult | None:
+    """Reads a result; None where the folder has none."""
+    path = folder / _RESULT
+    if not path.exists():
+        return None
+    given = {name: (folder / file).read_bytes() for name, file in _MADE.items()}
+    return result_of(json.loads(path.read_text(encoding="utf-8")), **given)
+
+
+def plain_result(result: BuildResult) -> dict[str, Any]:
+    """A result as plain data, without its plan and timing cache."""
+    return _plain(result, _MADE)
+
+
+def result_of(plain: Mapping[str, Any], plan: bytes, timing_cache: bytes = b"") -> BuildResult:
+    """The result that :func:`plain_result` gave. Raises ValueError for one of another edgert."""
+    return _record(BuildResult, plain, {"plan": plan, "timing_cache": timing_cache})
+
+
+def write_error(error: EdgertError, folder: Path) -> None:
+    """Writes an error that edgert explains."""
+    _store(folder / _ERROR, json.dumps(error.to_json()).encode())
+
+
+def read_error(folder: Path) -> EdgertError | None:
+    """Reads it as an error of the same class; None where there is none."""
+    path = folder / _ERROR
+    return error_of(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def _plain(record: BuildRequest | BuildResult, files: Mapping[str, str]) -> dict[str, Any]:
+    made: dict[str, Any] = TypeAdapter(type(record)).dump_python(record, mode="json", exclude=set(files))
+    return made
+
+
+def _record(kind: type[RecordT], plain: Mapping[str, Any], given: Mapping[str, bytes]) -> RecordT:
+    return TypeAdapter(kind).validate_python({**plain, **given})
+
+
+def _write(record: BuildRequest | BuildResult, files: Mapping[str, str], folder: Path, name: str) -> None:
+    for attribute, file in files.items():
+        _store(folder / file, getattr(record, attribute))
+    _store(folder / name, json.dumps(_plain(record, files)).encode())
+
+
+def _store(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise BuildError(
+            "there is no room for a build",
+            why=str(error),
+            where=str(path),
+            fix="free some space, or point TMPDIR at a folder that has some",
+        ) from error
+
 
 WORKER = "edgert.backend.tensorrt.builder"
 
@@ -135,21 +264,17 @@ class _Run:
         ends_at: float | None = None
         for line in self._lines():
             if line:
-                yield self._event(line)
+                yield self._event(json.loads(line))
             now = time.monotonic()
-            why = self._why_stop(cancel, limit_s, now - started)
-            if ends_at is None and why:
-                self.stopped = why
+            if cancel is not None and cancel.is_set():
+                self.stopped = self.stopped or "canceled"
+            elif limit_s is not None and now - started > limit_s:
+                self.stopped = self.stopped or f"ended after {limit_s:g} s"
+            if self.stopped and ends_at is None:
                 (self.folder / "cancel").touch()
                 ends_at = now + PATIENCE_S
             if ends_at is not None and now > ends_at:
                 return
-
-    @staticmethod
-    def _why_stop(cancel: threading.Event | None, limit_s: float | None, passed_s: float) -> str:
-        if cancel is not None and cancel.is_set():
-            return "canceled"
-        return f"ended after {limit_s:g} s" if limit_s is not None and passed_s > limit_s else ""
 
     def wait(self) -> int:
         """The exit code, once all its events are read; a process that was to stop and does not is ended."""
@@ -186,13 +311,11 @@ class _Run:
                 yield from lines
                 yield b""
 
-    def _event(self, line: bytes) -> LogRecord | Progress:
-        event = json.loads(line)
+    def _event(self, event: dict[str, Any]) -> LogRecord | Progress:
         if "step" in event:
             return Progress(**event["step"])
-        record = record_of(event["log"])
-        self.log.append(record)
-        return record
+        self.log.append(LogRecord(**event["log"]))
+        return self.log[-1]
 
 
 def _python_path() -> str:

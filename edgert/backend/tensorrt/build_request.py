@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgert.backend.base import Span
-from edgert.custom_op import Operator, source_files
+from edgert.custom_op import source_files
 from edgert.errors import BuildError, nearest
 from edgert.graph import Model, read, to_bytes
 from edgert.graph.operators import QDQ
@@ -41,11 +41,12 @@ class Pools:
         if self.workspace_bytes is not None and self.workspace_bytes <= 0:
             raise BuildError(f"a workspace of {self.workspace_bytes} bytes", why="it must be positive")
         for name, size_bytes in self.named():
-            if name.startswith("DLA") and not _is_pool(size_bytes):
+            power = max(DLA_LEAST_BYTES, 1 << max(size_bytes - 1, 0).bit_length())
+            if name.startswith("DLA") and size_bytes != power:
                 raise BuildError(
                     f"pool {name} cannot have {size_bytes} bytes",
                     why="the DLA compiler takes powers of two from 4 KiB (4096) on",
-                    fix=f"use {format_bytes(_nearest(size_bytes))}",
+                    fix=f"use {format_bytes(power)}",
                 )
 
     def named(self) -> Iterator[tuple[str, int]]:
@@ -57,15 +58,6 @@ class Pools:
             "DLA_GLOBAL_DRAM": self.dla_global_bytes,
         }
         return ((name, size) for name, size in sizes.items() if size is not None)
-
-
-def _is_pool(size_bytes: int) -> bool:
-    return size_bytes >= DLA_LEAST_BYTES and size_bytes & (size_bytes - 1) == 0
-
-
-def _nearest(size_bytes: int) -> int:
-    """The power of two at or above."""
-    return max(DLA_LEAST_BYTES, 1 << max(size_bytes - 1, 0).bit_length())
 
 
 Precision = Literal["fp32", "fp16", "int8"]
@@ -157,13 +149,10 @@ class BuildRequest:
                 raise self.refusal(f"tensor {name!r} cannot be {form.layout} {form.dtype}".rstrip(), f"known: {known}")
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
             raise self.refusal(f"no optimization level {self.optimization_level}", "levels are 0 to 5")
-        self._check_cores()
-
-    def _check_cores(self) -> None:
-        known = (GPU, "dla0", "dla1")
+        places = (GPU, "dla0", "dla1")
         for name, accelerator in self.placement.items():
-            if accelerator not in known:
-                raise self.refusal(f"node {name!r} cannot be placed on {accelerator!r}", f"known: {', '.join(known)}")
+            if accelerator not in places:
+                raise self.refusal(f"node {name!r} cannot be placed on {accelerator!r}", f"known: {', '.join(places)}")
         cores = sorted({one for one in self.placement.values() if one != GPU})
         if len(cores) > 1:
             raise self.refusal("one engine cannot use two DLA cores", f"nodes are placed on {' and '.join(cores)}")
@@ -184,11 +173,6 @@ class BuildRequest:
         """Whether every node is placed on the DLA."""
         return all(self.placement.get(name, GPU) != GPU for name in self.nodes)
 
-    @property
-    def required_formats(self) -> Mapping[str, Format]:
-        """The formats that it is not built without."""
-        return {name: form for name, form in self.formats.items() if not form.optional}
-
     def refusal(self, what: str, why: str, fix: str = "") -> BuildError:
         """A BuildError about this request."""
         return BuildError(what, why=why, where=self.title, fix=fix)
@@ -206,21 +190,10 @@ def request_of(model: Model, **options: Any) -> BuildRequest:
     nodes = graph.nodes
     explicit = any(node.op in QDQ for node in nodes)
     names = {node.name: node.outputs for node in nodes}
-    operators = graph.custom_operators
-    files = source_files(operators.values())
+    files = source_files(graph.custom_operators.values())
     fields = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, "operators": files, **options}
     request = BuildRequest(to_bytes(for_plugins(model)), names, **fields)
-    _check_kernels(request, operators)
-    return request
-
-
-def _check_kernels(request: BuildRequest, operators: Mapping[str, Operator]) -> None:
-    """Raises BuildError for an operator that TensorRT cannot run, and a place that it cannot run at.
-
-    Args:
-        operators: node → its operator.
-    """
-    for node, one in operators.items():
+    for node, one in graph.custom_operators.items():
         if not one.cuda:
             raise request.refusal(
                 f"TensorRT cannot run node {node!r}",
@@ -239,3 +212,4 @@ def _check_kernels(request: BuildRequest, operators: Mapping[str, Operator]) -> 
                 f"the shape rule of {one} computes with numbers",
                 "fixed sizes in input: shape, or an operator whose output has the shape of its input",
             )
+    return request

@@ -17,8 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from edgert.backend.tensorrt.build_request import BuildRequest
-from edgert.backend.tensorrt.build_result import (
+from edgert.backend.tensorrt.build_process import (
     BuildResult,
     CompileError,
     Progress,
@@ -26,7 +25,8 @@ from edgert.backend.tensorrt.build_result import (
     write_error,
     write_result,
 )
-from edgert.backend.tensorrt.dialects import Dialect, dialect_of
+from edgert.backend.tensorrt.build_request import BuildRequest
+from edgert.backend.tensorrt.dialects import dialect_of
 from edgert.backend.tensorrt.library import (
     Builder,
     EngineInspector,
@@ -45,7 +45,6 @@ from edgert.backend.tensorrt.library import (
 )
 from edgert.backend.tensorrt.log import LogRecord, asked_bytes, foreign_ends, logger_to, tail
 from edgert.backend.tensorrt.network import (
-    Layer,
     add_profiles,
     check_core,
     correspond,
@@ -85,60 +84,48 @@ def compile_engine(library: Library, request: BuildRequest, report: Report, step
     if request.operators:
         load_operators(map(Path, request.operators), request.title)
         register_operators(library.trt)
-    job = _Job(library, dialect, request, report)
-    layers = job.parse()
-    refused = job.configure(layers)
-    plan = job.build(step)
+    log: list[LogRecord] = []
+
+    def note(record: LogRecord) -> None:
+        log.append(record)
+        report(record)
+
+    trt: Trt = library.trt
+    logger: ILogger = logger_to(trt, note)
+    builder: Builder = trt.Builder(logger)
+    check_core(builder, request)
+    config: IBuilderConfig = builder.create_builder_config()
+    network: INetworkDefinition = dialect.create_network(builder)
+    dialect.set_target(config, request)
+    parser: OnnxParser = trt.OnnxParser(network, logger)
+    dialect.set_parser(parser, config, request)
+    parse(parser, network, request)
+    layers = network_layers(network)
+    set_formats(trt, network, request)
+    add_profiles(builder, network, config, request)
+    _configure(trt, config, request)
+    if not dialect.set_timing_cache(config, request.timing_cache):
+        note(LogRecord("WARNING", "the timing cache is of another TensorRT or GPU: measuring again"))
+    parts = correspond(layers, request.nodes)
+    dialect.set_precision(network, config, request, layers, parts)
+    refused = place(trt, network, config, request, parts)
+    canceled: list[Progress] = []
+
+    def on_progress(progress: Progress) -> bool:
+        if not step(progress):
+            canceled.append(progress)
+        return not canceled
+
+    if hasattr(config, "progress_monitor"):  # there are any since 10.0
+        config.progress_monitor = monitor_to(trt, on_progress)
+    made: IHostMemory = builder.build_serialized_network(network, config)
+    if made is None:
+        raise failure(request, log, canceled=bool(canceled))
+    plan = bytes(memoryview(made))
     seconds = round(time.perf_counter() - started, 3)
-    cache = dialect.timing_cache(job.config)
-    inspector = inspection(library.trt, job.logger, plan, request) if _has_gpu() else ""
-    return BuildResult(plan, cache, tuple(job.log), inspector, layers, refused, library.title, seconds)
-
-
-class _Job:
-    """The objects of one build; steps in the order in which they are called."""
-
-    def __init__(self, library: Library, dialect: Dialect, request: BuildRequest, report: Report) -> None:
-        self._trt: Trt = library.trt
-        self._dialect, self._request, self._report = dialect, request, report
-        self.log: list[LogRecord] = []
-        self.logger: ILogger = logger_to(self._trt, self._note)
-        self._builder: Builder = self._trt.Builder(self.logger)
-        check_core(self._builder, request)
-        self.config: IBuilderConfig = self._builder.create_builder_config()
-        self._network: INetworkDefinition = dialect.create_network(self._builder)
-        dialect.set_target(self.config, request)
-
-    def parse(self) -> tuple[Layer, ...]:
-        """Fills the network; its layers."""
-        parser: OnnxParser = self._trt.OnnxParser(self._network, self.logger)
-        self._dialect.set_parser(parser, self.config, self._request)
-        parse(parser, self._network, self._request)
-        return network_layers(self._network)
-
-    def configure(self, layers: Sequence[Layer]) -> tuple[str, ...]:
-        """Sets everything that was asked for; returns the nodes that a DLA refuses."""
-        request = self._request
-        set_formats(self._trt, self._network, request)
-        add_profiles(self._builder, self._network, self.config, request)
-        _configure(self._trt, self.config, request)
-        if not self._dialect.set_timing_cache(self.config, request.timing_cache):
-            self._note(LogRecord("WARNING", "the timing cache is of another TensorRT or GPU: measuring again"))
-        parts = correspond(layers, request.nodes)
-        self._dialect.set_precision(self._network, self.config, request, layers, parts)
-        return place(self._trt, self._network, self.config, request, parts)
-
-    def build(self, step: Step) -> bytes:
-        """The serialized engine."""
-        canceled = _watch(self._trt, self.config, step)
-        plan: IHostMemory = self._builder.build_serialized_network(self._network, self.config)
-        if plan is None:
-            raise failure(self._request, self.log, canceled=bool(canceled))
-        return bytes(memoryview(plan))
-
-    def _note(self, record: LogRecord) -> None:
-        self.log.append(record)
-        self._report(record)
+    cache = dialect.timing_cache(config)
+    inspector = inspection(trt, logger, plan, request) if _has_gpu() else ""
+    return BuildResult(plan, cache, tuple(log), inspector, layers, refused, library.title, seconds)
 
 
 def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool = False) -> BuildError:
@@ -152,17 +139,13 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool =
         what, fix = f"TensorRT has no implementation for {ends}", "more workspace, or these nodes on the GPU"
     elif "memory" in kinds:
         what, fix = "TensorRT ran out of memory", "stop other programs, or limit the workspace"
-        return CompileError(what, why=f"{memory_in_words(log)}: {tail(log)}", where=request.title, fix=fix)
+        needed, there_was = asked_bytes(log), gpu_free_bytes() or free_bytes()  # right after the builder gave up
+        asked = f"{format_bytes(needed)} were needed" if needed else "it did not report how much it needed"
+        why = f"{asked}, {format_bytes(there_was)} there were: {tail(log)}"
+        return CompileError(what, why=why, where=request.title, fix=fix)
     else:
         what, fix = "TensorRT built no engine", ""
     return CompileError(what, why=tail(log) or "it gave no reason", where=request.title, fix=fix)
-
-
-def memory_in_words(log: Sequence[LogRecord]) -> str:
-    """What was needed and what there was, when the log is read: right after the builder gave up."""
-    needed, there_was = asked_bytes(log), gpu_free_bytes() or free_bytes()
-    asked = f"{format_bytes(needed)} were needed" if needed else "it did not report how much it needed"
-    return f"{asked}, {format_bytes(there_was)} there were"
 
 
 def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:
@@ -184,21 +167,6 @@ def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:
         config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
     if request.direct_io and hasattr(trt.BuilderFlag, "DIRECT_IO"):
         config.set_flag(trt.BuilderFlag.DIRECT_IO)
-
-
-def _watch(trt: Trt, config: IBuilderConfig, step: Step) -> list[Progress]:
-    """Sets a progress monitor where there are any (from 10.0); the list gets the step that canceled the build."""
-    canceled: list[Progress] = []
-
-    def on(progress: Progress) -> bool:
-        if step(progress):
-            return True
-        canceled.append(progress)
-        return False
-
-    if hasattr(config, "progress_monitor"):
-        config.progress_monitor = monitor_to(trt, on)
-    return canceled
 
 
 def inspection(trt: Trt, logger: ILogger, plan: bytes, request: BuildRequest) -> str:
@@ -250,15 +218,11 @@ def monitor_to(trt: Trt, progress: Callable[[Progress], bool]) -> IProgressMonit
     return Monitor()
 
 
-CANCEL = "cancel"
-"""Name of the file that cancels a build."""
-
-
 class Events:
     """The pipe to the process that waits. Thread-safe: TensorRT calls from threads of its own."""
 
     def __init__(self, descriptor: int, folder: Path) -> None:
-        self._descriptor, self._cancel = descriptor, folder / CANCEL
+        self._descriptor, self._cancel = descriptor, folder / "cancel"
         self._lock = threading.Lock()
         self._closed = False
 

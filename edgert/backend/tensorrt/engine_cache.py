@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from edgert.backend.base import Store, cache_content
+from edgert.backend.tensorrt.build_process import BuildResult, plain_result, result_of
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, Pools
-from edgert.backend.tensorrt.build_result import BuildResult, plain_result, result_of
 from edgert.backend.tensorrt.engine_layers import EngineFacts, engine_facts, logged_facts
 from edgert.backend.tensorrt.library import Library
-from edgert.backend.tensorrt.retry import Built
 from edgert.board import Machine
 from edgert.board.detect import package_version
 from edgert.board.devices import CudaDriver
@@ -76,21 +75,15 @@ def key_of(facts: Facts) -> str:
 
 def changes(before: Facts, now: Facts) -> tuple[str, ...]:
     """What differs, each in words: ``TensorRT 10.3.0 → 10.7.0``, ``another model``."""
-    return tuple(
-        _change(name, before.get(name, ""), now.get(name, ""))
-        for name in dict.fromkeys((*now, *before))
-        if before.get(name) != now.get(name)
-    )
-
-
-def _change(name: str, before: str, now: str) -> str:
-    if before.startswith("#") and now.startswith("#"):
-        return f"another {name}" if not name.endswith("s") else f"other {name}"
-    return f"{name} {_shown(before)} → {_shown(now)}"
-
-
-def _shown(value: str) -> str:
-    return f"{value[:9]}…" if value.startswith("#") else value or "unknown"
+    found = []
+    for name in dict.fromkeys((*now, *before)):
+        pair = before.get(name, ""), now.get(name, "")
+        if all(value.startswith("#") for value in pair) and pair[0] != pair[1]:
+            found.append(f"other {name}" if name.endswith("s") else f"another {name}")
+        elif pair[0] != pair[1]:
+            shown = [f"{value[:9]}…" if value.startswith("#") else value or "unknown" for value in pair]
+            found.append(f"{name} {' → '.join(shown)}")
+    return tuple(found)
 
 
 def _digest(value: object) -> str:
@@ -149,12 +142,6 @@ class BuiltEngine:
         return self.record + self.result.plan
 
 
-def built_engine(built: Built, facts: Facts) -> BuiltEngine:
-    """What came of a build."""
-    reasons = tuple(attempt.reason for attempt in built.attempts if attempt.reason)
-    return BuiltEngine(facts, built.request, built.result, reasons)
-
-
 def read_built_engine(content: bytes, request: BuildRequest, where: str = "") -> BuiltEngine:
     """Reads :attr:`BuiltEngine.content`.
 
@@ -168,7 +155,11 @@ def read_built_engine(content: bytes, request: BuildRequest, where: str = "") ->
     plain = read_record(record, where)
     formats = {name: Format(**form) for name, form in plain.get("formats", {}).items()}
     final = replace(request, placement=plain["placement"], pools=Pools(**plain["pools"]), formats=formats)
-    return BuiltEngine(plain["facts"], final, result_of(plain["result"], plan), tuple(plain["attempts"]), cached=True)
+    try:
+        result = result_of(plain["result"], plan)
+    except ValueError as error:
+        raise ArtifactError("this engine was cached by another edgert", why=str(error), where=where) from error
+    return BuiltEngine(plain["facts"], final, result, tuple(plain["attempts"]), cached=True)
 
 
 def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:

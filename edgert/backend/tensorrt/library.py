@@ -18,53 +18,29 @@ Trt: TypeAlias = Any
 """The module, ``tensorrt`` or ``tensorrt_rtx``."""
 
 Builder: TypeAlias = Any
-
 DynamicPluginTensorDesc: TypeAlias = Any
-
 EngineInspector: TypeAlias = Any
-
 IBuilderConfig: TypeAlias = Any
-
 ICudaEngine: TypeAlias = Any
-
 IExecutionContext: TypeAlias = Any
-
 IExprBuilder: TypeAlias = Any
-
 IHostMemory: TypeAlias = Any
-
 ILayer: TypeAlias = Any
-
 ILogger: TypeAlias = Any
-
 INetworkDefinition: TypeAlias = Any
-
 IOptimizationProfile: TypeAlias = Any
-
 IPluginRegistry: TypeAlias = Any
-
 IProfiler: TypeAlias = Any
-
 IProgressMonitor: TypeAlias = Any
-
 IRuntimeCache: TypeAlias = Any
-
 IRuntimeConfig: TypeAlias = Any
-
 ITensor: TypeAlias = Any
-
 ITimingCache: TypeAlias = Any
-
 OnnxParser: TypeAlias = Any
-
 ParserError: TypeAlias = Any
-
 PluginField: TypeAlias = Any
-
 PluginTensorDesc: TypeAlias = Any
-
 Runtime: TypeAlias = Any
-
 
 Kind = Literal["weak", "strong", "rtx"]
 """``weak``: 8.6 to 10.x, precision by flags. ``strong``: 11.x, types in the model. ``rtx``: TensorRT-RTX."""
@@ -144,19 +120,15 @@ def release_of(version: str) -> tuple[int, int]:
 
 def missing(trouble: ImportError, machine: Machine, wanted: Wanted) -> DeviceError:
     """The error whose fix is how TensorRT is installed on a machine."""
-    name = "TensorRT-RTX" if wanted == "tensorrt_rtx" else "TensorRT"
+    name, package = ("TensorRT-RTX", "tensorrt-rtx") if wanted == "tensorrt_rtx" else ("TensorRT", "tensorrt")
     where = f"{machine.model or machine.name}, JetPack {machine.jetpack}" if machine.is_jetson else machine.name
-    return DeviceError(f"{name} cannot be used here", why=str(trouble), where=where, fix=_fix(machine, wanted))
-
-
-def _fix(machine: Machine, wanted: Wanted) -> str:
-    """A Jetson has the TensorRT of its JetPack or none: packages of other builds know nothing of its GPU and DLA."""
     if not machine.is_jetson:
-        package = "tensorrt-rtx" if wanted == "tensorrt_rtx" else "tensorrt"
-        return f"pip install {package}; for a Jetson's engines, build on the Jetson"
-    if wanted == "tensorrt_rtx":
-        return "use TensorRT: TensorRT-RTX does not support Jetson GPUs"
-    return (
-        "sudo apt install nvidia-jetpack, and a virtual environment made with --system-site-packages"
-        f" (never pip install tensorrt on a Jetson); JetPack {machine.jetpack or '6 or 7'} brings the one that fits"
-    )
+        fix = f"pip install {package}; for a Jetson's engines, build on the Jetson"
+    elif wanted == "tensorrt_rtx":
+        fix = "use TensorRT: TensorRT-RTX does not support Jetson GPUs"
+    else:  # packages of other builds know nothing of a Jetson's GPU and DLA
+        fix = (
+            "sudo apt install nvidia-jetpack, and a virtual environment made with --system-site-packages"
+            f" (never pip install tensorrt on a Jetson); JetPack {machine.jetpack or '6 or 7'} brings the one that fits"
+        )
+    return DeviceError(f"{name} cannot be used here", why=str(trouble), where=where, fix=fix)

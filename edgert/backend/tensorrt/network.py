@@ -22,9 +22,7 @@ from edgert.backend.tensorrt.library import (
 from edgert.errors import BuildError, DeviceError, nearest
 
 _MARK = "[ONNX Layer: "
-
 _SPLIT = re.compile(r"\]?\x1e?\[ONNX Layer: ")
-
 _UNNAMED = "node_of_"
 
 
@@ -67,7 +65,14 @@ class Correspondence:
 
 def network_layers(network: INetworkDefinition) -> tuple[Layer, ...]:
     """The layers of a parsed network."""
-    return tuple(_layer(network.get_layer(index)) for index in range(network.num_layers))
+    found = []
+    for index in range(network.num_layers):
+        layer: ILayer = network.get_layer(index)
+        inputs = tuple(_name(layer.get_input(index)) for index in range(layer.num_inputs))
+        outputs = tuple(_name(layer.get_output(index)) for index in range(layer.num_outputs))
+        dtype = layer.get_output(0).dtype.name if outputs else ""
+        found.append(Layer(layer.name, layer.type.name, layer.metadata or "", inputs, outputs, dtype))
+    return tuple(found)
 
 
 def metadata_names(metadata: str) -> tuple[str, ...]:
@@ -86,7 +91,10 @@ def correspond(layers: Sequence[Layer], nodes: Mapping[str, tuple[str, ...]]) ->
         nodes: node → its output tensors.
     """
     makers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
-    direct = [_direct(layer, nodes, makers) for layer in layers]
+    direct: list[tuple[str, ...]] = []  # what a layer computes, by its metadata, its name, or the tensors it computes
+    for layer in layers:
+        named = tuple(known_names(metadata_names(layer.metadata) or (layer.name,), nodes, makers))
+        direct.append(named or tuple(dict.fromkeys(makers[tensor] for tensor in layer.outputs if tensor in makers)))
     readers: dict[str, list[int]] = {}
     for position, layer in enumerate(layers):
         for tensor in layer.inputs:
@@ -114,13 +122,6 @@ def known_names(names: Sequence[str], nodes: Mapping[str, object], makers: Mappi
             yield makers[name.removeprefix(_UNNAMED)]
 
 
-def _direct(layer: Layer, nodes: Mapping[str, object], makers: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes a layer computes: by its metadata, by its name, or by the tensors it computes."""
-    names = metadata_names(layer.metadata) or (layer.name,)
-    found = tuple(known_names(names, nodes, makers))
-    return found or tuple(dict.fromkeys(makers[tensor] for tensor in layer.outputs if tensor in makers))
-
-
 def _helped(
     layers: Sequence[Layer], direct: Sequence[tuple[str, ...]], readers: Mapping[str, list[int]]
 ) -> list[tuple[str, ...]]:
@@ -137,26 +138,12 @@ def _helped(
     return found
 
 
-def _layer(layer: ILayer) -> Layer:
-    outputs = tuple(_name(layer.get_output(index)) for index in range(layer.num_outputs))
-    return Layer(
-        layer.name,
-        layer.type.name,
-        layer.metadata or "",
-        tuple(_name(layer.get_input(index)) for index in range(layer.num_inputs)),
-        outputs,
-        layer.get_output(0).dtype.name if outputs else "",
-    )
-
-
 def _name(tensor: ITensor) -> str:
     """Empty for an optional input that is left out."""
     return "" if tensor is None else str(tensor.name)
 
 
 _MOST_ERRORS = 5
-
-_OTHERS = "engines: [tensorrt, onnxruntime] has ONNX Runtime run what TensorRT cannot"
 
 
 def parse(parser: OnnxParser, network: INetworkDefinition, request: BuildRequest) -> None:
@@ -178,7 +165,11 @@ def parse(parser: OnnxParser, network: INetworkDefinition, request: BuildRequest
 
 def set_formats(trt: Trt, network: INetworkDefinition, request: BuildRequest) -> None:
     """Layouts and types of inputs and outputs. Raises BuildError for a tensor that is neither."""
-    ends = {tensor.name: tensor for tensor in _ends(network)}
+    ends: dict[str, ITensor] = {}
+    for index in range(network.num_inputs):
+        ends[network.get_input(index).name] = network.get_input(index)
+    for index in range(network.num_outputs):
+        ends[network.get_output(index).name] = network.get_output(index)
     for name, form in request.formats.items():
         if name not in ends:
             raise request.refusal(f"no input or output {name!r}{nearest(name, ends)}", "it is given a format")
@@ -203,22 +194,15 @@ def add_profiles(builder: Builder, network: INetworkDefinition, config: IBuilder
                 f"profile {number} gives no shapes for it",
                 "write input: shape with the least, usual and largest size",
             )
-        if profile:
-            config.add_optimization_profile(_profile(builder.create_optimization_profile(), inputs, profile, request))
-
-
-def _profile(
-    made: IOptimizationProfile,
-    inputs: Mapping[str, tuple[int, ...]],
-    profile: Mapping[str, Span],
-    request: BuildRequest,
-) -> IOptimizationProfile:
-    for name, span in profile.items():
-        if name not in inputs:
-            raise request.refusal(f"no input {name!r}{nearest(name, inputs)}", "a profile gives shapes for it")
-        _check(name, inputs[name], span, request)
-        made.set_shape(name, span.least, span.usual, span.most)
-    return made
+        if not profile:
+            continue
+        made: IOptimizationProfile = builder.create_optimization_profile()
+        for name, span in profile.items():
+            if name not in inputs:
+                raise request.refusal(f"no input {name!r}{nearest(name, inputs)}", "a profile gives shapes for it")
+            _check(name, inputs[name], span, request)
+            made.set_shape(name, span.least, span.usual, span.most)
+        config.add_optimization_profile(made)
 
 
 def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest) -> None:
@@ -232,11 +216,6 @@ def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest)
         raise request.refusal(f"the shapes of input {name!r} are not in order", "least ≤ usual ≤ largest, each size")
 
 
-def _ends(network: INetworkDefinition) -> Iterator[ITensor]:
-    yield from (network.get_input(index) for index in range(network.num_inputs))
-    yield from (network.get_output(index) for index in range(network.num_outputs))
-
-
 def _error(error: ParserError, request: BuildRequest) -> BuildError:
     """Releases before 10.0 report the node's position only."""
     names = tuple(request.nodes)
@@ -247,20 +226,14 @@ def _error(error: ParserError, request: BuildRequest) -> BuildError:
     opset = f"opset {request.opset}" if request.opset else ""
     kind = ", ".join(filter(None, (operator, opset)))
     subject = f"node {name!r}{f' ({kind})' if kind else ''}" if name else "the model"
-    return request.refusal(f"TensorRT cannot parse {subject}", _plain(error.desc()), _advice(error.desc()))
-
-
-def _plain(text: str) -> str:
-    """Without the C++ expression that failed."""
-    return text.partition('&& "')[2].rstrip('" ') or text
-
-
-def _advice(text: str) -> str:
+    text = error.desc()
+    why = text.partition('&& "')[2].rstrip('" ') or text  # without the C++ expression that failed
+    fix = "engines: [tensorrt, onnxruntime] has ONNX Runtime run what TensorRT cannot"
     if "Plugin not found" in text:
-        return f"TensorRT has no such operator: write it with others; {_OTHERS}"
-    if "zero point" in text:
-        return "quantize the float model with edgert quantize, which gives symmetric ranges"
-    return _OTHERS
+        fix = f"TensorRT has no such operator: write it with others; {fix}"
+    elif "zero point" in text:
+        fix = "quantize the float model with edgert quantize, which gives symmetric ranges"
+    return request.refusal(f"TensorRT cannot parse {subject}", why, fix)
 
 
 # Layers put on a DLA core. The calls are the same in every TensorRT that has DLAs.
@@ -300,7 +273,8 @@ def place(
         chosen: Sequence[int] = range(network.num_layers)
     else:
         config.default_device_type = trt.DeviceType.GPU
-        chosen = [index for index, names in enumerate(parts.nodes_of) if names and _on_dla(names, request)]
+        on_gpu = {name for name in request.nodes if request.placement.get(name, GPU) == GPU}
+        chosen = [index for index, names in enumerate(parts.nodes_of) if names and on_gpu.isdisjoint(names)]
     refused: dict[str, None] = {}
     for index in chosen:
         layer: ILayer = network.get_layer(index)
@@ -309,7 +283,3 @@ def place(
         if parts.computes[index] and not config.can_run_on_DLA(layer):
             refused.update(dict.fromkeys(parts.nodes_of[index]))
     return tuple(refused)
-
-
-def _on_dla(names: Sequence[str], request: BuildRequest) -> bool:
-    return all(request.placement.get(name, GPU) != GPU for name in names)

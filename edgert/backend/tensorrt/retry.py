@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from edgert.backend.tensorrt.build_process import BuildResult, CompileError
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools
-from edgert.backend.tensorrt.build_result import BuildResult, CompileError
 from edgert.backend.tensorrt.log import LogRecord, foreign_ends
 
 Rung = Literal["", "plain", "pools", "split", "bisect", "gpu"]
@@ -18,8 +18,6 @@ _DEFAULTS = {"dla_sram_bytes": 1 << 20, "dla_local_bytes": 1 << 30, "dla_global_
 """TensorRT's own since 8.6: NVIDIA's page on DLA memory pools."""
 _LARGEST = {"dla_sram_bytes": 4 << 20, "dla_local_bytes": 4 << 30, "dla_global_bytes": 2 << 30}
 """Four times as much, which no board with a DLA lacks; SRAM beyond what the chip has is spilled, not refused."""
-
-
 _FOUND = 2
 """Nodes that are looked for one by one; with more to blame, whole regions go to the GPU: builds take minutes each."""
 
@@ -63,7 +61,9 @@ def next_attempt(tried: Sequence[Attempt], log: Sequence[LogRecord], order: Sequ
         return None
     if last.optional:
         return replace(last, optional=False, rung="plain", reason="a DLA may not take the layout of its input")
-    larger = _larger(last.pools)
+    sizes = {name: getattr(last.pools, name) or default for name, default in _DEFAULTS.items()}
+    doubled = {name: max(size, min(2 * size, _LARGEST[name])) for name, size in sizes.items()}
+    larger = replace(last.pools, **doubled)
     if larger != last.pools and last.rung in ("", "plain"):
         return replace(last, pools=larger, rung="pools", reason="the DLA compiler may have run out of memory")
     if last.suspects:
@@ -88,12 +88,6 @@ def _halved(last: Attempt, base: Placement, suspects: tuple[str, ...]) -> Attemp
     names = repr(half[0]) + (f" to {half[-1]!r}" if len(half) > 1 else "")
     reason = f"looking for what cannot be built: {names} on the GPU"
     return Attempt(last.pools, _moved(base, half), "bisect", reason, base, suspects[:middle])
-
-
-def _larger(pools: Pools) -> Pools:
-    """Every DLA pool doubled, up to a limit."""
-    sizes = {name: getattr(pools, name) or default for name, default in _DEFAULTS.items()}
-    return replace(pools, **{name: max(size, min(2 * size, _LARGEST[name])) for name, size in sizes.items()})
 
 
 def _moved(base: Placement, names: Sequence[str]) -> Placement:
@@ -159,14 +153,15 @@ def build_retrying(
         CompileError: that of the last try, on the GPU.
         BuildError: what another try would not change: a refusal, a bad model, a canceled build.
     """
-    optional = len(request.required_formats) < len(request.formats)
+    required = {name: form for name, form in request.formats.items() if not form.optional}
+    optional = len(required) < len(request.formats)
     attempt: Attempt | None = Attempt(request.pools, request.placement, optional=optional)
     tried: list[Attempt] = []
     error: CompileError | None = None
     while attempt is not None:
         if tried:
             report(attempt)
-        formats = request.formats if attempt.optional else request.required_formats
+        formats = request.formats if attempt.optional else required
         asked = replace(request, pools=attempt.pools, placement=attempt.placement, formats=formats)
         try:
             return Built(once(asked), asked, (*tried, attempt))

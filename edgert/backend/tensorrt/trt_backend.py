@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions, Shapes, Span, Store, has_open_batch
-from edgert.backend.tensorrt.build_process import build
+from edgert.backend.tensorrt.build_process import BuildResult, Progress, build
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
-from edgert.backend.tensorrt.build_result import BuildResult, Progress
 from edgert.backend.tensorrt.engine_cache import (
     BuiltEngine,
     Facts,
-    built_engine,
     cache_engine,
     changes,
     key_of,
@@ -209,7 +207,8 @@ class TrtBackend:
             self.listener.report(f"{request.title} is compiled again: {', '.join(changes(before, facts))}")
         asked = replace(request, timing_cache=timing_cache(store, self.facts))
         built = build_retrying(asked, self._build, lambda attempt: self.listener.report(f"again: {attempt.reason}"))
-        made = built_engine(built, facts)
+        reasons = tuple(attempt.reason for attempt in built.attempts if attempt.reason)
+        made = BuiltEngine(facts, built.request, built.result, reasons)
         if store is not None:
             cache_engine(store, made, self.facts)
         return made

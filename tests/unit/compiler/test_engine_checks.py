@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from edgert.backend.tensorrt.build_process import BuildResult
 from edgert.backend.tensorrt.build_request import BuildRequest
-from edgert.backend.tensorrt.build_result import BuildResult
 from edgert.backend.tensorrt.log import LogRecord
 from edgert.backend.tensorrt.network import Layer
 from edgert.compiler.engine_checks import NodePlacement, verify

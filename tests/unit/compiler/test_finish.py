@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgert.backend.tensorrt.build_result import CompileError
+from edgert.backend.tensorrt.build_process import CompileError
 from edgert.bundle.bundle import open_bundle
 from edgert.compiler.finish import Finished, Waiting, finish
 from edgert.errors import ArtifactError, BuildError, PlacementError
@@ -213,7 +213,7 @@ def test_progress_is_told(board: Board, tmp_path: Path) -> None:
     build = on.build
 
     def slowly(request: Any, **options: Any) -> Any:
-        from edgert.backend.tensorrt.build_result import Progress
+        from edgert.backend.tensorrt.build_process import Progress
 
         options["progress"](Progress("Building", "", 1, 4))
         options["progress"](Progress("Tactics", "Building", 7, 9))

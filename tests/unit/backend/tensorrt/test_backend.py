@@ -9,8 +9,8 @@ import pytest
 
 from edgert.backend import Backend, Engine, EngineOptions
 from edgert.backend.base import BuilderSettings
+from edgert.backend.tensorrt.build_process import CompileError
 from edgert.backend.tensorrt.build_request import request_of
-from edgert.backend.tensorrt.build_result import CompileError
 from edgert.backend.tensorrt.engine_cache import changes, key_of, read_built_engine, read_record
 from edgert.backend.tensorrt.log import classify
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, static_request

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edgert.backend.tensorrt.build_process import build
+from edgert.backend.tensorrt.build_process import CompileError, Progress, build
 from edgert.backend.tensorrt.build_request import BuildRequest
-from edgert.backend.tensorrt.build_result import CompileError, Progress
 from edgert.backend.tensorrt.log import LogRecord
 from edgert.errors import BuildError, DeviceError
 

@@ -15,8 +15,8 @@ import edgert
 from edgert.backend.base import Span
 from edgert.backend.tensorrt import builder as steps
 from edgert.backend.tensorrt import plugin as plugins
+from edgert.backend.tensorrt.build_process import read_request, write_request
 from edgert.backend.tensorrt.build_request import BuildRequest, request_of
-from edgert.backend.tensorrt.build_result import read_request, write_request
 from edgert.backend.tensorrt.builder import compile_engine
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.plugin import MOST_DIMENSIONS, arguments, creator_of, plugin_of, source

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgert.backend.base import Span
-from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
-from edgert.backend.tensorrt.build_result import (
+from edgert.backend.tensorrt.build_process import (
     BuildResult,
     read_error,
     read_request,
@@ -23,6 +22,7 @@ from edgert.backend.tensorrt.build_result import (
     write_request,
     write_result,
 )
+from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
 from edgert.backend.tensorrt.execution_context import Layout, row_major
 from edgert.backend.tensorrt.log import LogRecord
 from edgert.backend.tensorrt.network import Layer

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from edgert.backend.tensorrt.build_process import BuildResult, CompileError
 from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools
-from edgert.backend.tensorrt.build_result import BuildResult, CompileError
 from edgert.backend.tensorrt.log import classify
 from edgert.backend.tensorrt.retry import Attempt, build_retrying, next_attempt
 from edgert.errors import BuildError

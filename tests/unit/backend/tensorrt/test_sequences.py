@@ -9,8 +9,8 @@ import pytest
 
 from edgert.backend.base import Span
 from edgert.backend.tensorrt import builder as steps
+from edgert.backend.tensorrt.build_process import BuildResult, Progress
 from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools
-from edgert.backend.tensorrt.build_result import BuildResult, Progress
 from edgert.backend.tensorrt.builder import compile_engine
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.log import LogRecord
