@@ -221,7 +221,8 @@ class RtxDialect(Dialect):
         """The GPUs asked for; its own choice, all since Ampere, where none is."""
         if not request.compute:
             return
-        known = {_dotted(name): name for name in self._trt.ComputeCapability.__members__ if name.startswith("SM")}
+        names = [name for name in self._trt.ComputeCapability.__members__ if name.startswith("SM")]
+        known = {f"{name[2:-1]}.{name[-1]}": name for name in names}  # 8.6 → SM86, 12.0 → SM120
         for each in request.compute:
             if each not in known:
                 raise request.refusal(
@@ -242,12 +243,6 @@ class RtxDialect(Dialect):
     def timing_cache(self, config: IBuilderConfig) -> bytes:
         """Empty."""
         return b""
-
-
-def _dotted(name: str) -> str:
-    """``8.6`` for ``SM86``, ``12.0`` for ``SM120``."""
-    digits = name.removeprefix("SM")
-    return f"{digits[:-1]}.{digits[-1]}"
 
 
 def dialect_of(library: Library) -> Dialect:

@@ -108,8 +108,12 @@ def engine_facts(text: str) -> EngineFacts:
 
 def logged_facts(records: Iterable[LogRecord]) -> EngineFacts:
     """The layers in the summary that ends a build's log, where there is no inspector; none if it has no summary."""
-    layers = tuple(_logged(name, kind) for name, kind in summary(records).items())
-    return EngineFacts(layers, (), False)
+    layers = []
+    for name, kind in summary(records).items():
+        accelerator: Accelerator = "dla" if kind == "dla" else "gpu"
+        reformat, transfer = name.startswith("Reformatting CopyNode"), bool(_TRANSFER.match(name))
+        layers.append(EngineLayer(name, "", accelerator, _names(name), (), (), reformat, transfer))
+    return EngineFacts(tuple(layers), (), False)
 
 
 def accelerators(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> dict[str, Accelerator]:
@@ -147,28 +151,17 @@ def _layer(layer: Any) -> EngineLayer:
         layer = {"Name": layer}
     name, kind = str(layer["Name"]), str(layer.get("LayerType", ""))
     transfer = bool(_TRANSFER.match(name))
+    accelerator: Accelerator = "gpu" if kind or not (foreign_ends(name) or transfer) else ""
     return EngineLayer(
         name,
         kind,
-        _accelerator(name, kind),
+        "dla" if "dla" in kind.lower() else accelerator,
         metadata_names(str(layer.get("Metadata", ""))) or _names(name),
         tuple(map(_port, layer.get("Inputs", ()))),
         tuple(map(_port, layer.get("Outputs", ()))),
         kind == "Reformat" or name.startswith("Reformatting CopyNode"),
         transfer,
     )
-
-
-def _logged(name: str, kind: str) -> EngineLayer:
-    accelerator: Accelerator = "dla" if kind == "dla" else "gpu"
-    reformat = name.startswith("Reformatting CopyNode")
-    return EngineLayer(name, "", accelerator, _names(name), (), (), reformat, bool(_TRANSFER.match(name)))
-
-
-def _accelerator(name: str, kind: str) -> Accelerator:
-    if "dla" in kind.lower():
-        return "dla"
-    return "gpu" if kind or not (foreign_ends(name) or _TRANSFER.match(name)) else ""
 
 
 def _names(name: str) -> tuple[str, ...]:
@@ -236,11 +229,9 @@ def mapped(times: Mapping[str, float], facts: EngineFacts, nodes: Mapping[str, t
         nodes: ONNX node → its outputs, in the order they run.
     """
     known = {layer.name: (layer, names) for layer, names in zip(facts.layers, layer_nodes(facts, nodes), strict=True)}
+    unknown = EngineLayer("", "", "", (), (), (), False, False)
     found = []
     for name, ms in times.items():
-        if name not in known:
-            found.append(LayerTime(name, ms, (), "", False))
-            continue
-        layer, names = known[name]
+        layer, names = known.get(name, (unknown, ()))
         found.append(LayerTime(name, ms, names, layer.accelerator, layer.moves))
     return found

@@ -153,7 +153,8 @@ class Context:
         self._context.set_optimization_profile_async(index, stream.handle)
         stream.synchronize()  # shapes may be set only when the profile is
         names = [str(self._engine.get_tensor_name(at)) for at in range(self._engine.num_io_tensors)]
-        self.inputs = tuple(name for name in names if self._is_input(name))
+        mode = self._trt.TensorIOMode.INPUT
+        self.inputs = tuple(name for name in names if self._engine.get_tensor_mode(name) == mode)
         self._set_shapes(shapes)
         self.layouts: Mapping[str, Layout] = {name: self._layout(name) for name in names}
 
@@ -173,14 +174,17 @@ class Context:
         """From now on every run reports its layers' names and milliseconds, and waits for the GPU to measure them."""
         self._context.profiler = profiler_to(self._trt, sink)
 
-    def _is_input(self, name: str) -> bool:
-        mode = self._engine.get_tensor_mode(name)
-        return bool(mode == self._trt.TensorIOMode.INPUT)
-
     def _set_shapes(self, shapes: Shapes) -> None:
         """Those of the outputs follow from them."""
         for name in self.inputs:
-            self._set_shape(name, tuple(shapes.get(name) or self._engine.get_tensor_shape(name)))
+            shape = tuple(shapes.get(name) or self._engine.get_tensor_shape(name))
+            if not self._context.set_input_shape(name, shape):
+                raise ModelError(
+                    f"input {name!r} cannot be {list(shape)}",
+                    why="no optimization profile of the engine allows it",
+                    where=self._title,
+                    fix="build the engine with a profile that has this shape",
+                )
         missing = self._context.infer_shapes()
         if missing:
             raise ModelError(
@@ -188,15 +192,6 @@ class Context:
                 why="the engine's is dynamic and the profile gives none",
                 where=self._title,
                 fix="name the shapes of its inputs when opening it",
-            )
-
-    def _set_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        if not self._context.set_input_shape(name, shape):
-            raise ModelError(
-                f"input {name!r} cannot be {list(shape)}",
-                why="no optimization profile of the engine allows it",
-                where=self._title,
-                fix="build the engine with a profile that has this shape",
             )
 
     def _layout(self, name: str) -> Layout:
@@ -207,16 +202,6 @@ class Context:
                 where=self._title,
                 fix="give the model static shapes",
             )
-        vector = int(self._engine.get_tensor_components_per_element(name, self._index))
-        return Layout(
-            self._shape(name),
-            tuple(self._context.get_tensor_strides(name)),
-            dtype_of(self._engine, name, self._title),
-            int(self._engine.get_tensor_vectorized_dim(name, self._index)),
-            vector if vector > 1 else 1,
-        )
-
-    def _shape(self, name: str) -> tuple[int, ...]:
         shape = tuple(self._context.get_tensor_shape(name))
         if any(dim < 0 for dim in shape):
             raise ModelError(
@@ -225,7 +210,14 @@ class Context:
                 where=self._title,
                 fix="end the model before NonMaxSuppression: edgert does that",
             )
-        return shape
+        vector = int(self._engine.get_tensor_components_per_element(name, self._index))
+        return Layout(
+            shape,
+            tuple(self._context.get_tensor_strides(name)),
+            dtype_of(self._engine, name, self._title),
+            int(self._engine.get_tensor_vectorized_dim(name, self._index)),
+            vector if vector > 1 else 1,
+        )
 
 
 def dtype_of(engine: ICudaEngine, name: str, title: str) -> str:

@@ -179,14 +179,23 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
             if one.shape is None:
                 return [trt.DimsExprs(inputs[0]) for _ in one.outputs]
             sizes = [tuple(int(dim.get_constant_value()) for dim in dims) for dims in inputs]
-            return [_expressions(trt, shape, builder) for shape in one.shapes(sizes, settings)]
+            found = []
+            for shape in one.shapes(sizes, settings):
+                found.append(trt.DimsExprs(len(shape)))
+                for place, size in enumerate(shape):
+                    found[-1][place] = builder.constant(size)
+            return found
 
         def supports_format_combination(self, place: int, ports: Sequence[Any], inputs: int) -> bool:
             port: DynamicPluginTensorDesc = ports[place]
             desc: PluginTensorDesc = port.desc
             if desc.format != trt.TensorFormat.LINEAR:
                 return False
-            return desc.type.name in _allowed(one, place, [_type_of(other) for other in ports[:inputs]])
+            if place < inputs:  # those before it are decided
+                known = [_vendor_name(dtype) for dtype in one.dtypes] if place == 0 else list(NUMPY_NAMES)
+            else:
+                known = [_vendor_name(one.result_dtypes(_dtypes(ports[:inputs]), one.name)[place - inputs])]
+            return desc.type.name in known
 
         def configure_plugin(self, inputs: Any, outputs: Any) -> None:
             """Nothing to prepare."""
@@ -218,26 +227,28 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
             workspace: Any,
             stream: int,
         ) -> None:
-            ports = [*inputs, *outputs]
-            kernel = _kernel(one, tuple(_dtype(port) for port in ports))
-            argument, count = arguments(one, [*given, *made], [_sizes(port) for port in ports], settings)
-            kernel.launch(argument, count, stream)
+            dtypes, shapes = [], []
+            for port in (*inputs, *outputs):
+                desc: PluginTensorDesc = port
+                dtypes.append(NUMPY_NAMES[desc.type.name])
+                shapes.append(tuple(desc.dims))
+            argument, count = arguments(one, [*given, *made], shapes, settings)
+            _kernel(one, tuple(dtypes)).launch(argument, count, stream)
 
     return OperatorPlugin()
 
 
 def _fields(trt: Trt, settings: Mapping[str, Any]) -> list[Any]:
     """A field for each attribute, of the types that the ONNX parser makes of attributes."""
-    return [_field(trt, name, value) for name, value in settings.items()]
-
-
-def _field(trt: Trt, name: str, value: Any) -> Any:
-    kinds = trt.PluginFieldType
-    if isinstance(value, str):
-        return trt.PluginField(name, value.encode(), kinds.CHAR)
-    if isinstance(value, float):
-        return trt.PluginField(name, np.array([value], np.float32), kinds.FLOAT32)
-    return trt.PluginField(name, np.array([value], np.int32), kinds.INT32)
+    found, kinds = [], trt.PluginFieldType
+    for name, value in settings.items():
+        if isinstance(value, str):
+            found.append(trt.PluginField(name, value.encode(), kinds.CHAR))
+        elif isinstance(value, float):
+            found.append(trt.PluginField(name, np.array([value], np.float32), kinds.FLOAT32))
+        else:
+            found.append(trt.PluginField(name, np.array([value], np.int32), kinds.INT32))
+    return found
 
 
 def _values(fields: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,37 +266,18 @@ def _values(fields: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _expressions(trt: Trt, shape: Sequence[int], builder: IExprBuilder) -> Any:
-    made = trt.DimsExprs(len(shape))
-    for place, size in enumerate(shape):
-        made[place] = builder.constant(size)
-    return made
-
-
-def _allowed(one: Operator, place: int, inputs: Sequence[str]) -> tuple[str, ...]:
-    """TensorRT's names for the types that a tensor may have; those before it are decided."""
-    if place == 0:
-        return tuple(_vendor_name(dtype) for dtype in one.dtypes)
-    if place < len(inputs):
-        return tuple(NUMPY_NAMES)
-    return (_vendor_name(one.result_dtypes([NUMPY_NAMES[name] for name in inputs], one.name)[place - len(inputs)]),)
-
-
 def _vendor_name(dtype: str) -> str:
     return DTYPES.get(dtype, "INT64")
 
 
-def _type_of(port: DynamicPluginTensorDesc) -> str:
-    desc: PluginTensorDesc = port.desc
-    return str(desc.type.name)
-
-
-def _dtype(desc: PluginTensorDesc) -> str:
-    return NUMPY_NAMES[desc.type.name]
-
-
-def _sizes(desc: PluginTensorDesc) -> tuple[int, ...]:
-    return tuple(desc.dims)
+def _dtypes(ports: Sequence[Any]) -> list[str]:
+    """NumPy's names for the types of tensors whose shapes may be open."""
+    found = []
+    for one in ports:
+        port: DynamicPluginTensorDesc = one
+        desc: PluginTensorDesc = port.desc
+        found.append(NUMPY_NAMES[desc.type.name])
+    return found
 
 
 @lru_cache(maxsize=64)

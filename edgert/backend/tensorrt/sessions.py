@@ -36,7 +36,8 @@ class Bound:
     def pack(self, layout: Layout) -> None:
         """Brings what the caller wrote to where TensorRT reads it."""
         if self.tensor.scale:
-            layout.pack(in_steps(self._part(layout), self.tensor.scale), self.tensor.block.host)
+            steps = np.rint(self._part(layout) / np.float32(self.tensor.scale))  # to the nearest, as TensorRT rounds
+            layout.pack(np.clip(steps, -128, 127).astype(np.int8), self.tensor.block.host)
         elif not layout.is_plain:
             layout.pack(self._part(layout), self.tensor.block.host)
 
@@ -49,12 +50,6 @@ class Bound:
     def _part(self, layout: Layout) -> Array:
         """As much as a run of fewer rows has."""
         return self.values if layout.shape == self.values.shape else self.values[: layout.shape[0]]
-
-
-def in_steps(values: Array, scale: float) -> Array:
-    """Real numbers as int8, rounded to the nearest step as TensorRT rounds them."""
-    steps: Array = np.clip(np.rint(values / np.float32(scale)), -128, 127).astype(np.int8)
-    return steps
 
 
 class TrtSession:

@@ -66,7 +66,13 @@ class TrtEngine:
         host_code: bool = False,
         title: str = "engine",
     ) -> None:
-        _check_loadables(loadables, resident, dla_core, title)
+        if loadables + resident > MAX_LOADABLES:  # afterwards it would only fail when it runs
+            raise DeviceError(
+                f"{loadables} DLA programs do not fit on dla{dla_core if dla_core is not None else ''}",
+                why=f"a core holds {MAX_LOADABLES}, and {resident} of other engines are there",
+                where=title,
+                fix="place fewer, longer regions on the DLA, or move a model to the other core",
+            )
         self._library, self.device, self.title, self.loadables = library, device, title, loadables
         log: list[LogRecord] = []
         self._runtime: Runtime = _runtime(library, log, dla_core, title, host_code=host_code)
@@ -89,9 +95,16 @@ class TrtEngine:
         declared = [self._shape(name) for name in self._names("INPUT")]
         self.dynamic_batch = bool(declared) and all(shape and shape[0] < 0 for shape in declared)
         self.batched = share_first_dimension(declared, [self._shape(name) for name in self._names("OUTPUT")])
-        self.inputs, self.outputs = self._tensors()
+        first = self.session()  # tensors of the first profile are as a session of it has them
+        self.inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        self.outputs = tuple(
+            Tensor(name, array.shape, dtype_of(self._engine, name, title))
+            for name, array in zip(self._names("OUTPUT"), first.outputs, strict=True)
+        )
+        first.close()
         self.outputs_known = True
-        info = {"backend": "tensorrt", "version": library.version, "dla_core": self._core(), "loadables": loadables}
+        core = int(self._runtime.DLA_core) if loadables else None
+        info = {"backend": "tensorrt", "version": library.version, "dla_core": core, "loadables": loadables}
         self.info: Mapping[str, Any] = MappingProxyType(info)
 
     def session(self, profile: str | None = None) -> TrtSession:
@@ -141,7 +154,14 @@ class TrtEngine:
     def _open_context(self, index: int, shapes: Shapes) -> Context:
         made, stream = self._context(), self._queue.stream
         if made is None:
-            raise self._too_little()
+            free, total = self.device.free_bytes()
+            raise DeviceError(
+                "TensorRT made no execution context: the GPU has too little memory",
+                why=f"planned: {format_bytes(self.context_bytes)}, beside weights, inputs and outputs; actual: "
+                f"{format_bytes(free)} of {format_bytes(total)} are free on {self.device.name}",
+                where=self.title,
+                fix="a smaller batch or input size, fewer models, or end other programs that use the GPU",
+            )
         return Context(self._library.trt, self._engine, made, stream, index=index, shapes=shapes, title=self.title)
 
     def _context(self) -> IExecutionContext:
@@ -149,16 +169,6 @@ class TrtEngine:
             return self._engine.create_execution_context()
         settings, self._kernels = runtime_settings(self._engine, self.kernels())
         return self._engine.create_execution_context(settings)
-
-    def _too_little(self) -> DeviceError:
-        free, total = self.device.free_bytes()
-        return DeviceError(
-            "TensorRT made no execution context: the GPU has too little memory",
-            why=f"planned: {format_bytes(self.context_bytes)}, beside weights, inputs and outputs; actual: "
-            f"{format_bytes(free)} of {format_bytes(total)} are free on {self.device.name}",
-            where=self.title,
-            fix="a smaller batch or input size, fewer models, or end other programs that use the GPU",
-        )
 
     def _names(self, mode: str) -> Sequence[str]:
         trt: Trt = self._library.trt
@@ -169,21 +179,6 @@ class TrtEngine:
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._engine.get_tensor_shape(name))
 
-    def _tensors(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Inputs and outputs of the first profile, as a session of it has them."""
-        first = self.session()
-        inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
-        outputs = tuple(
-            Tensor(name, array.shape, dtype_of(self._engine, name, self.title))
-            for name, array in zip(self._names("OUTPUT"), first.outputs, strict=True)
-        )
-        first.close()
-        return inputs, outputs
-
-    def _core(self) -> int | None:
-        runtime: Runtime = self._runtime
-        return int(runtime.DLA_core) if self.loadables else None
-
 
 def _runtime(library: Library, log: list[LogRecord], core: int | None, title: str, *, host_code: bool) -> Runtime:
     """A runtime that can open an engine of ``core``. It must outlive the engine."""
@@ -191,36 +186,19 @@ def _runtime(library: Library, log: list[LogRecord], core: int | None, title: st
     if can_plug(library):
         register_operators(trt)
     runtime: Runtime = trt.Runtime(logger_to(trt, log.append))
-    if core is not None:
-        _take_core(runtime, core, title)
     if host_code:
         runtime.engine_host_code_allowed = True
-    return runtime
-
-
-def _check_loadables(loadables: int, resident: int, core: int | None, title: str) -> None:
-    """Before loading: afterwards it would only fail when it runs."""
-    if loadables + resident > MAX_LOADABLES:
-        raise DeviceError(
-            f"{loadables} DLA programs do not fit on dla{core if core is not None else ''}",
-            why=f"a core holds {MAX_LOADABLES}, and {resident} of other engines are there",
-            where=title,
-            fix="place fewer, longer regions on the DLA, or move a model to the other core",
-        )
-
-
-def _take_core(runtime: Runtime, core: int, title: str) -> None:
-    """The core must be set before deserializing; one that is not there would be replaced without a word."""
-    cores = runtime.num_DLA_cores
-    if core < cores:
-        runtime.DLA_core = core
-    if core >= cores or runtime.DLA_core != core:
+    cores = runtime.num_DLA_cores if core is not None else 0
+    if core is not None and core < cores:
+        runtime.DLA_core = core  # before an engine is read; one that is not there would be replaced without a word
+    if core is not None and (core >= cores or runtime.DLA_core != core):
         raise DeviceError(
             f"dla{core} cannot be used",
             why=f"TensorRT sees {cores} DLA cores" if core >= cores else f"it chose core {runtime.DLA_core} instead",
             where=title,
             fix="edgert doctor lists the DLA cores",
         )
+    return runtime
 
 
 def runtime_settings(engine: ICudaEngine, cache: bytes) -> tuple[IRuntimeConfig, IRuntimeCache]:
