@@ -55,6 +55,11 @@ class EdgertError(Exception):
         self.where = self.where or where
         return self
 
+    def caused_by(self, error: BaseException) -> EdgertError:
+        """This error with another as its cause, as ``raise ... from`` sets it."""
+        self.__cause__ = error
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """As plain data, for another process; :func:`error_of` reads it."""
         parts = {"what": self.what, "why": self.why, "where": self.where, "fix": self.fix}

@@ -1,8 +1,8 @@
 """Config in, live objects out: the only place that knows everything."""
 
-from edgert.assemble.engines import Engines
+from edgert.assemble.engines import Bar, Engines
 from edgert.assemble.graph import FILE_QUEUE, HERE, LIVE_QUEUE, Assembly, Callback, Environment, assemble
-from edgert.assemble.models import MOST_REPLICAS, STAGE_QUEUE, Bar, replicas_of, threads_of
+from edgert.assemble.models import MOST_REPLICAS, STAGE_QUEUE, replicas_of, threads_of
 
 __all__ = [
     "FILE_QUEUE",

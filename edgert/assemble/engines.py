@@ -2,28 +2,47 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Protocol
 
-from edgert.assemble.board_meters import THIS_MACHINE
-from edgert.backend import Backend, Engine, backend
+from edgert.backend import Engine, backend
 from edgert.backend.chain import Chain, why_not
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
-from edgert.board import Machine, detect
+from edgert.board import HOST, detect
 from edgert.board.host import core_accelerators
+from edgert.board.record import Board, find_board
 from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
-from edgert.errors import PlacementError
+from edgert.errors import ConfigError, PlacementError
 from edgert.files import FileStore, cache_folder
 from edgert.graph import Graph, Model, clean, load, read, with_shapes
 from edgert.model_engine import build_engine, default_profile
 from edgert.placement.cutting import Part, accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 
+THIS_MACHINE = ("auto", HOST)
+"""Values of ``board:`` for the machine edgert runs on; ``host`` is its processor only."""
 Form = Literal["ort", "gpu"]
 """The engine that an INT8 model is made for."""
 ModelOf = Callable[[str, ModelConfig, Form], Model]
 Bar = Callable[[str, int, int], object]
+"""Called with what is being counted, how many are done and how many there are."""
+
+
+def board_of(file: PipelineFile) -> Board | None:
+    """The board that ``board:`` names, or describes in a file of the user's own; None for this machine.
+
+    Raises:
+        ConfigError: there is no such board, with the line of the pipeline file; or its own file has mistakes.
+    """
+    name = file.config.board
+    if name in THIS_MACHINE:
+        return None
+    try:
+        return find_board(name, file.document.path.parent)
+    except ConfigError as error:
+        if not error.where:
+            error.where, error.fix = file.where("board"), f"auto or host for this machine; {error.fix}"
+        raise
 
 
 class Engines(Protocol):
@@ -59,50 +78,33 @@ class ChainEngines:
     def __init__(
         self, file: PipelineFile, model: ModelOf, strict: bool, bar: Bar | None, trt: TrtBackend | None = None
     ) -> None:
-        self._model, self._trt = model, trt or TrtBackend(listener=_listener(bar))
-        reasons = partial(_why_not, machine=detect(), trt=self._trt, file=file.document.path.name)
-        self.chain = Chain(file.config.engines, reasons, strict=strict, where=file.where("engines"))
+        moved = bar or (lambda what, done, total: None)
+        listener = Listener(step=lambda title, done, total: moved(f"compiling {title}", done, total))
+        self._model, self._trt = model, trt or TrtBackend(listener=listener)
+        machine, name = detect(), file.document.path.name
+
+        def reason(engine: str) -> str:
+            """Why an engine is skipped; a DLA needs a placement, scales and rewritten models: those of a bundle."""
+            fix = f"edgert run {name}, or edgert build {name} --board {machine.name}"
+            dla = f"what runs on a DLA is prepared first: {fix}" if engine == TENSORRT_DLA else ""
+            return why_not(engine, machine, self._trt) or dla
+
+        self.chain = Chain(file.config.engines, reason, strict=strict, where=file.where("engines"))
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """See :class:`Engines`."""
         if config.backend != "auto":
             return build_engine(self._model(name, config, "ort"), config, threads, batch)
-        choice = self.chain.first(name, partial(self._made, name, config, threads, batch))
+
+        def made(engine: str) -> Engine:
+            model = self._model(name, config, "gpu" if engine == TENSORRT else "ort")
+            own = backend("onnxruntime-cuda" if engine == ORT_CUDA else "ort")
+            return build_engine(model, config, threads, batch, by=self._trt if engine == TENSORRT else own)
+
+        choice = self.chain.first(name, made)
         engine = choice.compiled
         engine.info = {**engine.info, **choice.info}
         return engine
-
-    def _made(self, name: str, config: ModelConfig, threads: int, batch: int, engine: str) -> Engine:
-        model = self._model(name, config, "gpu" if engine == TENSORRT else "ort")
-        return build_engine(model, config, threads, batch, by=self._backend(engine))
-
-    def _backend(self, engine: str) -> Backend:
-        if engine == TENSORRT:
-            return self._trt
-        return backend("onnxruntime-cuda" if engine == ORT_CUDA else "ort")
-
-
-def _why_not(engine: str, machine: Machine, trt: TrtBackend, file: str) -> str:
-    """Why an engine of the chain is skipped. A DLA needs a placement, scales and rewritten models: those of a
-    bundle."""
-    why = why_not(engine, machine, trt)
-    if why or engine != TENSORRT_DLA:
-        return why
-    return f"what runs on a DLA is prepared first: edgert run {file}, or edgert build {file} --board {machine.name}"
-
-
-def _listener(bar: Bar | None) -> Listener:
-    if bar is None:
-        return Listener()
-    return Listener(step=lambda title, done, total: bar(f"compiling {title}", done, total))
-
-
-@dataclass(frozen=True, slots=True)
-class CorePlacement:
-    """A core, and its share of the frames, against that of the others."""
-
-    core: int
-    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,12 @@ class ModelPlacement:
     """How one model runs.
 
     Attributes:
-        cores: those that run all of it; empty for ``placement: auto``, and for a model that is split.
+        cores: those that run all of it, each with its share of the frames against that of the others; empty for
+            ``placement: auto``, and for a model that is split.
         split: its parts, for a model that is split.
     """
 
-    cores: tuple[CorePlacement, ...] = ()
+    cores: tuple[tuple[int, int], ...] = ()
     split: SplitModel | None = None
 
 
@@ -159,17 +162,20 @@ class Placer:
         if config.backend != "null" or is_here:
             check_accelerators(accelerators_of(config.placement), self._cores)
         if config.backend not in ("auto", "ort", "null"):
-            raise _no_backend(config.backend)
+            raise PlacementError(
+                f"backend {config.backend} cannot be placed on cores",
+                why="it has threads of its own, which cannot be pinned; ONNX Runtime runs in the thread that calls it",
+                fix="backend: ort, or placement: auto",
+            )
         if isinstance(config.placement, dict):
             cut = _cut(config, config.placement, model())
             if len(cut.parts) > 1:
                 _check_split(config, stage)
                 return ModelPlacement(split=cut)
-            return ModelPlacement(self._at({cut.parts[0].accelerator: 1}))
-        return ModelPlacement(self._at(weights_of(config.placement)))
-
-    def _at(self, weights: Mapping[str, int]) -> tuple[CorePlacement, ...]:
-        return tuple(CorePlacement(self._cores.get(name, 0), weight) for name, weight in weights.items())
+            weights: Mapping[str, int] = {cut.parts[0].accelerator: 1}
+        else:
+            weights = weights_of(config.placement)
+        return ModelPlacement(tuple((self._cores.get(name, 0), weight) for name, weight in weights.items()))
 
     def core(self, accelerator: str) -> int:
         """The kernel's number of an accelerator's core."""
@@ -182,18 +188,12 @@ def compiled(cut: SplitModel) -> SegmentedEngine:
 
 
 def _cut(config: ModelConfig, globs: Mapping[str, str], model: Model) -> SplitModel:
-    ready, graph = _static(model, config)
-    written = read(load(config.onnx))
-    places = assign(graph, globs, [node.name for node in written.nodes])
-    return SplitModel(ready, graph, partition(graph, places))
-
-
-def _static(model: Model, config: ModelConfig) -> tuple[Model, Graph]:
-    """The model as it will be cut: of fixed shapes, with everything folded that the backend would fold."""
-    profiles = config.profiles or default_profile(model, config)
-    shapes = next(iter(profiles.values()))
+    """Cuts a model of fixed shapes, with everything folded that the backend would fold."""
+    shapes = next(iter((config.profiles or default_profile(model, config)).values()))
     ready = clean(with_shapes(model, shapes) if shapes else model)[0]
-    return ready, read(ready)
+    graph = read(ready)
+    places = assign(graph, globs, [node.name for node in read(load(config.onnx)).nodes])
+    return SplitModel(ready, graph, partition(graph, places))
 
 
 def _check_split(config: ModelConfig, stage: InferStage) -> None:
@@ -209,11 +209,3 @@ def _check_split(config: ModelConfig, stage: InferStage) -> None:
             why="the tensors between its segments are allocated once",
             fix="leave one of the profiles, or placement: auto",
         )
-
-
-def _no_backend(name: str) -> PlacementError:
-    return PlacementError(
-        f"backend {name} cannot be placed on cores",
-        why="it has threads of its own, which cannot be pinned; ONNX Runtime runs in the thread that calls it",
-        fix="backend: ort, or placement: auto",
-    )

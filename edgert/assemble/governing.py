@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from edgert.assemble.board_meters import meters_here
 from edgert.assemble.graph import Assembly, Environment
 from edgert.assemble.run_settings import PowerStep, RunSetting, clocked, predicted_setting, run_settings, worthwhile
 from edgert.backend import Engine
+from edgert.board import detect
 from edgert.board.host import core_count
 from edgert.budget.governor import Action, Budget, Patience, Rules, Setting, check_meter, check_settings
 from edgert.budget.loop import Loop
@@ -17,10 +18,13 @@ from edgert.config import InferStage, PipelineFile, SourceStage
 from edgert.config.flow import fallbacks, sources_of, stages_at, streams_of
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.errors import BudgetError, EdgertError, StageError
-from edgert.meters.reading import Reading
+from edgert.meters.all import Meters, Model
+from edgert.meters.clocks import gpu_gauges
+from edgert.meters.reading import Reading, modeled
+from edgert.placement.cost.coefficients import coefficients
+from edgert.placement.cost.formulas import power as power_of
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.runtime import Source, SourceRateLimiter
-from edgert.runtime.channel import Channel
 from edgert.runtime.metrics import RecentLatency
 from edgert.runtime.throttle import CpuTokenBucket, QueuePressure
 
@@ -30,9 +34,6 @@ _FALLBACK = 0.9
 """Of the power, for each fallback model, where nobody can predict it: named for drawing less, even if it
 takes longer, as on a DLA."""
 _LATENCY_LOOKS = 4  # two seconds
-
-Fail = Callable[[EdgertError], None]
-"""Ends the pipeline with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +87,14 @@ def rules_of(
         unit=CORES if is_cpu else "W",
         memory_bytes=budgets.memory,
     )
-    return Rules(budget, tuple(map(predicted_for, found)), _patience(budget, len(costs) > 1))
-
-
-def _patience(budget: Budget, has_variants: bool) -> Patience:
-    if budget.unit != CORES:
-        return Patience()
-    if budget.when_exceeded != "degrade":
-        return CPU_PATIENCE
-    return VARIANT_PATIENCE if has_variants else ALLOWED_PATIENCE
+    patience = CPU_PATIENCE if is_cpu else Patience()
+    if is_cpu and budgets.when_exceeded == "degrade":
+        patience = VARIANT_PATIENCE if len(costs) > 1 else ALLOWED_PATIENCE
+    return Rules(budget, tuple(map(predicted_for, found)), patience)
 
 
 def watch(
-    file: PipelineFile,
-    assembly: Assembly,
-    environment: Environment,
-    fail: Fail,
+    file: PipelineFile, assembly: Assembly, environment: Environment, fail: Callable[[EdgertError], None]
 ) -> Watch | None:
     """The thread that keeps the budgets of a pipeline, not started; None for one without budgets.
 
@@ -120,7 +113,10 @@ def watch(
     clock, power = environment.clock, environment.power
     meters = environment.meters or meters_here(clock)
     meters.sample()  # energy counters give no power before they are read a second time
-    limiters, streams = _limiters(assembly, clock), streams_of(file.config.stages)
+    streams, limiters = streams_of(file.config.stages), dict[str, SourceRateLimiter]()
+    for node in assembly.nodes:
+        if isinstance(node.work, Source):
+            node.limiter = limiters[node.name] = SourceRateLimiter(node.work.live, clock)
     smaller = fallbacks(file.config.stages, file.config.models)
     found = run_settings(streams, smaller) if budgets.when_exceeded == "degrade" else run_settings(streams)[:1]
     timed = {name: _timed(_run_of(engine)) for name, engine in assembly.engines.items()}
@@ -149,25 +145,16 @@ def watch(
     ends = [node.meter.latency for node in assembly.nodes if not node.outlets]
     recent = RecentLatency(ends, _LATENCY_LOOKS)
     granted = _share_cpu(budgets, limiters.values(), clock)
-    pressure = QueuePressure(
-        [channel for node in assembly.nodes for channel in node.inlet.channels if _is_live(assembly, channel)]
-    )
+    # A channel that a file fills is as it should be, as the file waits; a full one of a camera means overload.
+    channels = [channel for node in assembly.nodes for channel in node.inlet.channels]
+    pressure = QueuePressure([one for one in channels if assembly.live or one.drop != "never"])
     observer = Observer(meters, rules.budget, lambda: recent.percentiles().p99 or None, granted, pressure.look)
-    return Watch(Loop(rules, carry, clock.now_ns()), observer, clock, lambda error: fail(_failure(error)), notes)
 
+    def failed(error: Exception) -> None:
+        own = f"the governor failed: {type(error).__name__}: {error}"
+        fail(error if isinstance(error, EdgertError) else StageError(own, fix="edgert run --debug").caused_by(error))
 
-def _is_live(assembly: Assembly, channel: Channel) -> bool:
-    """Whether a full channel means overload. One that a file fills is as it should be: the file waits."""
-    return assembly.live or channel.drop != "never"
-
-
-def _limiters(assembly: Assembly, clock: Clock) -> dict[str, SourceRateLimiter]:
-    """Puts a rate limiter behind every source and returns them by stage name."""
-    limiters = {}
-    for node in assembly.nodes:
-        if isinstance(node.work, Source):
-            node.limiter = limiters[node.name] = SourceRateLimiter(node.work.live, clock)
-    return limiters
+    return Watch(Loop(rules, carry, clock.now_ns()), observer, clock, failed, notes)
 
 
 def _share_cpu(budgets: BudgetConfig, limiters: Iterable[SourceRateLimiter], clock: Clock) -> Callable[[], float]:
@@ -240,9 +227,29 @@ def _timed(run: Callable[[], object]) -> tuple[float, float]:
     return min(cpu for cpu, _ in taken) / 1e9, min(wall for _, wall in taken) / 1e9
 
 
-def _failure(error: Exception) -> EdgertError:
-    if isinstance(error, EdgertError):
-        return error
-    failure = StageError(f"the governor failed: {type(error).__name__}: {error}", fix="edgert run --debug")
-    failure.__cause__ = error
-    return failure
+def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:
+    """The meters of this machine, with modeled power where it is a board that edgert knows and no sensor can be
+    read."""
+    return Meters(root, clock, power_model(root))
+
+
+def power_model(root: Path) -> Model | None:
+    """Gives modeled watts of the board that ``root`` is the file system of, from its idle power and the GPU's reported
+    load; None for any other machine.
+
+    Its CPU cores are not in it, so it is too low rather than too high: edgert.placement.cost.formulas has the formula and
+    where its numbers come from.
+    """
+    machine = detect(root)
+    board, load = machine.board, gpu_gauges(root).get("gpu.load")
+    if board is None:
+        return None
+    mode = board.mode(machine.mode) if board.has_mode(machine.mode) else board.usual_mode
+    watts = power_of(board, mode, coefficients(board.soc).power)
+
+    def read() -> Reading:
+        percent = None if load is None else load().value
+        busy = 1.0 if percent is None else percent / 100
+        return modeled(watts.static_w + watts.gpu_w * busy, "W", f"cost model of {board.name}", "without CPU cores")
+
+    return read

@@ -71,43 +71,29 @@ def put_on_gpu(
         DeviceError: ``decode: gpu`` where that cannot be.
         EdgertError: the file cannot be read.
     """
+    streams = sources_of(stages)
     for name, source in sources.items():
         stage = stages[name]
         if not isinstance(stage, SourceStage):
             continue
-        readers = _readers(stages, name)
+        readers = [one for one in stages if name in streams[one] and not isinstance(stages[one], SourceStage)]
         device = next((devices[reader] for reader in readers if reader in devices), None)
-        reason = _host_reason(stages, readers, devices, listened) or _own_reason(stage, source, device)
+        reason = _host_reason(stages, readers, devices, listened) or ("decode: cpu" if stage.decode == "cpu" else "")
+        if not reason:
+            if device is not None and isinstance(source, GpuSource):
+                reason = source.on_gpu(device)
+            else:
+                reason = "its images are made on the host"
         if reason and stage.decode == "gpu" and isinstance(source, GpuSource):
             what = f"the frames of {name!r} cannot be decoded on the GPU"
             raise DeviceError(what, why=reason, where=f"stages.{name}.decode", fix="leave decode: out")
         if device is None:
             continue
-        place = "GPU" if not reason else "host, in memory that the GPU reads" if _shared(source, device) else "host"
+        place = "host" if reason else "GPU"
+        if reason and isinstance(source, SharingSource) and device.traits.cached:  # the host reads it as fast
+            source.share(device)
+            place = "host, in memory that the GPU reads"
         log.info("%s: frames on the %s%s", name, place, f": {reason}" if reason else "")
-
-
-def _own_reason(stage: SourceStage, source: object, device: CudaDevice | None) -> str:
-    """Why a source does not give its frames on the GPU; empty when from now on it does."""
-    if stage.decode == "cpu":
-        return "decode: cpu"
-    if device is None or not isinstance(source, GpuSource):
-        return "its images are made on the host"
-    return source.on_gpu(device)
-
-
-def _shared(source: object, device: CudaDevice) -> bool:
-    """Has frames on the host lie where the GPU can fetch them, if the source can and the host reads them as fast."""
-    if not isinstance(source, SharingSource) or not device.traits.cached:
-        return False
-    source.share(device)
-    return True
-
-
-def _readers(stages: Mapping[str, StageConfig], source: str) -> list[str]:
-    """The stages that a source's frames reach, in the file's order."""
-    streams = sources_of(stages)
-    return [name for name, stage in stages.items() if source in streams[name] and not isinstance(stage, SourceStage)]
 
 
 def _host_reason(
@@ -166,12 +152,15 @@ def gpu_inference(
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
     reason = kernels.why_not()
     sessions = [] if reason else [engine.session(profile) for _ in range(SLOTS)]
-    reason = reason or _not_read(sessions[0])
+    strange = [one.name for one in sessions[0].outputs_on_gpu if not one.is_plain] if sessions else []
+    reason = reason or (f"output {strange[0]!r} is in a DLA's layout" if strange else "")
     if reason:
         log.warning("%s: images are prepared on the host: %s", where, reason)
         return None
     bound = sessions[0].inputs_on_gpu[image_input(sessions[0].inputs, where)]
-    layout, written = _target(bound, config, where), _in_steps(config, bound.scale)
+    layout, written = _target(bound, config, where), config
+    if bound.scale:  # an int8 tensor that stands for real numbers: as the steps that are written
+        written = config.model_copy(update={"std": tuple(std * bound.scale for std in config.std)})
     decoder = decoder_for((layout.width, layout.height))
     device, rows = engine.device, layout.rows
     reading = device.stream() if beside else None
@@ -196,12 +185,6 @@ def _raise_priority(streams: Sequence[Stream], where: str) -> None:
         log.warning("%s: priority: high is not used: %s (%s)", where, error.what, error.why)
 
 
-def _not_read(session: GpuSession) -> str:
-    """Why outputs cannot be read where they are; empty if they can."""
-    strange = [one.name for one in session.outputs_on_gpu if not one.is_plain]
-    return f"output {strange[0]!r} is in a DLA's layout" if strange else ""
-
-
 def _reader(session: GpuSession, decoder: Decoder, batched: Sequence[bool], network: Size, kernels: Kernels) -> Reader:
     outputs = session.outputs_on_gpu
     if isinstance(decoder, Detector) and len(outputs) == 1:
@@ -224,8 +207,3 @@ def _target(image: GpuTensor, config: InputConfig, where: str) -> Target:
         four = cast("tuple[int, int, int, int]", shape), cast("tuple[int, int, int, int]", image.strides)
         return strided(dtype, *four, image.block.nbytes)
     return target(cast("TensorLayout", layout), dtype, shape[0], width, height, channels)
-
-
-def _in_steps(config: InputConfig, scale: float) -> InputConfig:
-    """The input of an int8 tensor that stands for real numbers, as the steps that are written."""
-    return config.model_copy(update={"std": tuple(std * scale for std in config.std)}) if scale else config

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from edgert.assemble.board_meters import board_of
-from edgert.assemble.engines import Engines
+from edgert.assemble.engines import Bar, Engines, board_of
 from edgert.assemble.gpu_models import is_on_gpu, put_on_gpu
-from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Bar, Models
+from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
 from edgert.backend import Engine
 from edgert.clock import REAL, Clock
 from edgert.config import (
@@ -139,9 +138,8 @@ def assemble(
         EdgertError: whatever does not fit together, with the line of the file it comes from.
     """
     board_of(file)
-    clock, label = environment.clock, environment.label
-    models = Models(file, backend_name, bar, clock, environment.engines, strict)
-    return _Assembler(file, callbacks or {}, clock, models, label).build()
+    models = Models(file, backend_name, bar, environment.clock, environment.engines, strict)
+    return _Assembler(file, callbacks or {}, environment.clock, models, environment.label).build()
 
 
 def queue_of(before: StageConfig, after: StageConfig, live: bool) -> tuple[int, Drop]:
@@ -161,12 +159,7 @@ class _Assembler:
     """The steps of one assembly, and what they share."""
 
     def __init__(
-        self,
-        file: PipelineFile,
-        callbacks: Mapping[str, Callback],
-        clock: Clock,
-        models: Models,
-        label: str = "",
+        self, file: PipelineFile, callbacks: Mapping[str, Callback], clock: Clock, models: Models, label: str
     ) -> None:
         self.file, self.callbacks, self.clock = file, callbacks, clock
         self.config, self.directory = file.config, file.document.path.parent
@@ -194,15 +187,9 @@ class _Assembler:
         engines = self.models.engines
         for counter in {engine.device.counter for engine in engines.values() if is_on_gpu(engine)}:
             self.counter.include(counter)
+        models, threads = self.models, set_opencv_threads(1)
         self.assembly = Assembly(
-            everything,
-            streams,
-            engines,
-            self.counter,
-            live,
-            self.models.inferences,
-            self.models.choice,
-            opencv_threads=set_opencv_threads(1),
+            everything, streams, engines, self.counter, live, models.inferences, models.choice, opencv_threads=threads
         )
         return self.assembly
 
@@ -228,8 +215,6 @@ class _Assembler:
     def _make(self, name: str, stage: StageConfig, where: str) -> Source | Stage:
         if isinstance(stage, SourceStage):
             return source_for(name, stage, self.counter, self.clock, self.directory)
-        if isinstance(stage, TrackStage):
-            return Track(name, stage, self._context(name))
         if isinstance(stage, DrawStage):
             return Draw(name, stage, self.clock)
         if isinstance(stage, CropStage):
@@ -237,34 +222,28 @@ class _Assembler:
                 return CropRegion(stage.crop)
             self.models.check_classes(name, stage.crop)
             return CropDetections(name, stage.crop)
-        if isinstance(stage, PythonStage):
-            found = load_object(stage.python, where, self.directory)
-            return python_stage(name, found, stage.args, where)
-        if isinstance(stage, PackageStage):
-            own: Stage = made(stage, name, self._context(name))
-            return own
-        assert isinstance(stage, SinkStage)
-        return self._sink(name, stage, where)
-
-    def _sink(self, name: str, stage: SinkStage, where: str) -> Stage:
-        function: Any = self.callbacks.get(name)
-        code = getattr(stage, "python", None)
+        function: Any = self.callbacks.get(name) if isinstance(stage, SinkStage) else None
+        code = getattr(stage, "python", None) if isinstance(stage, SinkStage | PythonStage) else None
         if function is None and code:
             function = load_object(code, where, self.directory)
-        sink: Stage = made(stage, name, self._context(name, function))
-        return Marked(sink, self.label, stage.shows_images) if self.label else sink
+        if isinstance(stage, PythonStage):
+            return python_stage(name, function, stage.args, where)
+        context = self._context(name, function)
+        if isinstance(stage, TrackStage):
+            return Track(name, stage, context)
+        assert isinstance(stage, SinkStage | PackageStage)
+        own: Stage = made(stage, name, context)
+        return Marked(own, self.label, stage.shows_images) if self.label and isinstance(stage, SinkStage) else own
 
-    def _context(self, name: str, function: Callback | None = None) -> Context:
-        """What a stage may use of the pipeline."""
-        return Context(self.directory, self.clock, self.counter, self._stats, function, self._rate_hz(name))
-
-    def _stats(self) -> Mapping[str, object]:
-        """The state of the run, once there is one; for live pages."""
-        return self.assembly.stats() if self.assembly else {}
-
-    def _rate_hz(self, name: str) -> float:
-        """How often detections reach a stage, as far as the file determines it."""
+    def _context(self, name: str, function: Callback | None) -> Context:
+        """What a stage may use of the pipeline: the state of the run once there is one, and how often detections reach
+        it, as far as the file determines that."""
         before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
         rates = [stage.fps for stage in before if isinstance(stage, SourceStage) and stage.fps]
         every = max((stage.every for stage in before if isinstance(stage, InferStage)), default=1)
-        return min(rates, default=_ASSUMED_RATE_HZ) / every
+
+        def stats() -> Mapping[str, object]:
+            return self.assembly.stats() if self.assembly else {}
+
+        rate_hz = min(rates, default=_ASSUMED_RATE_HZ) / every
+        return Context(self.directory, self.clock, self.counter, stats, function, rate_hz)

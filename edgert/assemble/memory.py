@@ -31,7 +31,6 @@ from edgert.budget.footprint import Footprint, Part, Step, check_footprint, shru
 from edgert.config import (
     DrawStage,
     InferStage,
-    ModelConfig,
     PipelineConfig,
     PipelineFile,
     SinkStage,
@@ -69,33 +68,30 @@ def frame_parts(file: PipelineFile) -> Iterator[Part]:
     for name, stage in stages.items():
         if isinstance(stage, SourceStage):
             yield from _source(name, stage, file)
-        elif isinstance(stage, DrawStage):
-            width, height, note = _image(name, file)
-            yield Part(name, "cpu", "frames", round(_IMAGES * width * height * _BGR), f"{_IMAGES} images{note}")
-        elif isinstance(stage, SinkStage) and stage.sink == "video":
-            width, height, note = _image(name, file)
-            held = _IMAGES + _LOOKAHEAD
-            yield Part(name, "cpu", "encoder", round(held * width * height * _I420), f"{held} frames{note}")
+        elif isinstance(stage, DrawStage) or (isinstance(stage, SinkStage) and stage.sink == "video"):
+            above = (stages[other] for other in upstream(stages, name))
+            sizes = [_size(one, file) for one in above if isinstance(one, SourceStage)]
+            width, height, note = max(sizes, key=lambda size: size[0])  # of the largest source
+            if isinstance(stage, DrawStage):
+                yield Part(name, "cpu", "frames", round(_IMAGES * width * height * _BGR), f"{_IMAGES} images{note}")
+            else:
+                held = _IMAGES + _LOOKAHEAD
+                yield Part(name, "cpu", "encoder", round(held * width * height * _I420), f"{held} frames{note}")
 
 
 def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]:
     width, height, note = _size(stage, file)
     kind = kind_of(stage.source, file.document.path.parent)
     pixel = _BGR if kind in ("python", "synthetic", "images", "api") else _I420
-    held = max(_POOL, 1 + _under_way(name, file))
+    stages = file.config.stages
+    fed = [other for listener, other in stages.items() if name in upstream(stages, listener)]
+    under_way = sum(1 + queue_before(other, file) for other in fed)  # in stages, and the queues before them
+    held = max(_POOL, 1 + under_way)
     yield Part(name, "cpu", "frames", round(held * width * height * pixel), f"{held} frames of {width}x{height}{note}")
     if kind in ("file", "network"):
         references = max(1, min(_MOST_REFERENCES, _REFERENCE_PX // (width * height)))
-        yield Part(
-            name, "cpu", "decoder", round(references * width * height * _I420), f"{references} reference frames{note}"
-        )
-
-
-def _under_way(source: str, file: PipelineFile) -> int:
-    """Frames of a source that stages and the queues before them can hold."""
-    stages = file.config.stages
-    fed = [stage for name, stage in stages.items() if source in upstream(stages, name)]
-    return sum(1 + queue_before(stage, file) for stage in fed)
+        size_bytes = round(references * width * height * _I420)
+        yield Part(name, "cpu", "decoder", size_bytes, f"{references} reference frames{note}")
 
 
 def queue_before(stage: StageConfig, file: PipelineFile) -> int:
@@ -111,13 +107,6 @@ def _size(stage: SourceStage, file: PipelineFile) -> tuple[int, int, str]:
     return (*DEFAULT_SIZE, "") if kind in ("python", "synthetic") else (*_ASSUMED_PX, "; size assumed")
 
 
-def _image(name: str, file: PipelineFile) -> tuple[int, int, str]:
-    """Of the largest source before a stage."""
-    stages = file.config.stages
-    before = [stages[other] for other in upstream(stages, name)]
-    return max((_size(stage, file) for stage in before if isinstance(stage, SourceStage)), key=lambda one: one[0])
-
-
 def is_live(stage: object, file: PipelineFile) -> bool:
     """Whether a stage is a source that does not wait."""
     return isinstance(stage, SourceStage) and source_is_live(stage, file.document.path.parent)
@@ -127,27 +116,23 @@ def is_live(stage: object, file: PipelineFile) -> bool:
 
 
 def alternating_models(config: PipelineConfig) -> list[tuple[str, ...]]:
-    """Models that never run together: each chain of ``degrade_to`` in the same threads that no other stage uses."""
+    """Models that never run together: each chain of ``degrade_to`` in the same threads that no other stage uses, of
+    engines that keep the memory of their runs."""
     used = dict.fromkeys(stage.infer for stage in config.stages.values() if isinstance(stage, InferStage))
     chains = [variants_of(config.models, name) for name in used]
     runs = Counter(name for chain in chains for name in chain)
-    return [
-        chain
-        for chain in chains
-        if len(chain) > 1 and all(runs[name] == 1 and _has_arena(config, name) for name in chain)
-    ]
+
+    def alternates(name: str) -> bool:
+        model = config.models[name]
+        return runs[name] == 1 and is_ort(config, name) and model.placement == "auto" and model.tuning.arena
+
+    return [chain for chain in chains if len(chain) > 1 and all(map(alternates, chain))]
 
 
 def is_ort(config: PipelineConfig, name: str) -> bool:
     """Whether a model's engine is one of ONNX Runtime on the processor, as far as the file determines it."""
     model = config.models[name]
     return model.backend == "ort" or (model.backend == "auto" and set(config.engines) <= {ORT})
-
-
-def _has_arena(config: PipelineConfig, name: str) -> bool:
-    """Whether such an engine keeps the memory of its runs."""
-    model = config.models[name]
-    return is_ort(config, name) and model.placement == "auto" and model.tuning.arena
 
 
 def _changed(file: PipelineFile, section: str, items: Mapping[str, object]) -> PipelineFile | None:
@@ -185,9 +170,8 @@ def _narrower(file: PipelineFile) -> PipelineFile | None:
     stages = dict(file.config.stages)
     for name, stage in file.config.stages.items():
         if isinstance(stage, InferStage) and stage.batch is not None and stage.batch.max > 1:
-            stages[name] = stage.model_copy(
-                update={"batch": stage.batch.model_copy(update={"max": stage.batch.max // 2})}
-            )
+            batch = stage.batch.model_copy(update={"max": stage.batch.max // 2})
+            stages[name] = stage.model_copy(update={"batch": batch})
     return _changed(file, "stages", stages)
 
 
@@ -359,12 +343,8 @@ def engine_parts(name: str, sizes: Sizes, replicas: int) -> tuple[Part, ...]:
 def sizes_of(config: PipelineConfig, name: str) -> Sizes:
     """Sizes of a model, from its graph. Raises ModelError: it cannot be read, or its size is open."""
     model = config.models[name]
-    return _sizes(model.onnx, _shapes(model, batch_of(config, name)))
-
-
-def _shapes(model: ModelConfig, batch: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    profiles = model.profiles or default_profile(load(model.onnx), model, batch)
-    return tuple((name, tuple(shape)) for name, shape in next(iter(profiles.values()), {}).items())
+    profiles = model.profiles or default_profile(load(model.onnx), model, batch_of(config, name))
+    return _sizes(model.onnx, tuple((key, tuple(shape)) for key, shape in next(iter(profiles.values()), {}).items()))
 
 
 @cache

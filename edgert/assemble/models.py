@@ -1,10 +1,10 @@
 """The models of a pipeline: each compiled once, and made into the stages that run it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from edgert.assemble.engines import ChainEngines, CorePlacement, Engines, Form, Placer, SplitModel, compiled
+from edgert.assemble.engines import Bar, ChainEngines, Engines, Form, Placer, SplitModel, compiled
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
@@ -49,8 +49,6 @@ from edgert.stages.infer import (
 )
 from edgert.stages.preprocess import Preprocessor
 
-Bar = Callable[[str, int, int], object]
-"""Called with what is being counted, how many are done and how many there are."""
 STAGE_QUEUE = 2
 """Results that may wait between stages: one being made while one is taken."""
 SEGMENT_QUEUE = 1
@@ -141,30 +139,29 @@ class Models:
         return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
 
     def _whole(
-        self, name: str, stage: InferStage, model: ModelConfig, placed: Sequence[CorePlacement], live: bool
+        self, name: str, stage: InferStage, model: ModelConfig, placed: Sequence[tuple[int, int]], live: bool
     ) -> list[Branch]:
         """The model on its accelerators, or as often as it suits the machine's threads."""
         if model.degrade_to is not None:
             return self._with_fallbacks(name, stage, live)
         count = len(placed) or replicas_of(self.config, stage.infer, live)
         threads = 1 if placed else threads_of(self.config, stage.infer) // count
-        engine = self._engine(stage.infer, model, threads)
-        if isinstance(engine, Replicated):
-            return [replace(self._one(name, stage, one, model), weight=weight) for one, weight in engine.parts]
-        inference = None if placed else self._gpu_inference(name, stage, engine, model)
-        if inference is not None:
-            return [self._on_gpu(name, stage, [inference])]
-        stages = [self._infer(name, stage, self._inference(stage, engine, model)) for _ in range(count)]
-        if not placed:
-            return [Branch((one,)) for one in stages]
-        return [Branch((Pinned(one, at.core),), at.weight) for one, at in zip(stages, placed, strict=True)]
-
-    def _one(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> Branch:
-        """One of several engines, fed on the GPU where it can be."""
-        inference = self._gpu_inference(name, stage, engine, model)
-        if inference is None:
-            return Branch((self._infer(name, stage, self._inference(stage, engine, model)),))
-        return self._on_gpu(name, stage, [inference])
+        made = self._engine(stage.infer, model, threads)
+        if placed and not isinstance(made, Replicated):
+            stages = [self._infer(name, stage, self._inference(stage, made, model)) for _ in placed]
+            pairs = zip(stages, placed, strict=True)
+            return [Branch((Pinned(one, core),), weight) for one, (core, weight) in pairs]
+        branches = []
+        # Of several engines each takes a branch; a single one is fed on the GPU where it can be, else replicated.
+        for engine, weight in made.parts if isinstance(made, Replicated) else [(made, 1)]:
+            inference = self._gpu_inference(name, stage, engine, model)
+            if inference is not None:
+                branches.append(replace(self._on_gpu(name, stage, [inference]), weight=weight))
+                continue
+            for _ in range(1 if engine is not made else count):
+                one = self._infer(name, stage, self._inference(stage, engine, model))
+                branches.append(Branch((one,), weight))
+        return branches
 
     def _on_gpu(self, name: str, stage: InferStage, inferences: Sequence[GpuInference]) -> Branch:
         """A thread that brings frames up and one that waits for records; crops need both in one."""
@@ -182,10 +179,8 @@ class Models:
         parts = [(one, self._section(one.infer)) for one in as_stages]
         made = [(one, self._engine(one.infer, model, threads), model) for one, model in parts]
         on_gpu = [self._gpu_inference(name, *part) for part in made]
-        _check_same_device(
-            self.file, {one: inference is not None for one, inference in zip(names, on_gpu, strict=True)}
-        )
         inferences = [inference for inference in on_gpu if inference is not None]
+        _check_same_device(self.file, dict(zip(names, (one is not None for one in on_gpu), strict=True)))
         if inferences:
             return [self._on_gpu(name, stage, inferences)]
         choosing = [self._choosing([self._inference(*part) for part in made]) for _ in range(count)]
@@ -233,7 +228,9 @@ class Models:
 
     def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: SplitModel) -> Branch:
         """The segments of a cut model, each on its core."""
-        engine = self._segmented(stage.infer, cut)
+        engine = self.engines.get(stage.infer)
+        if not isinstance(engine, SegmentedEngine):
+            engine = self.engines[stage.infer] = compiled(cut)
         chain = engine.chain(SEGMENT_QUEUE)
         image = image_input({t.name: chain.tensors(0)[t.name] for t in engine.inputs}, str(model.onnx))
         slots = [chain.tensors(slot)[image] for slot in range(chain.slots)]
@@ -248,12 +245,6 @@ class Models:
         ]
         cores = [self._placer.core(segment.accelerator) for segment in engine.segments]
         return Branch(tuple(Pinned(one, core) for one, core in zip(stages, cores, strict=True)))
-
-    def _segmented(self, name: str, cut: SplitModel) -> SegmentedEngine:
-        engine = self.engines.get(name)
-        if not isinstance(engine, SegmentedEngine):
-            engine = self.engines[name] = compiled(cut)
-        return engine
 
     def _inference(self, stage: InferStage, engine: Engine, model: ModelConfig) -> HostInference:
         session = engine.session(stage.profile)
@@ -278,40 +269,33 @@ class Models:
     def _engine(self, name: str, config: ModelConfig, threads: int) -> Engine:
         engine = self.engines.get(name)
         if engine is None or isinstance(engine, SegmentedEngine):
-            engine = self.engines[name] = self._compiled(name, config, threads)
+            batch = batch_of(self.config, name)
+            if self._by is not None:
+                engine = self._by.compile(name, config, threads, batch)
+            else:
+                form: Form = "gpu" if config.backend == "tensorrt" else "ort"
+                engine = build_engine(self._model(name, config, form), config, threads, batch)
+            self.engines[name] = engine
         return engine
-
-    def _compiled(self, name: str, config: ModelConfig, threads: int) -> Engine:
-        if self._by is not None:
-            return self._by.compile(name, config, threads, batch_of(self.config, name))
-        form: Form = "gpu" if config.backend == "tensorrt" else "ort"
-        return build_engine(self._model(name, config, form), config, threads, batch_of(self.config, name))
 
     def _model(self, name: str, config: ModelConfig, form: Form = "ort") -> Model:
         """The model in the precision asked for; as the file has it where nothing will be computed."""
         if config.input.shape.extents:
             check_open(load(config.onnx), config)
+        is_batched = any(stage.batch for stage in users_of(self.config.stages, self.config.models, name))
         if config.backend == "null":
             from edgert.quantization.precision import check_precision  # most pipelines start without it
 
             check_precision(config, f"models.{name}")
             model = load(config.onnx)
-            return with_open_batch(model) if config.precision == "int8" and self._is_batched(name) else model
+            return with_open_batch(model) if config.precision == "int8" and is_batched else model
         if not config.is_converted:
             return load(config.onnx)
         from edgert.quantization.precision import in_precision
         from edgert.quantization.quantizer import Run
 
-        return in_precision(
-            config,
-            Run(self.file.where("models", name), self.directory, bar=self._bar),
-            target=form,
-            rows=batch_of(self.config, name),
-            batched=self._is_batched(name),
-        )
-
-    def _is_batched(self, model: str) -> bool:
-        return any(stage.batch for stage in users_of(self.config.stages, self.config.models, model))
+        run = Run(self.file.where("models", name), self.directory, bar=self._bar)
+        return in_precision(config, run, target=form, rows=batch_of(self.config, name), batched=is_batched)
 
     def check_classes(self, name: str, crop: CropConfig) -> None:
         """Holds the classes a stage crops to those that reach it, unless the user's own code may make others."""
@@ -326,9 +310,10 @@ class Models:
 
 def _check_same_labels(file: PipelineFile, variants: Sequence[str]) -> None:
     """Raises ConfigError where models that can replace each other number their classes differently."""
-    first, *others = [_labels(file, name) for name in variants]
-    for name, labels in zip(variants[1:], others, strict=True):
-        if labels != first:
+    paths = {name: file.config.models[name].task.labels for name in variants}
+    read = {name: read_labels(path, file.where("models", name, "task")) if path else () for name, path in paths.items()}
+    for name in variants[1:]:
+        if read[name] != read[variants[0]]:
             raise ConfigError(
                 f"models {variants[0]!r} and {name!r} have other classes",
                 why="tracks, crops and whoever reads results go by the class number, which must mean the same in both",
@@ -347,11 +332,6 @@ def _check_same_device(file: PipelineFile, on_gpu: Mapping[str, bool]) -> None:
             where=file.where("models", away[0]),
             fix="the same engine and backend for all, and an input that can be prepared on the GPU",
         )
-
-
-def _labels(file: PipelineFile, name: str) -> tuple[str, ...]:
-    path = file.config.models[name].task.labels
-    return read_labels(path, file.where("models", name, "task")) if path else ()
 
 
 def batch_of(config: PipelineConfig, name: str) -> int:

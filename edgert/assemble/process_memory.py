@@ -15,7 +15,7 @@ from edgert.backend.chain import why_not
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board.detect import detect
 from edgert.budget.footprint import Part
-from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage
+from edgert.config import InferStage, PipelineFile, SinkStage, SourceStage
 from edgert.config.engine_choice import ORT, ORT_CUDA
 from edgert.config.flow import users_of
 from edgert.errors import BuildError, DeviceError
@@ -59,15 +59,13 @@ def library_memory(needed: Sequence[str]) -> Mapping[str, LibraryMemory]:
     Raises:
         DeviceError: a library cannot be loaded.
     """
-    absent = {name for name in needed if not _is_loaded(name)}
+    maps = Path("/proc/self/maps")
+    loaded = {name for name in needed if name in sys.modules}
+    if maps.is_file() and _PROVIDER in maps.read_text():  # no module of Python, but a library that ONNX Runtime opens
+        loaded.add(CUDA_ENGINE)
+    absent = set(needed) - loaded
     found = _measured(needed) if absent else {}
     return {name: found[name] if name in absent else LibraryMemory() for name in needed}
-
-
-def _is_loaded(name: str) -> bool:
-    """CUDA's provider is no module of Python, but a library that ONNX Runtime opens."""
-    maps = Path("/proc/self/maps")
-    return name in sys.modules or (name == CUDA_ENGINE and maps.is_file() and _PROVIDER in maps.read_text())
 
 
 def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
@@ -108,12 +106,6 @@ def _use_cuda_engine() -> None:
             return  # no model will run there, and opening one raises the reason
 
 
-def _use_video() -> None:
-    from edgert.stages.source.ffmpeg import has_input
-
-    has_input("mov")
-
-
 def _use_cuda() -> None:
     from edgert.memory.cuda import open_device
 
@@ -121,6 +113,12 @@ def _use_cuda() -> None:
         _OPENED.append(open_device())
     except DeviceError:
         return  # no context will be there either: engines of the GPU are skipped, or fail with the reason
+
+
+def _use_video() -> None:
+    from edgert.stages.source.ffmpeg import has_input
+
+    has_input("mov")
 
 
 _OPENED: list[CudaDevice] = []
@@ -180,7 +178,6 @@ _TITLES: Mapping[str, tuple[str, str]] = {
     CUDA: ("CUDA", "opens a context"),
     CUDA_ENGINE: (CUDA_ENGINE, "runs a small model on the GPU"),
 }
-_GPU_BACKENDS = ("tensorrt", "onnxruntime-cuda")
 CUDNN_BYTES = 270 * 2**20
 """Host memory of kernels that a network's layers load, beyond those of the small model. Measured on an H200 with driver
 580.159.04, ONNX Runtime 1.31.1 and cuDNN 9: a run of a detector with 83 nodes took 268 MiB more than a plan without
@@ -206,38 +203,23 @@ def process_parts(file: PipelineFile) -> Iterator[Part]:
 def _needed(file: PipelineFile) -> list[str]:
     """Libraries, in the order in which they are loaded."""
     config, stages = file.config, file.config.stages.values()
-    needed = [ENGINE] if any(isinstance(stage, InferStage) for stage in stages) else []
-    needed += [VIDEO] if any(_is_video(stage, file) for stage in stages) else []
-    needed += [CUDA] if _wants_gpu(config) else []
-    return needed + ([CUDA_ENGINE] if _takes_ort_cuda(config) else [])
-
-
-def _wants_gpu(config: PipelineConfig) -> bool:
-    """Whether a model may run on a GPU, or frames be decoded there."""
-    backends = _backends(config)
-    asked = any(isinstance(stage, SourceStage) and stage.decode == "gpu" for stage in config.stages.values())
+    backends = {one.backend for name, one in config.models.items() if users_of(config.stages, config.models, name)}
+    sources = [stage for stage in stages if isinstance(stage, SourceStage)]
+    kinds = {kind_of(stage.source, file.document.path.parent) for stage in sources}
+    writes_video = any(isinstance(stage, SinkStage) and stage.sink == "video" for stage in stages)
     chained = bool(backends) and any(name != ORT for name in config.engines)
-    return asked or chained or not backends.isdisjoint(_GPU_BACKENDS)
-
-
-def _takes_ort_cuda(config: PipelineConfig) -> bool:
-    """Whether a model asks for ONNX Runtime on the GPU, or gets it because nothing before it in ``engines:`` can."""
-    backends = _backends(config)
-    if "auto" not in backends or ORT_CUDA not in config.engines:
-        return ORT_CUDA in backends
-    before = config.engines[: config.engines.index(ORT_CUDA)]
-    return ORT_CUDA in backends or all(why_not(name, detect(), TrtBackend()) for name in before)
-
-
-def _backends(config: PipelineConfig) -> set[str]:
-    """What the sections of the models that are used ask for."""
-    return {model.backend for name, model in config.models.items() if users_of(config.stages, config.models, name)}
-
-
-def _is_video(stage: object, file: PipelineFile) -> bool:
-    if isinstance(stage, SourceStage):
-        return kind_of(stage.source, file.document.path.parent) in ("file", "network", "camera")
-    return isinstance(stage, SinkStage) and stage.sink == "video"
+    wants_gpu = chained or bool(backends & {"tensorrt", ORT_CUDA}) or any(one.decode == "gpu" for one in sources)
+    takes_ort_cuda = ORT_CUDA in backends
+    if not takes_ort_cuda and "auto" in backends and ORT_CUDA in config.engines:  # unless an engine before it can
+        before = config.engines[: config.engines.index(ORT_CUDA)]
+        takes_ort_cuda = all(why_not(name, detect(), TrtBackend()) for name in before)
+    wanted = {
+        ENGINE: any(isinstance(stage, InferStage) for stage in stages),
+        VIDEO: writes_video or not kinds.isdisjoint(("file", "network", "camera")),
+        CUDA: wants_gpu,
+        CUDA_ENGINE: takes_ort_cuda,
+    }
+    return [name for name, is_wanted in wanted.items() if is_wanted]
 
 
 if __name__ == "__main__":

@@ -87,7 +87,9 @@ class Worker(threading.Thread):
         except EdgertError as error:
             self._fail(error.at(f"stage {self.node.name!r}"))
         except (Exception, SystemExit) as error:  # a user's code or a bug: this stage's failure, with its traceback
-            self._fail(_failure(self.node.name, error))
+            what, place = f"{type(error).__name__}: {error}", f"stage {self.node.name!r}"
+            failure = StageError(f"{place} failed: {what}", where=place, fix="edgert run --debug shows the traceback")
+            self._fail(failure.caused_by(error))
         else:
             return True
         return False
@@ -144,8 +146,9 @@ class Worker(threading.Thread):
             yield from node.inlet
             return
         while True:
+            due_ns = stage.due_ns()
             try:
-                arrived = node.inlet.get(self._timeout_s(stage))
+                arrived = node.inlet.get(None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9)
             except queue.Empty:
                 self._flush(node, stage)
                 continue
@@ -154,10 +157,6 @@ class Worker(threading.Thread):
             yield arrived
             del arrived  # like the loop's own variables: it would keep the frame's memory in use
         self._flush(node, stage, last=True)
-
-    def _timeout_s(self, stage: Batching) -> float | None:
-        due_ns = stage.due_ns()
-        return None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9
 
     def _flush(self, node: Node, stage: Batching, last: bool = False) -> None:
         now, meter = self._clock.now_ns, node.meter
@@ -224,13 +223,3 @@ def _merged(first: Result, second: Result) -> Result:
     merged = first.merged(second)
     second.frame.lease.release()
     return merged
-
-
-def _failure(name: str, error: BaseException) -> StageError:
-    failure = StageError(
-        f"stage {name!r} failed: {type(error).__name__}: {error}",
-        where=f"stage {name!r}",
-        fix="edgert run --debug shows the traceback",
-    )
-    failure.__cause__ = error
-    return failure

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble.board_meters import board_of
+from edgert.assemble.engines import board_of
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError
 from edgert.installation import shipped

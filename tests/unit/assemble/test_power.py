@@ -3,7 +3,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from edgert.assemble.board_meters import meters_here, power_model
+from edgert.assemble.governing import meters_here, power_model
 from edgert.clock import VirtualClock
 from tests.helpers.sysfs import plant
 
