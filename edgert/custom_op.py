@@ -133,11 +133,8 @@ def op(
     domain, _, short = name.partition("::")
     types = tuple(dtypes)
     if not domain or not short or domain in ("ai.onnx", "com.microsoft"):
-        raise ConfigError(
-            f"{name!r} is no name for an operator",
-            why="it needs a domain of your own",
-            fix="demo::Name, as in the model",
-        )
+        why, fix = "it needs a domain of your own", "demo::Name, as in the model"
+        raise ConfigError(f"{name!r} is no name for an operator", why=why, fix=fix)
     for each in types:
         if each not in DTYPES:
             raise ConfigError(f"{name} cannot take {each!r}{nearest(each, DTYPES)}", fix=f"types: {', '.join(DTYPES)}")
@@ -146,7 +143,11 @@ def op(
         inputs, attributes = _parameters(name, function)
         file = Path(inspect.getfile(function))
         made = Operator(domain, short, function, inputs, tuple(outputs), attributes, types, shape, dtype, cuda, file)
-        _add(made)
+        known = _KNOWN.setdefault((domain, short), made)
+        if known.file != file:
+            why = f"{known.file} has one, {file} another"
+            raise ConfigError(f"operator {made} is registered twice", why=why, fix="rename one")
+        _KNOWN[domain, short] = made
         return function
 
     return register
@@ -188,15 +189,6 @@ def load_operators(files: Iterable[Path], where: str = "") -> None:
             if one.file == _IMPORTED.get(digest):
                 _KNOWN[key] = replace(one, file=file)  # where it is now: a bundle's folder does not stay
         _IMPORTED[digest] = file
-
-
-def _add(made: Operator) -> None:
-    known = _KNOWN.get((made.domain, made.name))
-    if known is not None and known.file != made.file:
-        raise ConfigError(
-            f"operator {made} is registered twice", why=f"{known.file} has one, {made.file} another", fix="rename one"
-        )
-    _KNOWN[made.domain, made.name] = made
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any]]:

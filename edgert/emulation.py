@@ -175,7 +175,13 @@ def emulate(
     paced = {name: PacedEngine(engine, runs[name], pacer, label) for name, engine in engines.items()}
     meters = BoardMeters(pacer, ThermalModel(platform.power, platform.cooling), clock)
     predicted = tuple(step_of(one, platform.power) for one in rows)
-    return Emulation(here, clock, PacedEngines(paced), meters, predicted, label, _notes(factor))
+    notes = ["engines take the board's predicted time; all other stages take this machine's"]
+    if factor > 1:
+        notes.append(
+            f"this machine is too slow for it: {factor:.1f} real seconds are one of the board's; cameras, which know "
+            "nothing of that, seem to be so much faster"
+        )
+    return Emulation(here, clock, PacedEngines(paced), meters, predicted, label, tuple(notes))
 
 
 def _slots(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[InferenceSlot]]:
@@ -205,7 +211,7 @@ def _here(file: PipelineFile, slots: Mapping[str, Sequence[InferenceSlot]]) -> P
 
 def _engine(file: PipelineFile, name: str) -> Engine:
     config = file.config.models[name]
-    threads = max(1, threads_of(file.config, name) // replicas_of(file.config, name, live=True))
+    threads = _threads(file, name)
     stages = users_of(file.config.stages, file.config.models, name)
     rows = [stage.crop.limit if stage.crop else stage.batch.max if stage.batch else 1 for stage in stages]
     if not config.is_converted:
@@ -225,7 +231,12 @@ def _factor(
     """How many times slower than real time this machine has to run, to be no slower than the board on its clock."""
     factors, cores = [1.0], 0.0
     for model in row.models:
-        real_ms = _run_ms(engines[model.name])
+        session, taken = engines[model.name].session(), []
+        for _ in range(_RUNS):  # of one row, on this machine
+            began_ns = perf_counter_ns()
+            session.run(1)
+            taken.append(perf_counter_ns() - began_ns)
+        real_ms = statistics.median(taken) / 1e6
         factors.append(_ROOM * real_ms / min(slot.engine_ms for slot in slots[model.name]))
         cores += model.rate_hz * min(1.0, row.headroom) * real_ms / 1e3 * _threads(file, model.name)
     return max(*factors, cores / core_count() / _BUSY)
@@ -233,23 +244,3 @@ def _factor(
 
 def _threads(file: PipelineFile, name: str) -> int:
     return max(1, threads_of(file.config, name) // replicas_of(file.config, name, live=True))
-
-
-def _run_ms(engine: Engine) -> float:
-    """One row, on this machine."""
-    session, taken = engine.session(), []
-    for _ in range(_RUNS):
-        began_ns = perf_counter_ns()
-        session.run(1)
-        taken.append(perf_counter_ns() - began_ns)
-    return statistics.median(taken) / 1e6
-
-
-def _notes(factor: float) -> tuple[str, ...]:
-    notes = ["engines take the board's predicted time; all other stages take this machine's"]
-    if factor > 1:
-        notes.append(
-            f"this machine is too slow for it: {factor:.1f} real seconds are one of the board's; cameras, which know "
-            "nothing of that, seem to be so much faster"
-        )
-    return tuple(notes)

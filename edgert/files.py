@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,19 +28,13 @@ def cache_folder() -> Path:
     folder = os.environ.get("EDGERT_CACHE")
     if folder:
         return Path(folder)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return Path(base) / "edgert" if base else _home() / ".cache" / "edgert"
-
-
-def _home() -> Path:
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "edgert"
     try:
-        return Path.home()
+        return Path.home() / ".cache" / "edgert"
     except RuntimeError as error:  # a service without HOME, under a user that has no entry in the user database
-        raise ArtifactError(
-            "there is no home folder for a cache",
-            why=str(error),
-            fix="point EDGERT_CACHE at a folder that can be written",
-        ) from error
+        fix = "point EDGERT_CACHE at a folder that can be written"
+        raise ArtifactError("there is no home folder for a cache", why=str(error), fix=fix) from error
 
 
 class FileStore:
@@ -65,7 +58,7 @@ class FileStore:
 
         It is the content, not a path, because another process may replace or evict the file at any moment.
         """
-        for path in self._entries(key):
+        for path in sorted(self.folder.glob(f"{key}.*.bin")):
             try:
                 content = path.read_bytes()
                 if path.name == _name(key, content):
@@ -90,7 +83,7 @@ class FileStore:
                 body = Path(folder) / "body"
                 body.write_bytes(content)
                 body.replace(path)
-            for old in self._entries(key):
+            for old in sorted(self.folder.glob(f"{key}.*.bin")):
                 if old != path:
                     _remove(old)
             self._prune(keep=path)
@@ -100,9 +93,6 @@ class FileStore:
                 why=cause(error),
                 fix="free some space, or point EDGERT_CACHE at a folder that can be written",
             ) from error
-
-    def _entries(self, key: str) -> list[Path]:
-        return sorted(self.folder.glob(f"{key}.*.bin"))
 
     def _prune(self, keep: Path) -> None:
         for left in self.folder.glob(".new-*"):  # by a process that was killed
@@ -152,25 +142,16 @@ def exchange(one: Path, other: Path) -> bool:
     Raises:
         OSError: one of them is missing, or may not be renamed.
     """
-    rename = _renameat2()
+    rename: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # of glibc 2.28 and later
     if rename is None:
         return False
+    rename.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
     if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
     if number in _CANNOT:
         return False
     raise OSError(number, os.strerror(number), str(one))
-
-
-@cache
-def _renameat2() -> Any:
-    """The C library's function, of glibc 2.28 and later; None where there is none."""
-    library = ctypes.CDLL(None, use_errno=True)
-    found: Any = getattr(library, "renameat2", None)
-    if found is not None:
-        found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    return found
 
 
 # Files that are there whole or not at all.

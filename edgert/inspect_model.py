@@ -104,7 +104,13 @@ class Inspection:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         profiles = [
-            {"shapes": {name: list(shape) for name, shape in shapes.items()}, **_work(one)}
+            {
+                "shapes": {name: list(shape) for name, shape in shapes.items()},
+                "macs": one.macs,
+                "activation_bytes": one.activation_bytes,
+                "outputs": [str(spec) for spec in one.outputs],
+                "uncounted": one.uncounted,
+            }
             for shapes, one in self.profiles
         ]
         plain = {**self.summary.to_json(), "profiles": profiles, "looks_like": [asdict(one) for one in self.guesses]}
@@ -165,10 +171,15 @@ def inspect(
     """
     loaded = load(model)
     shapes = profiles[0] if profiles else {}
-    about = _on_dla(loaded, shapes, board, tensorrt, precision, skip_rewrites) if dla else None
-    if about is not None and rewrite:
-        rewritten = _rewritten(loaded, shapes, about.survey, skip_rewrites)
-        about = DlaInspection(about.board, about.survey, rewritten)
+    about: DlaInspection | None = None
+    if dla:
+        record = _board_with_dla(board)
+        without(skip_rewrites, "--skip-rewrite")  # refuses names that there are not
+        generation = record.dla.generation
+        target = target_of(generation, tensorrt or USUAL_RELEASE[generation or ORIN], precision)
+        cleaned, _ = clean(with_shapes(loaded, shapes) if shapes else loaded)  # as a build would see it
+        found = survey(read(cleaned), target)
+        about = DlaInspection(record, found, _rewritten(loaded, shapes, found, skip_rewrites) if rewrite else None)
     summary = summarize(loaded)
     counted = tuple((profile, summarize(loaded, profile)) for profile in profiles)
     return Inspection(summary, counted, tuple(_guesses(counted[0][1] if counted else summary)), about)
@@ -190,23 +201,6 @@ def inspect_bundle(path: str | Path) -> BundleInspection:
         return BundleInspection(bundle.path, bundle.manifest, accuracy, tuned, compiled_engines(bundle))
 
 
-def _on_dla(
-    loaded: Model,
-    shapes: Shapes,
-    name: str | None,
-    tensorrt: str | None,
-    precision: str,
-    skipped: Sequence[str],
-) -> DlaInspection:
-    """The survey of the model as a build would see it: cleaned."""
-    board = _board_with_dla(name)
-    without(skipped, "--skip-rewrite")  # refuses names that there are not
-    generation = board.dla.generation
-    target = target_of(generation, tensorrt or USUAL_RELEASE[generation or ORIN], precision)
-    model, _ = clean(with_shapes(loaded, shapes) if shapes else loaded)
-    return DlaInspection(board, survey(read(model), target))
-
-
 def _board_with_dla(name: str | None) -> Board:
     board = detect().board if name is None else find_board(name)
     having = ", ".join(one.name for one in boards() if one.dla.cores)
@@ -223,18 +217,15 @@ def _rewritten(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[
     made, changes = fit_model(begun, without(skipped, "--skip-rewrite") if skipped else None)
     graph = read(made)
     after = survey(graph, before.target)
-    proof = _proof(begun, made) if changes else None
+    proof = None
+    if changes:
+        random, feed = np.random.default_rng(0), {}
+        for spec in inputs(begun):
+            shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
+            feed[spec.name] = random.standard_normal(shape, np.float32).astype(spec.dtype)
+        proof = prove(begun, made, [feed], lambda model, feeds: list(Function(model)(feeds).values()))
     cut = cut_head(graph, lambda node: node.name in after.allowed) if after.allowed else None
     return Rewritten(made, tuple(changes), tuple(compare(before, after)), proof, cut, after)
-
-
-def _proof(before: Model, after: Model) -> Proof:
-    random = np.random.default_rng(0)
-    feed = {}
-    for spec in inputs(before):
-        shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
-        feed[spec.name] = random.standard_normal(shape, np.float32).astype(spec.dtype)
-    return prove(before, after, [feed], lambda model, feeds: list(Function(model)(feeds).values()))
 
 
 def _guesses(summary: ModelSummary) -> list[Guess]:
@@ -243,27 +234,14 @@ def _guesses(summary: ModelSummary) -> list[Guess]:
     ranked = [spec for spec in summary.outputs if spec.shape]
     if len(images) != 1 or len(ranked) != len(summary.outputs):
         return []
+    try:  # labels that the exporter stored: some write ``names`` as a Python dict or list
+        names = ast.literal_eval(summary.metadata.get("names", ""))
+    except (ValueError, SyntaxError):
+        names = None
+    count = len(names) if isinstance(names, (dict, list, tuple)) else None
     outputs = [_sizes(spec.shape[1:]) for spec in ranked]
-    return guess(outputs, [spec.name for spec in ranked], _sizes(images[0].shape[1:]), _label_count(summary))
+    return guess(outputs, [spec.name for spec in ranked], _sizes(images[0].shape[1:]), count)
 
 
 def _sizes(shape: Sequence[int | str | None]) -> tuple[int | None, ...]:
     return tuple(dim if isinstance(dim, int) else None for dim in shape)
-
-
-def _label_count(summary: ModelSummary) -> int | None:
-    """How many labels the exporter stored; some write ``names`` as a Python dict or list."""
-    try:
-        names = ast.literal_eval(summary.metadata.get("names", ""))
-    except (ValueError, SyntaxError):
-        return None
-    return len(names) if isinstance(names, (dict, list, tuple)) else None
-
-
-def _work(summary: ModelSummary) -> dict[str, Any]:
-    return {
-        "macs": summary.macs,
-        "activation_bytes": summary.activation_bytes,
-        "outputs": [str(spec) for spec in summary.outputs],
-        "uncounted": summary.uncounted,
-    }

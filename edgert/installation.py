@@ -69,18 +69,15 @@ def command(extra: str) -> str:
     root = checkout()
     if root is not None:
         return f"pip install -e {shlex.quote(f'{root}[{extra}]')}"
-    return f"pip install {shlex.join(_requirements(extra))}"
+    try:
+        lines = metadata.requires("edgert") or []
+    except metadata.PackageNotFoundError:  # a copy of the package that pip knows nothing of
+        return f"pip install {shlex.quote(f'PATH-OF-EDGERT[{extra}]')}"
+    # What the extra stands for, without the conditions of systems.
+    wanted = [line.partition(";")[0].strip() for line in lines if line.endswith((f"'{extra}'", f'"{extra}"'))]
+    return f"pip install {shlex.join(wanted)}"
 
 
 def wheel(version: str) -> str:
     """The file name of the wheel that ``make wheel`` writes to ``dist/``."""
     return f"edgert-{version}-py3-none-any.whl"
-
-
-def _requirements(extra: str) -> list[str]:
-    """What an extra stands for, without the conditions of systems."""
-    try:
-        lines = metadata.requires("edgert") or []
-    except metadata.PackageNotFoundError:  # a copy of the package that pip knows nothing of
-        return [f"PATH-OF-EDGERT[{extra}]"]
-    return [line.partition(";")[0].strip() for line in lines if line.endswith((f"'{extra}'", f'"{extra}"'))]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edgert.assemble import HERE, Assembly, Bar, Callback, Environment, assemble
+from edgert.assemble import HERE, Bar, Callback, Environment, assemble
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, StageError, nearest
 from edgert.meters import peak_rss_bytes
@@ -97,18 +97,33 @@ class Pipeline:
         bar: Bar | None,
         strict: bool,
     ) -> None:
-        self.file, self._footprint = _fitted(file, has_engines=environment.engines is not None)
-        self._assembly: Assembly = assemble(
-            self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment
-        )
+        from edgert.assemble.memory import fits_easily, fitted
+
+        # Small enough for its memory budget and this machine; without such a budget, where memory is plenty, as it is.
+        self.file = file
+        self._footprint: Footprint | None = None
+        if file.config.budgets.memory is not None or not fits_easily(file):
+            self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
+        self._assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         self._assembly.stats = self._stats
         self._environment = environment
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
                 self._listen(stage, function)
         self._runner = Runner(self._assembly.nodes, environment.clock, self.file.located)
-        self._watch = self._watched()
-        self._beacon = Beacon(self._state)
+        self._watch: Watch | None = None
+        budgets, label = self.file.config.budgets, environment.label
+        if budgets != type(budgets)():  # most pipelines have none and start without it
+            from edgert.assemble.governing import watch
+
+            try:
+                self._watch = watch(self.file, self._assembly, environment, self._runner.fail)
+            except BudgetError:
+                self._assembly.close()
+                raise
+        # What `edgert top` shows: nothing of where frames come from, which may hold a password.
+        about = {"name": self.file.config.name, "file": str(self.file.document.path.absolute()), "label": label}
+        self._beacon = Beacon(lambda: {**about, "stats": self._stats()})
         self._started = False
 
     def __enter__(self) -> Pipeline:
@@ -118,10 +133,13 @@ class Pipeline:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
-                self.close()
-            else:
-                self._close_after(error)
+            self.close()
+        except StageError as late:  # it must not hide the error that is already on its way out
+            if error is None:
+                raise
+            is_new = late is not error and late.__context__ is not error
+            if is_new and hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"while stopping: {late}")
         finally:
             self._assembly.close()
 
@@ -217,19 +235,6 @@ class Pipeline:
         over = bool(runner.ended_ns)
         return summarize(assembly.nodes, wall_ns, counts, rss, engines, self._budgets(rss), has_ended=over)
 
-    def _watched(self) -> Watch | None:
-        """The thread that keeps the budgets; most pipelines have none and start without it."""
-        budgets = self.file.config.budgets
-        if budgets == type(budgets)():
-            return None
-        from edgert.assemble.governing import watch
-
-        try:
-            return watch(self.file, self._assembly, self._environment, self._runner.fail)
-        except BudgetError:
-            self._assembly.close()
-            raise
-
     def _leave(self) -> None:
         """Ends what is beside the stages, once they have ended."""
         if self._runner.running:
@@ -237,11 +242,6 @@ class Pipeline:
         if self._watch is not None:
             self._watch.stop()
         self._beacon.close()
-
-    def _state(self) -> dict[str, Any]:
-        """What ``edgert top`` shows; nothing of where frames come from, which may hold a password."""
-        config, file = self.file.config, str(self.file.document.path.absolute())
-        return {"name": config.name, "file": file, "label": self._environment.label, "stats": self._stats()}
 
     def _stats(self) -> dict[str, Any]:
         """The state of the run, and what it promised."""
@@ -282,14 +282,6 @@ class Pipeline:
                 fix="add a stage like camera: {source: api}" if not found else "name one of them",
             )
         return found[stage]
-
-    def _close_after(self, error: BaseException | None) -> None:
-        """Closes without hiding the error that is already on its way out."""
-        try:
-            self.close()
-        except StageError as late:
-            if error is not None and late is not error and late.__context__ is not error:
-                _note(error, f"while stopping: {late}")
 
 
 class Results(Iterator[Result]):
@@ -336,18 +328,6 @@ class Results(Iterator[Result]):
             self._held = None
 
 
-def _fitted(file: PipelineFile, *, has_engines: bool) -> tuple[PipelineFile, Footprint | None]:
-    """Makes the pipeline small enough for its memory budget and this machine; its memory by plan.
-
-    None without such a budget, where there is memory in plenty.
-    """
-    from edgert.assemble.memory import fits_easily, fitted
-
-    if file.config.budgets.memory is None and fits_easily(file):
-        return file, None
-    return fitted(file, has_engines=has_engines)
-
-
 class _NoWork:
     """Stands for the reader outside the pipeline, where a node needs work."""
 
@@ -362,8 +342,3 @@ class _NoWork:
 
 
 _NO_WORK = _NoWork()
-
-
-def _note(error: BaseException, text: str) -> None:
-    if hasattr(error, "add_note"):  # Python 3.11
-        error.add_note(text)

@@ -235,26 +235,16 @@ class Runner:
             self._emit(step, "cached", time.perf_counter() - started, cached.summary)
             return cached
         try:
-            product = self._made(step)
+            files = step.make(_EventReport(step, self.on_event))
+            product = Product(files, step.promise(files))
+            self.cache.put(step.key, product)
         except EdgertError as error:
             self._emit(step, "failed", time.perf_counter() - started, error.what)
             raise
         self._emit(step, "done", time.perf_counter() - started, product.summary)
         return product
 
-    def _made(self, step: Step) -> Product:
-        files = step.make(_EventReport(step, self.on_event))
-        product = Product(files, step.promise(files))
-        self.cache.put(step.key, product)
-        return product
-
-    def _emit(
-        self,
-        step: Step,
-        state: State,
-        seconds: float = 0.0,
-        detail: str = "",
-    ) -> None:
+    def _emit(self, step: Step, state: State, seconds: float = 0.0, detail: str = "") -> None:
         self.on_event(Event(step.name, step.model, state, seconds, detail))
 
 

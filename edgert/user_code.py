@@ -3,7 +3,6 @@
 import ast
 import hashlib
 import importlib
-import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -94,7 +93,11 @@ def load_object(spec: str, where: str, search: Path | None = None) -> Any:
     code = code_name(spec, where, search)
     found: object = load_module(code.module, where, code.folder)
     for name in code.member.split("."):
-        found = _member(found, name, spec, where)
+        if not hasattr(found, name):
+            hint = nearest(name, [known for known in dir(found) if not known.startswith("_")])
+            why = f"{getattr(found, '__name__', type(found).__name__)!r} has no {name!r}{hint}"
+            raise ConfigError(f"{spec!r} does not exist", why=why, where=where)
+        found = getattr(found, name)
     if not callable(found):
         raise ConfigError(f"{spec!r} cannot be called", why=f"it is a {type(found).__name__}", where=where)
     return found
@@ -128,9 +131,15 @@ def _refuse_shadow(module: str, where: str, search: Path | None) -> None:
     loaded = sys.modules.get(top)
     if search is None or loaded is None:
         return
-    here = importlib.machinery.PathFinder.find_spec(top, [str(search.resolve())])
+    here = PathFinder.find_spec(top, [str(search.resolve())])
     origin = getattr(getattr(loaded, "__spec__", None), "origin", None)
-    if here is not None and here.origin is not None and here.origin != origin and not _is_copy(top, search, origin):
+    if here is None or here.origin is None or here.origin == origin:
+        return
+    is_copy = False  # of the same text, imported from elsewhere, as from a bundle
+    if origin is not None and origin.endswith(".py"):
+        home = Path(origin).parents[Path(origin).name == "__init__.py"]
+        is_copy = CodeName(top, "", search).digest() == CodeName(top, "", home).digest()
+    if not is_copy:
         raise ConfigError(
             f"module {top!r} is already another one",
             why=f"{here.origin} was asked for, but {origin or 'a built-in module'} was imported under that name",
@@ -139,47 +148,24 @@ def _refuse_shadow(module: str, where: str, search: Path | None) -> None:
         )
 
 
-def _is_copy(top: str, folder: Path, origin: str | None) -> bool:
-    """Whether a module that was imported from elsewhere, as from a bundle, has the same text as the one in a folder."""
-    if origin is None or not origin.endswith(".py"):
-        return False
-    home = Path(origin).parent
-    other = home.parent if Path(origin).name == "__init__.py" else home
-    return CodeName(top, "", folder).digest() == CodeName(top, "", other).digest()
-
-
 def _import(module: str, where: str, search: Path | None) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
         if module == missing or module.startswith(f"{missing}."):
-            looked = f"{search} and the installed packages" if search else "the installed packages"
-            raise ConfigError(
-                f"there is no module {missing!r}",
-                why=f"looked in {looked}",
-                where=where,
-                fix=f"put {missing.replace('.', '/')}.py next to the pipeline file, or install the package",
-            ) from error
-        raise ConfigError(
-            f"module {module!r} needs {missing!r}, which is not installed", where=where, fix=f"install {missing}"
-        ) from error
+            raise _no_module(missing, where, search) from error
+        what = f"module {module!r} needs {missing!r}, which is not installed"
+        raise ConfigError(what, where=where, fix=f"install {missing}") from error
     except Exception as error:  # a user's code may raise anything while it is imported; the cause is chained
-        raise ConfigError(
-            f"module {module!r} fails when it is imported", why=f"{type(error).__name__}: {error}", where=where
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"module {module!r} fails when it is imported", why=why, where=where) from error
 
 
-def _member(holder: object, name: str, spec: str, where: str) -> object:
-    try:
-        found: object = getattr(holder, name)
-    except AttributeError as error:
-        public = [known for known in dir(holder) if not known.startswith("_")]
-        holder_name = getattr(holder, "__name__", type(holder).__name__)
-        raise ConfigError(
-            f"{spec!r} does not exist", why=f"{holder_name!r} has no {name!r}{nearest(name, public)}", where=where
-        ) from error
-    return found
+def _no_module(name: str, where: str, search: Path | None) -> ConfigError:
+    looked = f"looked in {f'{search} and ' if search else ''}the installed packages"
+    fix = f"put {name.replace('.', '/')}.py next to the pipeline file, or install the package"
+    return ConfigError(f"there is no module {name!r}", why=looked, where=where, fix=fix)
 
 
 def check_object(spec: str, where: str, search: Path | None) -> None:
@@ -196,10 +182,12 @@ def check_object(spec: str, where: str, search: Path | None) -> None:
     text = _source(module, where, code.folder)
     tree = None if text is None else _parsed(text, module, where)
     name = code.member.partition(".")[0]
-    if tree is None or _is_open(tree):
+    if tree is None:
         return
     names = set(_names(tree))
-    if name not in names:
+    stars = (item.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for item in node.names)
+    is_open = "*" in stars or "__getattr__" in names  # names may come from elsewhere
+    if not is_open and name not in names:
         why = f"{module!r} has no {name!r}{nearest(name, names)}"
         raise ConfigError(f"{spec!r} does not exist", why=why, where=where)
 
@@ -229,9 +217,7 @@ def _source(module: str, where: str, search: Path | None) -> bytes | None:
             break
         found = PathFinder.find_spec(f"{found.name}.{name}", found.submodule_search_locations)
     if found is None:
-        looked = f"{search} and the installed packages" if search else "the installed packages"
-        fix = f"put {module.replace('.', '/')}.py next to the pipeline file, or install the package"
-        raise ConfigError(f"there is no module {module!r}", why=f"looked in {looked}", where=where, fix=fix)
+        raise _no_module(module, where, search)
     is_text = found.has_location and str(found.origin).endswith(".py")
     return Path(str(found.origin)).read_bytes() if is_text else None
 
@@ -242,12 +228,6 @@ def _parsed(text: bytes, module: str, where: str) -> ast.Module:
     except (SyntaxError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
         raise ConfigError(f"module {module!r} does not parse", why=why, where=where) from error
-
-
-def _is_open(tree: ast.Module) -> bool:
-    """Whether names may come from elsewhere: ``from x import *``, or a module's own ``__getattr__``."""
-    stars = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-    return any(item.name == "*" for node in stars for item in node.names) or "__getattr__" in _names(tree)
 
 
 def _names(scope: ast.AST) -> Iterator[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.assemble import assemble
-from edgert.config import ModelConfig, PipelineConfig, PipelineFile, load_pipeline
+from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import ORT, ORT_CUDA
 from edgert.config.pipeline_file import CODE
 from edgert.errors import ModelError
@@ -50,9 +50,13 @@ def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
         EdgertError: the first thing that is wrong; further mistakes of the file itself in ``others``.
     """
     file = load_pipeline(path, overrides, run_ops=False)
-    _check_code(file)
+    for loc, spec in file.config.code.items():
+        check_object(spec, file.where(*loc), file.document.path.parent)
     _check_operators(file)
-    assembly = assemble(replace(file, config=_without_code(file.config)), backend_name="null")
+    found: dict[str, dict[str, Any]] = {"stages": dict(file.config.stages), "models": dict(file.config.models)}
+    for section, name, *inner in file.config.code:  # a function of no effect wherever the user's would be called
+        found[section][name] = _replaced(found[section][name], inner)
+    assembly = assemble(replace(file, config=file.config.model_copy(update=found)), backend_name="null")
     assembly.close()
     return Validation(len(file.config.stages), len(assembly.engines), bool(file.config.code or file.config.ops))
 
@@ -60,12 +64,6 @@ def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
 def not_run(*_: object, **__: object) -> tuple[()]:
     """Called in place of the user's functions; of a source, it gives no images."""
     return ()
-
-
-def _check_code(file: PipelineFile) -> None:
-    """Raises ConfigError for a module or a name that is not there."""
-    for loc, spec in file.config.code.items():
-        check_object(spec, file.where(*loc), file.document.path.parent)
 
 
 def _check_operators(file: PipelineFile) -> None:
@@ -76,28 +74,18 @@ def _check_operators(file: PipelineFile) -> None:
         if named is None:
             return
         own |= named
+    chain = set(file.config.engines or (ORT,))
     for name, config in file.config.models.items():
-        if not _may_have_plugins(config, file.config) and (why := unsupported_nodes(load(config.onnx), own)):
+        # TensorRT's plugins are the board's: an engine may run it whose operators are not all known here.
+        with_plugins = config.backend in ("tensorrt", "null")
+        with_plugins = with_plugins or (config.backend == "auto" and not chain <= {ORT, ORT_CUDA})
+        if not with_plugins and (why := unsupported_nodes(load(config.onnx), own)):
             raise ModelError(
                 f"no engine can run model {name!r}",
                 why=why,
                 where=file.where("models", name, "onnx"),
                 fix="replace these nodes, or register their operators: edgert.op (docs/operators.md)",
             )
-
-
-def _may_have_plugins(model: ModelConfig, pipeline: PipelineConfig) -> bool:
-    """Whether an engine may run it whose operators are not all known here: TensorRT's plugins are the board's."""
-    chain = pipeline.engines or (ORT,)
-    return model.backend in ("tensorrt", "null") or (model.backend == "auto" and not {*chain} <= {ORT, ORT_CUDA})
-
-
-def _without_code(config: PipelineConfig) -> PipelineConfig:
-    """The same pipeline with a function of no effect wherever the user's would be called."""
-    found: dict[str, dict[str, Any]] = {"stages": dict(config.stages), "models": dict(config.models)}
-    for section, name, *inner in config.code:
-        found[section][name] = _replaced(found[section][name], inner)
-    return config.model_copy(update=found)
 
 
 def _replaced(record: Any, inner: list[str]) -> Any:

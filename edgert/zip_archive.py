@@ -12,7 +12,7 @@ import io
 import re
 import stat
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -61,7 +61,11 @@ def check_paths(paths: Iterable[str], where: str = "") -> None:
     """
     seen: dict[str, str] = {}
     for path in paths:
-        _check_path(path, where)
+        if len(path) > _LONGEST:
+            raise _refused(f"{path[:40]}…", f"it has {len(path)} characters, {_LONGEST} at most", where)
+        for part in path.split("/"):
+            if not _PART.fullmatch(part) or part.endswith(".") or part.split(".")[0].lower() in _RESERVED:
+                raise _refused(path, "it is no plain path below the bundle's own folder", where)
         other = seen.setdefault(path.lower(), path)
         if other is not path:
             raise _refused(path, f"another member is called {other!r}", where)
@@ -71,15 +75,6 @@ def check_paths(paths: Iterable[str], where: str = "") -> None:
             if above in seen:
                 raise _refused(path, f"{seen[above]!r} is a file, not a folder", where)
             above = above.rpartition("/")[0]
-
-
-def _check_path(path: str, where: str) -> None:
-    parts = path.split("/")
-    if len(path) > _LONGEST:
-        raise _refused(f"{path[:40]}…", f"it has {len(path)} characters, {_LONGEST} at most", where)
-    for part in parts:
-        if not _PART.fullmatch(part) or part.endswith(".") or part.split(".")[0].lower() in _RESERVED:
-            raise _refused(path, "it is no plain path below the bundle's own folder", where)
 
 
 def _refused(path: str, why: str, where: str) -> ArtifactError:
@@ -115,20 +110,16 @@ def pack(members: Mapping[str, bytes], file: BinaryIO, first: str = "") -> None:
     check_paths(members)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for path in sorted(members, key=lambda path: (path != first, path)):
-            archive.writestr(_info(path), members[path])
+            info = zipfile.ZipInfo(path, _TIME)
+            info.create_system = 3  # Unix, wherever it is made
+            info.external_attr = (stat.S_IFREG | 0o644) << 16
+            archive.writestr(info, members[path])
         archive.comment = _LABEL + b"0" * 64
     file.seek(0, 2)
     body_bytes = file.tell() - _COMMENT_BYTES
     digest = _digest(file, body_bytes)
     file.seek(body_bytes)
     file.write(_LABEL + digest.encode())
-
-
-def _info(path: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(path, _TIME)
-    info.create_system = 3  # Unix, wherever it is made
-    info.external_attr = (stat.S_IFREG | 0o644) << 16
-    return info
 
 
 class ZipContainer:
@@ -153,7 +144,9 @@ class ZipContainer:
             self._size_bytes = self._file.seek(0, io.SEEK_END)
             check_digest(self._file, self._size_bytes, str(path))
             self._archive = zipfile.ZipFile(self._file)
-            self._infos = self._checked()
+            infos = self._archive.infolist()
+            _check_members(infos, self._size_bytes, str(path))
+            self._infos = {info.filename: info for info in infos}
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
             self._file.close()
             raise _damaged(str(path), str(error)) from error
@@ -184,28 +177,22 @@ class ZipContainer:
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
             raise _damaged(str(self.path), f"member {path!r}: {error}") from error
 
-    def _checked(self) -> dict[str, zipfile.ZipInfo]:
-        infos = self._archive.infolist()
-        where = str(self.path)
-        if len(infos) > _MOST_MEMBERS:
-            raise _foreign(where, f"it has {len(infos)} members, {_MOST_MEMBERS} at most")
-        check_paths((info.filename for info in infos), where)
-        for info in infos:
-            if why := _oddity(info):
-                raise _foreign(where, f"member {info.filename!r} {why}")
-        if sum(info.file_size for info in infos) > self._size_bytes:
-            raise _foreign(where, "its members say they are larger than it is")
-        return {info.filename: info for info in infos}
 
-
-def _oddity(info: zipfile.ZipInfo) -> str:
-    """What a member is that edgert never writes; empty if nothing."""
-    kind = stat.S_IFMT(info.external_attr >> 16)
-    if kind not in (0, stat.S_IFREG):
-        return "is no plain file"
-    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-        return "is compressed"
-    return "is encrypted" if info.flag_bits & 1 else ""
+def _check_members(infos: list[zipfile.ZipInfo], size_bytes: int, where: str) -> None:
+    """Raises ArtifactError for an archive that edgert never writes."""
+    if len(infos) > _MOST_MEMBERS:
+        raise _foreign(where, f"it has {len(infos)} members, {_MOST_MEMBERS} at most")
+    check_paths((info.filename for info in infos), where)
+    for info in infos:
+        oddities = {
+            "is no plain file": stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG),
+            "is compressed": info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size,
+            "is encrypted": bool(info.flag_bits & 1),
+        }
+        if why := next((oddity for oddity, is_so in oddities.items() if is_so), ""):
+            raise _foreign(where, f"member {info.filename!r} {why}")
+    if sum(info.file_size for info in infos) > size_bytes:
+        raise _foreign(where, "its members say they are larger than it is")
 
 
 def check_digest(file: BinaryIO, size_bytes: int, where: str) -> str:
@@ -237,12 +224,14 @@ def _no_bundle(file: BinaryIO, where: str) -> ArtifactError:
     if not start:
         return ArtifactError(f"{where} is empty", why="0 bytes", fix=_AGAIN)
     if not start.startswith(b"PK"):
-        return ArtifactError(
-            f"{where} is no bundle", why="it does not begin like a zip file", fix="name what edgert build wrote"
-        )
+        why, fix = "it does not begin like a zip file", "name what edgert build wrote"
+        return ArtifactError(f"{where} is no bundle", why=why, fix=fix)
     file.seek(0)
-    if any(_END in chunk for chunk in _chunks(file)):
-        return _foreign(where, "it is a zip file without edgert's digest at its end, or one that was changed since")
+    before = b""
+    while chunk := file.read(_CHUNK_BYTES):
+        if _END in before + chunk:
+            return _foreign(where, "it is a zip file without edgert's digest at its end, or one that was changed since")
+        before = chunk[-len(_END) :]  # so that no mark is cut in two
     return ArtifactError(f"{where} is cut short", why="a zip file's end is missing", fix=_AGAIN)
 
 
@@ -255,14 +244,6 @@ def _digest(file: BinaryIO, size_bytes: int) -> str:
         found.update(chunk)
         left -= len(chunk)
     return found.hexdigest()
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    """The file in overlapping pieces, so that no mark is cut in two."""
-    before = b""
-    while chunk := file.read(_CHUNK_BYTES):
-        yield before + chunk
-        before = chunk[-len(_END) :]
 
 
 def _damaged(where: str, why: str) -> ArtifactError:

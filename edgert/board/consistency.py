@@ -17,19 +17,13 @@ Loc = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong.
-
-    Attributes:
-        loc: key path in the file.
-        what: names the key and its value.
-        why: what is the matter with it; may be empty.
-        fix: what to write instead; may be empty.
-    """
+    """One thing that is wrong: its key path in the file, the key and its value, what is the matter with it, and what to
+    write instead; the last two may be empty."""
 
     loc: Loc
     what: str
-    why: str
-    fix: str
+    why: str = ""
+    fix: str = ""
 
 
 def typed(detail: Any, model: type[BaseModel]) -> Mistake:
@@ -37,14 +31,17 @@ def typed(detail: Any, model: type[BaseModel]) -> Mistake:
     loc: Loc = detail["loc"]
     key, kind = dotted(loc) or "its top level", detail["type"]
     if kind == "extra_forbidden":
-        known = sorted(set(_keys(model)))
-        what = f"unknown key {key!r} in a board file{nearest(str(loc[-1]), known)}"
-        return Mistake(loc, what, "", "rename or remove it")
+        hint = nearest(str(loc[-1]), sorted(set(_keys(model))))
+        return Mistake(loc, f"unknown key {key!r} in a board file{hint}", fix="rename or remove it")
     if kind == "missing":
-        fix = f"add {loc[-1]}: with a value" + (", or null where it is unknown" if _takes_null(loc, model) else "")
-        return Mistake(loc, f"{key} is missing from a board file", "", fix)
-    what = f"wrong value in a board file: {key}: {detail['input']!r}"
-    return Mistake(loc, what, _plain(detail), _FIXES.get(kind, ""))
+        for step in loc[:-1]:
+            if isinstance(step, str) and (section := model.model_fields.get(step)):
+                model = next(_parts(section.annotation), model)
+        field = model.model_fields.get(str(loc[-1]))
+        null = ", or null where it is unknown" if field and type(None) in get_args(field.annotation) else ""
+        return Mistake(loc, f"{key} is missing from a board file", fix=f"add {loc[-1]}: with a value{null}")
+    why = str(detail["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
+    return Mistake(loc, f"wrong value in a board file: {key}: {detail['input']!r}", why, _FIXES.get(kind, ""))
 
 
 def dotted(loc: Loc) -> str:
@@ -57,10 +54,6 @@ _FIXES = {
     "greater_than_equal": "write the number of the data sheet",
     "finite_number": "write the number of the data sheet, or null where it is unknown",
 }
-
-
-def _plain(detail: Any) -> str:
-    return str(detail["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:
@@ -80,16 +73,6 @@ def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _parts(part)
 
 
-def _takes_null(loc: Loc, model: type[BaseModel]) -> bool:
-    """Whether the key may be written without being known."""
-    for step in loc[:-1]:
-        if isinstance(step, str):
-            field = model.model_fields.get(step)
-            model = next(_parts(field.annotation), model) if field else model
-    field = model.model_fields.get(str(loc[-1]))
-    return field is not None and type(None) in get_args(field.annotation)
-
-
 _AT_MOST = {
     "cpu_cores": ("cpu", "cores"),
     "cpu_mhz": ("cpu", "max_mhz"),
@@ -101,6 +84,7 @@ _AT_MOST = {
     "emc_mhz": ("memory", "emc_max_mhz"),
 }
 """Key of a mode → the number of its board that it cannot exceed."""
+_CLOCKS = [key for key in _AT_MOST if key.endswith("_mhz")]
 _COMMON = frozenset({"source", "confidence", "notes", "origins"})
 
 
@@ -109,38 +93,37 @@ def contradictions(data: Any) -> list[Mistake]:
     if not isinstance(data, dict):
         return []
     modes = [(n, mode) for n, mode in enumerate(_list(data.get("modes"))) if isinstance(mode, dict)]
-    found = [*_dla(data), *_cores(data), *_names(modes), *_default(data, modes)]
+    found = [*_units(data), *_named(data, modes)]
     for n, mode in modes:
-        found += [*_limits(data, n, mode), *_uncapped(data, n, mode), *_origins(("modes", n), mode)]
+        found += [*_clocks(data, n, mode), *_origins(("modes", n), mode)]
     for name, section in data.items():
         found += _origins((name,), section)
     return found
 
 
-def _limits(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mistake]:
+def _clocks(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mistake]:
+    """A mode is within its board, and a clock that it leaves free is the board's."""
+    name, uncapped = mode.get("name"), _list(mode.get("uncapped"))
     for key, (section, limit) in _AT_MOST.items():
         value, most = _number(mode.get(key)), _number(_part(data, section).get(limit))
-        if value is not None and most is not None and value > most:
+        if value is None or most is None:
+            continue
+        loc = ("modes", n, key)
+        if value > most:
             why = f"the board has {section}.{limit}: {most:g}"
             fix = f"{key}: {most:g} or less, or correct {section}.{limit}"
-            yield Mistake(("modes", n, key), f"mode {mode.get('name')}: {key}: {value:g} cannot be", why, fix)
-
-
-def _uncapped(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mistake]:
-    for key in _list(mode.get("uncapped")):
-        loc, name = ("modes", n, "uncapped"), mode.get("name")
-        if key not in _AT_MOST or not key.endswith("_mhz"):
-            clocks = [clock for clock in _AT_MOST if clock.endswith("_mhz")]
-            yield Mistake(loc, f"mode {name}: uncapped: {key!r} is no clock", "", f"clocks: {', '.join(clocks)}")
-            continue
-        section, limit = _AT_MOST[key]
-        value, most = _number(mode.get(key)), _number(_part(data, section).get(limit))
-        if value is not None and most is not None and value < most:
+            yield Mistake(loc, f"mode {name}: {key}: {value:g} cannot be", why, fix)
+        if value < most and key in uncapped and key in _CLOCKS:
             why = f"uncapped is a clock that the mode leaves free, and {section}.{limit} is {most:g}"
-            yield Mistake(("modes", n, key), f"mode {name}: {key}: {value:g} is a cap", why, f"{key}: {most:g}")
+            yield Mistake(loc, f"mode {name}: {key}: {value:g} is a cap", why, f"{key}: {most:g}")
+    for key in uncapped:
+        if key not in _CLOCKS:
+            what = f"mode {name}: uncapped: {key!r} is no clock"
+            yield Mistake(("modes", n, "uncapped"), what, fix=f"clocks: {', '.join(_CLOCKS)}")
 
 
-def _names(modes: list[tuple[int, dict[str, Any]]]) -> Iterator[Mistake]:
+def _named(data: dict[str, Any], modes: list[tuple[int, dict[str, Any]]]) -> Iterator[Mistake]:
+    """Modes have names of their own, and the default is one of them."""
     seen: dict[str, str] = {}
     for n, mode in modes:
         name = str(mode.get("name"))
@@ -149,18 +132,15 @@ def _names(modes: list[tuple[int, dict[str, Any]]]) -> Iterator[Mistake]:
             why = f"modes are known by name, and {seen[bare]!r} stands above"
             yield Mistake(("modes", n, "name"), f"two modes are called {name!r}", why, "rename or remove one of them")
         seen.setdefault(bare, name)
+    default, names = _part(data, "default_mode").get("name"), [str(mode.get("name")) for _, mode in modes]
+    if default is not None and default not in names:
+        what = f"default_mode.name: {default!r} is none of the modes{nearest(str(default), names)}"
+        yield Mistake(("default_mode", "name"), what, fix=f"modes: {', '.join(names)}")
 
 
-def _default(data: dict[str, Any], modes: list[tuple[int, dict[str, Any]]]) -> Iterator[Mistake]:
-    name = _part(data, "default_mode").get("name")
-    names = [str(mode.get("name")) for _, mode in modes]
-    if name is not None and name not in names:
-        what = f"default_mode.name: {name!r} is none of the modes{nearest(str(name), names)}"
-        yield Mistake(("default_mode", "name"), what, "", f"modes: {', '.join(names)}")
-
-
-def _dla(data: dict[str, Any]) -> Iterator[Mistake]:
-    dla = _part(data, "dla")
+def _units(data: dict[str, Any]) -> Iterator[Mistake]:
+    """DLA cores have a generation, and every SM as many CUDA cores."""
+    dla, gpu = _part(data, "dla"), _part(data, "gpu")
     cores, generation = _number(dla.get("cores")), _number(dla.get("generation"))
     if cores == 0 and generation is not None:
         what = f"dla.generation: {generation:g} of a board without DLA cores"
@@ -168,10 +148,6 @@ def _dla(data: dict[str, Any]) -> Iterator[Mistake]:
     if cores and generation is None and "generation" in dla:
         what, why = "dla.generation: null of a board with DLA cores", f"dla.cores is {cores:g}"
         yield Mistake(("dla", "generation"), what, why, "generation: 1 (Xavier) or 2 (Orin)")
-
-
-def _cores(data: dict[str, Any]) -> Iterator[Mistake]:
-    gpu = _part(data, "gpu")
     cores, sms = _number(gpu.get("cuda_cores")), _number(gpu.get("sms"))
     if cores and sms and cores % sms:
         what = f"gpu.cuda_cores: {cores:g} cannot be shared by {sms:g} SMs"
@@ -185,7 +161,7 @@ def _origins(loc: Loc, section: Any) -> Iterator[Mistake]:
             keys = sorted(set(section) - _COMMON)
             if key not in keys:
                 what = f"origins of {key!r}, which is not in {'.'.join(map(str, loc))}{nearest(str(key), keys)}"
-                yield Mistake((*loc, "origins", n, "of"), what, "", f"keys: {', '.join(keys)}")
+                yield Mistake((*loc, "origins", n, "of"), what, fix=f"keys: {', '.join(keys)}")
 
 
 def _part(data: dict[str, Any], name: str) -> dict[str, Any]:

@@ -54,8 +54,13 @@ def numbers(board: Board) -> Iterator[Number]:
         if isinstance(section, Sourced):
             yield from (Number(f"{name}.{key}", value, section.origin(key)) for key, value in _entries(board, section))
     for mode in board.modes:
-        entries = _entries(board, mode)
-        yield from (Number(f"modes.{mode.name}.{key}", value, _origin(board, mode, key)) for key, value in entries)
+        for key, value in _entries(board, mode):
+            origin = mode.origin(key)
+            # A clock that the mode leaves free is known as well as the board's maximum is.
+            if key in mode.uncapped and not any(key in one.of for one in mode.origins):
+                maximum: Sourced = getattr(board, _MAXIMUM[key])
+                origin = maximum.origin("emc_max_mhz" if key == "emc_mhz" else "max_mhz")
+            yield Number(f"modes.{mode.name}.{key}", value, origin)
 
 
 def _entries(board: Board, section: Sourced) -> Iterator[tuple[str, Any]]:
@@ -66,11 +71,3 @@ def _entries(board: Board, section: Sourced) -> Iterator[tuple[str, Any]]:
         if key not in _ABOUT and key != "uncapped" and not absent:
             value = getattr(section, key)
             yield key, value.model_dump() if isinstance(value, Part) else value
-
-
-def _origin(board: Board, mode: Mode, key: str) -> Origin:
-    """A clock that the mode leaves free is known as well as the board's maximum is."""
-    if key not in mode.uncapped or any(key in origin.of for origin in mode.origins):
-        return mode.origin(key)
-    section: Sourced = getattr(board, _MAXIMUM[key])
-    return section.origin("emc_max_mhz" if key == "emc_mhz" else "max_mhz")

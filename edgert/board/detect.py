@@ -8,7 +8,6 @@ memory. See https://docs.kernel.org/devicetree/usage-model.html.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -73,18 +72,13 @@ def package_version(package: str, root: Path = Path("/")) -> str:
     """``"36.4.7-20250918154033"`` of an installed Debian package; empty where it is not installed, or none ever was."""
     try:
         with (root / "var/lib/dpkg/status").open(encoding="utf-8", errors="replace") as lines:
-            return _version_of(package, lines)
+            for line in lines:
+                if line.rstrip() == f"Package: {package}":
+                    paragraph = takewhile(str.strip, lines)
+                    versions = (entry.split()[1] for entry in paragraph if entry.startswith("Version: "))
+                    return next(versions, "")
     except OSError:
         return ""
-
-
-def _version_of(package: str, lines: Iterator[str]) -> str:
-    """The version in a package's paragraph of dpkg's status file."""
-    for line in lines:
-        if line.rstrip() == f"Package: {package}":
-            paragraph = takewhile(str.strip, lines)
-            versions = (entry.split()[1] for entry in paragraph if entry.startswith("Version: "))
-            return next(versions, "")
     return ""
 
 
@@ -144,7 +138,11 @@ def detect(root: Path = Path("/")) -> Machine:
     l4t = l4t_version(root)
     is_jetson = bool(l4t) or any(word.startswith("nvidia,tegra") for word in compatible)
     board = _recognize(compatible, memory_bytes) if is_jetson else None
-    mode, mode_trouble = _mode(root) if is_jetson else ("", "")
+    mode, mode_trouble = "", ""
+    try:
+        mode = current_mode(root) if is_jetson else ""
+    except DeviceError as error:  # a damaged file must not keep the rest of the machine from being known
+        mode_trouble = f"{error.what}: {error.why}"
     return Machine(
         name=board.name if board else UNKNOWN if is_jetson else HOST,
         board=board,
@@ -159,14 +157,6 @@ def detect(root: Path = Path("/")) -> Machine:
         mode=mode,
         mode_trouble=mode_trouble,
     )
-
-
-def _mode(root: Path) -> tuple[str, str]:
-    """Power mode, and why it is unknown: a damaged file must not keep the rest of the machine from being known."""
-    try:
-        return current_mode(root), ""
-    except DeviceError as error:
-        return "", f"{error.what}: {error.why}"
 
 
 def _recognize(compatible: tuple[str, ...], memory_bytes: int) -> Board | None:

@@ -33,28 +33,14 @@ class CameraDevice:
 def cameras(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
     """The devices that may give images. Of the nodes of one device only the first: the others carry its metadata
     (https://docs.kernel.org/admin-guide/media/uvcvideo.html)."""
-    devices = sorted((root / "dev").glob("video*[0-9]"), key=lambda path: (len(path.name), path.name))
-    return tuple(_device(device, root) for device in devices if _index(device, root) == 0)
-
-
-def _device(device: Path, root: Path) -> CameraDevice:
-    node = _node(device, root)
-    readable = os.access(device, os.R_OK | os.W_OK)
-    return CameraDevice(f"/dev/{device.name}", read_text(node / "name"), _driver(node), readable)
-
-
-def _index(device: Path, root: Path) -> int:
-    text = read_text(_node(device, root) / "index")
-    return int(text) if text.isdigit() else 0
-
-
-def _node(device: Path, root: Path) -> Path:
-    return root / "sys/class/video4linux" / device.name
-
-
-def _driver(node: Path) -> str:
-    link = node / "device/driver"
-    return link.resolve().name if link.exists() else ""
+    found = []
+    for device in sorted((root / "dev").glob("video*[0-9]"), key=lambda path: (len(path.name), path.name)):
+        node = root / "sys/class/video4linux" / device.name
+        index, link = read_text(node / "index"), node / "device/driver"
+        if not index.isdigit() or int(index) == 0:
+            driver, readable = link.resolve().name if link.exists() else "", os.access(device, os.R_OK | os.W_OK)
+            found.append(CameraDevice(f"/dev/{device.name}", read_text(node / "name"), driver, readable))
+    return tuple(found)
 
 
 _INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
@@ -123,7 +109,10 @@ def query(driver: Any) -> CudaDriver:
     version = "" if failed else f"{number.value // 1000}.{number.value % 1000 // 10}"
     code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(number))
     if code:
-        return CudaDriver(version, (), "" if code == _NO_DEVICE else _error_name(driver, code))
+        text = ctypes.c_char_p()
+        known = not driver.cuGetErrorName(code, ctypes.byref(text)) and text.value
+        name = text.value.decode() if known and text.value else f"CUDA error {code}"
+        return CudaDriver(version, (), "" if code == _NO_DEVICE else name)
     return CudaDriver(version, tuple(_gpu(driver, index) for index in range(number.value)))
 
 
@@ -141,9 +130,3 @@ def _attribute(driver: Any, which: int, device: ctypes.c_int) -> int:
     number = ctypes.c_int()
     driver.cuDeviceGetAttribute(ctypes.byref(number), which, device)
     return number.value
-
-
-def _error_name(driver: Any, code: int) -> str:
-    text = ctypes.c_char_p()
-    known = not driver.cuGetErrorName(code, ctypes.byref(text)) and text.value
-    return text.value.decode() if known and text.value else f"CUDA error {code}"

@@ -96,28 +96,23 @@ def system_memory(root: Path = Path("/")) -> SystemMemory:
     """Reads ``/proc/meminfo`` (its kB are KiB, proc(5)) and the limits of this process's cgroup (v2 and v1)."""
     lines = {name: int(count) * 1024 for name, count in _LINE.findall(read_text(root / "proc/meminfo"))}
     total_bytes, swap_bytes = lines.get("MemTotal", 0), lines.get("SwapTotal", 0)
-    limit_bytes = _limit(root, "memory.max", "memory.limit_in_bytes", total_bytes)
-    swap_limit_bytes = _limit(root, "memory.swap.max", "", swap_bytes)
-    return SystemMemory(
-        total_bytes,
-        lines.get("MemAvailable", 0),
-        limit_bytes,
-        swap_bytes if swap_limit_bytes is None else swap_limit_bytes,
-    )
+
+    def limit(v2: str, v1: str, whole_bytes: int) -> int | None:
+        """Below what there is as a whole: v2 writes "max" for no limit, v1 a huge number."""
+        path = memory_file(root, v2, v1)
+        text = read_text(path) if path is not None else ""
+        return int(text) if text.isdigit() and int(text) < whole_bytes else None
+
+    limit_bytes = limit("memory.max", "memory.limit_in_bytes", total_bytes)
+    swap_limit_bytes = limit("memory.swap.max", "", swap_bytes)
+    most_swap_bytes = swap_bytes if swap_limit_bytes is None else swap_limit_bytes
+    return SystemMemory(total_bytes, lines.get("MemAvailable", 0), limit_bytes, most_swap_bytes)
 
 
 def free_bytes(root: Path = Path("/")) -> int:
     """What this process may have of the memory that is available now; 0 when unknown."""
     memory = system_memory(root)
     return min(filter(None, (memory.available_bytes, memory.limit_bytes)), default=0)
-
-
-def _limit(root: Path, v2: str, v1: str, whole_bytes: int) -> int | None:
-    """Below what there is as a whole; None without such a limit."""
-    path = memory_file(root, v2, v1)
-    text = read_text(path) if path is not None else ""
-    limit_bytes = int(text) if text.isdigit() else whole_bytes  # "max": no limit
-    return limit_bytes if limit_bytes < whole_bytes else None  # v1 writes "no limit" as a huge number
 
 
 _FIELD = re.compile(r"^([\w ]+?)\s*:\s*(.*)$", re.MULTILINE)
@@ -139,8 +134,10 @@ _PARTS = {
 def cpu_name(root: Path = Path("/")) -> str:
     """``"Cortex-A78AE"``, ``"Intel(R) Xeon(R) …"``; the architecture where the kernel has no name."""
     fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
-    arms = _arm_names(fields)
-    names = [value for key, value in fields if key == "model name"]
+    makers, parts, names = (
+        [value for name, value in fields if name == key] for key in ("CPU implementer", "CPU part", "model name")
+    )
+    arms = dict.fromkeys(_PARTS[pair] for pair in zip(makers, parts, strict=False) if pair in _PARTS)
     return " + ".join(arms) or (names[0] if names else platform.machine())
 
 
@@ -150,13 +147,6 @@ def saturates_bytes(root: Path = Path("/")) -> bool:
     fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
     flags: set[str] = {flag for key, value in fields if key == "flags" for flag in value.split()}
     return bool(flags) and not {"avx512_vnni", "avx_vnni"} & flags
-
-
-def _arm_names(fields: list[tuple[str, str]]) -> list[str]:
-    makers = [value for key, value in fields if key == "CPU implementer"]
-    parts = [value for key, value in fields if key == "CPU part"]
-    names = (_PARTS.get(pair) for pair in zip(makers, parts, strict=False))
-    return list(dict.fromkeys(name for name in names if name))
 
 
 def online_cores(root: Path = Path("/")) -> int:

@@ -6,7 +6,6 @@ one board and ``15W`` on another. What leaves this module are names.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,8 +69,9 @@ def power_modes(root: Path = Path("/")) -> PowerModes | None:
         DeviceError: the file cannot be read or understood.
     """
     path = _conf(root)
-    text = None if path is None else _text(path)
-    return None if path is None or text is None else parse_conf(text, f"/{path.relative_to(root)}")
+    if path is None or (text := _text(path)) is None:
+        return None
+    return parse_conf(text, f"/{path.relative_to(root)}")
 
 
 def parse_conf(text: str, path: str) -> PowerModes:
@@ -81,42 +81,36 @@ def parse_conf(text: str, path: str) -> PowerModes:
         DeviceError: it defines none, a heading is broken, two modes have one number or one name, or the default is
             none of them.
     """
+
+    def damaged(why: str, where: str) -> DeviceError:
+        return DeviceError(f"cannot understand {path}", why=why, where=where, fix=_DAMAGED)
+
     names: dict[int, str] = {}
     default: tuple[str, str] | None = None
-    for line, kind, fields in _headings(text, path):
-        where = f"{path}:{line}"
-        if kind == "PM_CONFIG":
+    for line, content in enumerate(map(str.strip, text.splitlines()), 1):
+        match, where = _HEADER.match(content), f"{path}:{line}"
+        if match is None:  # comments do not count
+            continue
+        if not match[3]:
+            raise damaged(f"{content!r} has no closing >", where)
+        fields = dict(_FIELD.findall(match[2]))
+        if match[1] == "PM_CONFIG":
             default = (fields.get("DEFAULT", ""), where)
             continue
         number, name = fields.get("ID", ""), fields.get("NAME", "")
         if not _is_number(number) or not name:
-            raise _damaged(path, "a POWER_MODEL needs ID=NUMBER and NAME=NAME", where)
+            raise damaged("a POWER_MODEL needs ID=NUMBER and NAME=NAME", where)
         if int(number) in names or name in names.values():
-            raise _damaged(path, f"power mode ID={number} NAME={name} stands twice", where)
+            raise damaged(f"power mode ID={number} NAME={name} stands twice", where)
         names[int(number)] = name
     if not names:
-        raise _damaged(path, "it defines no POWER_MODEL", path)
-    return PowerModes(path, names, _default(path, names, default))
-
-
-def _headings(text: str, path: str) -> Iterator[tuple[int, str, dict[str, str]]]:
-    """Line, kind and fields of each ``< POWER_MODEL … >`` and ``< PM_CONFIG … >``; comments do not count."""
-    for line, content in enumerate(text.splitlines(), 1):
-        match = _HEADER.match(content.strip())
-        if match is None:
-            continue
-        if not match[3]:
-            raise _damaged(path, f"{content.strip()!r} has no closing >", f"{path}:{line}")
-        yield line, match[1], dict(_FIELD.findall(match[2]))
-
-
-def _default(path: str, names: dict[int, str], written: tuple[str, str] | None) -> str:
-    if written is None:
-        return ""
-    number, where = written
+        raise damaged("it defines no POWER_MODEL", path)
+    if default is None:
+        return PowerModes(path, names, "")
+    number, where = default
     if not _is_number(number) or int(number) not in names:
-        raise _damaged(path, f"PM_CONFIG DEFAULT={number} is none of its modes", where)
-    return names[int(number)]
+        raise damaged(f"PM_CONFIG DEFAULT={number} is none of its modes", where)
+    return PowerModes(path, names, names[int(number)])
 
 
 def _conf(root: Path) -> Path | None:
@@ -143,7 +137,3 @@ def _text(path: Path) -> str | None:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
-
-
-def _damaged(path: str, why: str, where: str) -> DeviceError:
-    return DeviceError(f"cannot understand {path}", why=why, where=where, fix=_DAMAGED)

@@ -32,7 +32,7 @@ __all__ = ["Board", "Mode", "Precision", "board", "board_file", "board_names", "
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TRANSFERS = 2
 """Of a double data rate memory in each clock of its controller (JEDEC JESD209)."""
-_LIKE = "edgert boards orin-nx-16gb --yaml prints one to start from"
+_EXAMPLE = "orin-nx-16gb"
 
 
 class DefaultMode(Sourced):
@@ -142,11 +142,23 @@ def load_board(path: Path) -> Board:
         ConfigError: unreadable, not YAML, an unknown or missing key, a number that is missing or cannot be; its name is
             not its file's. The first mistake, with all the others in ``others``.
     """
-    node, data = _read(path)
-    record, wrong = _parse(data)
-    wrong += [*_twice(node, (), set()), *contradictions(data)]
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)  # its nodes know their lines
+        data: object = yaml.constructor.SafeConstructor().construct_document(node) if node else None
+    except FileNotFoundError as error:
+        fix = f"edgert boards {_EXAMPLE} --yaml prints one to start from"
+        raise ConfigError(f"cannot read board file {path}", why="there is no such file", fix=fix) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read board file {path}", why=cause(error)) from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that the calendar does not have
+        raise ConfigError(f"board file {path} is not valid YAML", why=str(error)) from error
+    record, wrong = None, [*_twice(node, (), set()), *contradictions(data)]
+    try:
+        record = Board.model_validate(data)
+    except ValidationError as error:
+        wrong += [typed(item, Board) for item in error.errors(include_url=False)]
     if isinstance(data, dict) and isinstance(data.get("name"), str) and data["name"] != path.stem:
-        wrong += [Mistake(("name",), f"board file calls itself {data['name']!r}", "", f"name: {path.stem}")]
+        wrong.append(Mistake(("name",), f"board file calls itself {data['name']!r}", fix=f"name: {path.stem}"))
     if record is None or wrong:
         raise _error(path, node, wrong)
     return record
@@ -206,7 +218,7 @@ def find_board(text: str, directory: Path = Path()) -> Board:
         raise ConfigError(
             f"no board file {text!r}",
             why=f"it was looked for from {' and from '.join(places)}",
-            fix="edgert boards orin-nx-16gb --yaml prints one to start from; edgert boards lists those known by name",
+            fix=f"edgert boards {_EXAMPLE} --yaml prints one to start from; edgert boards lists those known by name",
         )
     return load_board(path)
 
@@ -226,26 +238,6 @@ def _is_path(text: str) -> bool:
 
 def _bare(name: str) -> str:
     return name.strip().lower().removeprefix("mode_")
-
-
-def _read(path: Path) -> tuple[yaml.Node | None, object]:
-    """The content of a file: YAML nodes, which know their lines, and plain data."""
-    try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
-        return node, yaml.constructor.SafeConstructor().construct_document(node) if node else None
-    except FileNotFoundError as error:
-        raise ConfigError(f"cannot read board file {path}", why="there is no such file", fix=_LIKE) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read board file {path}", why=cause(error)) from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that the calendar does not have
-        raise ConfigError(f"board file {path} is not valid YAML", why=str(error)) from error
-
-
-def _parse(data: object) -> tuple[Board | None, list[Mistake]]:
-    try:
-        return Board.model_validate(data), []
-    except ValidationError as error:
-        return None, [typed(item, Board) for item in error.errors(include_url=False)]
 
 
 def _twice(node: yaml.Node | None, loc: Loc, visited: set[int]) -> Iterator[Mistake]:
@@ -274,17 +266,12 @@ def _children(node: yaml.Node | None) -> Iterator[tuple[yaml.Node | None, yaml.N
 def _error(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> ConfigError:
     """All mistakes as one error, in the order of the file."""
     placed = sorted(((_line(node, mistake.loc), mistake) for mistake in wrong), key=lambda pair: pair[0])
-    errors = [
-        ConfigError(
-            mistake.what,
-            why=mistake.why,
-            where=f"{path}:{line} {dotted(mistake.loc)}".rstrip(),
-            fix=mistake.fix,
-        )
-        for line, mistake in placed
-    ]
-    errors[0].others = tuple(errors[1:])
-    return errors[0]
+    first, *others = (
+        ConfigError(one.what, why=one.why, where=f"{path}:{line} {dotted(one.loc)}".rstrip(), fix=one.fix)
+        for line, one in placed
+    )
+    first.others = tuple(others)
+    return first
 
 
 def _line(node: yaml.Node | None, loc: Loc) -> int:

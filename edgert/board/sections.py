@@ -214,7 +214,7 @@ class Mode(Sourced):
         dla_mhz: their fastest clock; None where there is no DLA, too.
         second_dla_mhz: that of the second core, where it has a limit of its own; None where it has not.
         emc_mhz: fastest clock of the memory controller.
-        uncapped: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+        uncapped: clocks, of those above, that the mode leaves at the board's maximum.
     """
 
     name: Text

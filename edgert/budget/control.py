@@ -29,8 +29,6 @@ _MODEL = re.compile(r"<\s*POWER_MODEL\b[^>]*\bNAME\s*=\s*(\S+?)\s*>([^<]*)")
 _MASK = re.compile(r"^\s*(?:TPC|GPU|FBP)_POWER_GATING\b.*$", re.MULTILINE)
 _TIMEOUT_S = 30.0
 
-Run = Callable[[Sequence[str]], str]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -78,7 +76,12 @@ class PowerControl:
     """
 
     def __init__(
-        self, *, allow: bool = False, dry_run: bool = False, root: Path = Path("/"), run: Run = run_nvpmodel
+        self,
+        *,
+        allow: bool = False,
+        dry_run: bool = False,
+        root: Path = Path("/"),
+        run: Callable[[Sequence[str]], str] = run_nvpmodel,
     ) -> None:
         self._allow, self._dry_run, self._root, self._run = allow, dry_run, root, run
         self._journal = root / _JOURNAL
@@ -138,9 +141,8 @@ class PowerControl:
             raise BudgetError(f"cannot switch to power mode {name!r}", why=f"modes: {known}; now {before or 'unknown'}")
         if masks[name] != masks.get(before):
             why = f"{before} and {name} gate other parts of the GPU, which takes a reboot"
-            raise BudgetError(
-                f"will not switch to power mode {name}", why=why, fix=f"sudo nvpmodel -m, by hand: {name}"
-            )
+            fix = f"sudo nvpmodel -m, by hand: {name}"
+            raise BudgetError(f"will not switch to power mode {name}", why=why, fix=fix)
         return self._make(Change("mode", before, name))
 
     def cap_gpu(self, hz: int) -> Change:
@@ -195,17 +197,15 @@ class PowerControl:
         except FileNotFoundError:
             return (), 0
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DeviceError(
-                f"cannot read {self._journal}", why=str(error), fix="compare power settings, remove it"
-            ) from error
+            fix = "compare power settings, remove it"
+            raise DeviceError(f"cannot read {self._journal}", why=str(error), fix=fix) from error
         lives = owner != os.getpid() and bool(birth) and self._birth(owner) == birth
         return changes, owner if lives else 0
 
     def _make(self, change: Change) -> Change:
         if not self._allow and not self._dry_run:
-            raise BudgetError(
-                f"may not change {change}", why="it was not allowed", fix="edgert run --allow-power-control, as root"
-            )
+            fix = "edgert run --allow-power-control, as root"
+            raise BudgetError(f"may not change {change}", why="it was not allowed", fix=fix)
         if change.before == change.after:
             return change
         self._made.append(change)
@@ -224,20 +224,18 @@ class PowerControl:
     def _apply(self, change: Change) -> None:
         _LOG.info("power: %s", change)
         if change.what == "mode":
-            self._set_mode(change.after)
+            modes = power_modes(self._root)
+            numbers = {title: number for number, title in modes.names.items()} if modes else {}
+            if change.after not in numbers:
+                why = "nvpmodel's file does not have it any more"
+                raise DeviceError(f"power mode {change.after} is gone", why=why)
+            self._run(("nvpmodel", "-m", str(numbers[change.after])))
             return
         path = self._root / change.what.lstrip("/")
         try:
             path.write_text(change.after)
         except OSError as error:
             raise DeviceError(f"cannot write {change.what}", why=failure_of(error), fix="it needs root") from error
-
-    def _set_mode(self, name: str) -> None:
-        modes = power_modes(self._root)
-        numbers = {title: number for number, title in modes.names.items()} if modes else {}
-        if name not in numbers:
-            raise DeviceError(f"power mode {name} is gone", why="nvpmodel's file does not have it any more")
-        self._run(("nvpmodel", "-m", str(numbers[name])))
 
     def _masks(self) -> dict[str, str]:
         """Name of each mode → its lines about parts of the GPU that are off."""

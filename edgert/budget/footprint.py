@@ -127,24 +127,17 @@ def check_footprint(footprint: Footprint, where: str) -> None:
     largest = sorted(footprint.parts, key=lambda part: -part.size_bytes)[:3]
     listed = ", ".join(f"{part.name} {part.kind} {format_bytes(part.size_bytes)}" for part in largest)
     tried = f"; already tried: {'; '.join(footprint.steps)}" if footprint.steps else ""
+    least, most, machine = map(format_bytes, (footprint.least_bytes, footprint.most_bytes, footprint.machine_bytes))
+    if footprint.keeps_budget:
+        needs = f"at least {least} of memory, this machine has {machine}, swap and all"
+    else:
+        needs = f"up to {most} of memory, the budget has {format_bytes(footprint.budget_bytes or 0)}"
+    fix = f"budgets: {{memory: {-(-footprint.most_bytes // 2**20)}MiB}}"
+    if 0 < footprint.machine_bytes < footprint.least_bytes:
+        fix = "a machine with more memory, or a higher limit where a container or service has one"
     raise BudgetError(
-        f"the pipeline needs {_of(footprint)}",
+        f"the pipeline needs {needs}",
         why=f"the largest parts: {listed}{tried}",
         where=where,
-        fix=f"{_fix(footprint)}; or a smaller model; edgert run --dry-run shows every part",
+        fix=f"{fix}; or a smaller model; edgert run --dry-run shows every part",
     )
-
-
-def _of(footprint: Footprint) -> str:
-    if footprint.keeps_budget:
-        least, machine = format_bytes(footprint.least_bytes), format_bytes(footprint.machine_bytes)
-        return f"at least {least} of memory, this machine has {machine}, swap and all"
-    assert footprint.budget_bytes is not None
-    most, budget = format_bytes(footprint.most_bytes), format_bytes(footprint.budget_bytes)
-    return f"up to {most} of memory, the budget has {budget}"
-
-
-def _fix(footprint: Footprint) -> str:
-    if 0 < footprint.machine_bytes < footprint.least_bytes:
-        return "a machine with more memory, or a higher limit where a container or service has one"
-    return f"budgets: {{memory: {-(-footprint.most_bytes // 2**20)}MiB}}"

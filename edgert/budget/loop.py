@@ -4,11 +4,11 @@ No clock and no thread: whoever looks every :data:`PERIOD_S` calls :meth:`Loop.s
 event in a simulated one.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from edgert.budget.governor import Action, Observation, Rules, Setting, State, decide, start
+from edgert.budget.governor import Action, Observation, Rules, Setting, decide, start
 from edgert.budget.governor.settings import ActionKind
 
 PERIOD_S = 0.5
@@ -63,26 +63,11 @@ class GovernorReport:
     level: int = 0
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What a loop adds up."""
-
-    last_ns: int
-    seconds: dict[str, float] = field(default_factory=dict)
-    counts: dict[ActionKind, int] = field(default_factory=dict)
-    looks: int = 0  # at queues
-    queued: float = 0.0
-    lost: int = 0
-
-    def add(self, seen: Observation) -> None:
-        """Counts what queues held and lost."""
-        self.lost += seen.lost
-        if seen.queued is not None:
-            self.looks, self.queued = self.looks + 1, self.queued + seen.queued
-
-
 class Loop:
     """Keeps the budgets of one run. For one thread at a time; :meth:`report` may be called from any.
+
+    Attributes:
+        state: the governor's memory.
 
     Args:
         rules: budget, settings and patience.
@@ -95,57 +80,48 @@ class Loop:
 
     def __init__(self, rules: Rules, carry: Carry, at_ns: int) -> None:
         self.rules, self._carry, self._began_ns = rules, carry, at_ns
-        self._state = start(rules, at_ns)
-        self._tally = _Tally(at_ns)
+        self.state = start(rules, at_ns)
+        self._last_ns = at_ns
+        self._seconds: dict[str, float] = {}
+        self._counts: Counter[ActionKind] = Counter()
+        self._looks, self._queued, self._lost = 0, 0.0, 0  # at queues
         self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
-        if self._state.index or self._state.share < 1:
+        if self.state.index or self.state.share < 1:
             why = "the best that is predicted to keep the budgets"
-            carry(Action("switch", self._state.index, why, self._state.share))
-
-    @property
-    def state(self) -> State:
-        """The governor's memory."""
-        return self._state
+            carry(Action("switch", self.state.index, why, self.state.share))
 
     @property
     def setting(self) -> Setting:
         """The one in use."""
-        return self.rules.settings[self._state.index]
+        return self.rules.settings[self.state.index]
 
     def step(self, seen: Observation) -> Action:
         """One look: decides, carries out, notes. Looks must come in the order of time."""
-        self._spend(seen.at_ns)
-        self._tally.add(seen)
-        decision = decide(self.rules, self._state, seen)
-        self._state = decision.state
-        if decision.action.kind != "keep":
-            self._note(seen.at_ns, decision.action)
-            self._carry(decision.action)
-        return decision.action
+        name = self.setting.name
+        self._seconds[name] = self._seconds.get(name, 0.0) + (seen.at_ns - self._last_ns) / 1e9
+        self._last_ns = seen.at_ns
+        self._lost += seen.lost
+        if seen.queued is not None:
+            self._looks, self._queued = self._looks + 1, self._queued + seen.queued
+        decision = decide(self.rules, self.state, seen)
+        self.state, action = decision.state, decision.action
+        if action.kind != "keep":
+            self._counts[action.kind] += 1
+            at_s, setting = (seen.at_ns - self._began_ns) / 1e9, self.setting.called(action.share)
+            self._events.append(Event(at_s, action.kind, setting, action.reason))
+            self._carry(action)
+        return action
 
     def report(self, notes: tuple[str, ...] = ()) -> GovernorReport:
         """What it did so far."""
-        tally = self._tally
-        counts = tally.counts
         return GovernorReport(
             self.setting.name,
-            dict(tally.seconds),
-            counts.get("switch", 0),
-            counts.get("warn", 0),
+            dict(self._seconds),
+            self._counts["switch"],
+            self._counts["warn"],
             tuple(self._events),
             notes,
-            tally.queued / tally.looks if tally.looks else None,
-            tally.lost,
+            self._queued / self._looks if self._looks else None,
+            self._lost,
             self.setting.accuracy_rank,
         )
-
-    def _spend(self, at_ns: int) -> None:
-        tally, name = self._tally, self.setting.name
-        tally.seconds[name] = tally.seconds.get(name, 0.0) + (at_ns - tally.last_ns) / 1e9
-        tally.last_ns = at_ns
-
-    def _note(self, at_ns: int, action: Action) -> None:
-        counts = self._tally.counts
-        counts[action.kind] = counts.get(action.kind, 0) + 1
-        name = self.setting.called(action.share)
-        self._events.append(Event((at_ns - self._began_ns) / 1e9, action.kind, name, action.reason))

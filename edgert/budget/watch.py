@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from edgert.budget.governor import Action, Budget, Observation, Patience
+from edgert.budget.governor import Budget, Observation, Patience
 from edgert.budget.loop import PERIOD_S, GovernorReport, Loop
 from edgert.clock import Clock
 from edgert.meters.all import Meters, Sample
 from edgert.meters.energy import Energy
-from edgert.meters.reading import Reading
 from edgert.meters.thermal import MARGIN
 from edgert.meters.usage import PROCESS
 
@@ -121,7 +120,7 @@ class Observer:
         queued, lost = self._pressure()
         return Observation(
             sample.at_ns,
-            self._used(sample),
+            self._drawn(sample),
             latency_ms=self._latency_ms(),
             margin_c=sample[MARGIN].value,
             memory_bytes=None if rss is None else round(rss),
@@ -129,21 +128,19 @@ class Observer:
             lost=lost,
         )
 
-    def _used(self, sample: Sample) -> float | None:
+    def _drawn(self, sample: Sample) -> float | None:
+        """Watts, or cores of CPU time that all frames would have taken; None without a budget or a reading."""
         if self._budget.power_w is None:
             return None
-        spent = sample[PROCESS] if self._budget.unit == CORES else sample.power
-        self._energy.add(sample.at_ns, spent)
-        if self._budget.unit == CORES:
-            return self._cpu(spent)
-        return self._energy.recent_w(PERIOD_S) if sample.power.is_known else None
-
-    def _cpu(self, reading: Reading) -> float | None:
-        if reading.value is None:
+        if self._budget.unit != CORES:
+            self._energy.add(sample.at_ns, sample.power)
+            return self._energy.recent_w(PERIOD_S) if sample.power.is_known else None
+        self._energy.add(sample.at_ns, sample[PROCESS])
+        used = sample[PROCESS].value
+        if used is None:
             return None
-        self._cores.append((reading.value, self._granted()))
-        taken = sum(cores for cores, _ in self._cores)
-        granted = sum(share for _, share in self._cores)
+        self._cores.append((used, self._granted()))
+        taken, granted = sum(cores for cores, _ in self._cores), sum(share for _, share in self._cores)
         return taken / max(granted, _LEAST_SHARE * len(self._cores))
 
 
@@ -173,7 +170,10 @@ class Watch(threading.Thread):
             _LOG.warning("%s", note)
         try:
             while not self._clock.wait(self._stop_event, PERIOD_S):
-                _log(self._loop.step(self._observer.observe()))
+                action = self._loop.step(self._observer.observe())  # the summary has all of them
+                if action.kind != "keep":
+                    level = logging.INFO if action.kind == "switch" else logging.WARNING
+                    _LOG.log(level, "budgets: %s", action.reason)
         except Exception as error:  # noqa: BLE001 - handed to whoever runs the pipeline, which then ends
             self._fail(error)
 
@@ -196,9 +196,3 @@ class Watch(threading.Thread):
     def report(self) -> GovernorReport:
         """What was done so far; callable from any thread."""
         return self._loop.report((*self._notes, *self._observer.notes))
-
-
-def _log(action: Action) -> None:
-    """Logs an action and its reason; the summary has all of them."""
-    if action.kind != "keep":
-        _LOG.log(logging.INFO if action.kind == "switch" else logging.WARNING, "budgets: %s", action.reason)

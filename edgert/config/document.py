@@ -1,6 +1,11 @@
-"""YAML text → plain data that remembers, for every key, the line it was written on."""
+"""YAML text → plain data that remembers, for every key, the line it was written on.
+
+``${NAME}`` is filled in from the environment, and hidden in everything that is printed; ``--set key.path=value``
+replaces or adds one key.
+"""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,21 +13,69 @@ from typing import Any
 
 import yaml
 
-from edgert.config.substitution import Loc, Variables, override
 from edgert.errors import ConfigError, cause, nearest
 from edgert.installation import pipeline_names
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_VARIABLE = re.compile(r"\$\{([^}]*)(\}?)")
+_INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_HIDDEN_FROM = 4  # characters; hiding shorter values would make nonsense of the text around them
 _DEPTH = 32
 _VALUES = 100_000
 """Far more than a pipeline needs; a small file whose aliases multiply, or point at themselves, is stopped here."""
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str"))
-_TIMESTAMP = f"{_TAG}timestamp"
-_MERGE = f"{_TAG}merge"
-_NO_KEYS = "it holds no keys at its top level"
 _STARTER = "edgert new MODEL.onnx writes a starter"
-_NO_BUNDLE = "name a YAML file; a bundle can be run, inspected, exported, raced (bench) and finished (build)"
+
+
+Loc = tuple["str | int", ...]
+
+
+class Variables:
+    """Fills in ``${NAME}`` and ``${NAME:-default}``, and remembers what came from the environment.
+
+    Args:
+        env: the environment.
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+        self._used: dict[str, str] = {}
+
+    def fill(self, text: str, where: str) -> str:
+        """``text`` with its variables replaced. Raises ConfigError for an unset or malformed one."""
+        return _VARIABLE.sub(lambda match: self._value(match, where), text)
+
+    def hide(self, text: str) -> str:
+        """``text`` with every value that came from the environment turned back into ``${NAME}``."""
+        for value, name in sorted(self._used.items(), key=lambda item: -len(item[0])):
+            for form in (value, repr(value)[1:-1]):
+                text = text.replace(form, f"${{{name}}}")
+        return text
+
+    def _value(self, match: re.Match[str], where: str) -> str:
+        inside = _INSIDE.fullmatch(match[1])
+        if inside is None or not match[2]:
+            fix = "write ${NAME}, or ${NAME:-default} for a default"
+            raise ConfigError(f"cannot understand {match[0]!r}", where=where, fix=fix)
+        name, default = inside.groups()
+        found = self._env.get(name)
+        if found is not None:
+            if len(found) >= _HIDDEN_FROM:
+                self._used[found] = name
+            return found
+        if default is None:
+            fix = f"export {name}=..., or write ${{{name}:-default}}"
+            raise ConfigError(f"environment variable {name} is not set", where=where, fix=fix)
+        return str(default)
+
+
+def hide_in(error: ConfigError, variables: Variables) -> ConfigError:
+    """The same error, and those that came with it, without values from the environment in their texts."""
+    for each in (error, *error.others):
+        each.what, each.why, each.fix = map(variables.hide, (each.what, each.why, each.fix))
+        each.args = (each.what,)
+    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,40 +119,42 @@ def read(path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str]
     if node is None:
         raise ConfigError(f"{path} is empty", fix=_STARTER)
     if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{path} is not a pipeline file", why=_NO_KEYS, where=f"{path}:1", fix=_STARTER)
+        what, why = f"{path} is not a pipeline file", "it holds no keys at its top level"
+        raise ConfigError(what, why=why, where=f"{path}:1", fix=_STARTER)
     builder = _Builder(str(path), Variables(os.environ if env is None else env))
     data = builder.build(node, ())
     for text in overrides:
-        override(data, text, builder.parse, builder.note)
+        builder.override(data, text)
     return Document(path, data, builder.places, builder.written, builder.variables)
 
 
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise _absent(path) from error
+    except FileNotFoundError as error:  # the name may be a slip of one that is: a file beside it, or a shipped pipeline
+        shipped = pipeline_names()
+        beside = [file.name for file in path.parent.glob("*.y*ml")]
+        hint = nearest(path.name, [*beside, *(shipped if path.name == str(path) else ())])
+        fix = f"{_STARTER}; shipped: {', '.join(shipped)}"
+        raise ConfigError(f"no such file: {path}{hint}", fix=fix) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path} is not a pipeline file",
-            why=f"byte {error.start} is no UTF-8 text",
-            fix=f"edgert new {path} writes one for this model" if path.suffix == ".onnx" else _NO_BUNDLE,
-        ) from error
+        fix = "name a YAML file; a bundle can be run, inspected, exported, raced (bench) and finished (build)"
+        if path.suffix == ".onnx":
+            fix = f"edgert new {path} writes one for this model"
+        why = f"byte {error.start} is no UTF-8 text"
+        raise ConfigError(f"{path} is not a pipeline file", why=why, fix=fix) from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}", why=cause(error), fix="name a YAML file") from error
 
 
-def _absent(path: Path) -> ConfigError:
-    """A name that is not there may be a slip of one that is: a file beside it, or a shipped pipeline."""
-    shipped = pipeline_names()
-    beside = [file.name for file in path.parent.glob("*.y*ml")]
-    hint = nearest(path.name, [*beside, *(shipped if path.name == str(path) else ())])
-    return ConfigError(f"no such file: {path}{hint}", fix=f"{_STARTER}; shipped: {', '.join(shipped)}")
-
-
 def _compose(text: str, name: str) -> yaml.Node | None:
+    depth = 0
     try:
-        _check_depth(text, name)
+        # LibYAML builds nodes recursively and would overflow the C stack; it makes events one by one.
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEPTH:
+                raise _too_deep(f"{name}:{event.start_mark.line + 1}" if event.start_mark else name)
         return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -107,16 +162,6 @@ def _compose(text: str, name: str) -> yaml.Node | None:
         raise ConfigError(f"{name} is not valid YAML", why=str(error.problem), where=f"{name}{line}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name} is not valid YAML", why=str(error), where=name) from error
-
-
-def _check_depth(text: str, name: str) -> None:
-    """LibYAML builds nodes recursively and would overflow the C stack; it makes events one by one."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEPTH:
-            mark = event.start_mark
-            raise _too_deep(f"{name}:{mark.line + 1}" if mark else name)
 
 
 class _Builder:
@@ -130,19 +175,37 @@ class _Builder:
         self._override: str | None = None
         self._values = 0
 
-    def parse(self, text: str, loc: Loc, place: str) -> Any:
-        """The data of an override's value. Forgets what was known of the key it replaces."""
+    def override(self, data: dict[str, Any], text: str) -> None:
+        """Applies ``key.path=value`` to ``data`` in place; entries of lists are numbered from 0, sections on the way
+        are made. Forgets what was known of the key it replaces.
+
+        Raises:
+            ConfigError: no ``=``, a path through a plain value, an entry that a list does not have, or no YAML.
+        """
+        path, equals, value = text.partition("=")
+        *above, last = path.strip().split(".")
+        if not equals or not last or not all(above):
+            fix = "write --set key.path=value, e.g. stages.camera.fps=15"
+            raise ConfigError(f"cannot understand --set {text!r}", fix=fix)
+        place = f"--set {path.strip()}"
+        target: Any = data
+        loc: Loc = ()
+        for key in above:
+            step = _step(target, key, loc, place)
+            loc = (*loc, step)
+            if isinstance(target, dict) and target.get(key) is None:
+                target[key] = {}
+                self.places[loc] = place
+            target = target[step]
+        step = _step(target, last, loc, place)
+        loc = (*loc, step)
         for known in (self.places, self.written):
             for old in [old for old in known if old[: len(loc)] == loc]:
                 del known[old]
         self._override = place
-        node = _compose(text, place)
-        self.note(loc, place)
-        return None if node is None else self.build(node, loc)
-
-    def note(self, loc: Loc, place: str) -> None:
-        """Remembers where a key was written."""
+        node = _compose(value, place)
         self.places[loc] = place
+        target[step] = None if node is None else self.build(node, loc)
 
     def build(self, node: yaml.Node, loc: Loc) -> Any:
         """The data of a node, aliases followed."""
@@ -154,18 +217,15 @@ class _Builder:
             raise ConfigError(f"{self.name} expands to too many values", why="aliases repeat aliases", where=place)
         self.places.setdefault(loc, place)
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
-            return {key: self.build(child, (*loc, key)) for key, child in self._noted_pairs(node, loc)}
+            pairs = self._pairs(node, loc)
+            self.places.update({(*loc, key): self._place(key_node) for key, (key_node, _) in pairs.items()})
+            return {key: self.build(child, (*loc, key)) for key, (_, child) in pairs.items()}
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
             return [self.build(child, (*loc, n)) for n, child in enumerate(node.value)]
         return self._scalar(node, loc, place)
 
     def _place(self, node: yaml.Node) -> str:
         return self._override or f"{self.name}:{node.start_mark.line + 1}"
-
-    def _noted_pairs(self, node: yaml.MappingNode, loc: Loc) -> Iterable[tuple[str, yaml.Node]]:
-        for key, (key_node, child) in self._pairs(node, loc).items():
-            self.note((*loc, key), self._place(key_node))
-            yield key, child
 
     def _pairs(self, node: yaml.MappingNode, loc: Loc, depth: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Key → its node and its value's; keys merged in by ``<<`` come first and give way to the mapping's own."""
@@ -174,10 +234,12 @@ class _Builder:
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key_node, child in node.value:
-            if key_node.tag == _MERGE:
+            if key_node.tag == f"{_TAG}merge":
                 merged = {**self._merged(child, loc, depth), **merged}
                 continue
-            key = self._key(key_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError("a key must be a word, not a list or mapping", where=self._place(key_node))
+            key = str(key_node.value)
             if key in own:
                 first = own[key][0].start_mark.line + 1
                 raise ConfigError(
@@ -199,13 +261,8 @@ class _Builder:
             found = {**self._pairs(part, loc, depth + 1), **found}
         return found
 
-    def _key(self, node: yaml.Node) -> str:
-        if not isinstance(node, yaml.ScalarNode):
-            raise ConfigError("a key must be a word, not a list or mapping", where=self._place(node))
-        return str(node.value)
-
     def _scalar(self, node: yaml.Node, loc: Loc, place: str) -> Any:
-        if node.tag == _TIMESTAMP:  # 2024-05-01 is a name here, not a date
+        if node.tag == f"{_TAG}timestamp":  # 2024-05-01 is a name here, not a date
             return str(node.value)
         if node.tag not in _SCALARS:
             tag = node.tag.replace(_TAG, "!!")
@@ -213,15 +270,13 @@ class _Builder:
         try:
             value = self._constructor.construct_object(node)
         except (yaml.YAMLError, ValueError, KeyError, OverflowError) as error:
-            raise ConfigError(
-                f"{node.tag.replace(_TAG, '')} expected", why=str(error), where=_at(place, loc)
-            ) from error
-        return self._filled(value, loc, place) if isinstance(value, str) else value
-
-    def _filled(self, text: str, loc: Loc, place: str) -> str:
-        filled = self.variables.fill(text, _at(place, loc))
-        if filled != text:
-            self.written[loc] = text
+            expected = f"{node.tag.replace(_TAG, '')} expected"
+            raise ConfigError(expected, why=str(error), where=_at(place, loc)) from error
+        if not isinstance(value, str):
+            return value
+        filled = self.variables.fill(value, _at(place, loc))
+        if filled != value:
+            self.written[loc] = value
         return filled
 
 
@@ -235,9 +290,18 @@ def _too_deep(place: str) -> ConfigError:
 
 def _at(place: str, loc: Iterable[str | int]) -> str:
     """``file:line a.b.c``; of ``--set a.b.c`` the path is there already, and that of a section it made."""
-    path = _dotted(loc)
+    path = ".".join(map(str, loc))
     return place if f"{place}.".startswith(f"--set {path}.") else f"{place} {path}".rstrip()
 
 
-def _dotted(loc: Iterable[str | int]) -> str:
-    return ".".join(map(str, loc))
+def _step(target: Any, key: str, loc: Loc, place: str) -> str | int:
+    """A key as what ``target`` is indexed with."""
+    if isinstance(target, dict):
+        return key
+    above = ".".join(map(str, loc))
+    if not isinstance(target, list):
+        raise ConfigError(f"{place} goes nowhere", why=f"{above} holds a plain value, not keys")
+    if not (key.isdecimal() and int(key) < len(target)):
+        known = f"{above} has the entries 0 to {len(target) - 1}" if target else f"{above} is empty"
+        raise ConfigError(f"{place} goes nowhere", why=known, fix=f"or replace the whole list: --set '{above}=[...]'")
+    return int(key)

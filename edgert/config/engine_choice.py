@@ -51,14 +51,6 @@ def _accelerator(value: object) -> object:
     return value
 
 
-def _place(value: object) -> object:
-    return value if value == "auto" else _accelerator(value)
-
-
-def _weights(value: object) -> object:
-    return dict.fromkeys(value, 1) if isinstance(value, (list, tuple)) else value
-
-
 _ACCELERATOR_SCHEMA = {"type": "string", "pattern": f"^{_ACCELERATOR}$"}
 Accelerator = Annotated[str, BeforeValidator(_accelerator), WithJsonSchema(_ACCELERATOR_SCHEMA)]
 _Weights = {
@@ -75,23 +67,21 @@ class ReplicateConfig(Section):
     replicate: Annotated[
         dict[Accelerator, Annotated[int, Field(ge=1)]],
         Field(min_length=1),
-        BeforeValidator(_weights),
+        BeforeValidator(lambda value: dict.fromkeys(value, 1) if isinstance(value, (list, tuple)) else value),
         WithJsonSchema(_Weights),
     ] = Field(description="accelerator: weight, {cpu0: 2, cpu1: 1} gives cpu0 two of three frames; [cpu0, cpu1] halves")
 
 
 def _placement_tag(data: object) -> str:
-    if isinstance(data, ReplicateConfig) or (
-        isinstance(data, dict) and isinstance(data.get("replicate"), (dict, list))
-    ):
-        return "<replicate>"
-    return "<nodes>" if isinstance(data, dict) else "<whole>"
+    if not isinstance(data, dict):
+        return "<replicate>" if isinstance(data, ReplicateConfig) else "<whole>"
+    return "<replicate>" if isinstance(data.get("replicate"), (dict, list)) else "<nodes>"
 
 
 PlacementConfig = Annotated[
     Annotated[
         str,
-        BeforeValidator(_place),
+        BeforeValidator(lambda value: value if value == "auto" else _accelerator(value)),
         WithJsonSchema({"type": "string", "pattern": f"^(auto|{_ACCELERATOR[1:]}$"}),
         Tag("<whole>"),
     ]

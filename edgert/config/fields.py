@@ -66,17 +66,13 @@ def expected(detail: Mapping[str, Any]) -> str:
     """
     kind, context = str(detail["type"]), detail.get("ctx", {})
     if kind == "literal_error":
-        return _one_of(str(context["expected"]), detail["input"])
+        words = str(context["expected"])  # 'warn', 'degrade' or 'stop'
+        return f"expected {words.replace(_QUOTE, '')}{nearest(str(detail['input']), re.findall(_QUOTED, words))}"
     if kind in _BOUNDED:
         return _BOUNDED[kind](context)
     if kind == "string_pattern_mismatch" and context["pattern"] in _PATTERNS:
         return _PATTERNS[context["pattern"]]
     return _PLAIN.get(kind) or str(detail["msg"]).removeprefix("Value error, ")
-
-
-def _one_of(words: str, value: object) -> str:
-    """``'warn', 'degrade' or 'stop'`` → ``expected warn, degrade or stop``, with the nearest to what was written."""
-    return f"expected {words.replace(_QUOTE, '')}{nearest(str(value), re.findall(_QUOTED, words))}"
 
 
 class Section(BaseModel):
@@ -100,10 +96,15 @@ class Section(BaseModel):
         return data
 
 
-def _resolve(value: object, info: ValidationInfo) -> object:
+def _output(value: object) -> Path:
+    """Outputs belong to whoever runs the pipeline: they are relative to the current folder."""
     if not isinstance(value, (str, Path)) or not str(value):
         raise ValueError("expected a path")
-    return beside(Path(value), Path((info.context or {}).get("directory", Path())))
+    return Path(value).expanduser()
+
+
+def _resolve(value: object, info: ValidationInfo) -> Path:
+    return beside(_output(value), Path((info.context or {}).get("directory", Path())))
 
 
 def _images(value: object, info: ValidationInfo) -> object:
@@ -123,13 +124,6 @@ def beside(path: Path, directory: Path) -> Path:
     path = path.expanduser()
     there = directory / path
     return path.absolute() if not there.exists() and path.exists() else there
-
-
-def _output(value: object) -> object:
-    """Outputs belong to whoever runs the pipeline: they are relative to the current folder."""
-    if not isinstance(value, (str, Path)) or not str(value):
-        raise ValueError("expected a path")
-    return Path(value).expanduser()
 
 
 def _dla_pool(size_bytes: int) -> int:

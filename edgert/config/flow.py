@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from edgert.config.model_section import TASK_VERBS, ModelConfig
-from edgert.config.stages import CropStage, InferStage, PackageStage, SinkStage, SourceStage, StageConfig
+from edgert.config.model_section import ModelConfig, verb_of
+from edgert.config.stages import CropConfig, CropStage, InferStage, PackageStage, SinkStage, SourceStage, StageConfig
 from edgert.errors import ConfigError, nearest
 
 Where = Callable[[Iterable["str | int"]], str]
@@ -56,11 +56,19 @@ def check_flow(stages: Mapping[str, StageConfig], models: tuple[str, ...], where
                 where=where(("stages", name, "infer")),
                 fix=f"models here: {', '.join(models) or 'none'}",
             )
-    _check_cycle(stages, where)
+    try:
+        order(stages)
+    except CycleError as error:
+        ring = error.args[1]  # every stage feeds the next
+        raise ConfigError(
+            f"stages form a cycle: {' → '.join(ring)}",
+            why="frames flow one way, from sources to sinks",
+            where=where(("stages", ring[0], "from")),
+        ) from error
     if not any(isinstance(stage, SourceStage) for stage in stages.values()):
         raise ConfigError("no stage is a source", where=where(("stages",)), fix="add one, e.g. camera: {source: ...}")
     for name, stage in stages.items():
-        if isinstance(stage, (InferStage, CropStage)) and _crops_detections(stage):
+        if isinstance(stage, (InferStage, CropStage)) and isinstance(stage.crop, CropConfig):
             _check_has_detections(name, stages, where)
 
 
@@ -74,27 +82,10 @@ def _check_inputs(name: str, inputs: tuple[str, ...], stages: Mapping[str, Stage
                 fix=f"stages here: {', '.join(stages)}",
             )
         if isinstance(stages[other], SinkStage):
-            raise ConfigError(
-                f"stage {name!r} listens to {other!r}, which is a sink", why="sinks pass nothing on", where=place
-            )
+            what = f"stage {name!r} listens to {other!r}, which is a sink"
+            raise ConfigError(what, why="sinks pass nothing on", where=place)
     if len(set(inputs)) != len(inputs):
         raise ConfigError(f"stage {name!r} listens to one stage twice", where=place)
-
-
-def _check_cycle(stages: Mapping[str, StageConfig], where: Where) -> None:
-    try:
-        order(stages)
-    except CycleError as error:
-        ring = error.args[1]  # every stage feeds the next
-        raise ConfigError(
-            f"stages form a cycle: {' → '.join(ring)}",
-            why="frames flow one way, from sources to sinks",
-            where=where(("stages", ring[0], "from")),
-        ) from error
-
-
-def _crops_detections(stage: InferStage | CropStage) -> bool:
-    return stage.crop is not None and not isinstance(stage.crop, tuple)
 
 
 def _check_has_detections(name: str, stages: Mapping[str, StageConfig], where: Where) -> None:
@@ -136,13 +127,12 @@ def stages_at(
     stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig], level: int
 ) -> dict[str, StageConfig]:
     """The stages with the models that they run at a level of degrading."""
-    return {name: _at(stage, models, level) for name, stage in stages.items()}
-
-
-def _at(stage: StageConfig, models: Mapping[str, ModelConfig], level: int) -> StageConfig:
-    if not isinstance(stage, InferStage):
-        return stage
-    return stage.model_copy(update={"infer": in_use(variants_of(models, stage.infer), level)})
+    found = dict(stages)
+    for name, stage in stages.items():
+        if isinstance(stage, InferStage):
+            model = in_use(variants_of(models, stage.infer), level)
+            found[name] = stage.model_copy(update={"infer": model})
+    return found
 
 
 def users_of(stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig], name: str) -> list[InferStage]:
@@ -154,42 +144,28 @@ def users_of(stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig
 def check_variants(models: Mapping[str, ModelConfig], where: Where) -> None:
     """Raises ConfigError for a fallback model that is not defined, leads back, or has another task."""
     for name, model in models.items():
-        if model.degrade_to is not None:
-            _check(name, model, model.degrade_to, models, where(("models", name, "degrade_to")))
-    for name in models:
-        _check_ends(name, models, where)
-
-
-def _check(name: str, model: ModelConfig, smaller: str, models: Mapping[str, ModelConfig], where: str) -> None:
-    if smaller not in models:
-        known = ", ".join(other for other in models if other != name) or "none"
-        raise ConfigError(
-            f"model {name!r} degrades to {smaller!r}, which is not among models{nearest(smaller, models)}",
-            where=where,
-            fix=f"other models here: {known}",
-        )
-    tasks = [_task(one) for one in (model, models[smaller])]
-    if tasks[0] != tasks[1]:
-        raise ConfigError(
-            f"model {name!r} cannot degrade to {smaller!r}",
-            why=f"one is for {tasks[0]}, the other for {tasks[1]}; what comes after them expects one kind of result",
-            where=where,
-            fix=f"a model with task: {{{tasks[0]}: …}}",
-        )
-
-
-def _check_ends(name: str, models: Mapping[str, ModelConfig], where: Where) -> None:
-    seen = [name]
-    while (smaller := models[seen[-1]].degrade_to) is not None:
-        if smaller in seen:
+        if (smaller := model.degrade_to) is None:
+            continue
+        place = where(("models", name, "degrade_to"))
+        if smaller not in models:
+            known = ", ".join(other for other in models if other != name) or "none"
+            what = f"model {name!r} degrades to {smaller!r}, which is not among models{nearest(smaller, models)}"
+            raise ConfigError(what, where=place, fix=f"other models here: {known}")
+        task, other = verb_of(model.task), verb_of(models[smaller].task)
+        if task != other:
             raise ConfigError(
-                f"degrade_to leads in a circle: {' -> '.join((*seen, smaller))}",
-                where=where(("models", seen[-1], "degrade_to")),
-                fix="leave it out at the smallest model",
+                f"model {name!r} cannot degrade to {smaller!r}",
+                why=f"one is for {task}, the other for {other}; what comes after them expects one kind of result",
+                where=place,
+                fix=f"a model with task: {{{task}: …}}",
             )
-        seen.append(smaller)
-
-
-def _task(model: ModelConfig) -> str:
-    """``detect``, ``classify`` …"""
-    return next(verb for verb in TASK_VERBS if hasattr(model.task, verb))
+    for name in models:
+        seen = [name]
+        while (smaller := models[seen[-1]].degrade_to) is not None:
+            if smaller in seen:
+                raise ConfigError(
+                    f"degrade_to leads in a circle: {' -> '.join((*seen, smaller))}",
+                    where=where(("models", seen[-1], "degrade_to")),
+                    fix="leave it out at the smallest model",
+                )
+            seen.append(smaller)

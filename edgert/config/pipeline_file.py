@@ -9,14 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from edgert.config.document import Document, read
+from edgert.config.document import Document, hide_in, read
 from edgert.config.engine_choice import EngineChain
 from edgert.config.fields import Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected
 from edgert.config.flow import check_flow, check_variants
 from edgert.config.kinded import EXPLAINED, flattened
 from edgert.config.model_section import TASK_VERBS, ModelConfig
 from edgert.config.stages import STAGE_VERBS, SourceStage, StageConfig, explain_no_verb
-from edgert.config.substitution import hide_in
 from edgert.custom_op import load_operators
 from edgert.errors import ConfigError, EdgertError
 from edgert.installation import pipeline_path
@@ -122,33 +121,24 @@ def load_pipeline(
     """
     if isinstance(path, PipelineFile):
         if given := tuple(overrides):
-            where = str(path.document.path)
-            raise ConfigError(
-                f"{given[0]!r} comes too late",
-                why="the pipeline is loaded already",
-                where=where,
-                fix="edgert.load_pipeline(PATH, overrides)",
-            )
+            where, fix = str(path.document.path), "edgert.load_pipeline(PATH, overrides)"
+            what, why = f"{given[0]!r} comes too late", "the pipeline is loaded already"
+            raise ConfigError(what, why=why, where=where, fix=fix)
         return path
     document = read(pipeline_path(str(path)), overrides, env)
     try:
-        config = _validated(document)
+        config = PipelineConfig.model_validate(document.data, context={"directory": document.path.parent})
         check_flow(config.stages, tuple(config.models), document.where)
         check_variants(config.models, document.where)
+    except ValidationError as mistakes:
+        first, *others = (_explained(document, detail) for detail in flattened(mistakes.errors(include_url=False)))
+        first.others = tuple(others)
+        raise hide_in(first, document.variables) from None
     except ConfigError as error:
         raise hide_in(error, document.variables) from None
     if run_ops:
         load_operators(config.ops, document.where(("ops",)))
     return PipelineFile(config, document)
-
-
-def _validated(document: Document) -> PipelineConfig:
-    try:
-        return PipelineConfig.model_validate(document.data, context={"directory": document.path.parent})
-    except ValidationError as error:
-        first, *others = (_explained(document, detail) for detail in flattened(error.errors(include_url=False)))
-        first.others = tuple(others)
-        raise first from None
 
 
 def json_schema() -> dict[str, Any]:
@@ -178,12 +168,12 @@ def _explained(document: Document, detail: Any) -> ConfigError:
         return ConfigError(f"{name} is missing", where=where, fix=f"add {loc[-1]}:")
     if kind == "union_tag_not_found":
         verbs = STAGE_VERBS if loc[0] == "stages" else TASK_VERBS
-        return ConfigError(
-            f"{name} {explain_no_verb(detail['input'], verbs)}", where=where, fix=f"write one of: {', '.join(verbs)}"
-        )
+        why = explain_no_verb(detail["input"], verbs)
+        return ConfigError(f"{name} {why}", where=where, fix=f"write one of: {', '.join(verbs)}")
     if isinstance(detail["input"], (dict, list, tuple)):
         return ConfigError(f"{name}: {message}", where=where)
-    return ConfigError(f"{name}: cannot use {_value(document, loc, detail['input'])}", why=message, where=where)
+    value = document.written.get(loc, detail["input"])  # as written: what came from the environment is not printed
+    return ConfigError(f"{name}: cannot use {value!r}", why=message, where=where)
 
 
 def _written_loc(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -199,8 +189,3 @@ def _written_loc(document: Document, loc: tuple[str | int, ...]) -> tuple[str | 
             path.append(step)  # a key that is missing
             break
     return tuple(path)
-
-
-def _value(document: Document, loc: tuple[str | int, ...], value: object) -> str:
-    """The value as it was written, so that what came from the environment is not printed."""
-    return repr(document.written.get(loc, value))

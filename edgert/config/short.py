@@ -5,6 +5,7 @@ detect yolox score=0.3 labels=coco.txt
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -17,7 +18,6 @@ from edgert.errors import ConfigError, nearest
 _T = TypeVar("_T")
 _USUAL = {"classify": "auto", "segment": "argmax", "embed": "l2"}
 _KEYS = tuple(key for key in InputConfig.model_fields if key != "shape")  # ranges of sizes are for the pipeline file
-_TASK_EXAMPLE = "write like 'detect yolox', 'classify auto', 'segment argmax', 'embed l2'"
 
 
 def parse_input(text: str, where: str = "--input") -> InputConfig:
@@ -51,12 +51,12 @@ def parse_task(text: str, where: str = "--task") -> TaskConfig:
     """
     verb, *rest = text.split() or [""]
     if verb not in TASK_VERBS:
-        raise ConfigError(
-            f"{verb!r} is no task{nearest(verb, TASK_VERBS)}", where=where, fix=f"one of {', '.join(TASK_VERBS)}"
-        )
+        what = f"{verb!r} is no task{nearest(verb, TASK_VERBS)}"
+        raise ConfigError(what, where=where, fix=f"one of {', '.join(TASK_VERBS)}")
     kind = rest.pop(0) if rest and "=" not in rest[0] else _USUAL.get(verb)
     if kind is None:
-        raise ConfigError(f"{verb} what?", where=where, fix=_TASK_EXAMPLE)
+        fix = "write like 'detect yolox', 'classify auto', 'segment argmax', 'embed l2'"
+        raise ConfigError(f"{verb} what?", where=where, fix=fix)
     found: dict[str, Any] = {verb: kind}
     options: dict[str, Any] = {}
     for token in rest:
@@ -92,22 +92,17 @@ def setting(key: str, value: object) -> str:
     """``mean=103.5,116.3,123.7``: a key and its value as they are written on a command line."""
     if key == "size" and isinstance(value, tuple):
         return f"size={value[0]}x{value[1]}"
-    many = value if isinstance(value, (list, tuple)) else [value]
-    return f"{key}={','.join(f'{one:g}' if isinstance(one, float) else _plain(one) for one in many)}"
-
-
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    texts = [
+        f"{one:g}" if isinstance(one, float) else str(one).lower() if isinstance(one, bool) else str(one)
+        for one in (value if isinstance(value, (list, tuple)) else [value])
+    ]
+    return f"{key}={','.join(texts)}"
 
 
 def _words() -> Mapping[str, str]:
     """Word → the key of ``input:`` that has it among its few values."""
-    few = {
-        key: get_args(field.annotation)
-        for key, field in InputConfig.model_fields.items()
-        if get_origin(field.annotation) is Literal
-    }
-    return {value: key for key, values in few.items() for value in values}
+    fields = {key: field.annotation for key, field in InputConfig.model_fields.items()}
+    return {value: key for key, kind in fields.items() if get_origin(kind) is Literal for value in get_args(kind)}
 
 
 def _set(found: dict[str, Any], key: str, value: Any, token: str, where: str) -> None:
@@ -118,16 +113,11 @@ def _set(found: dict[str, Any], key: str, value: Any, token: str, where: str) ->
 
 def _numbers(text: str) -> Any:
     """Numbers where they are some, a list of them where there are commas; otherwise the text."""
-    parts = [_number(part) for part in text.split(",")]
-    return parts if len(parts) > 1 else parts[0]
-
-
-def _number(text: str) -> Any:
+    if "," in text:
+        return [_numbers(part) for part in text.split(",")]
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text
 
 

@@ -11,6 +11,7 @@ from edgert.config.fields import CODE_NAME, Inputs, Names, Region, Seconds, Sect
 from edgert.config.kinded import Kinded
 from edgert.errors import nearest
 from edgert.kinds import SINKS, STAGES, TRACKERS
+from edgert.policy import Drop
 
 # A stage or task is known by its one verb: the key that names what it does.
 
@@ -40,9 +41,6 @@ def explain_no_verb(data: Any, verbs: Sequence[str]) -> str:
         return f"has {len(found)} verbs, {' and '.join(found)}; it can do only one thing"
     hint = next((near for key in keys_of(data) if (near := nearest(key, verbs))), "")
     return f"does nothing: no verb among its keys{hint}"
-
-
-Drop = Literal["oldest", "newest", "never"]
 
 
 class _Stage(Section):

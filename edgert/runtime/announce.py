@@ -6,7 +6,6 @@ either side learns from the kernel (SO_PEERCRED, socket(7)), not from the other 
 one sleeping thread.
 """
 
-import errno
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,11 +67,18 @@ class Beacon:
     def open(self) -> None:
         """Begins to answer. Where the system has no such sockets, that is logged, and the pipeline runs all the
         same."""
+        if sys.platform != "linux":
+            _LOG.info("edgert top will not see this pipeline: only Linux has sockets without a file")
+            return
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._server = _listening()
+            server.bind(f"\0{_NAME}/{os.getpid():x}-{secrets.token_hex(4)}")
+            server.listen(_WAITING)
         except OSError as error:
+            server.close()
             _LOG.info("edgert top will not see this pipeline: %s", error.strerror or error)
             return
+        self._server = server
         self._thread = threading.Thread(target=self._answer, args=(self._server,), name="edgert:beacon", daemon=True)
         self._thread.start()
 
@@ -93,17 +99,15 @@ class Beacon:
                 _LOG.debug("the beacon ends: %s", error)
                 return
             with client:
-                self._send(client)
-
-    def _send(self, client: socket.socket) -> None:
-        try:
-            client.settimeout(_TIMEOUT_S)
-            if _peer(client)[1] == os.geteuid():
-                client.sendall(json.dumps(plain(self._state()), allow_nan=False, separators=(",", ":")).encode())
-        except EdgertError as error:
-            _LOG.warning("edgert top gets no answer: %s", error)
-        except OSError as error:  # whoever asked has left, or does not read
-            _LOG.debug("nobody took the answer: %s", error)
+                try:
+                    client.settimeout(_TIMEOUT_S)
+                    if _peer(client)[1] == os.geteuid():
+                        text = json.dumps(plain(self._state()), allow_nan=False, separators=(",", ":"))
+                        client.sendall(text.encode())
+                except EdgertError as error:
+                    _LOG.warning("edgert top gets no answer: %s", error)
+                except OSError as error:  # whoever asked has left, or does not read
+                    _LOG.debug("nobody took the answer: %s", error)
 
 
 def running_pipelines(root: Path = Path("/")) -> tuple[RunningPipeline, ...]:
@@ -111,31 +115,13 @@ def running_pipelines(root: Path = Path("/")) -> tuple[RunningPipeline, ...]:
 
     Waits up to a second for each that does not answer.
     """
-    found = (_query(name) for name in sorted(set(_names(root))))
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.pid))
-
-
-def _listening() -> socket.socket:
-    """Raises OSError where the system has no abstract sockets."""
-    if sys.platform != "linux":
-        raise OSError(errno.EOPNOTSUPP, "only Linux has sockets without a file")
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        server.bind(f"\0{_NAME}/{os.getpid():x}-{secrets.token_hex(4)}")
-        server.listen(_WAITING)
-    except OSError:
-        server.close()
-        raise
-    return server
-
-
-def _names(root: Path) -> Iterator[str]:
     try:
         text = (root / "proc/net/unix").read_text(errors="replace")  # names may be any bytes
     except OSError as error:
         _LOG.debug("no list of sockets: %s", error)
-        return
-    yield from _LISTENING.findall(text)
+        return ()
+    found = map(_query, sorted(set(_LISTENING.findall(text))))
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.pid))
 
 
 def _query(name: str) -> RunningPipeline | None:

@@ -107,19 +107,15 @@ class Inlet:
             queue.Empty: nothing came within ``timeout_s``.
         """
         while self._closed < len(self.channels):
-            edge = self._next_edge(timeout_s)
+            is_waiting = self._ready.empty()
+            edge, ready_ns = self._ready.get(timeout=timeout_s)
+            if is_waiting:
+                self.wakeup.add(REAL.now_ns() - ready_ns)
             if edge < 0:
                 self._closed += 1
             elif (result := self.channels[edge].take()) is not None:
                 return edge, result
         return None
-
-    def _next_edge(self, timeout_s: float | None) -> int:
-        is_waiting = self._ready.empty()
-        edge, ready_ns = self._ready.get(timeout=timeout_s)
-        if is_waiting:
-            self.wakeup.add(REAL.now_ns() - ready_ns)
-        return edge
 
     def __iter__(self) -> Iterator[tuple[int, Result]]:
         return iter(self.get, None)

@@ -6,7 +6,6 @@ repeated, not interpolated, as OpenCV does it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -92,9 +91,8 @@ class Frame:
         """
         x1, y1, x2, y2 = max(x1, 0), max(y1, 0), min(x2, self.width), min(y2, self.height)
         if x1 >= x2 or y1 >= y2:
-            raise StageError(
-                f"crop {x1},{y1}-{x2},{y2} is empty", why=f"the frame is {self.width}x{self.height}", where=self.stream
-            )
+            why = f"the frame is {self.width}x{self.height}"
+            raise StageError(f"crop {x1},{y1}-{x2},{y2} is empty", why=why, where=self.stream)
         if self.format in ("i420", "nv12", "yuyv"):
             x1, y1 = x1 & ~1, y1 & ~1
             x2, y2 = min(x2 + (x2 & 1), self.width), min(y2 + (y2 & 1), self.height)
@@ -167,15 +165,25 @@ def bgr_into(frame: Frame, out: U8) -> None:
     """
     if out.dtype != np.uint8 or out.ndim != 3 or out.shape[2] != 3 or out.strides[1:] != (3, 1):
         raise StageError(f"cannot write an image into a {out.shape} array of {out.dtype}", where=frame.stream)
-    size = (out.shape[0], out.shape[1])
+    size, first = (out.shape[0], out.shape[1]), frame.planes[0]
     if frame.format in ("bgr", "rgb", "gray"):
-        _packed_into(frame, out)
-    elif size == (frame.height, frame.width):
-        _same_size_into(frame, out)
+        plane = first if size == first.shape[:2] else _scaled(first, size)
+        if frame.format == "bgr":
+            np.copyto(out, plane)
+        else:
+            cv2.cvtColor(plane, cv2.COLOR_RGB2BGR if frame.format == "rgb" else cv2.COLOR_GRAY2BGR, dst=out)
+        return
+    fast = size == (frame.height, frame.width) and _is_fast(frame.color, out)
+    if fast and frame.format == "yuyv":
+        cv2.cvtColor(first, cv2.COLOR_YUV2BGR_YUYV, dst=out)
+    elif fast and frame.format == "nv12":
+        cv2.cvtColorTwoPlane(first, frame.planes[1], cv2.COLOR_YUV2BGR_NV12, dst=out)
     else:
         y, u, v = yuv_planes(frame)
-        half = (size[0] + 1) // 2, (size[1] + 1) // 2
-        _planes_into(_scaled(y, size), _scaled(u, half), _scaled(v, half), frame.color, out)
+        if size != (frame.height, frame.width):
+            half = (size[0] + 1) // 2, (size[1] + 1) // 2
+            y, u, v = _scaled(y, size), _scaled(u, half), _scaled(v, half)
+        _planes_into(y, u, v, frame.color, out)
 
 
 def yuv_planes(frame: Frame) -> tuple[U8, U8, U8]:
@@ -214,27 +222,6 @@ def bgr_matrix(color: Color) -> npt.NDArray[np.float64]:
     return np.hstack([matrix, -(matrix @ zero)[:, None]])
 
 
-def _packed_into(frame: Frame, out: U8) -> None:
-    (plane,) = frame.planes
-    if out.shape[:2] != plane.shape[:2]:
-        plane = _scaled(plane, (out.shape[0], out.shape[1]))
-    if frame.format == "bgr":
-        np.copyto(out, plane)
-    else:
-        cv2.cvtColor(plane, cv2.COLOR_RGB2BGR if frame.format == "rgb" else cv2.COLOR_GRAY2BGR, dst=out)
-
-
-def _same_size_into(frame: Frame, out: U8) -> None:
-    fast = _is_fast(frame.color, out)
-    if fast and frame.format == "yuyv":
-        cv2.cvtColor(frame.planes[0], cv2.COLOR_YUV2BGR_YUYV, dst=out)
-    elif fast and frame.format == "nv12":
-        y, uv = frame.planes
-        cv2.cvtColorTwoPlane(y, uv, cv2.COLOR_YUV2BGR_NV12, dst=out)
-    else:
-        _planes_into(*yuv_planes(frame), frame.color, out)
-
-
 def _is_fast(color: Color, out: U8) -> bool:
     """Whether OpenCV has a conversion of its own: BT.601, limited range (luma below 16 taken as 16), even sizes."""
     return color == Color() and out.shape[0] % 2 == 0 and out.shape[1] % 2 == 0
@@ -250,26 +237,20 @@ def _planes_into(y: U8, u: U8, v: U8, color: Color, out: U8) -> None:
 def _yuv_into(y: U8, u: U8, v: U8, color: Color, out: U8) -> None:
     """Any matrix, any size. Chroma rows are shared by every second row of luma where they are half as many."""
     shared = 1 if u.shape[0] == y.shape[0] else 2
-    matrix = bgr_matrix(color)
-    for top, bottom in _strips(u.shape[0]):
-        wide_u, wide_v = _doubled(u[top:bottom], y.shape[1]), _doubled(v[top:bottom], y.shape[1])
+    matrix, width = bgr_matrix(color), y.shape[1]
+    for top in range(0, u.shape[0], _STRIP_ROWS):
+        bottom = min(top + _STRIP_ROWS, u.shape[0])
+        # Every column of chroma twice.
+        wide_u, wide_v = (
+            cast("U8", cv2.merge([plane, plane])).reshape(bottom - top, -1)[:, :width]
+            for plane in (u[top:bottom], v[top:bottom])
+        )
         for row in range(shared):
             rows = slice(top * shared + row, bottom * shared, shared)
             luma = y[rows]
-            height = len(luma)
-            if height:
+            if height := len(luma):
                 yuv = cv2.merge([luma, wide_u[:height], wide_v[:height]])
                 cv2.transform(yuv, matrix, dst=out[rows])
-
-
-def _strips(rows: int) -> Iterator[tuple[int, int]]:
-    for top in range(0, rows, _STRIP_ROWS):
-        yield top, min(top + _STRIP_ROWS, rows)
-
-
-def _doubled(plane: U8, width: int) -> U8:
-    """Every column twice, ``width`` of them."""
-    return cast("U8", cv2.merge([plane, plane])).reshape(plane.shape[0], -1)[:, :width]
 
 
 def _channel(plane: U8, channel: int) -> U8:

@@ -47,13 +47,18 @@ def plain_result(result: Result) -> dict[str, Any]:
     Raises:
         StageError: a stage returned something that has no plain form; names the stage and the type.
     """
-    frame = result.frame
+    frame, outputs = result.frame, {}
+    for stage, record in result.outputs.items():
+        try:
+            outputs[stage] = _plain(record, 0)
+        except StageError as error:
+            raise error.at(f"stages.{stage}") from error.__cause__
     return {
         "stream": frame.stream,
         "frame": frame.index,
         "timestamp_ns": frame.timestamp_ns,
         "media_s": round(frame.media_ns / 1e9, 6),
-        "outputs": {stage: _output(stage, record) for stage, record in result.outputs.items()},
+        "outputs": outputs,
     }
 
 
@@ -66,20 +71,17 @@ def plain(record: object) -> Any:
     return _plain(record, 0)
 
 
-def _output(stage: str, record: object) -> Any:
-    try:
-        return _plain(record, 0)
-    except StageError as error:
-        raise error.at(f"stages.{stage}") from error.__cause__
-
-
 def _plain(value: object, depth: int) -> Any:
     if depth > _DEPTH:
         raise StageError("data is nested too deeply to write", why="it may contain itself")
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Mapping):
-        return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
+        for key in value:
+            if not isinstance(key, (str, bool, int, np.integer)):
+                what = f"cannot write a {type(key).__name__} as the key of a JSON object"
+                raise StageError(what, fix="use strings as keys")
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, depth + 1) for item in value]
     return _simple(value, depth)
@@ -190,14 +192,6 @@ def _classes(record: Detections | Classification) -> list[dict[str, Any]]:
 
 def _label(labels: tuple[str, ...], number: int) -> dict[str, str]:
     return {"label": labels[number]} if 0 <= number < len(labels) else {}
-
-
-def _key(key: object) -> str:
-    if isinstance(key, str):
-        return key
-    if isinstance(key, (bool, int, np.integer)):
-        return str(key)
-    raise StageError(f"cannot write a {type(key).__name__} as the key of a JSON object", fix="use strings as keys")
 
 
 def _rounded(array: Array, decimals: int | None = None) -> Any:

@@ -30,6 +30,20 @@ class Percentiles:
     mean: float
     count: int
 
+    @classmethod
+    def of(cls, counts: npt.NDArray[np.int64]) -> Percentiles:
+        """Of the durations in a histogram's buckets; zeros when there are none."""
+        if not (total := int(counts.sum())):
+            return cls(0.0, 0.0, 0.0, 0.0, 0)
+        p50, p95, p99 = _quantiles_ms(counts, (0.50, 0.95, 0.99))
+        return cls(p50, p95, p99, float(counts @ _MIDDLES_MS) / total, total)
+
+
+def _quantiles_ms(counts: npt.NDArray[np.int64], places: Sequence[float]) -> list[float]:
+    wanted = np.maximum(np.ceil(np.array(places) * int(counts.sum())), 1)
+    at = np.searchsorted(np.cumsum(counts), wanted)
+    return list(_MIDDLES_MS[at].tolist())
+
 
 class LatencyHistogram:
     """Durations in logarithmic buckets: constant memory however long it runs. One writer, any readers."""
@@ -44,7 +58,7 @@ class LatencyHistogram:
 
     def percentiles(self, *others: LatencyHistogram) -> Percentiles:
         """Of this and other histograms together; zeros when empty."""
-        return _percentiles(np.sum([self._buckets, *(other._buckets for other in others)], axis=0))
+        return Percentiles.of(np.sum([self._buckets, *(other._buckets for other in others)], axis=0))
 
     def quantiles_ms(self, places: Sequence[float]) -> list[float]:
         """At those parts of all durations, 0 to 1; empty when nothing was counted."""
@@ -70,25 +84,11 @@ class RecentLatency:
         """Since ``looks`` calls ago; zeros when nothing came."""
         now, then = self._now(), self._before[0]
         self._before.append(now)
-        return _percentiles(now - then)
+        return Percentiles.of(now - then)
 
     def _now(self) -> npt.NDArray[np.int64]:
         counts = [histogram.counts() for histogram in self._histograms]
         return np.sum(counts, axis=0) if counts else LatencyHistogram().counts()
-
-
-def _percentiles(counts: npt.NDArray[np.int64]) -> Percentiles:
-    total = int(counts.sum())
-    if not total:
-        return Percentiles(0.0, 0.0, 0.0, 0.0, 0)
-    p50, p95, p99 = _quantiles_ms(counts, (0.50, 0.95, 0.99))
-    return Percentiles(p50, p95, p99, float(counts @ _MIDDLES_MS) / total, total)
-
-
-def _quantiles_ms(counts: npt.NDArray[np.int64], places: Sequence[float]) -> list[float]:
-    wanted = np.maximum(np.ceil(np.array(places) * int(counts.sum())), 1)
-    at = np.searchsorted(np.cumsum(counts), wanted)
-    return list(_MIDDLES_MS[at].tolist())
 
 
 class StageMeter:

@@ -144,10 +144,8 @@ class Result:
 
     def latest(self, kind: type[_R]) -> _R | None:
         """The newest output of one kind of record, or None."""
-        for record in reversed(list(self.outputs.values())):
-            if isinstance(record, kind):
-                return record
-        return None
+        records = reversed(list(self.outputs.values()))
+        return next((record for record in records if isinstance(record, kind)), None)
 
     def with_output(self, stage: str, record: Record) -> Result:
         """This result with one more record."""
@@ -155,11 +153,8 @@ class Result:
 
     def merged(self, other: Result) -> Result:
         """This result and another of the same frame, as a join makes them."""
-        return replace(self, outputs={**self.outputs, **other.outputs}, image=_either(self.image, other.image))
-
-
-def _either(first: U8 | None, second: U8 | None) -> U8 | None:
-    return first if first is not None else second
+        image = other.image if self.image is None else self.image
+        return replace(self, outputs={**self.outputs, **other.outputs}, image=image)
 
 
 _NO_DETECTIONS = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))

@@ -97,7 +97,8 @@ class Runner:
     def shut_down(self) -> None:
         """Stops and waits. Raises the first error, or StageError naming a stage that does not end."""
         self.stop()
-        self._abandon_listeners()
+        for inlet in self._listeners:
+            inlet.abandon()
         if not self.wait(DRAIN_S + _EXIT_S):
             stuck = ", ".join(worker.node.name for worker in self._workers if worker.is_alive())
             raise StageError(
@@ -120,10 +121,5 @@ class Runner:
         self._listeners = [other for other in self._listeners if other is not inlet]
 
     def _discard(self) -> None:
-        self._abandon_listeners()
-        for node in self.nodes:
-            node.inlet.abandon()
-
-    def _abandon_listeners(self) -> None:
-        for inlet in self._listeners:
+        for inlet in (*self._listeners, *(node.inlet for node in self.nodes)):
             inlet.abandon()

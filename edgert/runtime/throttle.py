@@ -60,9 +60,14 @@ class CpuTokenBucket:
             now_ns = self._settled_ns()
             own = self._streams.setdefault(stream, _Stream())
             own.asked_ns = now_ns
-            is_granted = self._balance_s > 0 and not self._is_behind(own)
+            # Another stream was refused more often, and still has frames.
+            is_behind = any(
+                other.refused > own.refused and now_ns - other.asked_ns < _GONE_NS for other in self._streams.values()
+            )
+            is_granted = self._balance_s > 0 and not is_behind
             own.refused = 0 if is_granted else own.refused + 1
-            self._count(float(is_granted))
+            self._asked += 1
+            self._granted += is_granted
         return is_granted
 
     def waits(self, stop: threading.Event, own_s: float) -> bool:
@@ -72,13 +77,17 @@ class CpuTokenBucket:
             own_s: seconds since the frame before.
         """
         waited_s = 0.0
-        while (left_s := self._left_s()) > 0:
+        while True:
+            with self._lock:
+                self._settled_ns()
+                if self._balance_s > 0:
+                    self._asked += 1
+                    self._granted += own_s / (own_s + waited_s) if waited_s else 1.0
+                    return True
+                left_s = max(-self._balance_s / self._cores, _SHORTEST_S)
             if self._clock.wait(stop, left_s):
                 return False
             waited_s += left_s
-        with self._lock:
-            self._count(own_s / (own_s + waited_s) if waited_s else 1.0)
-        return True
 
     def share(self) -> float:
         """Of the frames that were there since this was last asked, the part that went on; 1 if there were none."""
@@ -86,22 +95,6 @@ class CpuTokenBucket:
             share = self._granted / self._asked if self._asked else 1.0
             self._asked, self._granted = 0, 0.0
         return share
-
-    def _count(self, granted: float) -> None:
-        self._asked += 1
-        self._granted += granted
-
-    def _left_s(self) -> float:
-        """Seconds until the bucket is no longer empty; 0 when it is not."""
-        with self._lock:
-            self._settled_ns()
-            return max(-self._balance_s / self._cores, _SHORTEST_S) if self._balance_s <= 0 else 0.0
-
-    def _is_behind(self, own: _Stream) -> bool:
-        """Whether another stream was refused more often, and still has frames."""
-        return any(
-            other.refused > own.refused and own.asked_ns - other.asked_ns < _GONE_NS for other in self._streams.values()
-        )
 
     def _settled_ns(self) -> int:
         """Adds what was earned and takes off what was spent; returns the time."""

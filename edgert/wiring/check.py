@@ -1,6 +1,6 @@
 """``check``: is a model of a pipeline file wired right?"""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -73,11 +73,8 @@ def _chosen(file: PipelineFile, model: str | None) -> str:
     if not names:
         raise ConfigError("this pipeline has no model to check", where=where)
     if model is None:
-        raise ConfigError(
-            f"which model? this pipeline has {len(names)}",
-            where=where,
-            fix=f"--model {names[0]} (or {', '.join(names[1:])})",
-        )
+        fix = f"--model {names[0]} (or {', '.join(names[1:])})"
+        raise ConfigError(f"which model? this pipeline has {len(names)}", where=where, fix=fix)
     if model not in names:
         raise ConfigError(f"no model {model!r}{nearest(model, names)}", where=where, fix=f"models: {', '.join(names)}")
     return model
@@ -88,8 +85,16 @@ def _report(file: PipelineFile, name: str, written: Setting, search: Search) -> 
     best = ranking.best()
     as_written = ranking.find(written)
     advised = advised_of(ranking, written)
-    verdict = _verdict(ranking, best, as_written, advised)
-    doubtful = verdict != "fine" and (as_written is None or _finds(ranking, best))
+    # Whether there is anything to judge by.
+    finds = ranking.answers(best) >= _SOMETHING or max(ranking.fits(best), default=0.0) >= _FITTING
+    verdict: Verdict = "fine"
+    if as_written is None or ranking.gap(best, as_written).clear:
+        verdict = "wrong"  # without a tally, the written decoder cannot read the outputs
+    else:
+        behind = advised is not as_written and ranking.gap(advised, as_written).errors >= DOUBT
+        if not finds or (behind and same_answers(advised, as_written) < SAME):
+            verdict = "unclear"
+    doubtful = verdict != "fine" and (as_written is None or finds)
     findings = _findings(file, name, written, advised.setting, search) if doubtful else ()
     ties = ties_of(ranking, advised, len(search.photos))
     return CheckReport(
@@ -119,45 +124,29 @@ def advised_of(ranking: Ranking, written: Setting) -> Tally:
     return max(placed, key=ranking.mean) if placed else best
 
 
-def _verdict(ranking: Ranking, best: Tally, own: Tally | None, advised: Tally) -> Verdict:
-    if own is None or ranking.gap(best, own).clear:
-        return "wrong"  # without a tally, the written decoder cannot read the outputs
-    ahead = advised is not own and ranking.gap(advised, own).errors >= DOUBT and same_answers(advised, own) < SAME
-    return "unclear" if ahead or not _finds(ranking, best) else "fine"
-
-
-def _finds(ranking: Ranking, best: Tally) -> bool:
-    """Whether there is anything to judge by."""
-    return ranking.answers(best) >= _SOMETHING or max(ranking.fits(best), default=0.0) >= _FITTING
-
-
 def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
     """All settings, the best first; those tried on fewer photos after the rest."""
-    best = ranking.best()
-    ordered = sorted(ranking.tallies, key=lambda tally: (-len(tally.evidence), -ranking.mean(tally)))
-    key = written.key if written else ""
-    return tuple(_row(ranking, tally, best, tally.setting.key == key) for tally in ordered)
-
-
-def _row(ranking: Ranking, tally: Tally, best: Tally, written: bool) -> Row:
-    parts = [(e.found, e.confirmed, e.chance) for e in tally.evidence.values()]
-    found, confirmed, chance = (float(value) for value in np.mean(parts, axis=0))
-    fits = {memory.source: fit for memory, fit in zip(ranking.memories, ranking.fits(tally), strict=True)}
-    behind = 0.0 if tally is best else ranking.gap(best, tally).errors
-    return Row(
-        setting=described(tally.setting),
-        names=named(tally.setting),
-        written=written,
-        score=ranking.mean(tally),
-        answers=ranking.answers(tally),
-        memory=fits,
-        found=found,
-        confirmed=confirmed,
-        chance=chance,
-        behind=behind,
-        same=same_answers(best, tally),
-        photos=len(tally.evidence),
-    )
+    best, rows = ranking.best(), []
+    for tally in sorted(ranking.tallies, key=lambda tally: (-len(tally.evidence), -ranking.mean(tally))):
+        parts = [(e.found, e.confirmed, e.chance) for e in tally.evidence.values()]
+        found, confirmed, chance = (float(value) for value in np.mean(parts, axis=0))
+        fits = zip(ranking.memories, ranking.fits(tally), strict=True)
+        row = Row(
+            setting=described(tally.setting),
+            names=named(tally.setting),
+            written=written is not None and tally.setting.key == written.key,
+            score=ranking.mean(tally),
+            answers=ranking.answers(tally),
+            memory={memory.source: fit for memory, fit in fits},
+            found=found,
+            confirmed=confirmed,
+            chance=chance,
+            behind=0.0 if tally is best else ranking.gap(best, tally).errors,
+            same=same_answers(best, tally),
+            photos=len(tally.evidence),
+        )
+        rows.append(row)
+    return tuple(rows)
 
 
 def same_answers(first: Tally, second: Tally) -> float:
@@ -168,92 +157,73 @@ def same_answers(first: Tally, second: Tally) -> float:
 
 def _findings(file: PipelineFile, name: str, written: Setting, better: Setting, search: Search) -> tuple[Finding, ...]:
     """The lines to change, those first whose written value alone makes the advised setting worst."""
-    costs = {group: _cost(search, better, written, group) for group in written.differing(better)}
+    costs: dict[str, Gap] = {}  # how far the advised setting falls behind itself with one group as it is written
+    for group in written.differing(better):
+        if group == "task" and search.ranking.find(written) is None:
+            costs[group] = Gap(1.0, float("inf"))  # that decoder cannot read these outputs at all
+            continue
+        mixed = better.with_part(group, written)
+        search.plan(1)
+        search.gather([mixed], keep_all=True)
+        costs[group] = search.ranking.gap(search.ranking.add(better), search.ranking.add(mixed))
     blamed = [group for group, gap in costs.items() if gap.clear or (group != "placement" and gap.mean > 0)]
-    blamed = blamed or list(costs)
     return tuple(
-        finding
-        for group in sorted(blamed, key=lambda group: -costs[group].errors)
-        for finding in _group_findings(file, name, written, better, group, costs[group])
+        _finding(file, name, path, lines, costs[group])
+        for group in sorted(blamed or costs, key=lambda group: -costs[group].errors)
+        for path, lines in _changes(written, better, group)
     )
 
 
-def _cost(search: Search, better: Setting, written: Setting, group: str) -> Gap:
-    """How far the advised setting falls behind itself with one group as it is written."""
-    if group == "task" and search.ranking.find(written) is None:
-        return Gap(1.0, float("inf"))  # that decoder cannot read these outputs at all
-    mixed = better.with_part(group, written)
-    search.plan(1)
-    search.gather([mixed], keep_all=True)
-    return search.ranking.gap(search.ranking.add(better), search.ranking.add(mixed))
-
-
-def _group_findings(
-    file: PipelineFile, name: str, written: Setting, better: Setting, group: str, cost: Gap
-) -> list[Finding]:
+def _changes(written: Setting, better: Setting, group: str) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    """Key path within the model's section → what one group has there and what it should have, as YAML."""
     before, after = written.part(group), better.part(group)
-    if group == "task":
-        verb = verb_of(written.task)
-        if before[verb] != after.get(verb):
-            old, new = (yaml_value({v: value_of(t)})[1:-1] for t in (written.task, better.task) for v in [verb_of(t)])
-            return [
-                Finding(file.where("models", name, "task", verb), f"task.{verb}", old, False, new, True, cost.errors)
-            ]
-        return [_finding(file, name, ("task", "options"), before.get("options", {}), after.get("options", {}), cost)]
-    given = {key: getattr(written.input, key) for key in after}
-    return [
-        _finding(file, name, ("input", key), given[key], after[key], cost) for key in after if given[key] != after[key]
-    ]
+    if group != "task":
+        for key, new in after.items():
+            if (old := getattr(written.input, key)) != new:
+                yield ("input", key), (f"{key}: {yaml_value(old)}", f"{key}: {yaml_value(new)}")
+        return
+    verb = verb_of(written.task)
+    if before[verb] == after.get(verb):
+        lines = (f"options: {yaml_value(part.get('options', {}))}" for part in (before, after))
+        yield ("task", "options"), (next(lines), next(lines))
+    else:
+        tasks = (f"{verb_of(task)}: {yaml_value(value_of(task))}" for task in (written.task, better.task))
+        yield ("task", verb), (next(tasks), next(tasks))
 
 
-def _finding(file: PipelineFile, name: str, path: tuple[str, str], old: object, new: object, cost: Gap) -> Finding:
-    loc, key = ("models", name, *path), path[-1]
-    return Finding(
-        where=file.where(*loc),
-        key=".".join(path),
-        written=f"{key}: {yaml_value(old)}",
-        missing=loc not in file.document.places,
-        better=f"{key}: {yaml_value(new)}",
-        sure=cost.clear,
-        behind=cost.errors,
-    )
+def _finding(file: PipelineFile, name: str, path: tuple[str, str], lines: tuple[str, str], cost: Gap) -> Finding:
+    loc, key = ("models", name, *path), ".".join(path)
+    # A task is always written, and its decoder is not in doubt once another reads the outputs better.
+    is_task = path[0] == "task" and path[1] != "options"
+    missing = loc not in file.document.places and not is_task
+    return Finding(file.where(*loc), key, lines[0], missing, lines[1], cost.clear or is_task, cost.errors)
 
 
 def ties_of(ranking: Ranking, chosen: Tally, photos: int) -> tuple[str, ...]:
     """A sentence for every setting that differs from the chosen one in one group and is not clearly worse."""
-    best, found = ranking.best(), []
+    best, found = ranking.best(), list[str]()
+    these = "this photo" if photos == 1 else f"these {photos} photos"
     ways: dict[str, list[Tally]] = {}
     for tally in ranking.tallies:
         groups = chosen.setting.differing(tally.setting)
         if tally is not chosen and len(groups) == 1 and (tally is best or not ranking.gap(best, tally).clear):
             ways.setdefault(groups[0], []).append(tally)
     for group, tallies in ways.items():
-        names = _listed(list(dict.fromkeys(named(tally.setting)[group] for tally in (chosen, *tallies))))
+        names = list(dict.fromkeys(named(tally.setting)[group] for tally in (chosen, *tallies)))
+        if len(names) > _NAMED + 1:
+            names = [*names[:_NAMED], f"{len(names) - _NAMED} others"]
         equal = all(same_answers(chosen, tally) >= SAME for tally in tallies)
-        these = "this photo" if photos == 1 else f"these {photos} photos"
-        found.append(
-            f"{group}: {names} give practically the same answers"
-            if equal
-            else f"{group}: {names} cannot be distinguished on {these}; try others"
-        )
+        end = "give practically the same answers" if equal else f"cannot be distinguished on {these}; try others"
+        found.append(f"{group}: {', '.join(names[:-1])} and {names[-1]} {end}")
     return tuple(found)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    shown = [*names[:_NAMED], f"{more} others"] if more > 1 else list(names)
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _summary(verdict: Verdict, name: str, findings: Sequence[Finding], ties: Sequence[str], photos: int) -> str:
     these = "this photo" if photos == 1 else f"these {photos} photos"
     if verdict == "fine":
-        open_questions = (
-            "; what they cannot distinguish is listed below"
-            if any("cannot be distinguished" in tie for tie in ties)
-            else ""
-        )
-        return f"{name} is wired right, as far as {these} show: nothing is clearly better{open_questions}"
+        is_open = any("cannot be distinguished" in tie for tie in ties)
+        listed = "; what they cannot distinguish is listed below" if is_open else ""
+        return f"{name} is wired right, as far as {these} show: nothing is clearly better{listed}"
     if verdict == "unclear" and findings:
         return f"{name} may be wired wrong: other settings do better on {these}, but not clearly; try more photos"
     if verdict == "unclear":

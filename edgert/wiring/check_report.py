@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,11 +108,9 @@ class CheckReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        plain = ("model", "photos", "verdict", "summary", "ties", "runs")
-        data: dict[str, Any] = {name: _plain(getattr(self, name)) for name in plain}
-        for name in ("findings", "rows"):
-            data[name] = [_fields(item) for item in getattr(self, name)]
-        return data
+        names = ("model", "photos", "verdict", "summary", "ties", "runs")
+        lists = {"findings": [asdict(one) for one in self.findings], "rows": [asdict(one) for one in self.rows]}
+        return {**{name: _plain(getattr(self, name)) for name in names}, **_plain(lists)}
 
 
 def yaml_value(value: object) -> str:
@@ -135,12 +133,8 @@ def described(setting: Setting) -> dict[str, Any]:
     return {"input": {key: _plain(parts[key]) for key in order if key in parts}, "task": _plain(setting.part("task"))}
 
 
-def _fields(item: Any) -> dict[str, Any]:
-    return {name: _plain(getattr(item, name)) for name in item.__dataclass_fields__}
-
-
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return _plain(value[0]) if len(value) == 1 and isinstance(value[0], float) else [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}

@@ -93,7 +93,10 @@ def with_views(path: Path, image: U8, control: U8, many: bool) -> Photo:
     cuts = [(0, 0, width, height, True), (dx // 2, dy // 2, width - dx // 2, height - dy // 2, False)]
     if many:
         cuts += [(0, 0, width - dx, height - dy, False), (dx, dy, width, height, True)]
-    views = [View(_frame(image)), *(_view(image, *cut) for cut in cuts)]
+    views = [View(_frame(image))]
+    for x1, y1, x2, y2, mirrored in cuts:
+        part = image[y1:y2, x1:x2]
+        views.append(View(_frame(np.ascontiguousarray(part[:, ::-1] if mirrored else part)), x1, y1, mirrored))
     return Photo(path, image, tuple(views), View(_frame(control)))
 
 
@@ -115,11 +118,6 @@ def scrambled(image: U8, seed: int = 0) -> U8:
     return shuffled
 
 
-def _view(image: U8, x1: int, y1: int, x2: int, y2: int, mirrored: bool) -> View:
-    part = image[y1:y2, x1:x2]
-    return View(_frame(np.ascontiguousarray(part[:, ::-1] if mirrored else part)), x1, y1, mirrored)
-
-
 def _frame(image: U8) -> Frame:
     height, width = image.shape[:2]
     return Frame("photo", 0, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
@@ -129,9 +127,8 @@ def _found(path: Path) -> list[Path]:
     if path.is_dir():
         inside = sorted(item for item in path.iterdir() if item.suffix.lower() in SUFFIXES)
         if not inside:
-            raise ConfigError(
-                f"folder {str(path)!r} holds no image", why=f"it was searched for {', '.join(sorted(SUFFIXES))}"
-            )
+            why = f"it was searched for {', '.join(sorted(SUFFIXES))}"
+            raise ConfigError(f"folder {str(path)!r} holds no image", why=why)
         return inside
     if not path.exists():
         beside = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -159,15 +156,12 @@ def _read(path: Path) -> U8:
 
 # The image that goes with a check: what the best setting sees in the first photo.
 
-_ELEMENTS = ("boxes", "labels", "masks", "keypoints")
-
 
 def painted(report: CheckReport) -> U8:
     """A new (h, w, 3) uint8 BGR image: the first photo with the best setting's answer on it."""
     image: U8 = report.image.copy()
-    height, width = image.shape[:2]
-    frame = Frame("photo", 0, 0, 0, width, height, "bgr", (report.image,), lend(report.image, Counter()))
-    Overlay(_ELEMENTS).paint(image, Result(frame, {"best": report.record}))
+    elements = ("boxes", "labels", "masks", "keypoints")
+    Overlay(elements).paint(image, Result(_frame(report.image), {"best": report.record}))
     return image
 
 

@@ -76,10 +76,8 @@ class Ranking:
 
     def add(self, setting: Setting) -> Tally:
         """The tally of a setting, new where there is none."""
-        found = self.find(setting)
-        if found is None:
-            found = Tally(setting)
-            self.tallies.append(found)
+        if (found := self.find(setting)) is None:
+            self.tallies.append(found := Tally(setting))
         return found
 
     def best(self) -> Tally:
@@ -93,7 +91,7 @@ class Ranking:
 
     def answers(self, tally: Tally) -> float:
         """The part of the mean that comes from the model's answers."""
-        return float(np.mean([self._relative(tally, photo) for photo in tally.evidence]))
+        return float(np.mean(self._relative(tally, list(tally.evidence))))
 
     def fits(self, tally: Tally) -> tuple[float, ...]:
         """The fit with each memory, over all of its photos at once."""
@@ -117,15 +115,18 @@ class Ranking:
 
     def values(self, tally: Tally, photos: Sequence[int]) -> F64:
         """One value per photo: answers plus memory."""
-        answers = np.array([self._relative(tally, photo) for photo in photos])
+        answers = np.array(self._relative(tally, photos))
         memory = [_pseudo_values(m, [tally.looks[photo][n] for photo in photos]) for n, m in enumerate(self.memories)]
         total: F64 = np.sum([answers, *memory], axis=0)
         return total
 
-    def _relative(self, tally: Tally, photo: int) -> float:
-        every = [other.evidence[photo].value for other in self.tallies if photo in other.evidence]
-        own = tally.evidence[photo].value
-        return relative([own, *every], verb_of(tally.setting.task))[0]
+    def _relative(self, tally: Tally, photos: Sequence[int]) -> list[float]:
+        """A setting's evidence on each of the photos, as a part of the best of all settings there."""
+        values, verb = [], verb_of(tally.setting.task)
+        for photo in photos:
+            every = [other.evidence[photo].value for other in self.tallies if photo in other.evidence]
+            values.append(relative([tally.evidence[photo].value, *every], verb)[0])
+        return values
 
 
 def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:
@@ -192,10 +193,16 @@ class Search:
     def __init__(
         self, subject: Subject, photos: Sequence[tuple[Path, U8]], verb: str, progress: Progress | None = None
     ) -> None:
-        self.subject, self.photos, self._progress = subject, photos, progress
+        self.subject, self.photos = subject, photos
         self.ranking = Ranking(subject.memories)
         self.runs, self._planned = 0, 0
-        self._trial = Trial(subject.session, subject.engine.batched, subject.where, self._ran)
+
+        def ran() -> None:
+            self.runs += 1
+            if progress:
+                progress(self.runs, max(self._planned, self.runs))
+
+        self._trial = Trial(subject.session, subject.engine.batched, subject.where, ran)
         self._many = verb in _SHIFTED
         self._controls: dict[int, U8] = {}
         self._decoders: dict[str, Decoder] = {}
@@ -231,14 +238,17 @@ class Search:
             self._trial.forget()
             if not keep_all:
                 best = max(tallies, key=self.ranking.mean)
-                tallies = [t for t in tallies if t.setting.key == always or not self._hopeless(best, t)]
-
-    def _hopeless(self, best: Tally, other: Tally) -> bool:
-        return best is not other and self.ranking.gap(best, other).errors >= HOPELESS
+                kept = (best.setting.key, always)
+                gaps = {id(one): self.ranking.gap(best, one).errors for one in tallies if one.setting.key not in kept}
+                tallies = [one for one in tallies if gaps.get(id(one), 0.0) < HOPELESS]
 
     def _see(self, tally: Tally, number: int, photo: Photo) -> None:
         config, task = tally.setting.input, tally.setting.task
-        decoder = self._decoder(task)
+        decoder = self._decoders.get(repr(task))
+        if decoder is None:
+            labels, engine = self.subject.labels, self.subject.engine
+            decoder = decoder_of(for_checking(task), labels, engine, self.subject.network)
+            self._decoders[repr(task)] = decoder
         *raw, control = [self._trial.answer(config, view) for view in (*photo.views, photo.control)]
         with np.errstate(all="ignore"):  # a setting that is wrong gives numbers beyond all bounds
             *records, scramble = [decoder(list(outputs), geometry) for outputs, geometry in (*raw, control)]
@@ -246,15 +256,3 @@ class Search:
         tally.evidence[number] = weigh(answers, photo)
         tally.records[number] = records[0]
         tally.looks[number] = tuple(memory.look(config, photo.views[0]) for memory in self.subject.memories)
-
-    def _decoder(self, task: TaskConfig) -> Decoder:
-        key = repr(task)
-        if key not in self._decoders:
-            subject = self.subject
-            self._decoders[key] = decoder_of(for_checking(task), subject.labels, subject.engine, subject.network)
-        return self._decoders[key]
-
-    def _ran(self) -> None:
-        self.runs += 1
-        if self._progress:
-            self._progress(self.runs, max(self._planned, self.runs))

@@ -82,15 +82,11 @@ def named(setting: Setting) -> dict[str, str]:
     words = {"letterbox": f"{one.resize} {one.anchor} {one.pad}", "center_crop": f"{one.resize} {one.crop:g}"}
     options = getattr(setting.task, "options", {})
     task = " ".join([f"{verb}: {value}", *(f"{key}={item}" for key, item in options.items())])
-    return {"color": one.color, "scale": _scale_name(one), "placement": words.get(one.resize, one.resize), "task": task}
-
-
-def _scale_name(config: InputConfig) -> str:
-    for name, (mean, std) in {**_INTEGER_SCALES["int8"], **SCALES}.items():
-        if same_image(_pictured(config, config.color, mean, std)) == same_image(config):
-            return name
-    written = [", ".join(f"{value:g}" for value in values) for values in (config.mean, config.std)]
-    return f"({written[0]}) / ({written[1]})"
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in (one.mean, one.std))
+    scales = {**_INTEGER_SCALES["int8"], **SCALES}.items()
+    same = (name for name, scale in scales if same_image(_pictured(one, one.color, *scale)) == same_image(one))
+    scale = next(same, f"({mean}) / ({std})")
+    return {"color": one.color, "scale": scale, "placement": words.get(one.resize, one.resize), "task": task}
 
 
 def colors_and_scales(base: InputConfig, dtype: str) -> list[InputConfig]:
@@ -145,17 +141,13 @@ def variants(task: TaskConfig) -> Iterator[TaskConfig]:
     if isinstance(task, ClassifyTask) and task.classify != "auto":
         yield task.model_copy(update={"classify": "auto"})
     if isinstance(task, DetectTask):
-        for options in _uncertain(DECODERS["detect"].get(task.detect)):
-            if (merged := {**task.options, **options}) != task.options:
+        decoder = DECODERS["detect"].get(task.detect)
+        types = get_type_hints(decoder)
+        values = [get_args(types[name]) for name in decoder.uncertain]  # of options that a model's shapes do not decide
+        for chosen in product(*values) if values else ():
+            merged = {**task.options, **dict(zip(decoder.uncertain, chosen, strict=True))}
+            if merged != task.options:
                 yield task.model_copy(update={"options": merged})
-
-
-def _uncertain(decoder: type[Any]) -> Iterator[dict[str, str]]:
-    """Every combination of the options that a model's shapes do not decide."""
-    types = get_type_hints(decoder)
-    values = [get_args(types[name]) for name in decoder.uncertain]
-    for chosen in product(*values) if values else ():
-        yield dict(zip(decoder.uncertain, chosen, strict=True))
 
 
 def _matters(key: str, config: InputConfig) -> bool:

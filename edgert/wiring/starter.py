@@ -115,10 +115,14 @@ def starter(
     """
     path = Path(model_path)
     spec = _image_spec(path)
-    size = _size(spec)
+    height, width = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]
+    size = None
+    if not isinstance(height, int) or not isinstance(width, int):  # else the model fixes it
+        size = (width if isinstance(width, int) else _USUAL_SIZE, height if isinstance(height, int) else _USUAL_SIZE)
     gray = 1 in (spec.shape[1], spec.shape[3]) and 3 not in (spec.shape[1], spec.shape[3])
     blank = InputConfig(color="gray" if gray else "rgb").model_copy(update={"size": size})
-    found = subject(_config(path, blank), (), str(path))
+    config = {"onnx": path.absolute(), "task": {"embed": "none"}, "input": blank}
+    found = subject(ModelConfig.model_validate(config), (), str(path))
     guessed = _guess(found, blank, size)
     if images:
         guessed = _tried(found, guessed, images, progress)
@@ -137,20 +141,6 @@ def _image_spec(path: Path) -> TensorSpec:
             fix="export the model with the image as its only input, or use edgert.load_engine",
         )
     return specs[0]
-
-
-def _size(spec: TensorSpec) -> tuple[int, int] | None:
-    """The size to write down: None where the model fixes it."""
-    last = spec.shape[3] in (1, 3)
-    height, width = spec.shape[1:3] if last else spec.shape[2:]
-    if isinstance(height, int) and isinstance(width, int):
-        return None
-    return (width if isinstance(width, int) else _USUAL_SIZE, height if isinstance(height, int) else _USUAL_SIZE)
-
-
-def _config(path: Path, config: InputConfig) -> ModelConfig:
-    data = {"onnx": path.absolute(), "task": {"embed": "none"}, "input": config}
-    return ModelConfig.model_validate(data)
 
 
 def _guess(found: Subject, blank: InputConfig, size: tuple[int, int] | None) -> _Guessed:
@@ -200,24 +190,36 @@ def _text(onnx: str, stem: str, guessed: _Guessed, spec: TensorSpec, found: Subj
     width, height = found.network
     outputs = [f"{tensor.name} {list(tensor.shape)}" for tensor in found.engine.outputs]
     more = f", and {len(outputs) - _SHOWN_OUTPUTS} more" if len(outputs) > _SHOWN_OUTPUTS else ""
-    verb = verb_of(guessed.setting.task)
+    task, verb = guessed.setting.task, verb_of(guessed.setting.task)
+    keys: dict[str, object] = {verb: value_of(task)}
+    keys |= {key: getattr(task, key) for key in ("score", "iou", "threshold", "top") if hasattr(task, key)}
+    if options := getattr(task, "options", None):
+        keys["options"] = options
+    items: dict[str, object] = described(guessed.setting)["input"]
+    if guessed.size is not None:
+        text = f"{guessed.size[0]}x{guessed.size[1]}   # the model takes any size; smaller is quicker"
+        items = {"size": text, **items}
+    # JSON's escapes of a text in double quotes are YAML's.
+    name, file, address = (json.dumps(text, ensure_ascii=False) for text in (stem, onnx, source))
     lines = [
         "# A starter, to be edited: what stands after 'guessed' is worth a look.",
         "# edgert check THIS_FILE --images photo.jpg   checks whether the model is wired right",
         "# edgert run THIS_FILE                       runs it",
         "schema: 1",
-        f"name: {_quoted(stem)}",
+        f"name: {name}",
         "models:",
         "  net:",
-        f"    onnx: {_quoted(onnx)}   # relative to this file",
+        f"    onnx: {file}   # relative to this file",
         f"    # input {spec}; outputs {', '.join(outputs[:_SHOWN_OUTPUTS])}{more}",
-        *_commented("guessed", guessed.task_notes),
-        f"    task: {_task_yaml(guessed.setting.task)}",
-        *_commented("tried" if guessed.report else "guessed", guessed.input_notes),
+        f"    # guessed: {guessed.task_notes[0]}",
+        *(f"    #   {note}" for note in guessed.task_notes[1:]),
+        f"    task: {yaml_value(keys)}   # add labels: names.txt, one class a line",
+        f"    # {'tried' if guessed.report else 'guessed'}: {guessed.input_notes[0]}",
+        *(f"    #   {note}" for note in guessed.input_notes[1:]),
         "    input:",
-        *(f"      {key}: {yaml_value(value)}{_COMMENTS.get(key, '')}" for key, value in _input_items(guessed)),
+        *(f"      {key}: {yaml_value(value)}{_COMMENTS.get(key, '')}" for key, value in items.items()),
         "stages:",
-        f"  camera: {{source: {_quoted(source)}}}",
+        f"  camera: {{source: {address}}}",
         f"  see: {{infer: net, from: camera}}   # {width}x{height}",
         *_sinks(verb),
     ]
@@ -233,23 +235,6 @@ _COMMENTS = {
 }
 
 
-def _input_items(guessed: _Guessed) -> list[tuple[str, object]]:
-    items = list(described(guessed.setting)["input"].items())
-    if guessed.size is not None:
-        width, height = guessed.size
-        items.insert(0, ("size", f"{width}x{height}   # the model takes any size; smaller is quicker"))
-    return items
-
-
-def _task_yaml(task: TaskConfig) -> str:
-    verb = verb_of(task)
-    keys: dict[str, object] = {verb: value_of(task)}
-    keys |= {key: getattr(task, key) for key in ("score", "iou", "threshold", "top") if hasattr(task, key)}
-    if options := getattr(task, "options", None):
-        keys["options"] = options
-    return f"{yaml_value(keys)}   # add labels: names.txt, one class a line"
-
-
 def _sinks(verb: str) -> list[str]:
     if verb == "embed":
         return ["  out: {sink: jsonl, from: see, path: out/vectors.jsonl}"]
@@ -259,13 +244,3 @@ def _sinks(verb: str) -> list[str]:
         "  page: {sink: http, from: paint}   # http://127.0.0.1:8080",
         "  out: {sink: jsonl, from: see, path: out/results.jsonl}",
     ]
-
-
-def _commented(word: str, notes: Sequence[str]) -> list[str]:
-    first, *rest = notes
-    return [f"    # {word}: {first}", *(f"    #   {note}" for note in rest)]
-
-
-def _quoted(text: str) -> str:
-    """A YAML scalar in double quotes: the same escapes as JSON's."""
-    return json.dumps(text, ensure_ascii=False)

@@ -112,16 +112,12 @@ class TrainingStatistics:
         start, parts = 0, []
         for layer in self._layers:
             end = start + len(layer.mean)
-            parts.append(_divergence(layer, mean[start:end], variance[start:end]))
+            own, apart = variance[start:end], (mean[start:end] - layer.mean) ** 2
+            both = ((own + apart) / layer.variance + (layer.variance + apart) / own) / 2 - 1
+            fired = layer.variance > _WEAK * np.median(layer.variance)
+            parts.append(float(np.minimum(both[fired] / 2, 50).mean()))
             start = end
         return float(np.exp(-np.mean(parts)))
-
-
-def _divergence(layer: Layer, mean: F64, variance: F64) -> float:
-    apart = (mean - layer.mean) ** 2
-    both = ((variance + apart) / layer.variance + (layer.variance + apart) / variance) / 2 - 1
-    telling = layer.variance > _WEAK * np.median(layer.variance)
-    return float(np.minimum(both[telling] / 2, 50).mean())
 
 
 def _calibrated_span(graph: Graph) -> tuple[float, float] | None:

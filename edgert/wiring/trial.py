@@ -45,12 +45,18 @@ def readings(
     looks = guesses(engine, len(labels) or None)
     verb = verb or (verb_of(written) if written else looks[0].task if looks else None)
     tasks: list[TaskConfig] = [written] if written else []
-    tasks += [task_of(found) for found in looks if found.task == verb and not _is_same(found, written)]
+    same = written and (verb_of(written), value_of(written))
+    tasks += [task_of(one) for one in looks if one.task == verb and (one.task, one.decoder) != same]
     shapes = tuple(one_image(engine))
     fitting = [task for task in tasks if _why_not(task, shapes, network) is None]
     if not fitting:
         raise _nothing_fits(tasks, looks, shapes, network)
-    return _distinct([variant for task in fitting for variant in variants(task)])
+    distinct: list[tuple[TaskConfig, object]] = []  # the first of those that make equal decoders
+    for task in (variant for one in fitting for variant in variants(one)):
+        decoder = decoder_for(task, ())
+        if all(decoder != other for _, other in distinct):
+            distinct.append((task, decoder))
+    return [task for task, _ in distinct]
 
 
 def decoder_of(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: Size) -> CheckedDecoder:
@@ -67,20 +73,6 @@ def task_of(found: Guess) -> TaskConfig:
     """The section ``task:`` that a guess means."""
     task: TaskConfig = TypeAdapter(TaskConfig).validate_python({found.task: found.decoder})
     return task
-
-
-def _distinct(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
-    """Those that make different decoders, the first of equals."""
-    distinct: list[tuple[TaskConfig, object]] = []
-    for task in tasks:
-        decoder = decoder_for(task, ())
-        if all(decoder != other for _, other in distinct):
-            distinct.append((task, decoder))
-    return [task for task, _ in distinct]
-
-
-def _is_same(found: Guess, written: TaskConfig | None) -> bool:
-    return written is not None and (found.task, found.decoder) == (verb_of(written), value_of(written))
 
 
 def _why_not(task: TaskConfig, shapes: Shapes, network: Size) -> str | None:
@@ -134,7 +126,10 @@ class Trial:
         fitted = config.model_copy(update={"resize": "stretch"}) if config.resize == "center_crop" else config
         preprocessor = Preprocessor(fitted, self._tensor, self._where)  # a new one: another may have changed the border
         placement = place(view.frame, preprocessor.network, config)
-        key = (*_content(view, placement), *_treatment(config, placement, preprocessor.network))
+        bordered = (placement.width, placement.height) != preprocessor.network
+        border = (placement.left, placement.top, config.pad) if bordered else ()  # one that is not there has no color
+        treatment = (border, config.color, config.mean, config.std, config.interpolation)
+        key = (*_content(view, placement), *treatment)
         if key not in self._answers:
             preprocessor.into(0, self._resized(view, placement, config))
             pairs = zip(self._session.run(1), self._batched, strict=True)
@@ -165,10 +160,3 @@ class Trial:
 def _content(view: View, placement: Placement) -> tuple[object, ...]:
     frame = placement.frame
     return id(view), frame.origin, frame.width, frame.height, placement.width, placement.height
-
-
-def _treatment(config: InputConfig, placement: Placement, network: tuple[int, int]) -> tuple[object, ...]:
-    """What else the input depends on; a border that is not there has no color."""
-    bordered = (placement.width, placement.height) != network
-    border = (placement.left, placement.top, config.pad) if bordered else ()
-    return border, config.color, config.mean, config.std, config.interpolation

@@ -50,7 +50,8 @@ def decide(rules: Rules, state: State, seen: Observation) -> Decision:
     state = replace(state, margin_c=seen.margin_c)
     if trouble is not None and (trouble.eases or not state.was_reported or rules.budget.when_exceeded == "stop"):
         return _exceeded(rules, replace(state, wanted_ns=None), seen, trouble)
-    if trouble is None and not _is_uncertain(rules, state, seen):
+    unknown = rules.budget.power_w is not None and seen.power_w is not None and recent_w(state) is None
+    if trouble is None and not unknown:  # else the setting in use may still turn out to be too much
         state = replace(state, exceeded_ns=None, was_reported=False)
     if rules.budget.when_exceeded != "degrade":
         return Decision(_stay(state), state)
@@ -63,7 +64,14 @@ def _exceeded(rules: Rules, state: State, seen: Observation, trouble: Trouble) -
     if rules.budget.when_exceeded == "stop" and seen.at_ns - since_ns >= rules.patience.stop_s * _S:
         return Decision(_stay(state, "stop", f"{trouble.why}, for {rules.patience.stop_s:g} s"), state)
     here = state.index, state.share
-    target = _escape(rules, state, seen, trouble) if rules.budget.when_exceeded == "degrade" else here
+    target = here
+    if rules.budget.when_exceeded == "degrade":  # to the best setting that helps; if none does, that which draws least
+        fits = _usable(rules, state, seen, lambda i: min(trouble.helps(i), keeps(rules, state, i, seen, 0.0)))
+        others = [aim for aim in fits if aim[0] != state.index or aim[1] < state.share]
+        if others:
+            target = _best(rules, others, seen.demand)
+        elif trouble.eases:
+            target = _frugal(rules, state, seen)
     if target != here:
         return _switch(rules, blame(rules, state, seen, trouble.power_w, trouble.lasts), seen, target, trouble.why)
     if state.was_reported or rules.budget.when_exceeded == "stop":
@@ -76,42 +84,22 @@ def _stay(state: State, kind: ActionKind = "keep", why: str = "") -> Action:
     return Action(kind, state.index, why, state.share)
 
 
-def _escape(rules: Rules, state: State, seen: Observation, trouble: Trouble) -> _Aim:
-    """The best setting that helps; if none does, the one that draws least."""
-    fits = _usable(rules, state, seen, lambda i: min(trouble.helps(i), keeps(rules, state, i, seen, 0.0)))
-    others = [aim for aim in fits if aim[0] != state.index or aim[1] < state.share]
-    if others:
-        return _best(rules, others, seen.demand)
-    return _frugal(rules, state, seen) if trouble.eases else (state.index, state.share)
-
-
 def _improve(rules: Rules, state: State, seen: Observation) -> Decision:
-    """Up, once a better setting has fitted for long enough."""
-    better = _better(rules, state, seen) if _may_rise(rules, state, seen) else []
+    """Up, once a better setting has fitted for long enough, enough is known and it is cool enough."""
+    patience, was_measured = rules.patience, state.common is not None
+    knows = rules.budget.power_w is None or not was_measured or (state.is_learnt and recent_w(state) is not None)
+    is_cool = seen.margin_c is None or seen.margin_c >= rules.budget.margin_c + patience.cool_margin_c
+    better = _better(rules, state, seen) if knows and is_cool else []
     if not better:
         return Decision(_stay(state), replace(state, wanted_ns=None))
     since_ns = seen.at_ns if state.wanted_ns is None else state.wanted_ns
-    patience = rules.patience
-    is_time = seen.at_ns - since_ns >= patience.headroom_s * _S
-    if not is_time or not _has_room(rules, state, seen):
+    between_ns = patience.between_s * _S
+    recent = [at_ns for at_ns in state.lately_ns if seen.at_ns - at_ns < _SWITCHES * between_ns]
+    is_time = seen.at_ns - since_ns >= patience.headroom_s * _S and seen.at_ns - state.switched_ns >= between_ns
+    if not is_time or len(recent) > _SWITCHES - 2:  # room for two switches: a rise may have to be taken back
         return Decision(_stay(state), replace(state, wanted_ns=since_ns))
     target = _best(rules, better, seen.demand)
     return _switch(rules, state, seen, target, f"headroom for {(seen.at_ns - since_ns) / _S:.0f} s", rose=True)
-
-
-def _has_room(rules: Rules, state: State, seen: Observation) -> bool:
-    """Whether the last switch is long ago, and there is room for two: a rise may have to be taken back."""
-    between_ns = rules.patience.between_s * _S
-    recent = [at_ns for at_ns in state.lately_ns if seen.at_ns - at_ns < _SWITCHES * between_ns]
-    return seen.at_ns - state.switched_ns >= between_ns and len(recent) <= _SWITCHES - 2
-
-
-def _may_rise(rules: Rules, state: State, seen: Observation) -> bool:
-    """Whether enough is known and it is cool enough."""
-    was_measured = state.common is not None
-    knows = rules.budget.power_w is None or not was_measured or (state.is_learnt and recent_w(state) is not None)
-    spare_c = rules.budget.margin_c + rules.patience.cool_margin_c
-    return knows and (seen.margin_c is None or seen.margin_c >= spare_c)
 
 
 def _better(rules: Rules, state: State, seen: Observation) -> list[_Aim]:
@@ -199,8 +187,3 @@ def _best(rules: Rules, aims: Iterable[_Aim], demand: float | None) -> _Aim:
 def _frugal(rules: Rules, state: State, seen: Observation) -> _Aim:
     aims = [(index, setting.least_share) for index, setting in enumerate(rules.settings)]
     return min(aims, key=lambda aim: (estimate_w(rules, state, aim[0], seen.demand, aim[1]), aim))
-
-
-def _is_uncertain(rules: Rules, state: State, seen: Observation) -> bool:
-    """Whether nothing is known yet of how the setting in use does, so that trouble cannot be called over."""
-    return rules.budget.power_w is not None and seen.power_w is not None and recent_w(state) is None

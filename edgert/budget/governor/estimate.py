@@ -56,7 +56,8 @@ def recent_w(state: State) -> float | None:
 def look(rules: Rules, state: State, seen: Observation) -> State:
     """The memory with what was just seen."""
     setting = rules.settings[state.index]
-    changed = _differs(setting.load(state.demand, state.share), setting.load(seen.demand, state.share))
+    change = setting.load(seen.demand, state.share) - setting.load(state.demand, state.share)
+    changed = abs(change) > _DEMAND_STEP
     steady_ns = seen.at_ns if changed else state.steady_ns
     demand = seen.demand if changed or state.demand is None else state.demand
     is_settled = seen.at_ns - state.switched_ns >= rules.patience.sensor_s * 1e9
@@ -132,7 +133,3 @@ def _own(rules: Rules, ratio: float, common: float | None) -> float:
 
 def _replaced(records: tuple[Record, ...], index: int, record: Record) -> tuple[Record, ...]:
     return (*records[:index], record, *records[index + 1 :])
-
-
-def _differs(before: float, now: float) -> bool:
-    return abs(before - now) > _DEMAND_STEP

@@ -37,7 +37,10 @@ class Trouble:
 def find_trouble(rules: Rules, state: State, seen: Observation) -> Trouble | None:
     """The first of power, heat, latency and memory that is exceeded; None while all are kept."""
     found = _power(rules, state, seen) or _heat(rules, state, seen) or _latency(rules, state, seen)
-    return found or _memory(rules, seen)
+    most, held = rules.budget.memory_bytes, seen.memory_bytes
+    if found or most is None or held is None or held <= most:
+        return found
+    return Trouble(f"memory {format_bytes(held)} of {format_bytes(most)}", lambda index: 0.0, eases=False)
 
 
 def keeps(rules: Rules, state: State, index: int, seen: Observation, spare: float) -> float:
@@ -77,7 +80,9 @@ def _power(rules: Rules, state: State, seen: Observation) -> Trouble | None:
 
     if drawn is not None:
         return Trouble(_told(rules, drawn), helps, drawn, state.rose)
-    if expected > cap and _is_blind(rules, state, seen):
+    # No reading covers the present demand: the sensor is gone, or the demand is younger than readings.
+    is_new = seen.at_ns - state.steady_ns < rules.patience.sensor_s * 1e9 and state.steady_ns > state.switched_ns
+    if expected > cap and (seen.power_w is None or (is_new and state.is_learnt)):
         sensor = "no sensor" if seen.power_w is None else "the sensor lags"
         return Trouble(f"{_told(rules, expected)}, modeled: {sensor}", helps)
     return None
@@ -114,14 +119,6 @@ def _doubt(rules: Rules, state: State, seen: Observation, least: float = 0.0) ->
     return 1.0 + max(least, min(rules.patience.most_doubt, rules.patience.doubt_per_s * blind_s))
 
 
-def _is_blind(rules: Rules, state: State, seen: Observation) -> bool:
-    """Whether no reading covers the present demand: the sensor is gone, or the demand is younger than readings."""
-    if seen.power_w is None:
-        return True
-    is_new = seen.at_ns - state.steady_ns < rules.patience.sensor_s * 1e9
-    return is_new and state.is_learnt and state.steady_ns > state.switched_ns
-
-
 def _heat(rules: Rules, state: State, seen: Observation) -> Trouble | None:
     margin_c, least_c = seen.margin_c, rules.budget.margin_c
     if margin_c is None or margin_c >= least_c or state.margin_c is None or margin_c >= state.margin_c:
@@ -140,18 +137,10 @@ def _latency(rules: Rules, state: State, seen: Observation) -> Trouble | None:
     if limit_ms is None or state.late < _LATE:
         return None
     here_ms = rules.settings[state.index].latency_ms
-    measured = (
-        "endless, as queues are full and nothing comes out," if seen.latency_ms is None else f"{seen.latency_ms:.4g}"
-    )
+    endless = "endless, as queues are full and nothing comes out,"
+    measured = endless if seen.latency_ms is None else f"{seen.latency_ms:.4g}"
     why = f"latency p99 {measured} of {limit_ms:.4g} ms"
     return Trouble(why, lambda index: float(rules.settings[index].latency_ms < here_ms), lasts=True)
-
-
-def _memory(rules: Rules, seen: Observation) -> Trouble | None:
-    most, held = rules.budget.memory_bytes, seen.memory_bytes
-    if most is None or held is None or held <= most:
-        return None
-    return Trouble(f"memory {format_bytes(held)} of {format_bytes(most)}", lambda index: 0.0, eases=False)
 
 
 # Whether a budget can be kept at all, checked before a pipeline starts.
@@ -169,11 +158,20 @@ def check_settings(rules: Rules) -> None:
     if any(_far(setting, budget) <= 1.0 for setting in rules.settings):
         return
     closest = min(rules.settings, key=lambda setting: _far(setting, budget))
+    needs, would_keep = [], []  # the latter in the form of the pipeline file
+    if budget.power_w:
+        needs.append(f"{closest.power_w:.4g} of {budget.power_w:.4g} {budget.unit}")
+        most = math.ceil(10 * closest.power_w) / 10
+        would_keep.append(f"power: {most:g}W" if budget.unit == "W" else f"cpu: {most:g}")
+    if budget.latency_ms:
+        needs.append(f"{closest.latency_ms:.4g} of {budget.latency_ms:.4g} ms")
+        would_keep.append(f"latency: {math.ceil(closest.latency_ms)}ms")
+    fix = f"budgets: {{{', '.join(would_keep)}}}"
     raise BudgetError(
         "no setting keeps the budgets",
-        why=f"the closest, {closest.name}, is predicted to need {_needs(closest, budget)}",
+        why=f"the closest, {closest.name}, is predicted to need {' and '.join(needs)}",
         where="budgets",
-        fix=f"{_fix(closest, budget)}; or a larger board: edgert plan --board all; or when_exceeded: warn",
+        fix=f"{fix}; or a larger board: edgert plan --board all; or when_exceeded: warn",
     )
 
 
@@ -206,21 +204,3 @@ def _far(setting: Setting, budget: Budget) -> float:
     """The largest factor by which a budget is missed; up to 1 when all are kept."""
     pairs = ((setting.power_w, budget.power_w), (setting.latency_ms, budget.latency_ms))
     return max((value / limit for value, limit in pairs if limit), default=0.0)
-
-
-def _needs(setting: Setting, budget: Budget) -> str:
-    power = f"{setting.power_w:.4g} of {budget.power_w:.4g} {budget.unit}" if budget.power_w else ""
-    latency = f"{setting.latency_ms:.4g} of {budget.latency_ms:.4g} ms" if budget.latency_ms else ""
-    return " and ".join(filter(None, (power, latency)))
-
-
-def _fix(setting: Setting, budget: Budget) -> str:
-    """Budgets that it would keep, in the form of the pipeline file."""
-    power = _check_power(math.ceil(10 * setting.power_w) / 10, budget.unit) if budget.power_w else ""
-    latency = f"latency: {math.ceil(setting.latency_ms)}ms" if budget.latency_ms else ""
-    return f"budgets: {{{', '.join(filter(None, (power, latency)))}}}"
-
-
-def _check_power(value: float, unit: str) -> str:
-    """``power: 9.1W``, or ``cpu: 0.5`` of CPU time."""
-    return f"power: {value:g}W" if unit == "W" else f"cpu: {value:g}"
