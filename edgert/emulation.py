@@ -17,13 +17,13 @@ from edgert.board.record import find_board
 from edgert.clock import Clock, SlowClock
 from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.config.flow import users_of, variants_of
+from edgert.engine import build_engine
 from edgert.errors import ConfigError
 from edgert.graph import load
 from edgert.meters.all import Meters, Sample
 from edgert.meters.rails import POWER
 from edgert.meters.reading import modeled
 from edgert.meters.thermal import MARGIN, TEMPERATURE
-from edgert.model_engine import build_engine
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Objective, Row
 from edgert.planner.planning import ALL, plan

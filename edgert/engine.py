@@ -1,4 +1,7 @@
-"""One model by itself: ``edgert.load_engine("m.onnx")(array)``."""
+"""An ONNX model made ready to run: by itself, or with the settings of its section of a pipeline file.
+
+edgert.load_engine("m.onnx")(array)
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.backend import Engine, EngineOptions, Session, Shapes, Tensor, backend
+from edgert.backend import (
+    DEFAULT_PROFILE,
+    Backend,
+    Engine,
+    EngineOptions,
+    Session,
+    Shapes,
+    Span,
+    Tensor,
+    Tuning,
+    backend,
+)
+from edgert.backend.base import BuilderSettings, Shaped
 from edgert.board.host import core_count
+from edgert.config import ModelConfig
 from edgert.errors import ModelError, nearest
 from edgert.files import FileStore, cache_folder
-from edgert.graph import Model, load
+from edgert.graph import Model, TensorSpec, inputs, load
+from edgert.stages.preprocess import layout_of
 
 Array = npt.NDArray[Any]
 
@@ -67,8 +84,16 @@ class LoadedEngine:
         session: Session = self._local.session
         given = {**dict(zip((tensor.name for tensor in self.inputs), arrays, strict=False)), **named}
         self._check_names(given, len(arrays))
-        for name, value in given.items():
-            self._fill(session.inputs[name], name, np.asarray(value))
+        for name, value in ((name, np.asarray(value)) for name, value in given.items()):
+            bound = session.inputs[name]
+            if value.shape != bound.shape or value.dtype != bound.dtype:
+                raise ModelError(
+                    f"input {name!r} got {value.dtype} {list(value.shape)}",
+                    why=f"the model takes {bound.dtype} {list(bound.shape)}",
+                    where=str(self.path),
+                    fix=f"array.astype(np.{bound.dtype}), and reshape or resize it",
+                )
+            bound[...] = value
         outputs = tuple(array.copy() for array in session.run())
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -92,16 +117,6 @@ class LoadedEngine:
                 raise ModelError(f"no input {name!r}{nearest(name, names)}", where=str(self.path), fix=takes)
         if missing := [name for name in names if name not in given]:
             raise ModelError(f"input {missing[0]!r} is missing", where=str(self.path), fix=takes)
-
-    def _fill(self, bound: Array, name: str, value: Array) -> None:
-        if value.shape != bound.shape or value.dtype != bound.dtype:
-            raise ModelError(
-                f"input {name!r} got {value.dtype} {list(value.shape)}",
-                why=f"the model takes {bound.dtype} {list(bound.shape)}",
-                where=str(self.path),
-                fix=f"array.astype(np.{bound.dtype}), and reshape or resize it",
-            )
-        bound[...] = value
 
 
 def load_engine(
@@ -141,3 +156,132 @@ def load_model(
     profiles = {"default": dict(shapes)} if shapes else {}
     options = EngineOptions(threads or core_count(), profiles, store=store)
     return LoadedEngine(backend(backend_name).compile(model, options), model.path)
+
+
+# With its section of a pipeline file: engine, shapes, input.
+
+ENGINE_STORE_BYTES = 16 * 2**30
+"""Size of the cache of TensorRT engines; the least recently used goes first."""
+
+
+def build_engine(
+    model: Model, config: ModelConfig, threads: int | None, batch: int = 1, by: Backend | None = None
+) -> Engine:
+    """Compiles one model with the settings of its section; its precision is that of the model given.
+
+    Args:
+        model: the model.
+        config: its section of the pipeline file.
+        threads: CPU threads; None leaves them to the backend.
+        batch: rows, where the model's batch size is dynamic.
+        by: the backend that compiles it, in place of the one in the section.
+
+    Raises:
+        BuildError: the backend refuses the model.
+        ModelError: dynamic dimensions and neither ``input: size`` nor profiles.
+    """
+    profiles: Mapping[str, Shapes] = config.profiles or default_profile(model, config, batch)
+    chosen = by or backend(config.backend)
+    store = engine_store() if chosen.name == "tensorrt" else FileStore(cache_folder() / "ort")
+    tuning, builder = Tuning(**config.tuning.model_dump()), builder_settings(config)
+    spans = open_spans(model, config, batch)
+    return chosen.compile(model, EngineOptions(threads, profiles, spans, store=store, tuning=tuning, builder=builder))
+
+
+def builder_settings(config: ModelConfig) -> BuilderSettings:
+    """The settings of a section for TensorRT."""
+    own = config.tensorrt
+    pools = own.workspace, own.dla_sram, own.dla_local, own.dla_global
+    return BuilderSettings(*pools, own.optimization, own.version_compatible, own.refit)
+
+
+def engine_store() -> FileStore:
+    """The cache of TensorRT engines, which take minutes to make."""
+    return FileStore(cache_folder() / "engine", ENGINE_STORE_BYTES)
+
+
+def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, Shapes]:
+    """Shapes for a model with dynamic dimensions and no profiles.
+
+    The batch is as given, unless ``input: shape`` sets it; the size that of ``input: size``, or the usual one of
+    ``shape``.
+    """
+    return {DEFAULT_PROFILE: {name: span.usual for name, span in _spans(model, config, batch).items()}}
+
+
+def open_spans(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, Span]:
+    """Input → the shapes it may have, where ``input: shape`` names several; empty where it does not."""
+    return _spans(model, config, batch) if config.input.shape.is_open else {}
+
+
+def check_open(model: Model, config: ModelConfig) -> None:
+    """Holds ``input: shape`` to the model as its file has it. Raises ModelError for a size that it does not leave open.
+
+    A model made from it (quantized, or for a DLA) may have the usual size and no other; that is not asked here.
+    """
+    extents = config.input.shape.extents
+    for spec in inputs(model) if extents else ():
+        for axis, letter in _letters(spec, config, model.path).items():
+            dim, (least, _, largest) = spec.shape[axis], extents.get(letter, (0, 0, 0))
+            if letter in extents and isinstance(dim, int) and (least, largest) != (dim, dim):
+                raise ModelError(
+                    f"input {spec.name!r} cannot have {letter} from {least} to {largest}",
+                    why=f"the model fixes it to {dim}: {spec}",
+                    where=str(model.path),
+                    fix=f"leave {letter} out of input: shape, or export the model with that dimension dynamic",
+                )
+
+
+def _spans(model: Model, config: ModelConfig, batch: int) -> Mapping[str, Span]:
+    channels = 1 if config.input.color == "gray" else 3
+    width, height = config.input.size or (0, 0)
+    sizes = {"N": batch, "C": channels, "H": height, "W": width}
+    known = {letter: (size, size, size) for letter, size in sizes.items() if size} | dict(config.input.shape.extents)
+    if config.input.shape.N is not None:  # as many rows as the pipeline fills, within what the shape allows
+        least, usual, largest = config.input.shape.N
+        known["N"] = (least, min(max(usual, batch), largest), largest)
+    spans = {}
+    for spec in inputs(model):
+        if not spec.shape or all(isinstance(dim, int) for dim in spec.shape):
+            continue
+        letters = _letters(spec, config, model.path)
+        shape = enumerate(spec.shape)
+        found = [(dim, dim, dim) if isinstance(dim, int) else known.get(letters.get(axis, "")) for axis, dim in shape]
+        extents = [extent for extent in found if extent is not None]
+        if len(extents) < len(spec.shape):
+            raise ModelError(
+                f"input {spec.name!r} has dynamic dimensions {list(spec.shape)}",
+                why="tensors are allocated once, so their size must be known",
+                where=str(model.path),
+                fix="write input: {size: WIDTHxHEIGHT}, or profiles: {default: {" + spec.name + ": [1, 3, 640, 640]}}",
+            )
+        spans[spec.name] = Span(*(tuple(extent[which] for extent in extents) for which in range(3)))
+    return spans
+
+
+def _letters(spec: TensorSpec, config: ModelConfig, path: Path) -> dict[int, str]:
+    """Axis → its letter in the layout; of an input that is no image, the batch only."""
+    if len(spec.shape) != 4:
+        return {0: "N"}
+    channels = 1 if config.input.color == "gray" else 3
+    likely = tuple(dim if isinstance(dim, int) else channels if n == 1 else -1 for n, dim in enumerate(spec.shape))
+    return dict(enumerate(layout_of(likely, config.input.layout, channels, str(path)).upper()))
+
+
+def one_image(engine: Shaped) -> list[tuple[int, ...]]:
+    """The shapes of the outputs for one image of the batch, as decoders see them."""
+    return [t.shape[1:] if batched else t.shape for t, batched in zip(engine.outputs, engine.batched, strict=True)]
+
+
+def image_input(session_inputs: Mapping[str, Any], path: str) -> str:
+    """The one input that takes the image. Raises ModelError if there is none, or others besides it."""
+    images = [name for name, array in session_inputs.items() if array.ndim == 4]
+    if len(images) != 1 or len(session_inputs) != 1:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in session_inputs.items())
+        raise ModelError(
+            "a pipeline feeds a model one image and nothing else",
+            why=f"this model's inputs: {shapes}",
+            where=path,
+            fix="export the model with the image as its only input, or use edgert.load_engine",
+        )
+    return images[0]

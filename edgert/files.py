@@ -58,7 +58,7 @@ class FileStore:
 
         It is the content, not a path, because another process may replace or evict the file at any moment.
         """
-        for path in sorted(self.folder.glob(f"{key}.*.bin")):
+        for path in self._entries(key):
             try:
                 content = path.read_bytes()
                 if path.name == _name(key, content):
@@ -83,7 +83,7 @@ class FileStore:
                 body = Path(folder) / "body"
                 body.write_bytes(content)
                 body.replace(path)
-            for old in sorted(self.folder.glob(f"{key}.*.bin")):
+            for old in self._entries(key):
                 if old != path:
                     _remove(old)
             self._prune(keep=path)
@@ -93,6 +93,9 @@ class FileStore:
                 why=cause(error),
                 fix="free some space, or point EDGERT_CACHE at a folder that can be written",
             ) from error
+
+    def _entries(self, key: str) -> list[Path]:
+        return sorted(self.folder.glob(f"{key}.*.bin"))
 
     def _prune(self, keep: Path) -> None:
         for left in self.folder.glob(".new-*"):  # by a process that was killed

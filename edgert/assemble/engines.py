@@ -12,10 +12,10 @@ from edgert.board.host import core_accelerators
 from edgert.board.record import Board, find_board
 from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.engine import build_engine, default_profile
 from edgert.errors import ConfigError, PlacementError
 from edgert.files import FileStore, cache_folder
 from edgert.graph import Graph, Model, clean, load, read, with_shapes
-from edgert.model_engine import build_engine, default_profile
 from edgert.placement.cutting import Part, accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 

@@ -237,8 +237,8 @@ def power_model(root: Path) -> Model | None:
     """Gives modeled watts of the board that ``root`` is the file system of, from its idle power and the GPU's reported
     load; None for any other machine.
 
-    Its CPU cores are not in it, so it is too low rather than too high: edgert.placement.cost.formulas has the formula and
-    where its numbers come from.
+    Its CPU cores are not in it, so it is too low rather than too high: edgert.placement.cost.formulas has the
+    formula and where its numbers come from.
     """
     machine = detect(root)
     board, load = machine.board, gpu_gauges(root).get("gpu.load")

@@ -17,10 +17,10 @@ from edgert.config import (
     StageConfig,
 )
 from edgert.config.flow import sources_of
+from edgert.engine import image_input
 from edgert.errors import DeviceError, ModelError
 from edgert.files import FileStore, cache_folder
 from edgert.memory.cuda import CudaDevice, Stream
-from edgert.model_engine import image_input
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.stages.decode.decoder import Decoder, Size
 from edgert.stages.decode.detection import Detector

@@ -39,12 +39,12 @@ from edgert.config import (
 )
 from edgert.config.engine_choice import ORT
 from edgert.config.flow import inputs_of, upstream, users_of, variants_of
+from edgert.engine import default_profile
 from edgert.errors import EdgertError
 from edgert.graph import clean, load, read, with_shapes
 from edgert.graph.count import peak_bytes
 from edgert.graph.model import tensor_bytes
 from edgert.meters import rss_bytes
-from edgert.model_engine import default_profile
 from edgert.stages.source.kinds import is_live as source_is_live
 from edgert.stages.source.kinds import kind_of
 from edgert.stages.source.python_source import DEFAULT_SIZE

@@ -22,11 +22,11 @@ from edgert.config import (
     PythonTask,
 )
 from edgert.config.flow import upstream, users_of, variants_of
+from edgert.engine import build_engine, check_open, image_input, one_image
 from edgert.errors import ConfigError, EdgertError
 from edgert.graph import Model, load
 from edgert.graph.batch_size import with_open_batch
 from edgert.memory.cuda import CudaDevice
-from edgert.model_engine import build_engine, check_open, image_input, one_image
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.runtime import Stage
 from edgert.runtime.branches import Branch

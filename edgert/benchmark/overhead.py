@@ -20,12 +20,12 @@ from edgert.board.host import core_count
 from edgert.clock import REAL
 from edgert.config import ModelConfig
 from edgert.config.stages import SourceStage
+from edgert.engine import build_engine, image_input
 from edgert.files import FileStore, cache_folder
 from edgert.graph import load
 from edgert.installation import demo_images
 from edgert.memory import Counter, lend
 from edgert.meters import rss_bytes
-from edgert.model_engine import build_engine, image_input
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
 from edgert.runtime.branches import Branch, branch_nodes, connect
 from edgert.stages.decode.kinds import decoder_for

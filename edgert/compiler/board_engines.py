@@ -24,9 +24,9 @@ from edgert.compiler.engine_checks import EngineChecks, Policy
 from edgert.compiler.engine_specs import BundleModel, EngineSpec, engine_specs
 from edgert.config import ModelConfig
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.engine import build_engine
 from edgert.errors import EdgertError
 from edgert.graph import load
-from edgert.model_engine import build_engine
 from edgert.steps import Event, OnEvent, to_json
 from edgert.units import format_bytes
 from edgert.zip_archive import member_of

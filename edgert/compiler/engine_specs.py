@@ -194,8 +194,8 @@ def _spec(
     from edgert.backend.base import DEFAULT_PROFILE, EngineOptions
     from edgert.backend.tensorrt.build_request import request_of
     from edgert.backend.tensorrt.trt_backend import precision_of, settings_of, static_request
+    from edgert.engine import builder_settings
     from edgert.graph import load, read
-    from edgert.model_engine import builder_settings
 
     model, builder = load(source.path(form)), builder_settings(source.config)
     graph = read(model)

@@ -18,8 +18,8 @@ from edgert.compiler.engine_checks import Policy
 from edgert.compiler.unpack import check_board, models_of
 from edgert.config import load_pipeline
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
+from edgert.engine import engine_store
 from edgert.files import FileStore
-from edgert.model_engine import engine_store
 from edgert.steps import OnEvent
 
 

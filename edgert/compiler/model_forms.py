@@ -171,7 +171,7 @@ def _labels(job: ModelJob) -> bytes:
 
 def _spans(model: ModelForms) -> Mapping[str, Span]:
     """The shapes that an engine of the first form is to allow."""
-    from edgert.model_engine import open_spans
+    from edgert.engine import open_spans
 
     job = model.job
     if job.is_one_size or not job.config.input.shape.is_open:

@@ -95,9 +95,9 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
         sizes |= {key: job.seen()[key] for key in ("size", "shape", "layout", "color")} | {"why": job.pinned}
 
     def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.engine import check_open, default_profile
         from edgert.graph import clean, load, to_bytes
         from edgert.graph.dla_rewrites import ready
-        from edgert.model_engine import check_open, default_profile
 
         model = load(config.onnx)
         check_open(model, config)

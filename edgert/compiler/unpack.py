@@ -27,9 +27,9 @@ from edgert.compiler.engine_checks import Policy
 from edgert.compiler.tuning_step import batching, is_live
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import ORT, TENSORRT, TENSORRT_DLA
+from edgert.engine import engine_store
 from edgert.errors import ArtifactError
 from edgert.files import cache_folder
-from edgert.model_engine import engine_store
 from edgert.steps import OnEvent
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from edgert.backend import DEFAULT_PROFILE
 from edgert.config import InputConfig, ModelConfig
 from edgert.dataset.images import ImageDataset
+from edgert.engine import default_profile
 from edgert.errors import EdgertError, ModelError
 from edgert.graph import Model, TensorSpec, inputs
-from edgert.model_engine import default_profile
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor
 

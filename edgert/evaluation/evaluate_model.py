@@ -12,11 +12,11 @@ import numpy as np
 
 from edgert.backend import Engine
 from edgert.board.host import core_count
+from edgert.engine import build_engine
 from edgert.errors import EdgertError
 from edgert.evaluation.score import ImageScores, Note
 from edgert.evaluation.setup import EvaluationSetup, Run, runner
 from edgert.graph import Model
-from edgert.model_engine import build_engine
 from edgert.stages.resampling import set_opencv_threads
 
 Progress = Callable[[int, int], object]

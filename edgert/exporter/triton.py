@@ -13,10 +13,10 @@ from edgert.compiler.model_forms import FLOAT, FP16, ORT
 from edgert.config import ClassifyTask
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.config.short import setting
+from edgert.engine import open_spans
 from edgert.errors import BuildError
 from edgert.exporter.source import Item, Plan
 from edgert.graph import TensorSpec, inputs, load, outputs, to_bytes
-from edgert.model_engine import open_spans
 
 # Protocol buffers as text: https://protobuf.dev/reference/protobuf/textformat-spec.
 

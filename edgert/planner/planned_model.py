@@ -9,11 +9,11 @@ from dla import Target
 from edgert.board.sections import Precision
 from edgert.config import ModelConfig, PipelineFile
 from edgert.config.engine_choice import ReplicateConfig
+from edgert.engine import default_profile
 from edgert.errors import EdgertError, PlacementError
 from edgert.graph import Change, Graph, load, read
 from edgert.graph.count import multiply_adds, peak_bytes
 from edgert.graph.dla_rewrites import fit, ready, without
-from edgert.model_engine import default_profile
 from edgert.placement.cutting import no_node
 from edgert.placement.dla_share import Survey, survey
 from edgert.placement.problem import Network, Unit, is_asked_for

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from edgert.config import ModelConfig
 from edgert.dataset import ImageDataset, ImageFeed, feed_of, open_images
+from edgert.engine import default_profile
 from edgert.errors import CalibrationError, EdgertError, ModelError
 from edgert.graph import Model, Shapes, clean, inputs, load, raise_opset, read, with_shapes, write
 from edgert.graph.operators import QDQ, WEIGHTED, about, is_integer
-from edgert.model_engine import default_profile
 from edgert.quantization.calibration.range_calibrator import Progress, calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.calibration.value_histogram import Histogram

@@ -14,11 +14,11 @@ from edgert.backend.base import cache_content
 from edgert.board.host import cpu_name
 from edgert.config import ModelConfig
 from edgert.dataset import ImageDataset, open_images
+from edgert.engine import default_profile
 from edgert.errors import EdgertError, ModelError
 from edgert.files import FileStore, cache_folder
 from edgert.graph import Model, clean, from_bytes, load, read, to_bytes, with_shapes, write
 from edgert.graph.batch_size import has_open_batch
-from edgert.model_engine import default_profile
 from edgert.quantization.fp16.to_fp16 import Kept, to_fp16
 from edgert.quantization.quantizer import ALONE, Run, matching, needs_images
 from edgert.quantization.scheme.units import is_quantized

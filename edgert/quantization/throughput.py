@@ -10,8 +10,8 @@ import numpy as np
 
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
+from edgert.engine import build_engine
 from edgert.graph import Model
-from edgert.model_engine import build_engine
 
 ROUNDS = 15
 """Runs of each version, in turns, so that a machine that slows down slows all."""

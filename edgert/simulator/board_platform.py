@@ -9,8 +9,8 @@ from edgert.board.host import core_accelerators
 from edgert.board.record import Board
 from edgert.board.sections import Mode
 from edgert.config import InferStage, ModelConfig, PipelineFile, SourceStage
+from edgert.engine import default_profile
 from edgert.graph import Graph, clean, inputs, load, read, with_shapes
-from edgert.model_engine import default_profile
 from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import Coefficients
 from edgert.placement.cost.formulas import power

@@ -69,9 +69,9 @@ def _question(tactic: Tactic, onnx: Path, config: ModelConfig) -> str:
 
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
+    from edgert.engine import build_engine
     from edgert.graph import load
     from edgert.meters import peak_rss_bytes, rss_bytes
-    from edgert.model_engine import build_engine
 
     tactic = tactic_of(question["tactic"])
     config = ModelConfig.model_validate(question["section"])

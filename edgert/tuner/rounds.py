@@ -20,10 +20,10 @@ from edgert.backend.base import Array
 from edgert.backend.gpu import GpuSession
 from edgert.board.host import core_accelerators, pin
 from edgert.config import ModelConfig
+from edgert.engine import build_engine
 from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph import Model
 from edgert.memory.cuda import Graph
-from edgert.model_engine import build_engine
 from edgert.quantization.throughput import ROUNDS, Timing, race, timing
 from edgert.steps import Stopped
 from edgert.tuner.candidates import Tactic, applied

@@ -12,8 +12,8 @@ from edgert.backend import Engine, Session
 from edgert.board.host import core_count
 from edgert.config import ModelConfig, TaskConfig
 from edgert.config.model_section import verb_of
+from edgert.engine import build_engine, default_profile, image_input
 from edgert.graph import load
-from edgert.model_engine import build_engine, default_profile, image_input
 from edgert.runtime import Record
 from edgert.runtime.frame import U8
 from edgert.stages.decode.decoder import Decoder

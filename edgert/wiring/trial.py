@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 from edgert.backend import Engine, Session
 from edgert.config import InputConfig, PythonTask, TaskConfig
 from edgert.config.model_section import value_of, verb_of
+from edgert.engine import one_image
 from edgert.errors import ConfigError, EdgertError, ModelError
-from edgert.model_engine import one_image
 from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, CheckedDecoder, Shapes, Size

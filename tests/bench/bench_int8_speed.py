@@ -33,8 +33,8 @@ from edgert.backend.ort import Function
 from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
+from edgert.engine import build_engine
 from edgert.graph import Model
-from edgert.model_engine import build_engine
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.quantizer import Quantizer, Recipe, for_this_machine
 from edgert.quantization.throughput import fastest

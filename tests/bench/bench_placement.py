@@ -34,8 +34,8 @@ from edgert.benchmark.core_profile import profile
 from edgert.benchmark.measure import Figure
 from edgert.board.host import core_accelerators
 from edgert.config import load_pipeline
+from edgert.engine import build_engine
 from edgert.graph import Graph, clean, load, read
-from edgert.model_engine import build_engine
 from edgert.placement.cutting import partition
 from edgert.placement.plan_record import Row
 from edgert.placement.profile import Profile

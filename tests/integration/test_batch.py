@@ -16,10 +16,10 @@ from edgert.backend import Engine
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.unpack import unpacked
 from edgert.config import ModelConfig, load_pipeline
+from edgert.engine import build_engine
 from edgert.errors import ConfigError, ModelError
 from edgert.graph import Model, to_bytes
 from edgert.installation import demo_images
-from edgert.model_engine import build_engine
 from edgert.pipeline import Pipeline
 from edgert.quantization.batched import opened
 from edgert.quantization.calibrated import calibrate_section

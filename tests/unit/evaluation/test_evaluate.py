@@ -15,11 +15,11 @@ from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.config import ModelConfig
 from edgert.dataset import LabeledDataset, open_dataset
+from edgert.engine import build_engine
 from edgert.errors import BuildError, ConfigError, ModelError
 from edgert.evaluation import Accuracy, EvaluationSetup, evaluate, evaluate_versions, open_evaluation
 from edgert.evaluation.score import BoxScorer
 from edgert.graph import Model
-from edgert.model_engine import build_engine
 from tests.helpers import models
 
 COUNT = 12

@@ -9,8 +9,8 @@ import pytest
 
 from edgert.backend import Span
 from edgert.config import EmbedTask, InputConfig, ModelConfig
+from edgert.engine import check_open, default_profile, open_spans
 from edgert.errors import ModelError
-from edgert.model_engine import check_open, default_profile, open_spans
 from tests.helpers.models import Dims, conv
 
 OPEN: Dims = ("n", 3, "h", "w")
