@@ -15,7 +15,7 @@ from edgert.board.detect import detect
 from edgert.board.record import Board, boards, find_board
 from edgert.bundle.bundle import open_bundle
 from edgert.bundle.manifest import Manifest
-from edgert.compiler.engine_reports import EngineReport, compiled_engines
+from edgert.compiler.finish import EngineReport, compiled_engines
 from edgert.compiler.unpack import tuned_model
 from edgert.errors import ConfigError
 from edgert.files import replace_bytes

@@ -21,6 +21,13 @@ from edgert.errors import ArtifactError, cause
 from edgert.files import exchange, replacing, written
 from edgert.zip_archive import ZipContainer, check_content, check_paths, pack
 
+SUFFIX = ".edgert"
+_STALE_S = 3600.0
+"""Age from which what is half written is taken for something that nobody writes any more."""
+_PARTS = ("[0-9a-f]" * 32, "[a-z0-9_]" * 8)
+"""How names end of files that are half written, and of folders."""
+
+
 # A bundle as a folder of plain files, for looking into while developing.
 
 
@@ -87,26 +94,13 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
             for member, content in members.items():
                 (new / member).parent.mkdir(parents=True, exist_ok=True)
                 (new / member).write_bytes(content)
-            _take_place(new, path)
+            if not path.exists() or not exchange(new, path):
+                if path.exists():
+                    path.rename(new.with_name("old"))
+                new.rename(path)
 
 
-def _take_place(new: Path, path: Path) -> None:
-    """Puts a folder where another may be, which is then beside it or where it was."""
-    if path.exists() and exchange(new, path):
-        return
-    if path.exists():
-        path.rename(new.with_name("old"))
-    new.rename(path)
-
-
-SUFFIX = ".edgert"
-_STALE_S = 3600.0
-"""Age from which what is half written is taken for something that nobody writes any more."""
-_PARTS = ("[0-9a-f]" * 32, "[a-z0-9_]" * 8)
-"""How names end of files that are half written, and of folders."""
-
-
-class Container(Protocol):
+class _Container(Protocol):
     """Where members are read from: a zip, or a folder."""
 
     path: Path
@@ -122,7 +116,7 @@ class Container(Protocol):
 class Bundle:
     """An open bundle, every member of which was found whole. A context. Made by :func:`open_bundle`."""
 
-    def __init__(self, container: Container, manifest: Manifest) -> None:
+    def __init__(self, container: _Container, manifest: Manifest) -> None:
         self._container, self.manifest = container, manifest
 
     def __enter__(self) -> Bundle:
@@ -193,7 +187,7 @@ def open_bundle(path: str | Path) -> Bundle:
     file = Path(path)
     if not file.exists():
         raise ArtifactError(f"there is no bundle {str(file)!r}", fix="edgert build PIPELINE -o FILE makes one")
-    container: Container = FolderContainer(file) if file.is_dir() else ZipContainer(file)
+    container: _Container = FolderContainer(file) if file.is_dir() else ZipContainer(file)
     try:
         return Bundle(container, _checked(container))
     except ArtifactError:
@@ -201,7 +195,7 @@ def open_bundle(path: str | Path) -> Bundle:
         raise
 
 
-def _checked(container: Container) -> Manifest:
+def _checked(container: _Container) -> Manifest:
     where, sizes = str(container.path), container.sizes
     if NAME not in sizes:
         raise ArtifactError(
@@ -239,8 +233,8 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *,
     """
     if path.exists():  # where it is not, a killed build may have left the one before it, which is better than none
         _sweep(path)
-    if _is_there(path, manifest, folder):
-        return False
+        if _is_there(path, manifest, folder):
+            return False
     content = {**members, NAME: manifest.to_bytes()}
     if folder:
         write_folder(path, content)
@@ -253,7 +247,7 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *,
 
 
 def _is_there(path: Path, manifest: Manifest, folder: bool) -> bool:
-    if not path.exists() or path.is_dir() != folder:
+    if path.is_dir() != folder:
         return False
     try:
         with open_bundle(path) as bundle:

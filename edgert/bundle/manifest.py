@@ -13,7 +13,6 @@ from edgert.zip_archive import Member, check_paths
 
 NAME = "manifest.json"
 FORMAT, SCHEMA = "edgert bundle", 2
-_AGAIN = "build the bundle again, or copy it again"
 
 
 class _Part(BaseModel):
@@ -133,9 +132,14 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         ArtifactError: no manifest, another schema, changed since it was written, or it names members that it does not
             list or that cannot be.
     """
-    content = _content(data, where)
-    if content.get("format") != FORMAT:
-        raise _foreign(where, f'its manifest does not have "format": "{FORMAT}"')
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(where, f"the manifest is no JSON: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        what = f'does not have "format": "{FORMAT}"' if isinstance(content, dict) else "is no mapping"
+        fix = "name what edgert build wrote"
+        raise ArtifactError(f"{where} is no bundle of edgert's", why=f"its manifest {what}", fix=fix)
     schema = content.get("schema")
     if schema != SCHEMA:
         raise ArtifactError(
@@ -150,30 +154,13 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         raise _damaged(where, str(error).splitlines()[0]) from error
     if manifest.to_bytes() != data:
         raise _damaged(where, "the manifest's digest is not that of its content")
-    _check(manifest, where)
-    return manifest
-
-
-def _content(data: bytes, where: str) -> Mapping[str, Any]:
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(where, f"the manifest is no JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise _foreign(where, "its manifest is no mapping")
-    return content
-
-
-def _check(manifest: Manifest, where: str) -> None:
     check_paths([NAME, *manifest.members], where)
-    named = [manifest.pipeline]
-    for model in manifest.models.values():
-        named += [*model.forms.values(), *model.files.values()]
-    for entry in manifest.compiled.values():
-        named += entry.members
-    for path in named:
+    of_models = [path for model in manifest.models.values() for path in (*model.forms.values(), *model.files.values())]
+    compiled = [path for entry in manifest.compiled.values() for path in entry.members]
+    for path in (manifest.pipeline, *of_models, *compiled):
         if path not in manifest.members:
             raise _damaged(where, f"the manifest names {path!r}, and lists no such member")
+    return manifest
 
 
 def _text(content: Mapping[str, Any]) -> bytes:
@@ -181,8 +168,4 @@ def _text(content: Mapping[str, Any]) -> bytes:
 
 
 def _damaged(where: str, why: str) -> ArtifactError:
-    return ArtifactError(f"{where} is damaged", why=why, fix=_AGAIN)
-
-
-def _foreign(where: str, why: str) -> ArtifactError:
-    return ArtifactError(f"{where} is no bundle of edgert's", why=why, fix="name what edgert build wrote")
+    return ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again")

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry
@@ -99,22 +98,18 @@ def _engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntr
     checks, record = json.loads(bundle.read(engine.checks)), json.loads(bundle.read(engine.record))
     if "profile" not in checks:
         return None
+    misplaced = {node: where for node, _, where, _ in checks["placement"]["misplaced"]}
+    placement = {**record["placement"], **misplaced}  # as asked for, but for what TensorRT placed elsewhere
     return MeasuredEngine(
         model,
         bundle.manifest.models[model].digest,
         entry.facts.get("module", ""),
         entry.facts.get("power mode", ""),
-        _placement(record["placement"], checks),
+        {node: where for node, where in placement.items() if where != GPU},
         float(checks["profile"]["median_ms"]),
         int(checks["profile"]["runs"]),
         tuple(MeasuredLayer(tuple(one["nodes"]), one["median_ms"], one["moves"]) for one in checks.get("layers", ())),
     )
-
-
-def _placement(asked: Mapping[str, str], checks: Mapping[str, Any]) -> dict[str, str]:
-    """Where nodes ran that were not on the GPU: as asked for, but for those that TensorRT placed elsewhere."""
-    actual = {**asked, **{node: where for node, _, where, _ in checks["placement"]["misplaced"]}}
-    return {name: where for name, where in actual.items() if where != GPU}
 
 
 def describe(engines: Sequence[MeasuredEngine]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line: one file per verb. Each parses, calls one library function, and renders what it returned.
+"""The command line. A verb parses, calls one library function, and renders what it returned.
 
 Nothing heavy is imported here: a verb imports what it needs when it runs, so ``edgert --help`` is quick.
 """
@@ -12,17 +12,14 @@ import typer
 from edgert.cli.bench_command import bench
 from edgert.cli.boards_command import boards
 from edgert.cli.build_command import build, job
-from edgert.cli.doctor_command import doctor
-from edgert.cli.evaluate_command import evaluate
-from edgert.cli.export_command import export
+from edgert.cli.exchange_commands import export, import_model
 from edgert.cli.file_commands import check, new, schema, validate
-from edgert.cli.import_command import import_model
 from edgert.cli.inspect_command import inspect
-from edgert.cli.int8_commands import calibrate, quantize
+from edgert.cli.int8_commands import calibrate, evaluate, quantize
+from edgert.cli.machine_commands import doctor, top
 from edgert.cli.plan_command import plan
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
-from edgert.cli.top_command import top
 from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError
 
 app = typer.Typer(
@@ -78,16 +75,12 @@ def main() -> None:
     try:
         app()  # reports usage errors itself, and always leaves by SystemExit
     except EdgertError as error:
-        sys.exit(_report(error, debug="--debug" in sys.argv))
+        if "--debug" in sys.argv:
+            traceback.print_exception(type(error), error, error.__traceback__)
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(str(error), err=True)
+        sys.exit(EXIT_ERROR)
     except Exception:  # noqa: BLE001 - the last line of defense: a bug is reported as one, with its traceback
         traceback.print_exc()
         typer.echo("\nThis is a bug in edgert, not in your input. Please report the lines above.", err=True)
         sys.exit(EXIT_BUG)
-
-
-def _report(error: EdgertError, debug: bool) -> int:
-    if debug:
-        traceback.print_exception(type(error), error, error.__traceback__)
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(str(error), err=True)
-    return EXIT_ERROR

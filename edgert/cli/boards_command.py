@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from edgert.board.record import Board, Precision
-    from edgert.board.sections import Dla, Gpu, Mode
+    from edgert.board.sections import Dla, Mode
 
 
 _NUMBERS = (
@@ -27,7 +27,7 @@ _NUMBERS = (
     Column("source", rank=1),
     Column("note", wraps=True, rank=2),
 )
-COLUMNS = (
+_LIST = (
     Column("board"),
     Column("SoC", rank=5),
     Column("memory"),
@@ -39,18 +39,59 @@ COLUMNS = (
     Column("JetPack", rank=2),
     Column("title", rank=6),
 )
-LIST = tuple(column.heading for column in COLUMNS)
+LIST = tuple(column.heading for column in _LIST)
 """What a list of boards shows."""
 LEGEND = "TOPS are dense, clocks upper limits; ? is unknown, – is not there."
 
 
-def show_list(console: Console, boards: Iterable[Board]) -> None:
-    """One row per board, at its fastest clocks."""
-    console.print(table(COLUMNS, [Row(list_row(board)) for board in boards], width=console.width))
-    console.print(f"[dim]{LEGEND} edgert boards NAME shows the power modes.[/]")
+def boards(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[BOARD]", help="Name of a board, or a board file of your own. All when left out."),
+    ] = None,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Show every number with its source and its confidence.")
+    ] = False,
+    yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print the board's file, as a start for a board file of your own.")
+    ] = False,
+    json: option.Json = None,
+    debug: option.Debug = False,
+) -> None:
+    """List the boards that edgert knows, and what they can do in each power mode.
+
+    Examples:
+
+        edgert boards
+
+        edgert boards orin-nx-16gb --sources
+
+        edgert boards orin-nx-16gb --yaml > my-board.yaml    # change its name, too
+
+        edgert boards ./my-board.yaml
+    """
+    from edgert.board.datasheet import data_sheet
+    from edgert.board.record import board_file, find_board
+    from edgert.board.record import boards as all_boards
+
+    screen, found = console(stderr=is_stdout(json)), None
+    if name is None:
+        option.refuse({"--sources": sources, "--yaml": yaml}, "name a board, too")
+        screen.print(table(_LIST, [Row(list_row(board)) for board in all_boards()], width=screen.width))
+        screen.print(f"[dim]{LEGEND} edgert boards NAME shows the power modes.[/]")
+    else:
+        found = find_board(name)
+        if yaml:
+            typer.echo(board_file(name).read_text(encoding="utf-8"), nl=False)
+            return
+        _show_board(screen, found)
+        if sources:
+            _show_sources(screen, found)
+    if json is not None:
+        write_json([data_sheet(one) for one in all_boards()] if found is None else data_sheet(found), json)
 
 
-def show_board(console: Console, board: Board) -> None:
+def _show_board(console: Console, board: Board) -> None:
     """What a board has, and a row per power mode."""
     from rich.markup import escape
 
@@ -64,7 +105,7 @@ def show_board(console: Console, board: Board) -> None:
         console.print(f"[dim]{escape(line)}[/]")
 
 
-def show_sources(console: Console, board: Board) -> None:
+def _show_sources(console: Console, board: Board) -> None:
     """Every number of a board with its confidence and the number of its source; then the sources, in full."""
     from rich.markup import escape
 
@@ -109,7 +150,8 @@ def mode_headings(board: Board) -> tuple[str, ...]:
 def mode_row(board: Board, mode: Mode) -> tuple[str, ...]:
     """The cells of a power mode under :func:`mode_headings`."""
     is_default = board.default_mode is not None and board.mode(board.default_mode.name) is mode
-    dla = (_dla_clocks(mode), _dla_tops(board, mode)) if board.dla.cores else ()
+    clocks = _cores([_exact(mode.dla_clock_mhz(core)) for core in range(mode.dla_cores)])
+    dla = (clocks, _dla_tops(board, mode)) if board.dla.cores else ()
     return (
         f"{mode.name} *" if is_default else mode.name,
         NONE if mode.watts is None else f"{mode.watts:g}",
@@ -128,7 +170,9 @@ def facts(board: Board) -> Iterable[tuple[str, str]]:
     usable = f" ({_memory(memory.usable_bytes)} for programs)" if memory.usable_bytes else ""
     size = f"{_memory(memory.bytes)} {memory.type}{usable}"
     yield "memory", f"{size}, {memory.bus_bits} bit at {memory.emc_max_mhz:g} MHz"
-    yield "GPU", _gpu(board.gpu)
+    gpu = board.gpu
+    cores = f"{_count(gpu.sms, 'SM')}, {gpu.cuda_cores} CUDA cores, {gpu.tensor_cores} tensor cores"
+    yield "GPU", f"{gpu.architecture}, compute {gpu.compute}, {cores}, {_exact(gpu.max_mhz)} MHz"
     yield "CPU", f"{_count(cpu.cores, 'core')}, {cpu.model}, {_exact(cpu.max_mhz)} MHz"
     yield "DLA", _dla(board.dla)
     yield "JetPack", ", ".join(map(str, board.jetpack.majors))
@@ -146,13 +190,6 @@ def remarks(board: Board) -> Iterable[str]:
     yield from (f"{mode.name} ({mode.confidence} confidence): {mode.notes}" for mode in board.modes if mode.notes)
 
 
-def _gpu(gpu: Gpu) -> str:
-    return (
-        f"{gpu.architecture}, compute {gpu.compute}, {_count(gpu.sms, 'SM')}, {gpu.cuda_cores} CUDA cores, "
-        f"{gpu.tensor_cores} tensor cores, {_exact(gpu.max_mhz)} MHz"
-    )
-
-
 def _dla(dla: Dla) -> str:
     if not dla.cores:
         return "none"
@@ -168,10 +205,6 @@ def _tops(board: Board, mode: Mode, precision: Precision) -> str:
 
 def _dla_tops(board: Board, mode: Mode) -> str:
     return _cores([_number(board.dla_tops(mode, "int8", core)) for core in range(mode.dla_cores)])
-
-
-def _dla_clocks(mode: Mode) -> str:
-    return _cores([_exact(mode.dla_clock_mhz(core)) for core in range(mode.dla_cores)])
 
 
 def _cores(texts: list[str]) -> str:
@@ -207,53 +240,3 @@ def _value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return UNKNOWN if value is None else str(value)
-
-
-# ``edgert boards``.
-
-
-def boards(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[BOARD]", help="Name of a board, or a board file of your own. All when left out."),
-    ] = None,
-    sources: Annotated[
-        bool, typer.Option("--sources", help="Show every number with its source and its confidence.")
-    ] = False,
-    yaml: Annotated[
-        bool, typer.Option("--yaml", help="Print the board's file, as a start for a board file of your own.")
-    ] = False,
-    json: option.Json = None,
-    debug: option.Debug = False,
-) -> None:
-    """List the boards that edgert knows, and what they can do in each power mode.
-
-    Examples:
-
-        edgert boards
-
-        edgert boards orin-nx-16gb --sources
-
-        edgert boards orin-nx-16gb --yaml > my-board.yaml    # change its name, too
-
-        edgert boards ./my-board.yaml
-    """
-    from edgert.board.datasheet import data_sheet
-    from edgert.board.record import board_file, find_board
-    from edgert.board.record import boards as all_boards
-
-    if name is None and (sources or yaml):
-        raise typer.BadParameter("name a board, too", param_hint="--sources" if sources else "--yaml")
-    found = all_boards() if name is None else (find_board(name),)
-    if name is not None and yaml:
-        typer.echo(board_file(name).read_text(encoding="utf-8"), nl=False)
-        return
-    screen = console(stderr=is_stdout(json))
-    if name is None:
-        show_list(screen, found)
-    else:
-        show_board(screen, found[0])
-    if sources:
-        show_sources(screen, found[0])
-    if json is not None:
-        write_json([data_sheet(board) for board in found] if name is None else data_sheet(found[0]), json)

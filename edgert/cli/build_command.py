@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgert.cli import option
-from edgert.cli.output import is_stdout
+from edgert.cli.output import is_stdout, json_lines
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edgert.bundle.manifest import Manifest
     from edgert.compiler.build_pipeline import Built
+    from edgert.compiler.finish import Finished, Waiting
+    from edgert.remote.remote_build import RemoteBuilt
+    from edgert.steps import Event, OnEvent
     from edgert.tuner.trials import Tuned
 
 
@@ -73,101 +78,153 @@ def build(
     """
     import threading
 
+    from rich.console import Console
+
     from edgert.bundle.bundle import is_bundle
-
-    source = pipeline_path(pipeline)
-    if remote is not None:
-        from edgert.cli.build_steps import build_remotely
-
-        build_remotely(
-            source,
-            output,
-            remote,
-            remote_edgert,
-            target={"board": board, "mode": mode, "tensorrt": trt},
-            overrides=overrides or (),
-            json=json,
-            strict=strict,
-            foreign={"--folder": folder, "--tune": tune},
-        )
-        return
-    option.refuse({"--remote-edgert": remote_edgert}, "it names where edgert is on the board of --remote")
-    if is_bundle(source):
-        from edgert.cli.build_steps import finish_here
-
-        given = {"--board": board, "--mode": mode, "--trt": trt, "--set": overrides, "--tune": tune}
-        finish_here(source, output, folder, json, strict, given)
-        return
-    if strict:
-        raise typer.BadParameter(
-            f"it is for bundles and --remote, where engines are compiled, and {source} is a pipeline file",
-            param_hint="--strict",
-        )
-    from edgert.cli.build_steps import listener
     from edgert.cli.progress import stop_on_signal
-    from edgert.compiler.build_pipeline import build as build_pipeline
     from edgert.config import load_pipeline
 
-    file = load_pipeline(source, overrides or ())
-    path = output or option.bundle_of(file)
-    stop = threading.Event()
-    with listener(json) as (on_event, write), stop_on_signal(stop.set):
-        built = build_pipeline(
-            file, path, board=board, mode=mode, tensorrt=trt, folder=folder, tune=tune, on_event=on_event, stop=stop
-        )
-        found = _tuned(built) if tune else {}
-        tuned = {"tuned": {name: one.to_json() for name, one in found.items()}} if tune else {}
-        write({"bundle": str(built.path), "written": built.written, **_sizes(built), **tuned})
+    source, stop, file = pipeline_path(pipeline), threading.Event(), None
+    if remote is None:
+        option.refuse({"--remote-edgert": remote_edgert}, "it names where edgert is on the board of --remote")
+    else:
+        option.refuse({"--folder": folder, "--tune": tune}, "it is for builds on this machine")
+    if is_bundle(source):
+        given = {"--board": board, "--mode": mode, "--trt": trt, "--set": overrides, "--tune": tune}
+        option.refuse(given, f"{source} is a bundle, for which that is settled")
+    elif strict and remote is None:
+        why = f"it is for bundles and --remote, where engines are compiled, and {source} is a pipeline file"
+        raise typer.BadParameter(why, param_hint="--strict")
+    else:
+        file = load_pipeline(source, overrides or ())
+    show: Callable[[Console], None]
+    with _events(json) as (on_event, write), stop_on_signal(stop.set):
+        if remote is not None:
+            from edgert.remote.remote_build import build_remote
+
+            path = output or (option.bundle_of(file) if file else source)
+            there = build_remote(
+                file or source,
+                path,
+                remote,
+                program=remote_edgert,
+                board=board,
+                mode=mode,
+                tensorrt=trt,
+                strict=strict,
+                on_event=on_event,
+                stop=stop,
+            )
+            write({**_outcome(there), "board": there.remote_board.name, **_engines(there)})
+            show = partial(_show_compiled, there, f"on {remote}")
+        elif file is None:
+            from edgert.compiler.finish import finish
+
+            here = finish(source, output, strict=strict, folder=folder, on_event=on_event, stop=stop)
+            skipped = [{"engine": one.engine, "model": one.model, "why": one.why} for one in here.skipped]
+            write({**_outcome(here), "target": here.target, **_engines(here), "skipped": skipped})
+            show = partial(_show_compiled, here, "here")
+        else:
+            from edgert.compiler.build_pipeline import build as build_pipeline
+
+            path = output or option.bundle_of(file)
+            built = build_pipeline(
+                file, path, board=board, mode=mode, tensorrt=trt, folder=folder, tune=tune, on_event=on_event, stop=stop
+            )
+            tuned = _tuned(built.path) if tune else {}
+            sizes = {"models_bytes": built.manifest.onnx_bytes, "engines": built.manifest.engines}
+            found = {"tuned": {name: one.to_json() for name, one in tuned.items()}} if tune else {}
+            write({**_outcome(built), **sizes, **found})
+            show = partial(_show_built, built, tuned)
     if not is_stdout(json):
-        _show(built, found)
+        show(Console(highlight=False))
 
 
-def _sizes(built: Built) -> dict[str, object]:
+@contextmanager
+def _events(json: Path | None) -> Iterator[tuple[OnEvent, Callable[[object], None]]]:
+    """Gives what takes events, and what takes the last line of JSON.
+
+    Events are shown, unless JSON goes to standard output; and are lines of the JSON.
+    """
+    from edgert.cli.progress import build_progress
+
+    with json_lines(json) as write, nullcontext() if is_stdout(json) else build_progress() as show:
+
+        def on_event(event: Event) -> None:
+            write(event.to_json())
+            if show is not None:
+                show(event)
+
+        yield on_event, write
+
+
+def _tuned(path: Path) -> Mapping[str, Tuned]:
+    from edgert.compiler.unpack import tuned_models  # which a build without --tune has no use for
+
+    return tuned_models(path)
+
+
+def _outcome(made: Built | Finished) -> dict[str, object]:
     return {
-        "size_bytes": built.size_bytes,
-        "models_bytes": built.manifest.onnx_bytes,
-        "seconds": round(built.seconds, 3),
-        "board": built.manifest.board,
-        "engines": built.manifest.engines,
+        "bundle": str(made.path) if made.path is not None else None,
+        "written": made.written,
+        "size_bytes": made.size_bytes,
+        "seconds": round(made.seconds, 3),
+        "board": made.manifest.board,
     }
 
 
-def _tuned(built: Built) -> Mapping[str, Tuned]:
-    from edgert.compiler.unpack import tuned_models
+def _engines(made: RemoteBuilt | Finished) -> dict[str, object]:
+    waiting = {model: asdict(one) for model, one in made.waiting.items()}
+    return {"engines": dict(made.engines), "waiting": waiting}
 
-    return tuned_models(built.path)
+
+def _show_compiled(made: RemoteBuilt | Finished, place: str, console: Console) -> None:
+    show_engines(console, made.engines, made.waiting, place)
+    if made.path is None:
+        console.print(f"cached on this machine: edgert run finds it ({made.seconds:.1f} s)")
+    else:
+        _show_bundle(made, "", console)
 
 
-def _show(built: Built, tuned: Mapping[str, Tuned]) -> None:
-    from rich.console import Console
+def show_engines(console: Console, engines: Mapping[str, str], waiting: Mapping[str, Waiting], place: str) -> None:
+    """Prints who runs each model at a place, and what was compiled for it that cannot run there yet."""
+    for model, engine in engines.items():
+        console.print(f"{model} runs with {engine} {place}", markup=False)
+    for model, one in waiting.items():
+        so_far = "" if model in engines else "; nothing else of engines: runs it"
+        line = f"{model} is compiled for {one.engine}, which cannot run {place} yet{so_far}: {one.why}"
+        console.print(line, markup=False)
 
+
+def _show_built(made: Built, tuned: Mapping[str, Tuned], console: Console) -> None:
+    """What was built, and what is left to the board."""
     from edgert.cli.bundle_tables import show_tuned
     from edgert.units import format_bytes
 
-    console = Console(highlight=False)
     for name, one in tuned.items():
         show_tuned(console, name, one)
-    word = "written" if built.written else "nothing has changed; left as it is"
-    models = format_bytes(built.manifest.onnx_bytes)
+    _show_bundle(made, f", {format_bytes(made.manifest.onnx_bytes)} of it models", console)
+    if not made.manifest.tensorrt:
+        return
     console.print(
-        f"[green]→[/] {built.path}: {format_bytes(built.size_bytes)}, {models} of it models; {word} "
-        f"({built.seconds:.1f} s)"
+        f"Not compiled here: no x86 machine can build an engine for {made.manifest.board}. A TensorRT engine belongs "
+        "to the GPU, TensorRT and system it was made on, and a DLA's part needs the DLA."
     )
-    if built.manifest.tensorrt:
-        _show_what_is_left(console, built.manifest, built.path)
-
-
-def _show_what_is_left(console: Console, manifest: Manifest, path: Path) -> None:
-    """What this machine could not do, and what happens on the board."""
+    name = made.path.name
     console.print(
-        f"Not compiled here: no x86 machine can build an engine for {manifest.board}. A TensorRT engine belongs to the "
-        "GPU, TensorRT and system it was made on, and a DLA's part needs the DLA."
-    )
-    console.print(
-        f"On the board: copy {path.name} there and type  edgert run {path.name}  — it is compiled once by its TensorRT "
-        f"(the bundle expects {manifest.tensorrt}). Here it runs with ONNX Runtime.",
+        f"On the board: copy {name} there and type  edgert run {name}  — it is compiled once by its TensorRT "
+        f"(the bundle expects {made.manifest.tensorrt}). Here it runs with ONNX Runtime.",
         markup=False,
     )
+
+
+def _show_bundle(made: Built | Finished, models: str, console: Console) -> None:
+    from edgert.units import format_bytes
+
+    word = "written" if made.written else "nothing has changed; left as it is"
+    size = format_bytes(made.size_bytes)
+    console.print(f"[green]→[/] {made.path}: {size}{models}; {word} ({made.seconds:.1f} s)")
 
 
 def job(

@@ -1,4 +1,4 @@
-"""``edgert inspect`` of a finished bundle: a table of its compiled engines, and one of the slowest layers."""
+"""What a bundle holds, its compiled engines with their slowest layers, and what a search for settings tried."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from edgert.units import format_bytes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edgert.bundle.manifest import Manifest, ModelEntry, TensorEntry
-    from edgert.compiler.engine_reports import EngineReport
+    from edgert.bundle.manifest import ModelEntry, TensorEntry
+    from edgert.compiler.finish import EngineReport
     from edgert.inspect_model import BundleInspection
-    from edgert.tuner.trials import Trial, Tuned
+    from edgert.tuner.trials import Tuned
 
 
-# What a search tried, as a table.
-
-_COLUMNS = (
+_TACTICS = (
     Column("tactic", wraps=True),
     Column("ms a frame", is_number=True),
     Column("× default", is_number=True),
@@ -28,42 +26,6 @@ _COLUMNS = (
     Column("memory", is_number=True, rank=1),
     Column("", wraps=True),
 )
-
-
-def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
-    """Prints every tactic of a model that ran, fastest first, why others did not, and the gain."""
-    from rich.markup import escape
-
-    kind = "cameras" if tuned.live else "files"
-    rows = [
-        Row(_row(trial, tuned), "bold" if trial.tactic == tuned.chosen else "")
-        for trial in tuned.tried
-        if trial.frame is not None
-    ]
-    console.print(table(_COLUMNS, rows, width=console.width, title=f"{name}: {len(tuned.tried)} tactics, for {kind}"))
-    for line in (*_not_run(tuned), *(f"left out: {what}: {why}" for what, why in tuned.left_out.items())):
-        console.print(escape(line), style="dim", soft_wrap=True)
-    console.print(f"[green]→[/] {escape(name)}: gain {tuned.gain:.2f} ×; {escape(tuned.summary)}", soft_wrap=True)
-
-
-def _row(trial: Trial, tuned: Tuned) -> list[str]:
-    assert trial.frame is not None  # asked by the caller
-    memory = "" if trial.memory_bytes is None else format_bytes(trial.memory_bytes)
-    words = [
-        *(["default"] if trial.tactic == tuned.default else []),
-        *(["chosen"] if trial.tactic == tuned.chosen else []),
-    ]
-    times = [f"{trial.frame.median_ms:.2f}", f"{trial.gain:.2f}", str(trial.frame.runs), memory]
-    return [str(trial.tactic), *times, ", ".join(words) or trial.excluded]
-
-
-def _not_run(tuned: Tuned) -> Iterator[str]:
-    """Reasons, each with one of the tactics that it holds for."""
-    excluded = sorted((trial.excluded, str(trial.tactic)) for trial in tuned.tried if trial.frame is None)
-    for why, group in groupby(excluded, key=lambda pair: pair[0]):
-        tactics = [tactic for _, tactic in group]
-        more = f" and {len(tactics) - 1} more" if len(tactics) > 1 else ""
-        yield f"{tactics[0]}{more}: {why}"
 
 
 _SLOWEST = 5
@@ -86,42 +48,68 @@ _LAYERS = (
     Column("share", is_number=True),
     Column("nodes", wraps=True, rank=1),
 )
+_SHOWN_DIGEST = 16  # hexadecimal digits
+_MEMBERS = (Column("member", wraps=True), Column("size", is_number=True), Column("SHA-256", rank=1))
+
+
+def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
+    """Prints every tactic of a model that ran, fastest first, why others did not, and the gain."""
+    from rich.markup import escape
+
+    rows, excluded = [], []
+    for trial in tuned.tried:
+        if trial.frame is None:
+            excluded.append((trial.excluded, str(trial.tactic)))
+            continue
+        is_chosen = trial.tactic == tuned.chosen
+        words = ["default"] * (trial.tactic == tuned.default) + ["chosen"] * is_chosen
+        memory = "" if trial.memory_bytes is None else format_bytes(trial.memory_bytes)
+        times = (f"{trial.frame.median_ms:.2f}", f"{trial.gain:.2f}", str(trial.frame.runs))
+        cells = (str(trial.tactic), *times, memory, ", ".join(words) or trial.excluded)
+        rows.append(Row(cells, "bold" if is_chosen else ""))
+    title = f"{name}: {len(tuned.tried)} tactics, for {'cameras' if tuned.live else 'files'}"
+    console.print(table(_TACTICS, rows, width=console.width, title=title))
+    lines = []
+    for why, group in groupby(sorted(excluded), key=lambda pair: pair[0]):
+        tactics = [tactic for _, tactic in group]
+        lines.append(f"{tactics[0]}{f' and {len(tactics) - 1} more' if len(tactics) > 1 else ''}: {why}")
+    for line in (*lines, *(f"left out: {what}: {why}" for what, why in tuned.left_out.items())):
+        console.print(escape(line), style="dim", soft_wrap=True)
+    console.print(f"[green]→[/] {escape(name)}: gain {tuned.gain:.2f} ×; {escape(tuned.summary)}", soft_wrap=True)
 
 
 def show_engines(console: Console, engines: Sequence[EngineReport]) -> None:
     """Prints the engines of each machine, and the slowest layers of those that were timed."""
     for target in dict.fromkeys(one.target for one in engines):
         here = [one for one in engines if one.target == target]
-        _show_table(console, here)
+        machine = [here[0].facts.get(name, "") for name in ("module", "power mode", "GPU")]
+        rows = [Row(_cells(one, len(here) > 1)) for one in here]
+        title = f"compiled on {', '.join(filter(None, machine))}"
+        console.print(table(_ENGINES, rows, width=console.width, title=title))
         for one in here:
-            _show_layers(console, one)
+            name = f"{one.model}-{one.number}"
+            for attempt in one.attempts:
+                console.print(f"{name} was compiled otherwise than asked for: {attempt}", markup=False)
+            if one.input:
+                console.print(f"{name} takes {one.input}", markup=False)
+        for one in here:
+            if one.layer_times:
+                _show_layers(console, one)
 
 
-def _show_table(console: Console, engines: Sequence[EngineReport]) -> None:
-    facts = engines[0].facts
-    machine = [facts.get("module", ""), facts.get("power mode", ""), facts.get("GPU", "")]
-    rows = [Row(_inspect_engines_row(one, len(engines) > 1)) for one in engines]
-    title = f"compiled on {', '.join(filter(None, machine))}"
-    console.print(table(_ENGINES, rows, width=console.width, title=title))
-    for one in engines:
-        for attempt in one.attempts:
-            console.print(f"{_name(one)} was compiled otherwise than asked for: {attempt}", markup=False)
-        if one.input:
-            console.print(f"{_name(one)} takes {one.input}", markup=False)
-
-
-def _inspect_engines_row(one: EngineReport, has_others: bool) -> tuple[str, ...]:
+def _cells(one: EngineReport, has_others: bool) -> tuple[str, ...]:
+    memory = UNKNOWN
+    if one.context_bytes is not None and one.tensor_bytes is not None:  # weights are in the plan
+        memory = format_bytes(one.size_bytes + one.context_bytes + one.tensor_bytes)
     return (
-        _name(one) + (f", weight {one.weight}" if has_others else ""),
+        f"{one.model}-{one.number}" + (f", weight {one.weight}" if has_others else ""),
         one.library.removeprefix("TensorRT "),
         format_bytes(one.size_bytes),
         f"{one.median_ms:.2f} ms" if one.median_ms is not None else "not run",
         f"{one.relative_error:.2g}" if one.relative_error is not None else UNKNOWN,
         nodes_in_words(one),
-        str(one.layers) if one.source else UNKNOWN,
-        str(one.reformats) if one.source else UNKNOWN,
-        str(one.segments) if one.source else UNKNOWN,
-        _memory(one),
+        *(str(count) if one.source else UNKNOWN for count in (one.layers, one.reformats, one.segments)),
+        memory,
     )
 
 
@@ -137,47 +125,23 @@ def nodes_in_words(one: EngineReport) -> str:
     return ", ".join(parts) or UNKNOWN
 
 
-def _memory(one: EngineReport) -> str:
-    """Weights are in the plan; one context and one set of tensors besides."""
-    if one.context_bytes is None or one.tensor_bytes is None:
-        return UNKNOWN
-    return format_bytes(one.size_bytes + one.context_bytes + one.tensor_bytes)
-
-
-def _name(one: EngineReport) -> str:
-    return f"{one.model}-{one.number}"
-
-
 def _show_layers(console: Console, one: EngineReport) -> None:
-    if not one.layer_times:
-        return
-    shown = one.layer_times[:_SLOWEST]
-    title = f"slowest of {len(one.layer_times)} layers of {_name(one)}, medians of {one.runs} runs"
-    rows = [
-        Row(
-            (
-                layer.name,
-                layer.accelerator or UNKNOWN,
-                f"{layer.median_ms:.3f} ms",
-                f"{100 * layer.share:.1f} %",
-                ", ".join(layer.nodes),
-            )
-        )
-        for layer in shown
-    ]
+    title = f"slowest of {len(one.layer_times)} layers of {one.model}-{one.number}, medians of {one.runs} runs"
+    rows = []
+    for layer in one.layer_times[:_SLOWEST]:
+        times = (f"{layer.median_ms:.3f} ms", f"{100 * layer.share:.1f} %")
+        rows.append(Row((layer.name, layer.accelerator or UNKNOWN, *times, ", ".join(layer.nodes))))
     console.print(table(_LAYERS, rows, width=console.width, title=title))
 
 
-# ``edgert inspect dock.edgert``: what a bundle holds, once all of it was found whole.
-
-_SHOWN_DIGEST = 16  # hexadecimal digits
-_MEMBERS = (Column("member", wraps=True), Column("size", is_number=True), Column("SHA-256", rank=1))
-
-
 def show_bundle(console: Console, found: BundleInspection) -> None:
-    """Prints what a bundle holds, its members and its compiled engines."""
+    """Prints what a bundle holds, once all of it was found whole: its models, members and compiled engines."""
     console.print(facts(_rows(found)))
-    _show_members(console, found.manifest)
+    rows = [
+        Row((path, format_bytes(member.size_bytes), member.sha256[:_SHOWN_DIGEST]))
+        for path, member in found.manifest.members.items()
+    ]
+    console.print(table(_MEMBERS, rows, width=console.width))
     show_engines(console, found.engines)
 
 
@@ -193,15 +157,11 @@ def _rows(found: BundleInspection) -> Iterator[tuple[str, str]]:
     yield "sources", ", ".join(f"{name} ({kind})" for name, kind in manifest.sources.items()) or "none"
     yield "sinks", ", ".join(f"{name} ({kind})" for name, kind in manifest.sinks.items()) or "none"
     for name, model in manifest.models.items():
-        yield f"model {name}", _model(model)
+        takes, returns = (", ".join(map(_port, ports)) for ports in (model.inputs, model.outputs))
+        yield f"model {name}", f"{model.source}, {model.precision}: {takes} → {returns}"
         yield from (("", line) for line in _accuracy(found.accuracy[name], model))
         if tuned := found.tuned.get(name):
             yield "", f"tuned for {'cameras' if tuned.live else 'files'} on {tuned.machine['cpu']}: {tuned.summary}"
-
-
-def _model(model: ModelEntry) -> str:
-    ports = [", ".join(map(_port, part)) for part in (model.inputs, model.outputs)]
-    return f"{model.source}, {model.precision}: {ports[0]} → {ports[1]}"
 
 
 def _port(port: TensorEntry) -> str:
@@ -216,11 +176,3 @@ def _accuracy(found: Mapping[str, Any], model: ModelEntry) -> Iterator[str]:
         distance = "not finite" if error is None else f"{error:.2g}"
         more = "".join(f"; {line}" for line in row.get("summary", ())[: 2 if "accuracy" in row else 1])
         yield f"for {name}: relative error {distance} (at most {row['tolerance']:g}){more}"
-
-
-def _show_members(console: Console, manifest: Manifest) -> None:
-    rows = [
-        Row((path, format_bytes(member.size_bytes), member.sha256[:_SHOWN_DIGEST]))
-        for path, member in manifest.members.items()
-    ]
-    console.print(table(_MEMBERS, rows, width=console.width))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,15 +14,13 @@ from edgert.cli.table import Column
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
     from rich.table import Table
 
-    from edgert.wiring.check_report import CheckReport, Row
+    from edgert.wiring.check_report import CheckReport
 
-
-# ``edgert schema``.
+_SHOWN = 8
+"""Rows of ``edgert check`` without ``--all``."""
 
 
 def schema() -> None:
@@ -44,9 +43,6 @@ def schema() -> None:
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
-# ``edgert validate``.
-
-
 def validate(pipeline: option.PipelineArgument, overrides: option.Set = None, debug: option.Debug = False) -> None:
     """Check a pipeline file and everything it names.
 
@@ -60,9 +56,6 @@ def validate(pipeline: option.PipelineArgument, overrides: option.Set = None, de
     path = pipeline_path(pipeline)
     checked = validate_pipeline(path, overrides=overrides or ())
     typer.echo(f"{path}: fine ({checked})")
-
-
-_SHOWN = 8
 
 
 def check(
@@ -88,11 +81,13 @@ def check(
 
         edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
     """
+    from edgert.cli.progress import counting_bar
     from edgert.wiring.check import check as check_wiring
     from edgert.wiring.photos import save_image
 
     screen = table.console(stderr=is_stdout(json))
-    with progress_bar(screen) as progress:
+    with counting_bar(screen, rate_of="") as bar:
+        progress = partial(bar, "trying settings")
         report = check_wiring(pipeline, images, model=model, overrides=overrides or (), progress=progress)
     print_report(screen, report, None if every else _SHOWN)
     if output is not None:
@@ -100,28 +95,6 @@ def check(
         screen.print(f"[green]→[/] {output}")
     if json is not None:
         write_json(report.to_json(), json)
-
-
-class progress_bar:  # noqa: N801 - used like a function
-    """A bar that counts runs of the engine, on a terminal; a context manager that gives the function to call."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("trying settings"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("runs", total=None)
-
-    def __enter__(self) -> progress_bar:
-        self._bar.start()
-        return self
-
-    def __call__(self, done: int, planned: int) -> None:
-        """Moves the bar."""
-        self._bar.update(self._task, completed=done, total=planned)
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
 
 def print_report(console: Console, report: CheckReport, limit: int | None) -> None:
@@ -144,7 +117,8 @@ def print_report(console: Console, report: CheckReport, limit: int | None) -> No
 
 def _table(report: CheckReport, limit: int | None, width: int) -> Table:
     shown = [row for n, row in enumerate(report.rows) if limit is None or n < limit or row.written]
-    groups = _shown_groups(shown)
+    tasks = {row.names["task"] for row in shown}
+    groups = ["color", "scale", "placement", *(["task"] if len(tasks) > 1 else [])]
     columns = (
         Column(""),
         *(Column(heading, wraps=True) for heading in groups),
@@ -153,35 +127,15 @@ def _table(report: CheckReport, limit: int | None, width: int) -> Table:
         *([Column("fit", is_number=True, rank=2)] if shown[0].memory else []),
         Column("behind", is_number=True, rank=1),
     )
-    rows = [
-        table.Row(
-            ("→" if row.written else "", *(_short(row.names[group]) for group in groups), *_numbers(row)),
-            "bold" if row.written else "",
-        )
-        for row in shown
-    ]
+    rows = []
+    for row in shown:
+        names = (row.names[group].rpartition(": ")[2] for group in groups)  # all tasks have the same verb
+        memory = [f"{sum(row.memory.values()) / len(row.memory):.2f}"] if row.memory else []
+        scores = [f"{row.score:.2f}", f"{row.answers:.2f}", *memory, f"{row.behind:.1f} σ" if row.behind else ""]
+        rows.append(table.Row(("→" if row.written else "", *names, *scores), "bold" if row.written else ""))
     hidden = len(report.rows) - len(shown)
     caption = "→ as the file has it" + (f"; {hidden} more that were tried: --all" if hidden else "")
     return table.table(columns, rows, width=width, title=f"model {report.model}", caption=caption)
-
-
-def _shown_groups(rows: Sequence[Row]) -> list[str]:
-    """Columns worth a place: the task only where several were tried."""
-    varied = len({row.names["task"] for row in rows}) > 1
-    return ["color", "scale", "placement", *(["task"] if varied else [])]
-
-
-def _short(name: str) -> str:
-    """``detect: yolox`` → ``yolox``: all rows have the same verb."""
-    return name.rpartition(": ")[2]
-
-
-def _numbers(row: Row) -> list[str]:
-    memory = [f"{sum(row.memory.values()) / len(row.memory):.2f}"] if row.memory else []
-    return [f"{row.score:.2f}", f"{row.answers:.2f}", *memory, f"{row.behind:.1f} σ" if row.behind else ""]
-
-
-# ``edgert new``.
 
 
 def new(
@@ -213,11 +167,13 @@ def new(
     from rich.console import Console
     from rich.markup import escape
 
+    from edgert.cli.progress import counting_bar
     from edgert.wiring.starter import refuse_existing, starter, write_pipeline
 
     console = Console(highlight=False)
     refuse_existing(output, force)
-    with progress_bar(console) as progress:
+    with counting_bar(console, rate_of="") as bar:
+        progress = partial(bar, "trying settings")
         made = starter(model, images or (), source, directory=output.parent, progress=progress)
     write_pipeline(made.text, output, force)
     for note in made.notes:

@@ -1,9 +1,9 @@
-"""``edgert inspect``: an ONNX model or a bundle, as tables."""
+"""``edgert inspect``: an ONNX model, what a DLA can run of it, or a bundle, as tables."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,17 +11,38 @@ import typer
 
 from edgert.cli import option
 from edgert.cli.bundle_tables import show_bundle
-from edgert.cli.dla_tables import show_dla
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import Column, Row, console, facts, marked, table
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
-    from edgert.graph import ModelSummary, NodeCost
-    from edgert.inspect_model import DlaInspection, Inspection
-    from edgert.stages.decode.guess import Guess
+    from edgert.graph import ModelSummary
+    from edgert.inspect_model import Inspection, Rewritten
+    from edgert.placement.dla_share import Survey
+
+_SHOWN_OPS = 12
+_SHOWN_GUESSES = 3
+_OPS = (
+    Column("operator"),
+    Column("nodes", is_number=True),
+    Column("MACs", is_number=True),
+    Column("share", is_number=True),
+    Column("weights", is_number=True, rank=1),
+    Column("activations", is_number=True, rank=1),
+)
+_COLORS = {"yes": "green", "no": "red", "verify": "yellow", "folded": "dim"}
+_OPEN = ("no", "verify")  # what somebody has to look at
+_NODES = (
+    Column("node", wraps=True),
+    Column("op"),
+    Column("verdict"),
+    Column("segment", is_number=True, rank=2),
+    Column("rule", rank=1),
+    Column("reason → fix", wraps=True),
+)
 
 
 def inspect(
@@ -73,6 +94,7 @@ def inspect(
     """
     from edgert.bundle.bundle import is_bundle
     from edgert.inspect_model import inspect as inspect_model
+    from edgert.inspect_model import inspect_bundle
 
     screen = console(stderr=is_stdout(json))
     for_dla = {"--board": board, "--trt": trt, "--precision": precision, "--report": report, "--explain": explain,
@@ -81,7 +103,10 @@ def inspect(
         option.refuse(for_dla, "it goes together with --dla")
     if is_bundle(model):
         option.refuse({"--shape": shapes, "--ops": ops, "--dla": dla}, f"it is for ONNX files, and {model} is a bundle")
-        _inspect_bundle(screen, model, json)
+        bundle = inspect_bundle(model)
+        show_bundle(screen, bundle)
+        if json is not None:
+            write_json(bundle.to_json(), json)
         return
     found = inspect_model(
         model,
@@ -95,96 +120,63 @@ def inspect(
     )
     show_model(screen, found, ops)
     if found.dla is not None:
-        show_dla(screen, found.dla, every)
-        _write(screen, found.dla, model.name, report, rewritten)
+        survey, board_title, made = found.dla.survey, found.dla.board.title, found.dla.rewritten
+        _show_survey(screen, survey, board_title)
+        _show_nodes(screen, survey, every)
+        if made is not None:
+            _show_rewritten(screen, made)
+        if report is not None:
+            from edgert.report.dla_page import save_survey
+
+            save_survey(survey, model.name, board_title, report)
+            screen.print(f"report written to {report}", markup=False)
+        if rewritten is not None and made is not None:
+            made.save(rewritten)
+            screen.print(f"rewritten model written to {rewritten}", markup=False)
     if json is not None:
         write_json(found.to_json(), json)
-
-
-def _inspect_bundle(screen: Console, path: Path, json: Path | None) -> None:
-    from edgert.inspect_model import inspect_bundle
-
-    found = inspect_bundle(path)
-    show_bundle(screen, found)
-    if json is not None:
-        write_json(found.to_json(), json)
-
-
-def _write(screen: Console, found: DlaInspection, model: str, report: Path | None, rewritten: Path | None) -> None:
-    """Writes the page and the rewritten model where they are wanted."""
-    if report is not None:
-        from edgert.report.dla_page import save_survey
-
-        save_survey(found.survey, model, found.board.title, report)
-        screen.print(f"report written to {report}", markup=False)
-    if rewritten is not None and found.rewritten is not None:
-        found.rewritten.save(rewritten)
-        screen.print(f"rewritten model written to {rewritten}", markup=False)
 
 
 def _profiles(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:
     """``["x=1x3", "x=2x3"]`` → one profile for each round of inputs."""
     profiles: list[dict[str, tuple[int, ...]]] = []
-    for text in texts:
-        name, shape = option.shape_of(text)
-        free = next((profile for profile in profiles if name not in profile), None)
-        if free is None:
-            free = {}
-            profiles.append(free)
-        free[name] = shape
+    for name, shape in map(option.shape_of, texts):
+        if all(name in profile for profile in profiles):
+            profiles.append({})
+        next(profile for profile in profiles if name not in profile)[name] = shape
     return profiles
-
-
-_SHOWN_OPS = 12
-_SHOWN_GUESSES = 3
-_OPS = (
-    Column("operator"),
-    Column("nodes", is_number=True),
-    Column("MACs", is_number=True),
-    Column("share", is_number=True),
-    Column("weights", is_number=True, rank=1),
-    Column("activations", is_number=True, rank=1),
-)
 
 
 def show_model(console: Console, found: Inspection, ops: bool) -> None:
     """Prints what a model takes, returns, costs and looks like, and what it costs at every profile.
 
     Args:
-        ops: whether a table of operators is shown, too.
+        ops: whether a table of operators is shown, too, per profile, those with the most work first.
     """
     notes = (("note", marked(warning, "yellow")) for warning in found.summary.warnings)
-    console.print(facts((*_rows(found.summary, found.profiles, found.guesses), *notes)))
-    if ops:
-        show_ops(console, found.profiles or [({}, found.summary)])
-
-
-def show_ops(console: Console, counted: Iterable[tuple[Mapping[str, Sequence[int]], ModelSummary]]) -> None:
-    """Prints a table of operators per profile, those with the most work first; counts only where shapes are open."""
-    for shapes, summary in counted:
+    console.print(facts((*_rows(found), *notes)))
+    for shapes, summary in (found.profiles or [({}, found.summary)]) if ops else ():
         rows = map(Row, _op_rows(summary))
         console.print(table(_OPS, rows, width=console.width, title=_sizes(shapes)))
 
 
-def _rows(
-    summary: ModelSummary,
-    counted: Iterable[tuple[Mapping[str, Sequence[int]], ModelSummary]],
-    guesses: Sequence[Guess],
-) -> Iterable[tuple[str, str]]:
+def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
+    summary = found.summary
     made = f", by {summary.producer}" if summary.producer else ""
     yield "model", f"{summary.path}, {format_bytes(summary.size_bytes)}, opset {summary.opset}{made}"
     for label, specs in (("input", summary.inputs), ("output", summary.outputs)):
         yield from ((label, str(spec)) for spec in specs)
-    yield "nodes", f"{summary.nodes}: {_histogram(summary.ops)}"
+    ops = [f"{name} {count}" for name, count in summary.ops.items()]
+    more = [f"{len(ops) - _SHOWN_OPS} other kinds"] if len(ops) > _SHOWN_OPS else []
+    yield "nodes", f"{summary.nodes}: {', '.join([*ops[:_SHOWN_OPS], *more])}"
     yield "weights", f"{_count(summary.params)} parameters, {format_bytes(summary.weight_bytes)}"
-    profiles = list(counted)
-    if not profiles:
+    if not found.profiles:
         yield "work", _work(summary)
-    for shapes, one in profiles:
+    for shapes, one in found.profiles:
         yield "work", f"at {_sizes(shapes)}: {_work(one)}"
-    for rank, reading in enumerate(guesses[:_SHOWN_GUESSES]):
+    for rank, reading in enumerate(found.guesses[:_SHOWN_GUESSES]):
         yield ("or" if rank else "looks like"), f"{reading} — {reading.reason}"
-    if not guesses:
+    if not found.guesses:
         yield "looks like", "nothing edgert knows; task: {python: module:function} reads any output"
 
 
@@ -199,30 +191,22 @@ def _work(summary: ModelSummary) -> str:
     return f"{_count(summary.macs)} MACs, {moved} of activations read and written"
 
 
-def _histogram(ops: Mapping[str, int]) -> str:
-    shown = [f"{name} {count}" for name, count in list(ops.items())[:_SHOWN_OPS]]
-    return ", ".join(shown) + (f", {len(ops) - _SHOWN_OPS} other kinds" if len(ops) > _SHOWN_OPS else "")
-
-
-def _op_rows(summary: ModelSummary) -> Iterable[tuple[str, ...]]:
+def _op_rows(summary: ModelSummary) -> Iterator[tuple[str, ...]]:
+    """Counts only where shapes are open."""
     if not summary.costs:
         for name, count in summary.ops.items():
             yield name, str(count), "?", "", "", ""
         return
-    macs = _sums(summary.costs, "macs")
-    weights, moved = _sums(summary.costs, "weight_bytes"), _sums(summary.costs, "activation_bytes")
+    macs, weights, moved = Counter[str](), Counter[str](), Counter[str]()
+    for cost in summary.costs:
+        macs[cost.op] += cost.macs
+        weights[cost.op] += cost.weight_bytes
+        moved[cost.op] += cost.activation_bytes
     total = max(1, sum(macs.values()))
     for name in sorted(summary.ops, key=lambda op: (-macs[op], -moved[op])):
         share = f"{100 * macs[name] / total:.1f} %" if macs[name] else ""
         work = _count(macs[name]) if macs[name] else ""
         yield name, str(summary.ops[name]), work, share, format_bytes(weights[name]), format_bytes(moved[name])
-
-
-def _sums(costs: Iterable[NodeCost], what: str) -> Counter[str]:
-    sums: Counter[str] = Counter()
-    for cost in costs:
-        sums[cost.op] += getattr(cost, what)
-    return sums
 
 
 def _count(number: int) -> str:
@@ -231,3 +215,75 @@ def _count(number: int) -> str:
         if number >= size:
             return f"{number / size:.2f}{unit}"
     return str(number)
+
+
+# What a DLA can run, and what a rewrite brings onto it.
+
+
+def _show_survey(console: Console, survey: Survey, board: str) -> None:
+    """How much runs, in how many segments, and what stands in the way."""
+    from edgert.report.dla_page import cautions, headline
+
+    found, target = survey.summary, survey.target
+    rows: list[tuple[str, str | Text]] = [
+        ("DLA", headline(survey, board).replace("\N{NO-BREAK SPACE}", " ")),
+        ("against", f"TensorRT {target.tensorrt}, {target.precision.upper()}"),
+        ("nodes", f"{found.yes} yes, {found.verify} verify, {found.no} no; {found.folded} more fold away"),
+    ]
+    if found.macs:
+        work = f"{100 * found.macs_yes:.1f} % yes, {100 * found.macs_verify:.1f} % verify"
+        rows.append(("work", f"{work}, of {found.macs / 1e6:.1f} M MACs"))
+    hoped = f"; {found.segments_hoped} if all that is to verify runs" if found.verify else ""
+    rows.append(("loadables", f"{found.segments}{hoped}; a core holds 16, over all engines"))
+    rows += [("note", marked(text, "yellow")) for text in cautions(survey)]
+    for word, style, reasons in (("refused", "red", found.refusals), ("to verify", "yellow", found.doubts)):
+        for one in reasons:
+            count = f"{one.nodes} node{'s' if one.nodes > 1 else ''}"
+            count += f", {100 * one.macs:.1f} % of the work" if one.macs else ""
+            fix = f" → {one.fix}" if one.fix else ""
+            rows.append((word, marked(f"{one.rule} ({count}), like {one.example}: {one.reason}{fix}", style)))
+    console.print(facts(rows))
+
+
+def _show_nodes(console: Console, survey: Survey, every: bool) -> None:
+    """The nodes that are refused or to verify, or every one: with verdict, rule, reason, and what would help."""
+    from edgert.report.dla_page import verdict_word
+
+    rows = []
+    for place, (node, verdict) in enumerate(zip(survey.nodes, survey.verdicts, strict=True)):
+        word = verdict_word(verdict)
+        if every or word in _OPEN:
+            reason = f"{verdict.reason} → {verdict.fix}" if verdict.fix else verdict.reason
+            segment = str(survey.segment_of(place) or "")
+            rows.append(Row((node.name, node.op, marked(word, _COLORS[word]), segment, verdict.rule, reason)))
+    hidden = len(survey.nodes) - len(rows)
+    caption = f"{hidden} more nodes run there or fold away: --all" if hidden else ""
+    if rows:
+        console.print(table(_NODES, rows, width=console.width, caption=caption))
+    elif caption:
+        console.print(caption, style="dim")
+
+
+def _show_rewritten(console: Console, made: Rewritten) -> None:
+    from edgert.graph.dla_rewrites import REWRITES
+
+    console.print("[bold]Rewritten for the DLA[/]")
+    columns = (Column(""), Column("before", is_number=True), Column("after", is_number=True))
+    styles = {True: "green", False: "red", None: ""}
+    rows = [Row((row.what, row.before, marked(row.after, styles[row.is_better]))) for row in made.compared]
+    console.print(table(columns, rows, width=console.width))
+    for name, count in Counter(change.rule for change in made.changes).items():
+        does = f": {REWRITES[name].does}" if name in REWRITES else ""
+        console.print(f"{name}, {count} ×{does}", markup=False)
+    if not made.changes:
+        console.print("no rewrite applies")
+    if made.proof is not None:
+        distance = f"on noise its outputs differ by at most {made.proof.error:.2g}, of up to {made.proof.largest:.3g}"
+        console.print(f"both were run: {distance}", markup=False)
+    if made.cut is not None and made.cut.tail is not None:
+        names = ", ".join(spec.name for spec in made.cut.tensors)
+        console.print(
+            f"{len(made.cut.body.nodes)} nodes can run as one piece; cut off behind {names}: "
+            f"{len(made.cut.tail.nodes)} nodes of post-processing",
+            markup=False,
+        )

@@ -1,12 +1,25 @@
-"""``edgert calibrate`` and ``edgert quantize``."""
+"""``edgert calibrate``, ``edgert quantize`` and ``edgert eval``: a model in INT8, and how good it is."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option
-from edgert.cli.output import as_typed
+from edgert.cli import option, table
+from edgert.cli.output import as_typed, is_stdout, write_json
+from edgert.cli.table import Column, Row
+from edgert.errors import EXIT_ERROR
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgert.evaluation import EvaluationResult
+
+_MINUTE_S = 60
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_VERDICT_STYLES = {"within": "green", "probably within": "green", "probably missed": "red", "missed": "red"}
 
 
 def calibrate(
@@ -52,11 +65,11 @@ def calibrate(
     from rich.console import Console
     from rich.text import Text
 
-    from edgert.cli.progress import ImageBar, stop_on_signal
+    from edgert.cli.progress import counting_bar, stop_on_signal
     from edgert.quantization.to_files import calibrate as measure
 
     console, stop = Console(stderr=True, highlight=False), threading.Event()
-    with ImageBar(console) as bar, stop_on_signal(stop.set):
+    with counting_bar(console) as bar, stop_on_signal(stop.set):
         table = measure(
             source,
             model=model,
@@ -76,9 +89,6 @@ def calibrate(
     for warning in table.warnings:
         console.print("[yellow]•[/]", Text(warning))
     console.print("[green]→[/]", str(output), soft_wrap=True)
-
-
-_MINUTE_S = 60
 
 
 def quantize(
@@ -140,11 +150,11 @@ def quantize(
 
     from rich.console import Console
 
-    from edgert.cli.progress import ImageBar, stop_on_signal
+    from edgert.cli.progress import counting_bar, stop_on_signal
     from edgert.quantization.to_files import quantize as quantize_model
 
     console, stop = Console(stderr=True, highlight=False), threading.Event()
-    with ImageBar(console) as bar, stop_on_signal(stop.set):
+    with counting_bar(console) as bar, stop_on_signal(stop.set):
         made = quantize_model(
             source,
             model=model,
@@ -176,3 +186,127 @@ def quantize(
     console.print("[green]→[/]", str(made.path), soft_wrap=True)
     if report is not None:
         console.print("[green]→[/]", str(report), soft_wrap=True)
+
+
+def evaluate(
+    source: option.SourceArgument,
+    model: option.Model = None,
+    data: option.Data = None,
+    metric: option.Metric = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--against", metavar="OTHER.onnx", help="Another version of the model to compare with. Repeatable."
+        ),
+    ] = None,
+    max_drop: option.MaxDrop = None,
+    limit: Annotated[int | None, option.limit("All when left out.")] = None,
+    precision: Annotated[list[str] | None, option.precision("It is made that too, and compared. Repeatable.")] = None,
+    emulate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--emulate",
+            metavar="NAME",
+            help="Compare INT8 as that part of a Jetson computes it, emulated: dla or gpu. Repeatable.",
+        ),
+    ] = None,
+    images: option.CalibrationImages = None,
+    ranges: option.Ranges = None,
+    report: option.Report = None,
+    task: option.Task = None,
+    input: option.Input = None,
+    json: option.Json = None,
+    overrides: option.Set = None,
+    debug: option.Debug = False,
+) -> None:
+    """How good is the model on my images, and what does another version of it lose?
+
+    Average precision is taken by COCO's evaluator, with boxes from a score of 0.01 on. Images without labels show
+    how far two versions agree. The interval of a loss is a 95 % paired bootstrap over the images. Exit code 1 when
+    --max-drop, or the pipeline's accuracy: max_drop, is missed.
+
+    With --precision int8 everything that can becomes INT8, whatever it costs: that is what this measures. What
+    --emulate shows is the arithmetic that is publicly known, not a measurement of such a device; its times mean
+    nothing.
+
+    Ctrl-C ends it and shows the versions that were evaluated by then; exit code 130.
+
+    Examples:
+
+        edgert eval pipeline.yaml --data coco_val.json
+
+        edgert eval model.onnx --task 'detect yolox' --input 'top_left bgr' --data val.json --against int8.onnx
+
+        edgert eval pipeline.yaml --precision int8 --emulate dla --report out/int8.html
+    """
+    import threading
+
+    from rich.markup import escape
+
+    from edgert.cli.progress import counting_bar, stop_on_signal
+    from edgert.quantization.evaluate import evaluate as evaluate_model
+
+    console, stop = table.console(stderr=is_stdout(json)), threading.Event()
+    with counting_bar(console) as bar, stop_on_signal(stop.set):
+        found = evaluate_model(
+            source,
+            model=model,
+            data=data,
+            metric=metric,
+            against=against or (),
+            max_drop=max_drop,
+            limit=limit,
+            precision=precision or (),
+            emulate=emulate or (),
+            images=images,
+            ranges=ranges,
+            task=task,
+            input=input,
+            overrides=overrides or (),
+            log=lambda text: console.print(f"[dim]{escape(text)} …[/]"),
+            bar=bar,
+            stop=stop,
+        )
+    if found is None:
+        console.print("stopped; nothing was measured to the end")
+        raise typer.Exit(_INTERRUPTED)
+    _print(console, found.result, found.dataset.notes)
+    if json is not None:
+        write_json(found.to_json(), json)
+    if found.unfinished:
+        console.print(f"stopped; not evaluated to the end: {', '.join(found.unfinished)}", markup=False)
+        raise typer.Exit(_INTERRUPTED)
+    if report is not None:
+        found.save_report(report, as_typed())
+        console.print(f"report: {escape(str(report))}")
+    if not found.result.within:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _print(console: Console, evaluation: EvaluationResult, notes: tuple[str, ...]) -> None:
+    from rich.markup import escape
+
+    metrics = list(dict.fromkeys(name for result in evaluation.results for name in result.values))
+    drops = ("drop", "95 % interval") if evaluation.comparisons else ()
+    columns = (
+        Column("", wraps=True),
+        *(Column(name, is_number=True) for name in (*metrics, *drops)),
+        Column("images/s", is_number=True, rank=1),
+        Column("run ms", is_number=True, rank=1),
+    )
+    rows = []
+    for result, one in zip(evaluation.results, (None, *evaluation.comparisons), strict=True):
+        cells = [f"{result.values[name]:.3f}" if name in result.values else "" for name in metrics]
+        if one is not None:
+            cells += [f"{one.drop:+.3f}", f"{one.low:+.3f} {one.high:+.3f}"]
+        cells += [""] * (len(metrics) + len(drops) - len(cells))
+        rows.append(Row((result.name, *cells, f"{result.images_per_s:.1f}", f"{result.run_ms:.2f}")))
+    console.print(table.table(columns, rows, width=console.width))
+    for result, one in zip(evaluation.results[1:], evaluation.comparisons, strict=True):
+        if one.max_drop is not None:
+            line = f"{result.name}: {one.verdict} the budget of {one.max_drop:g} {one.metric}"
+            console.print(f"[bold {_VERDICT_STYLES[one.verdict]}]{escape(line.replace('missed the', 'misses the'))}[/]")
+    for note in notes:
+        console.print(f"[dim]• {escape(note)}[/]")
+    first = evaluation.results[0]
+    console.print(f"[dim]{first.images} images, {first.threads} at a time[/]")

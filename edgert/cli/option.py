@@ -1,11 +1,11 @@
 """Arguments and options of the verbs: a name means one thing, whatever verb it stands behind.
 
-Those whose default differs from verb to verb are functions of the sentence about the default.
+Those that differ from verb to verb are functions of the verb's own sentence: its default, or what it is for there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,55 +127,20 @@ Shape = Annotated[
 ]
 
 
-def board(default: str) -> Any:
-    """``--board``, and what it is when left out."""
-    return typer.Option("--board", "-b", metavar="BOARD", help=f"Name or file of the board. {default}")
+def _shared(meaning: str, metavar: str, *names: str, **more: Any) -> Callable[[str], Any]:
+    """An option whose help ends in a sentence of the verb's own."""
+    return lambda sentence: typer.Option(*names, metavar=metavar, help=f"{meaning} {sentence}", **more)
 
 
-def mode(default: str) -> Any:
-    """``--mode``, and what it is when left out."""
-    return typer.Option("--mode", metavar="MODE", help=f"Power mode of the board, such as 15W. {default}")
-
-
-def trt(default: str) -> Any:
-    """``--trt``, and what it is when left out."""
-    return typer.Option(
-        "--trt", metavar="VERSION", help=f"TensorRT version to build engines for, such as 10.3. {default}"
-    )
-
-
-def model(default: str) -> Any:
-    """``--model``, and what it is when left out."""
-    return typer.Option("--model", metavar="NAME", help=f"Name of the pipeline's model to work on. {default}")
-
-
-def output(written: str) -> Any:
-    """``--output``, and what is written."""
-    return typer.Option("--output", "-o", metavar="PATH", help=f"Path of the file or folder to write. {written}")
-
-
-def images(meaning: str) -> Any:
-    """``--images``, and what they are for."""
-    return typer.Option("--images", metavar="PATH", help=f"Typical images, in a folder or a file. {meaning}")
-
-
-def limit(default: str) -> Any:
-    """``--limit``, and what it is when left out."""
-    return typer.Option("--limit", metavar="N", min=1, help=f"Use at most this many images. {default}")
-
-
-def target(meaning: str) -> Any:
-    """``--target``, and what else than engines it may name."""
-    return typer.Option(
-        "--target", metavar="NAME", help=f"Engine to make the INT8 model for: ort, gpu or dla. {meaning}"
-    )
-
-
-def precision(meaning: str) -> Any:
-    """``--precision``, and what is done with it."""
-    return typer.Option("--precision", metavar="NAME", help=f"Precision of the model: int8 or fp16. {meaning}")
-
-
+board = _shared("Name or file of the board.", "BOARD", "--board", "-b")
+mode = _shared("Power mode of the board, such as 15W.", "MODE", "--mode")
+trt = _shared("TensorRT version to build engines for, such as 10.3.", "VERSION", "--trt")
+model = _shared("Name of the pipeline's model to work on.", "NAME", "--model")
+output = _shared("Path of the file or folder to write.", "PATH", "--output", "-o")
+images = _shared("Typical images, in a folder or a file.", "PATH", "--images")
+limit = _shared("Use at most this many images.", "N", "--limit", min=1)
+target = _shared("Engine to make the INT8 model for: ort, gpu or dla.", "NAME", "--target")
+precision = _shared("Precision of the model: int8 or fp16.", "NAME", "--precision")
 Model = Annotated[str | None, model("Needed where the pipeline has several.")]
 Board = Annotated[str | None, board("The pipeline's own when left out.")]
 Trt = Annotated[str | None, trt("The one of the board's JetPack when left out.")]

@@ -1,15 +1,12 @@
 """What a verb writes besides its text: JSON, as one document or a line for each thing that happens."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import IO
 
 import typer
 
@@ -41,8 +38,9 @@ def write_json(data: object, path: Path) -> None:
     replace_text(path, text)
 
 
-class JsonLines(AbstractContextManager["JsonLines"]):
-    """Writes plain data as JSON, one object per line and as it comes, from any thread; a context to be called.
+@contextmanager
+def json_lines(path: Path | None) -> Iterator[Callable[[object], None]]:
+    """Gives what writes plain data as JSON, one object per line and as it comes, from any thread.
 
     An :class:`EdgertError` that leaves the context is its last line: ``{"error": {...}}``.
 
@@ -52,32 +50,22 @@ class JsonLines(AbstractContextManager["JsonLines"]):
     Raises:
         ArtifactError: the file cannot be opened.
     """
+    file, lock = None, threading.Lock()
+    if path is not None and not is_stdout(path):
+        from edgert.files import written
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._file: IO[str] | None = None
-        self._lock = threading.Lock()
+        with written(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("w", encoding="utf-8")
 
-    def __enter__(self) -> JsonLines:
-        if self._path is not None and not is_stdout(self._path):
-            from edgert.files import written
+    def write(data: object) -> None:
+        if path is not None:
+            with lock:
+                typer.echo(json.dumps(data), file=file)  # flushes
 
-            with written(self._path):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("w", encoding="utf-8")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, EdgertError):
-            self({"error": error.to_json()})
-        if self._file is not None:
-            self._file.close()
-
-    def __call__(self, data: object) -> None:
-        """Writes one line."""
-        if self._path is None:
-            return
-        with self._lock:
-            typer.echo(json.dumps(data), file=self._file)  # flushes
+    with nullcontext() if file is None else file:
+        try:
+            yield write
+        except EdgertError as error:
+            write({"error": error.to_json()})
+            raise

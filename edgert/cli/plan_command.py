@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from edgert.cli import option
+from edgert.cli import option, table
 from edgert.cli.output import is_stdout, write_json
-from edgert.cli.table import console
+from edgert.cli.table import Column
 
 if TYPE_CHECKING:
-    from edgert.placement.plan_record import Objective
+    from rich.console import Console
+    from rich.text import Text
+
+    from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, Row
+
+_MOST_REASONS = 6
+_RANKS = {"memory": 1, "DLA": 2, "mJ/frame": 3, "±": 4}  # columns that a narrow terminal leaves out
 
 
 def plan(
@@ -46,12 +53,10 @@ def plan(
 
         edgert plan pipeline.yaml --board orin-nx-16gb --profile from-the-board.edgert
     """
-    from edgert.cli.plan_table import show_plan
-    from edgert.planner import plan as plan_pipeline
-    from edgert.planner.plan_page import save
-    from edgert.planner.plan_text import to_json
+    from edgert import planner
+    from edgert.planner import plan_page, plan_text
 
-    made = plan_pipeline(
+    made = planner.plan(
         pipeline,
         board=board,
         mode=mode,
@@ -60,12 +65,87 @@ def plan(
         profiles=profiles or (),
         overrides=overrides or (),
     )
-    screen = console(stderr=is_stdout(json))
+    screen = table.console(stderr=is_stdout(json))
     show_plan(screen, made)
     if report is not None:
-        save(made, report)
+        plan_page.save(made, report)
         screen.print(f"report written to {report}", markup=False)
     if json is not None:
-        write_json(to_json(made), json)
+        write_json(plan_text.to_json(made), json)
     if made.smallest is None:
         raise typer.Exit(1)
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    """Verdict, then a row for each mode and placement, or for each board."""
+    from rich.markup import escape
+
+    from edgert.planner.plan_text import basis, board_headline, headline
+
+    good = plan.smallest is not None
+    console.print(f"[bold {'green' if good else 'red'}]{escape(headline(plan))}[/]")
+    if len(plan.boards) == 1:
+        _show_board(console, plan.boards[0])
+    else:
+        rows = [
+            ((board.board, f"{row.mode}, {row.name}"), row, board.board == plan.smallest)
+            for board in plan.boards
+            if (row := board.best) is not None
+        ]
+        _show_table(console, ("board", "mode, placement"), rows, basis(plan.boards[0]))
+        for board in plan.boards:
+            if not board.rows:
+                console.print(f"[yellow]{escape(board_headline(board))} {escape('; '.join(board.skipped))}[/]")
+    for note in plan.notes:
+        console.print(f"[dim]note: {escape(note)}[/]")
+
+
+def _show_board(console: Console, board: BoardPlan) -> None:
+    from rich.markup import escape
+
+    from edgert.cli.run_view import parts_table
+    from edgert.planner.plan_text import basis, listed, why_not
+
+    chosen = None if board.chosen is None else board.rows[board.chosen]
+    rows = [(heads, row, row is chosen) for heads, row in listed(board)]
+    _show_table(console, ("mode", "placement"), rows, basis(board))
+    if chosen is not None:
+        for row in [row for row in board.rows if row is not chosen][:_MOST_REASONS]:
+            console.print(f"[dim]not {escape(why_not(row, chosen))}[/]")
+        models: dict[str, ModelRow] = {}  # with fallback models, each once
+        for row in (chosen, *chosen.fallbacks):
+            models |= {model.name: model for model in row.models if model.name not in models}
+        for model in models.values():
+            for engine in model.engines:
+                counts = {name: engine.assignment.count(name) for name in engine.accelerators}
+                units = ", ".join(f"{count} units on {name}" for name, count in counts.items())
+                console.print(f"{escape(model.name)}: {engine.share:.0%} of its frames, {units}")
+        console.print(parts_table(chosen.memory, console.width))
+        for step in chosen.steps:
+            console.print(f"made smaller: {step}", markup=False)
+    for text in board.advice:
+        console.print(escape(text))
+    for text in board.skipped:
+        console.print(f"[yellow]{escape(text)}: not planned[/]")
+
+
+def _show_table(
+    screen: Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]], basis: str
+) -> None:
+    from edgert.planner.plan_text import NUMBERS, numbers, to_spare
+
+    columns = (
+        Column(""),
+        *map(Column, heads),
+        *(Column(name, is_number=True, rank=_RANKS.get(name, 0)) for name in NUMBERS),
+        Column("budgets", wraps=True),
+    )
+    shown = []
+    for names, row, is_chosen in rows:
+        mark = "→" if is_chosen else "·" if row.is_best else ""
+        missed = table.marked("; ".join(row.misses), "red")
+        budgets = missed if row.misses else table.marked(f"kept, {to_spare(row)}", "green")
+        cells: list[str | Text] = [mark, *names, *(text for text, _ in numbers(row)), budgets]
+        shown.append(table.Row(cells, "bold" if is_chosen else ""))
+    screen.print(table.table(columns, shown, width=screen.width))
+    screen.print(f"[dim]→ chosen, · Pareto; {basis}[/]")

@@ -1,183 +1,148 @@
-"""A bar for work that is counted in images."""
+"""Work as it goes on: bars on a terminal, a line for every step of a build, and Ctrl-C as a request to end."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
-import time
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import FrameType
-from typing import TYPE_CHECKING
-
-import typer
-
-from edgert.cli.run_summary import stage_table
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from rich.console import Console
 
-    from edgert.pipeline import Pipeline
-    from edgert.runtime import Summary
-
-
-# Ctrl-C and SIGTERM as a request to end, not as an exception in the middle of things.
+    from edgert.steps import Event, OnEvent
 
 _IMPATIENT = 3
-
-
-@dataclass(slots=True)
-class Signals:
-    """How often a signal came."""
-
-    count: int = 0
+_MARKS = {
+    "done": "[green]✓[/]",
+    "cached": "[dim]=[/]",
+    "damaged": "[yellow]![/]",
+    "skipped": "[yellow]–[/]",
+    "failed": "[red]✗[/]",
+    "note": "[dim]·[/]",
+}
+Bar = Callable[[str, int, int], None]
+"""Takes the name of the work, how much of it is done, and how much there is."""
 
 
 @contextmanager
-def stop_on_signal(stop: Callable[[], None]) -> Iterator[Signals]:
+def stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
     """Calls ``stop`` on SIGINT and SIGTERM inside the block; the third signal ends the process at once."""
-    seen = Signals()
+    count = 0
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        seen.count += 1
-        if seen.count >= _IMPATIENT:
+        nonlocal count
+        count += 1
+        if count >= _IMPATIENT:
             os._exit(128 + number)
         stop()
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield seen
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-class ImageBar:
-    """Counts images with their rate and the time left, on a terminal; a context manager to be called.
-
-    Work of another name than before starts the bar again.
-    """
-
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-        rate = TextColumn("{task.fields[rate]}", style="dim")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._name = ""
-        self._task = TaskID(0)
-
-    def __enter__(self) -> ImageBar:
-        self._bar.start()
-        return self
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        """Moves the bar of the work called ``name``."""
-        if name != self._name:
-            if self._name:
-                self._bar.remove_task(self._task)
-            self._name, self._task = name, self._bar.add_task(name, total=total, rate="")
-        speed = None if name.startswith("compiling") else self._bar.tasks[-1].speed
-        self._bar.update(self._task, completed=done, rate=f"{speed:.1f} images/s" if speed else "")
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-
-def _first_time(name: str) -> str:
-    if name.startswith("compiling"):
-        return "engines are compiled once; the next start finds them in the cache"
-    return "INT8 is made once, from the calibration images; the next start finds it in the cache"
-
-
-class FirstTimeBar:
-    """A :class:`ImageBar` on standard error that costs nothing, imports included, until it is first moved, and then
-    shows why the start takes so long."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet
-        self._bar: ImageBar | None = None
-
-    def __enter__(self) -> FirstTimeBar:
-        return self
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        """Moves the bar of the work called ``name``."""
-        if self._quiet:
-            return
-        if self._bar is None:
-            from rich.console import Console
-
-            console = Console(stderr=True, highlight=False)
-            console.print(_first_time(name))
-            self._bar = ImageBar(console).__enter__()
-        self._bar(name, done, total)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.__exit__()
-
-
-# What a running pipeline looks like: a live table on a terminal, plain lines elsewhere.
-
-_REFRESH_S = 0.25
-_LINE_EVERY_S = 5.0
-
-
-def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bool, label: str = "") -> None:
-    """Runs the pipeline to its end, or for ``duration_s``, showing how it goes. Raises its first error.
+@contextmanager
+def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Bar]:
+    """A bar with the time left, on a terminal; work of another name than before starts it again.
 
     Args:
-        label: before every line, where what is shown is not this machine's.
+        rate_of: what is counted, to show how many there are in a second; nothing shows none.
     """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    rate = TextColumn("{task.fields[rate]}", style="dim")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+
+        def move(name: str, done: int, total: int) -> None:
+            if [task.description for task in bar.tasks] != [name]:
+                for number in bar.task_ids:
+                    bar.remove_task(number)
+                bar.add_task(name, total=total, rate="")
+            (task,) = bar.tasks
+            speed = None if name.startswith("compiling") or not rate_of else task.speed
+            bar.update(task.id, completed=done, total=total, rate=f"{speed:.1f} {rate_of}/s" if speed else "")
+
+        yield move
+
+
+@contextmanager
+def first_time_bar() -> Iterator[Bar]:
+    """A bar on standard error that begins with why the start takes so long."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    _log_to(console, quiet)
-    pipeline.start()
-    if quiet:
-        _watch(pipeline, duration_s, lambda summary: None, _LINE_EVERY_S)
-    elif plain or not console.is_terminal:
-        _watch(pipeline, duration_s, lambda summary: typer.echo(_line(summary, label), err=True), _LINE_EVERY_S)
-    else:
-        from rich.live import Live
+    explained = False
+    with counting_bar(console) as bar:
 
-        with Live(console=console, refresh_per_second=4, transient=True) as live:
+        def move(name: str, done: int, total: int) -> None:
+            nonlocal explained
+            if not explained:
+                first = "engines are compiled once; the next start finds them in the cache"
+                other = "INT8 is made once, from the calibration images; the next start finds it in the cache"
+                console.print(first if name.startswith("compiling") else other)
+                explained = True
+            bar(name, done, total)
 
-            def update(summary: Summary) -> None:
-                live.update(stage_table(summary, console.width, _line(summary, label)))
-
-            _watch(pipeline, duration_s, update, _REFRESH_S)
+        yield move
 
 
-def _log_to(console: Console, quiet: bool) -> None:
-    """edgert's own messages (a camera lost, a live page opened) on the console that the live view shares."""
-    from rich.logging import RichHandler
+@contextmanager
+def build_progress() -> Iterator[OnEvent]:
+    """Gives what takes the events of a build, from any thread: a line for each step that ended, a bar for one that
+    counts."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-    handler = RichHandler(console=console, show_path=False, show_level=False, log_time_format="%H:%M:%S", markup=False)
-    logger = logging.getLogger("edgert")
-    logger.handlers = [handler]
-    logger.propagate = False
-    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    console, lock, tasks = Console(stderr=True, highlight=False), threading.Lock(), dict[tuple[str, str], TaskID]()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+
+        def show(event: Event) -> None:
+            key = (event.model, event.step)
+            if event.state == "started":
+                tasks[key] = bar.add_task(" ".join(key).strip(), total=None)
+                return
+            if event.state == "progress":
+                bar.update(tasks[key], completed=event.done, total=event.total)
+                return
+            if event.state not in ("damaged", "note") and key in tasks:
+                bar.remove_task(tasks.pop(key))
+            took = f"{event.seconds:6.2f} s" if event.state in ("done", "cached", "failed") else " " * 8
+            text = f"{took}  {event.step:<9} {escape(event.model)}  [dim]{escape(event.detail)}[/]"
+            console.print(f"{_MARKS[event.state]} {text}", soft_wrap=True)
+
+        def on_event(event: Event) -> None:
+            with lock:
+                show(event)
+
+        yield on_event
 
 
-def _watch(pipeline: Pipeline, duration_s: float | None, update: Callable[[Summary], None], every_s: float) -> None:
-    started = last = time.monotonic()
-    while not pipeline.wait(0.1):
-        now = time.monotonic()
-        if duration_s is not None and now - started >= duration_s:
-            pipeline.stop()
-            duration_s = None
-        if now - last >= every_s:
-            last = now
-            update(pipeline.summary())
+@contextmanager
+def on_first_call(
+    make: Callable[[], AbstractContextManager[Callable[..., Any]]], quiet: bool = False
+) -> Iterator[Callable[..., None]]:
+    """What a context gives to be called; it costs nothing, imports included, before the first call enters it.
 
+    Args:
+        quiet: it is never entered.
+    """
+    with ExitStack() as stack:
+        entered = cache(lambda: stack.enter_context(make()))
 
-def _line(summary: Summary, label: str) -> str:
-    latency = summary.latency_ms
-    return (
-        f"{label}{'  ' if label else ''}{summary.seconds:7.1f} s  {summary.frames_out} frames  {summary.fps:.1f} fps  "
-        f"latency p50 {latency.p50:.1f} p99 {latency.p99:.1f} ms  dropped {summary.dropped}"
-    )
+        def call(*words: Any) -> None:
+            if not quiet:
+                entered()(*words)
+
+        yield call

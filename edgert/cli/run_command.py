@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,59 +15,13 @@ from edgert.errors import DeviceError
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
-    from edgert.assemble.run_settings import PowerStep, PowerSteps
+    from edgert.assemble import Environment
     from edgert.compiler.unpack import Unpacked
     from edgert.config import PipelineFile
     from edgert.emulation import Emulation
     from edgert.steps import OnEvent
-
-
-# What ``edgert run`` prints of power settings before it begins: those that a crash left, and those it would use.
-
-
-def warn_of_settings_left(root: Path) -> None:
-    """Warns of what a crashed run left changed, as it may not be restored without consent; nothing otherwise."""
-    try:
-        left = "; ".join(map(str, PowerControl(root=root).left()))
-    except DeviceError as error:
-        left = f"{error.what}: {error.why}"
-    if left:
-        fix = "the next edgert run with --allow-power-control, as root, restores them"
-        typer.secho(f"power settings that a crashed run left: {left}; {fix}", fg="yellow", err=True)
-
-
-def show_power_steps(
-    file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False
-) -> list[dict[str, Any]]:
-    """The clocks and power modes that a governor would choose among, with the changes each takes; makes none.
-
-    Args:
-        is_placed: see :func:`edgert.planner.power_steps.power_steps`.
-
-    Returns:
-        The same as plain data.
-
-    Raises:
-        BudgetError: there is nothing to govern by clocks.
-    """
-    from edgert.planner.power_steps import power_steps
-
-    with PowerControl(dry_run=True, root=root) as control:
-        steps = power_steps(file, control, is_placed=is_placed, root=root)
-        changed = [_step(steps, number, control) for number in range(len(steps.steps))]
-    for one in changed:
-        changes = "; ".join(one["changes"]) or "no change"
-        typer.echo(f"power: {one['name']}: {one['power_w']:.1f} W predicted, {changes}", err=to_stderr)
-    return changed
-
-
-def _step(steps: PowerSteps, number: int, control: PowerControl) -> dict[str, Any]:
-    step = steps.steps[number]
-    steps.take(step)
-    changes = [str(change) for change in control.changes]
-    return {"name": step.name or "as it is now", "power_w": step.power_w, "changes": changes}
 
 
 def run(
@@ -116,34 +69,28 @@ def run(
 
         edgert run pipeline.yaml --as orin-nx-16gb --mode 15W
     """
-    from edgert.assemble import Environment
-    from edgert.cli.build_steps import FirstTimeProgress
-    from edgert.cli.progress import FirstTimeBar, show, stop_on_signal
-    from edgert.cli.run_summary import print_summary
+    from edgert.cli.progress import build_progress, first_time_bar, on_first_call, stop_on_signal
+    from edgert.cli.run_view import print_summary, show
     from edgert.pipeline import Pipeline
 
     with ExitStack() as stack:
-        with FirstTimeBar(quiet) as bar, FirstTimeProgress(quiet) as on_event:
-            file, bundle = _opened(
-                stack,
-                pipeline_path(pipeline),
-                overrides or (),
-                strict,
-                on_event,
-                prepare=as_board is None and not dry_run,
-            )
-            if not quiet:
-                _show_code(file)
+        with on_first_call(first_time_bar, quiet) as bar, on_first_call(build_progress, quiet) as on_event:
+            is_here = as_board is None and not dry_run
+            path = pipeline_path(pipeline)
+            file, bundle = _opened(stack, path, overrides or (), strict, on_event, prepare=is_here)
+            if not quiet and (code := [*map(str, file.config.ops), *dict.fromkeys(file.config.code.values())]):
+                typer.echo(f"runs code of your own: {', '.join(code)}", err=True)
             if dry_run:
                 _dry(file, json, bundle, as_board, allow_power_control)
                 return
             if not allow_power_control:
                 warn_of_settings_left(Path("/"))
-            place = _in_place_of(file, as_board, mode, bundle)
-            power = _power(stack, file, bundle, as_board) if allow_power_control else None
+            place = _emulated(file, as_board, mode, bundle)
+            if allow_power_control and as_board is not None:
+                why = "a board that is not here has no clocks to change"
+                raise typer.BadParameter(why, param_hint="--allow-power-control")
             if place is None:
-                made_by = bundle.engines if bundle else None
-                environment = Environment(engines=made_by, power=power, predicted=_predicted(file))
+                environment = _environment(stack, file, bundle, allow_power_control)
                 pipe = Pipeline.within(environment, file, bar=bar, strict=strict)
             else:
                 pipe = Pipeline.within(place.environment, place.file, bar=bar)
@@ -154,63 +101,63 @@ def run(
             emulated = place.report(summary.frames_out) if place else {}
         print_summary(running.file, summary, to_stderr=is_stdout(json))
         if place is not None:
-            _show_emulation(emulated)
+            watts, joules = emulated["power_w"], emulated["energy_j_per_frame"]
+            power = "" if watts is None or joules is None else f": {watts:.1f} W, {joules:.3g} J a frame"
+            line = f"{emulated['simulated']}{power}, {emulated['temperature_c']:.0f} °C"
+            typer.secho(f"{line}, {emulated['late_runs']:.1%} of runs later than on the board", fg="yellow", err=True)
+        found = {**emulated, **summary.to_json()}
         if bundle is not None:
             _show_engines(bundle)
+            skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
+            found["bundle"] = {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}
         if json is not None:
-            write_json({**emulated, **summary.to_json(), **_engine(bundle)}, json)
+            write_json(found, json)
 
 
-def _power(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, as_board: str | None) -> PowerSteps:
-    """What the governor may do to the clocks of this board; they are restored when the stack is left."""
-    if as_board is not None:
-        raise typer.BadParameter("a board that is not here has no clocks to change", param_hint="--allow-power-control")
-    from edgert.budget.control import PowerControl
-    from edgert.planner.power_steps import power_steps
+def _opened(
+    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, on_event: OnEvent, prepare: bool
+) -> tuple[PipelineFile, Unpacked | None]:
+    """The pipeline, and the bundle that its models come out of, whose files are there until the stack is left.
 
-    control = stack.enter_context(PowerControl(allow=True))
-    return power_steps(file, control, is_placed=bundle is not None)
+    Args:
+        prepare: whether a pipeline file for this machine's DLA is built here first.
+    """
+    from edgert.bundle.bundle import is_bundle
+    from edgert.config import load_pipeline
+    from edgert.config.engine_choice import TENSORRT_DLA
 
+    bundle: Unpacked | None
+    if is_bundle(path):
+        from edgert.compiler.unpack import unpacked
 
-def _predicted(file: PipelineFile) -> tuple[PowerStep, ...]:
-    """What a plan predicts of this board, where the governor has models to choose among."""
-    if all(model.degrade_to is None for model in file.config.models.values()):
-        return ()
-    from edgert.planner.power_steps import levels_here
+        bundle = stack.enter_context(unpacked(path, overrides, strict=strict, on_event=on_event))
+    else:
+        file = load_pipeline(path, overrides)
+        if not prepare or TENSORRT_DLA not in file.config.engines:
+            return file, None
+        from edgert.compiler.unpack import built_here
 
-    return levels_here(file)
-
-
-def _in_place_of(file: PipelineFile, board: str | None, mode: str | None, bundle: Unpacked | None) -> Emulation | None:
-    """What makes this machine emulate a board, where one is named."""
-    if board is None:
-        if mode is not None:
-            raise typer.BadParameter("it goes with --as", param_hint="--mode")
-        return None
-    if bundle is not None:
-        raise typer.BadParameter("it is for pipeline files; a bundle is made for its own board", param_hint="--as")
-    from edgert.emulation import emulate
-
-    place = emulate(file, board, mode)
-    typer.secho(place.label, fg="yellow", err=True)
-    for note in place.notes:
-        typer.secho(f"note: {note}", err=True)
-    return place
+        bundle = stack.enter_context(built_here(file, strict=strict, on_event=on_event))
+        if bundle is None:
+            return file, None
+    for one in bundle.skipped:
+        typer.secho(str(one), fg="yellow", err=True)
+    _show_engines(bundle)
+    return bundle.file, bundle
 
 
-def _show_emulation(report: Mapping[str, Any]) -> None:
-    """Power and heat of the board, and how well this machine kept up."""
-    watts, joules = report["power_w"], report["energy_j_per_frame"]
-    power = "" if watts is None or joules is None else f": {watts:.1f} W, {joules:.3g} J a frame"
-    line = f"{report['simulated']}{power}, {report['temperature_c']:.0f} °C"
-    typer.secho(f"{line}, {report['late_runs']:.1%} of runs later than on the board", fg="yellow", err=True)
+def _show_engines(bundle: Unpacked) -> None:
+    """Prints which engine runs a bundle."""
+    typer.echo(f"bundle for {bundle.manifest.board}: runs with {bundle.engine}", err=True)
+    for line in bundle.tuned:
+        typer.echo(line, err=True)
 
 
 def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_board: str | None, power: bool) -> None:
     """The memory plan, and what power control would change, in the terminal and as JSON; leaves with 1 where the memory
     does not fit."""
     from edgert.assemble.memory import planned
-    from edgert.cli.run_summary import show_memory
+    from edgert.cli.run_view import show_memory
 
     if as_board is not None:
         raise typer.BadParameter("it plans this machine; edgert plan --board has a board's memory", param_hint="--as")
@@ -226,56 +173,75 @@ def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_boar
         raise typer.Exit(1)
 
 
-def _opened(
-    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, on_event: OnEvent, prepare: bool
-) -> tuple[PipelineFile, Unpacked | None]:
-    """The pipeline, and the bundle that its models come out of, whose files are there until the stack is left.
+def warn_of_settings_left(root: Path) -> None:
+    """Warns of what a crashed run left changed, as it may not be restored without consent; nothing otherwise."""
+    try:
+        left = "; ".join(map(str, PowerControl(root=root).left()))
+    except DeviceError as error:
+        left = f"{error.what}: {error.why}"
+    if left:
+        fix = "the next edgert run with --allow-power-control, as root, restores them"
+        typer.secho(f"power settings that a crashed run left: {left}; {fix}", fg="yellow", err=True)
+
+
+def show_power_steps(
+    file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False
+) -> list[dict[str, Any]]:
+    """The clocks and power modes that a governor would choose among, with the changes each takes; makes none.
 
     Args:
-        prepare: whether a pipeline file for this machine's DLA is built here first.
+        is_placed: see :func:`edgert.planner.power_steps.power_steps`.
+
+    Returns:
+        The same as plain data.
+
+    Raises:
+        BudgetError: there is nothing to govern by clocks.
     """
-    from edgert.bundle.bundle import is_bundle
-    from edgert.config import load_pipeline
-    from edgert.config.engine_choice import TENSORRT_DLA
+    from edgert.planner.power_steps import power_steps
 
-    if is_bundle(path):
-        from edgert.compiler.unpack import unpacked
-
-        return _announced(stack.enter_context(unpacked(path, overrides, strict=strict, on_event=on_event)))
-    file = load_pipeline(path, overrides)
-    if prepare and TENSORRT_DLA in file.config.engines:
-        from edgert.compiler.unpack import built_here
-
-        here = stack.enter_context(built_here(file, strict=strict, on_event=on_event))
-        return _announced(here) if here is not None else (file, None)
-    return file, None
+    found: list[dict[str, Any]] = []
+    with PowerControl(dry_run=True, root=root) as control:
+        steps = power_steps(file, control, is_placed=is_placed, root=root)
+        for step in steps.steps:
+            steps.take(step)
+            changes = [str(change) for change in control.changes]
+            name = step.name or "as it is now"
+            found.append({"name": name, "power_w": step.power_w, "changes": changes})
+            text = f"power: {name}: {step.power_w:.1f} W predicted, {'; '.join(changes) or 'no change'}"
+            typer.echo(text, err=to_stderr)
+    return found
 
 
-def _announced(bundle: Unpacked) -> tuple[PipelineFile, Unpacked]:
-    """A bundle's pipeline, once it is printed which engine runs it and which are skipped."""
-    for one in bundle.skipped:
-        typer.secho(str(one), fg="yellow", err=True)
-    _show_engines(bundle)
-    return bundle.file, bundle
+def _emulated(file: PipelineFile, board: str | None, mode: str | None, bundle: Unpacked | None) -> Emulation | None:
+    """What makes this machine emulate a board, where one is named."""
+    if board is None:
+        option.refuse({"--mode": mode}, "it goes with --as")
+        return None
+    if bundle is not None:
+        raise typer.BadParameter("it is for pipeline files; a bundle is made for its own board", param_hint="--as")
+    from edgert.emulation import emulate
+
+    place = emulate(file, board, mode)
+    typer.secho(place.label, fg="yellow", err=True)
+    for note in place.notes:
+        typer.secho(f"note: {note}", err=True)
+    return place
 
 
-def _show_code(file: PipelineFile) -> None:
-    """Prints which code of the user is run."""
-    names = [*map(str, file.config.ops), *dict.fromkeys(file.config.code.values())]
-    if names:
-        typer.echo(f"runs code of your own: {', '.join(names)}", err=True)
+def _environment(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, may_control: bool) -> Environment:
+    """What this machine brings to a run: a bundle's engines, clocks that the governor may change, which are restored
+    when the stack is left, and what a plan predicts where it has models to choose among."""
+    from edgert.assemble import Environment
 
+    engines = bundle.engines if bundle else None
+    has_fallback = any(model.degrade_to is not None for model in file.config.models.values())
+    if not may_control and not has_fallback:
+        return Environment(engines=engines)
+    from edgert.planner.power_steps import levels_here, power_steps
 
-def _show_engines(bundle: Unpacked) -> None:
-    """Prints which engine runs a bundle."""
-    typer.echo(f"bundle for {bundle.manifest.board}: runs with {bundle.engine}", err=True)
-    for line in bundle.tuned:
-        typer.echo(line, err=True)
-
-
-def _engine(bundle: Unpacked | None) -> dict[str, object]:
-    """For the summary's JSON."""
-    if bundle is None:
-        return {}
-    skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
-    return {"bundle": {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}}
+    power = None
+    if may_control:
+        control = stack.enter_context(PowerControl(allow=True))
+        power = power_steps(file, control, is_placed=bundle is not None)
+    return Environment(engines=engines, power=power, predicted=levels_here(file) if has_fallback else ())

@@ -1,13 +1,34 @@
 """``edgert simulate``."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option
+from edgert.cli import option, table
 from edgert.cli.output import is_stdout, write_json
-from edgert.cli.table import console
+from edgert.cli.table import Column, Row
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgert.planner.simulation import Simulation
+    from edgert.simulator import Moment
+
+_MOST_ROWS = 12
+_COLUMNS = (
+    Column("second", is_number=True),
+    Column("fps", is_number=True),
+    Column("p50 ms", is_number=True, rank=3),
+    Column("p99 ms", is_number=True),
+    Column("dropped", is_number=True),
+    Column("W", is_number=True),
+    Column("J/frame", is_number=True, rank=2),
+    Column("°C", is_number=True),
+)
 
 
 def simulate(
@@ -67,7 +88,6 @@ def simulate(
 
         edgert simulate pipeline.yaml --board host --profile profile.json --stages run.json
     """
-    from edgert.cli.simulation_table import show_simulation
     from edgert.planner.simulation import Scenario
     from edgert.planner.simulation import simulate as simulate_pipeline
     from edgert.planner.simulation_page import kept, save
@@ -80,7 +100,7 @@ def simulate(
         overrides=overrides or (),
         scenario=Scenario(duration, seed, trace, objects, jitter, stages, ambient),
     )
-    screen = console(stderr=is_stdout(json))
+    screen = table.console(stderr=is_stdout(json))
     show_simulation(screen, made)
     if report is not None:
         save(made, report)
@@ -89,3 +109,47 @@ def simulate(
         write_json(made.to_json(), json)
     if not kept(made)[0]:
         raise typer.Exit(1)
+
+
+def show_simulation(console: Console, simulation: Simulation) -> None:
+    """Verdict, what happened over time, what was lost where, what the governor did, and what was assumed."""
+    from rich.markup import escape
+
+    from edgert.planner.simulation_page import kept, simulation_headline
+
+    is_kept, budgets = kept(simulation)
+    console.print(f"[bold {'green' if is_kept else 'red'}]{escape(simulation_headline(simulation))}[/]")
+    if budgets:
+        console.print(f"[{'green' if is_kept else 'red'}]{escape(budgets)}[/]")
+    played = simulation.played
+    if played.moments:
+        _show_moments(console, played.moments)
+    latency = played.latency_ms
+    console.print(
+        f"{played.frames_out} of {played.frames_in} frames, {played.dropped} dropped, "
+        f"latency p50 {latency.p50:.1f} p95 {latency.p95:.1f} p99 {latency.p99:.1f} ms"
+    )
+    lost = [f"{name} {one.dropped}" for name, one in played.stages.items() if one.dropped]
+    if lost:
+        console.print(escape(f"dropped before: {', '.join(lost)}"))
+    if played.energy_j_per_frame is not None:
+        console.print(f"{played.energy_j_per_frame:.3g} J a frame, at most {played.temperature_c:.0f} °C")
+    for event in played.governed.events if played.governed else ():
+        console.print(escape(f"{event.at_s:.1f} s: {event.kind}: {event.reason}"), style="yellow")
+    console.print(f"[dim]simulated: {escape(simulation.basis)}[/]")
+    for note in simulation.notes:
+        console.print(f"[dim]note: {escape(note)}[/]")
+
+
+def _show_moments(console: Console, moments: Sequence[Moment]) -> None:
+    """Every n-th, so that the table stays readable; the JSON and the page have all."""
+    step = -(-len(moments) // _MOST_ROWS)
+    names = list(dict.fromkeys(name for moment in moments for name in moment.busy))
+    rows = []
+    for one in moments[step - 1 :: step]:
+        values = (one.p50_ms, one.p99_ms, float(one.dropped), one.power_w, one.energy_j_per_frame, one.temperature_c)
+        known = (table.NONE if value is None else f"{value:.3g}" for value in values)
+        busy = (f"{one.busy.get(name, 0.0):.0%}" for name in names)
+        rows.append(Row((f"{one.at_s:.0f}", f"{one.fps:.3g}", *known, *busy)))
+    columns = (*_COLUMNS, *(Column(name, is_number=True, rank=1) for name in names))
+    console.print(table.table(columns, rows, width=console.width))

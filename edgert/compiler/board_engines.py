@@ -1,11 +1,8 @@
 """The engines of an unpacked bundle on this machine: compiled or found, checked, and opened for running."""
 
-import hashlib
-import json
-import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +11,10 @@ from typing import Any
 
 from edgert.backend import Backend, Engine, Store
 from edgert.backend.chain import Chain, Replicated, Skipped
-from edgert.backend.tensorrt.engine_cache import BuiltEngine, Facts, changes, key_of, read_record
+from edgert.backend.tensorrt.engine_cache import BuiltEngine
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
 from edgert.backend.tensorrt.trt_engine import TrtEngine
-from edgert.bundle.bundle import Bundle
-from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
+from edgert.bundle.manifest import Manifest
 from edgert.compiler import engine_checks
 from edgert.compiler.engine_checks import EngineChecks, Policy
 from edgert.compiler.engine_specs import BundleModel, EngineSpec, engine_specs
@@ -27,9 +23,8 @@ from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.engine import build_engine
 from edgert.errors import EdgertError
 from edgert.graph import load
-from edgert.steps import Event, OnEvent, to_json
+from edgert.steps import Event, OnEvent, State
 from edgert.units import format_bytes
-from edgert.zip_archive import member_of
 
 COMPILE, CHECK = "compile", "check"
 
@@ -63,8 +58,8 @@ class BuildEvents:
         except EdgertError as error:
             self._emit(Event(name, model, "failed", time.perf_counter() - started, error.what))
             raise
-        state = "cached" if ended.cached else "done"
-        self._emit(Event(name, model, state, time.perf_counter() - started, ended.detail))  # type: ignore[arg-type]
+        state: State = "cached" if ended.cached else "done"
+        self._emit(Event(name, model, state, time.perf_counter() - started, ended.detail))
 
     def note(self, text: str) -> None:
         """A line about the model that is being compiled."""
@@ -81,10 +76,11 @@ class BuildEvents:
 
     def listener(self, stop: threading.Event) -> Listener:
         """For the backend that compiles."""
-        return Listener(self.note, self._progress, stop)
 
-    def _progress(self, title: str, done: int, total: int) -> None:
-        self._emit(Event(COMPILE, self._model, "progress", detail=title, done=done, total=total))
+        def progress(title: str, done: int, total: int) -> None:
+            self._emit(Event(COMPILE, self._model, "progress", detail=title, done=done, total=total))
+
+        return Listener(self.note, progress, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +139,11 @@ class BundleEngines:
             EdgertError: the model cannot be compiled, or an engine fails its checks.
         """
         if engine not in (TENSORRT, TENSORRT_DLA):
-            self._optimized(name, config, engine)
+            with self._events.step(COMPILE, name) as ended:  # its own form of the model, in its own cache
+                made = build_engine(load(config.onnx), config, None, by=onnxruntime(engine))
+                ended.cached = bool(made.info.get("cached"))
+                ended.detail = f"{engine} {made.info.get('version', '')}".strip()
+                made.close()
             return ()
         found = []
         for spec in self._specs(name, config, engine):
@@ -164,14 +164,6 @@ class BundleEngines:
 
     def _specs(self, name: str, config: ModelConfig, engine: str) -> tuple[EngineSpec, ...]:
         return engine_specs(BundleModel(self._folder, self._manifest, name, config), engine, self._trt.library)
-
-    def _optimized(self, name: str, config: ModelConfig, engine: str) -> None:
-        """ONNX Runtime's own form of a model, in its own cache."""
-        with self._events.step(COMPILE, name) as ended:
-            made = build_engine(load(config.onnx), config, None, by=onnxruntime(engine))
-            ended.cached = bool(made.info.get("cached"))
-            ended.detail = f"{engine} {made.info.get('version', '')}".strip()
-            made.close()
 
     def _checked(self, name: str, config: ModelConfig, spec: EngineSpec) -> tuple[Compiled, TrtEngine | None]:
         """An engine, compiled or found, checked, and opened where it can be."""
@@ -221,77 +213,3 @@ def onnxruntime(engine: str) -> Backend:
     from edgert.backend.ort import OrtBackend
 
     return OrtBackend()
-
-
-# Engines as members of a bundle: packed for the machine that compiled them, and taken out there and nowhere else.
-
-FOLDER = "engines"
-
-
-def target_of(facts: Facts) -> str:
-    """The folder of a machine: ``orin-nx-16gb-10.3.0-1a2b3c4d``. Equal facts give equal names."""
-    digest = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()[:8]
-    words = f"{facts.get('module', 'machine')}-{facts['TensorRT']}-{digest}"
-    return re.sub(r"[^A-Za-z0-9_.\-]+", "-", words).lower()
-
-
-def packed(
-    manifest: Manifest, members: Mapping[str, bytes], facts: Facts, compiled: Mapping[str, Sequence[Compiled]]
-) -> tuple[Manifest, dict[str, bytes]]:
-    """A bundle with the engines of this machine, in place of those it had for it.
-
-    Args:
-        members: the bundle's.
-        facts: of this machine.
-        compiled: model → its engines.
-    """
-    target = target_of(facts)
-    before = manifest.compiled.get(target)
-    old = set(before.members) if before is not None else set()
-    content = {path: data for path, data in members.items() if path not in old}
-    engines: dict[str, list[EngineEntry]] = {}
-    for model, each in compiled.items():
-        for number, one in enumerate(each):
-            entry = _entry(f"{FOLDER}/{target}/{model}-{number}", one.spec.weight)
-            content |= {
-                entry.plan: one.made.result.plan,
-                entry.record: one.made.record,
-                entry.checks: to_json(one.checks),
-            }
-            engines.setdefault(model, []).append(entry)
-    entries = {**manifest.compiled, target: CompiledEntry(facts=dict(facts), engines=engines)}
-    listed = {path: member_of(data) for path, data in sorted(content.items())}
-    return manifest.model_copy(update={"compiled": entries, "members": listed}), content
-
-
-def _entry(base: str, weight: int) -> EngineEntry:
-    return EngineEntry(plan=f"{base}.plan", record=f"{base}.json", checks=f"{base}.engine_checks.json", weight=weight)
-
-
-def take(bundle: Bundle, facts: Facts, store: Store) -> str:
-    """Caches the engines that this machine compiled.
-
-    Returns:
-        Why the engines of other machines are not used; empty where one is this machine's, or there are none.
-
-    Raises:
-        ArtifactError: a member is damaged, or cannot be cached.
-    """
-    compiled = bundle.manifest.compiled
-    mine = [entry for entry in compiled.values() if entry.facts == dict(facts)]
-    for entry in mine:
-        for engine in (one for engines in entry.engines.values() for one in engines):
-            _take(bundle, engine, store)
-    if mine or not compiled:
-        return ""
-    nearest = min(compiled.values(), key=lambda entry: len(changes(entry.facts, facts)))
-    return f"the bundle's engines are another machine's and are not used: {', '.join(changes(nearest.facts, facts))}"
-
-
-def _take(bundle: Bundle, engine: EngineEntry, store: Store) -> None:
-    record = bundle.read(engine.record)
-    key = key_of(read_record(record, f"{bundle.path}: {engine.record}")["facts"])
-    if store.get(key) is None:
-        store.put(key, record + bundle.read(engine.plan))
-    if engine_checks.cached_checks(store, key, ran=False) is None:
-        engine_checks.cache_checks(store, key, json.loads(bundle.read(engine.checks)))

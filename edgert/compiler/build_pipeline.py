@@ -18,12 +18,11 @@ from typing import Any
 from edgert.board.host import core_count, free_bytes
 from edgert.bundle.bundle import save_bundle
 from edgert.bundle.manifest import Manifest, ModelEntry
-from edgert.compiler.build_target import BuildTarget, build_target, engines_of
+from edgert.compiler.build_target import BuildTarget, ModelJob, build_target, engines_of
 from edgert.compiler.model_forms import ModelForms, build_forms, pack_model
-from edgert.compiler.model_job import ModelJob
 from edgert.compiler.placement_steps import PLAN, plan_step
 from edgert.compiler.tuning_step import batching, check_tune, tuned
-from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
+from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
 from edgert.config.pipeline_file import CODE
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause
 from edgert.files import cache_folder
@@ -206,7 +205,11 @@ def build(
     target = build_target(file, board, mode, tensorrt)
     if not file.config.models:
         raise ConfigError("this pipeline has no model to build", where=file.where("models"))
-    _check_precision(file)
+    for name, config in file.config.models.items():
+        try:
+            check_precision(config, f"models.{name}")  # images and labels that are not there, before minutes of work
+        except EdgertError as error:
+            raise file.located(error)  # noqa: B904 - the same error, with its line
     if tune:
         check_tune(target)
     cache = cache or cache_folder() / "build"
@@ -214,15 +217,20 @@ def build(
     stop = stop or threading.Event()
     on_event = on_event or (lambda event: None)
     runner = Runner(StepCache(cache), on_event, stop)
-    jobs = _jobs(file, target, cache / "state", stop)
+    directory, jobs = file.document.path.parent, dict[str, ModelJob]()
+    for name, config in file.config.models.items():
+        where, batched = file.where("models", name), bool(batching(file.config, name))
+        jobs[name] = ModelJob(name, config, where, directory, target, cache / "state", stop, batched)
     ready = side_by_side(lambda name: build_forms(jobs[name], runner), jobs, _workers(jobs), stop)
-    planned = (
-        runner.do(plan_step(file, target, {name: one.digest for name, one in ready.items()}))
-        if (target.board is not None and _runs_models(file))
-        else None
-    )
+    planned = None
     if target.board is not None:
-        on_event(Event("compile", "", "skipped", detail=compile_note(target)))
+        if any(isinstance(stage, InferStage) for stage in file.config.stages.values()):
+            planned = runner.do(plan_step(file, target, {name: one.digest for name, one in ready.items()}))
+        left = (
+            f"not here: no x86 machine can build an engine for {target.name}; the board compiles the bundle once, "
+            f"with its TensorRT {target.tensorrt}"
+        )
+        on_event(Event("compile", "", "skipped", detail=left))
     if tune:
         ready = tuned(file, ready, runner)
     manifest, members = _bundle(file, target, ready, planned, runner)
@@ -234,43 +242,13 @@ def build(
     return Built(output, manifest, written, size_bytes, time.perf_counter() - started)
 
 
-def _check_precision(file: PipelineFile) -> None:
-    """Raises EdgertError for images and labels that are not there, before minutes of work."""
-    for name, config in file.config.models.items():
-        try:
-            check_precision(config, f"models.{name}")
-        except EdgertError as error:
-            raise file.located(error)  # noqa: B904 - the same error, with its line
-
-
-def compile_note(target: BuildTarget) -> str:
-    """What is left to the board, in one line."""
-    return (
-        f"not here: no x86 machine can build an engine for {target.name}; the board compiles the bundle once, "
-        f"with its TensorRT {target.tensorrt}"
-    )
-
-
-def _jobs(file: PipelineFile, target: BuildTarget, state: Path, stop: threading.Event) -> dict[str, ModelJob]:
-    directory = file.document.path.parent
-    return {
-        name: ModelJob(
-            name, config, file.where("models", name), directory, target, state, stop, bool(batching(file.config, name))
-        )
-        for name, config in file.config.models.items()
-    }
-
-
 def _workers(jobs: Mapping[str, ModelJob]) -> int:
     """Models at a time: as many as there are cores, and memory for."""
     free = free_bytes()
-    largest = max((_size(one.config) for one in jobs.values()), default=0)
+    files = [one.config.onnx for one in jobs.values()]
+    largest = max((path.stat().st_size for path in files if path.is_file()), default=0)
     fitting = free // (_BASE_BYTES + _PER_MODEL_BYTE * largest) if free else 1
     return max(1, min(len(jobs), core_count(), fitting))
-
-
-def _size(config: ModelConfig) -> int:
-    return config.onnx.stat().st_size if config.onnx.is_file() else 0
 
 
 def _check_space(output: Path) -> None:
@@ -283,10 +261,6 @@ def _check_space(output: Path) -> None:
             why=f"{free // 2**20} MiB are free, {_FREE_BYTES // 2**20} are needed at least",
             fix="free some space, or name a file on another disk: -o FILE",
         )
-
-
-def _runs_models(file: PipelineFile) -> bool:
-    return any(isinstance(stage, InferStage) for stage in file.config.stages.values())
 
 
 def _bundle(

@@ -21,15 +21,14 @@ from edgert.backend.tensorrt.build_request import GPU, BuildRequest
 from edgert.backend.tensorrt.engine_layers import EngineFacts, accelerators, engine_facts, logged_facts
 from edgert.backend.tensorrt.log import reasons
 from edgert.backend.tensorrt.network import correspond
-from edgert.compiler.model_job import COMPARED_IMAGES
-from edgert.compiler.model_steps import uniform_feeds
-from edgert.compiler.verify_step import distance
+from edgert.compiler.build_target import COMPARED_IMAGES
+from edgert.compiler.model_steps import distance, uniform_feeds
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, PlacementError
 from edgert.steps import to_json
 
 if TYPE_CHECKING:
-    from edgert.backend.base import Array, Session, Store
+    from edgert.backend.base import Store
     from edgert.backend.tensorrt.engine_cache import BuiltEngine
     from edgert.backend.tensorrt.trt_engine import TrtEngine
     from edgert.graph import Model
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("edgert.build")
 
 Policy = Literal["strict", "warn"]
+Source = Literal["inspector", "log", ""]
 _SHOWN = 5
 
 
@@ -74,7 +74,7 @@ class Verification:
 
     nodes: tuple[NodePlacement, ...]
     facts: EngineFacts
-    source: Literal["inspector", "log", ""]
+    source: Source
 
     @property
     def misplaced(self) -> tuple[NodePlacement, ...]:
@@ -92,37 +92,25 @@ def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict"
         PlacementError: with ``strict``, nodes run elsewhere than planned, or it is unknown; names them with the reason.
         BuildError: the inspector's answer cannot be read.
     """
-    facts, source = _facts(result)
-    found = _placements(request, result, facts)
-    verification = Verification(found, facts, source)
+    facts = engine_facts(result.inspector) if result.inspector else None
+    source: Source = "inspector"
+    if facts is None or not facts.detailed:  # the log's summary is all that an engine has that could not be opened
+        facts = logged_facts(result.log)
+        source = "log" if facts.layers else ""
+    actual = accelerators(facts, request.nodes)
+    dla = "dla" if request.dla_core is None else f"dla{request.dla_core}"
+    why = _reasons(request, result)
+    nodes = []
+    for name in request.nodes:
+        node = NodePlacement(name, request.placement.get(name, GPU), actual.get(name, "").replace("dla", dla))
+        nodes.append(replace(node, reason=why.get(name, "")) if node.misplaced else node)
+    verification = Verification(tuple(nodes), facts, source)
     trouble = _trouble(request, verification)
     if trouble is not None and policy == "strict":
         raise trouble
     if trouble is not None:
         log.warning("%s", trouble)
     return verification
-
-
-def _facts(result: BuildResult) -> tuple[EngineFacts, Literal["inspector", "log", ""]]:
-    """The inspector's, else the summary in the log, which an engine that could not be opened has."""
-    if result.inspector:
-        facts = engine_facts(result.inspector)
-        if facts.detailed:
-            return facts, "inspector"
-    logged = logged_facts(result.log)
-    return logged, "log" if logged.layers else ""
-
-
-def _placements(request: BuildRequest, result: BuildResult, facts: EngineFacts) -> tuple[NodePlacement, ...]:
-    actual = accelerators(facts, request.nodes)
-    dla = "dla" if request.dla_core is None else f"dla{request.dla_core}"
-    why = _reasons(request, result)
-    nodes = []
-    for name in request.nodes:
-        where = actual.get(name, "").replace("dla", dla)
-        node = NodePlacement(name, request.placement.get(name, GPU), where)
-        nodes.append(replace(node, reason=why.get(name, "")) if node.misplaced else node)
-    return tuple(nodes)
 
 
 def _reasons(request: BuildRequest, result: BuildResult) -> Mapping[str, str]:
@@ -167,7 +155,7 @@ run ``outputs``, ``profile``, ``layers`` and ``memory``."""
 ENGINE_TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7}
 """Precision → how far an engine's outputs may be from the reference's: root of the mean squared difference over that
 of the reference. A GPU computes float32 in TF32, whose 11 bits round by 2^-11 = 0.0005 in each layer: 0.005 after 100
-layers, as independent errors add up. FP16 and INT8: as in :data:`edgert.compiler.verify_step.TOLERANCE`."""
+layers, as independent errors add up. FP16 and INT8: as in :data:`edgert.compiler.model_steps.TOLERANCE`."""
 _WARM_UP, _RUNS = 3, 30
 
 
@@ -178,20 +166,16 @@ def check_placement(asked: BuildRequest, made: BuiltEngine, policy: Policy) -> d
         PlacementError: they run elsewhere, or it is unknown, and the policy is ``strict``.
     """
     found = verify(asked, made.result, policy)
+    planned, actual = Counter(one.planned for one in found.nodes), Counter(one.actual for one in found.nodes)
+    names = sorted({*planned, *actual})  # "" has the nodes that became no layer
     return {
         "source": found.source,
         "misplaced": [[one.node, one.planned, one.actual, one.reason] for one in found.misplaced],
         "layers": len(found.facts.layers),
         "reformats": found.facts.reformats,
         "loadables": found.facts.loadables,
-        "nodes": _counted(found),
+        "nodes": {name: {"planned": planned[name], "actual": actual[name]} for name in names},
     }
-
-
-def _counted(found: Verification) -> dict[str, dict[str, int]]:
-    """Accelerator → how many nodes were to run there, and how many do; ``""`` has those that became no layer."""
-    planned, actual = Counter(one.planned for one in found.nodes), Counter(one.actual for one in found.nodes)
-    return {name: {"planned": planned[name], "actual": actual[name]} for name in sorted({*planned, *actual})}
 
 
 def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, precision: str) -> dict[str, Any]:
@@ -207,8 +191,10 @@ def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, pr
     expected, found = [], []
     with closing(engine.session()) as session:
         for feed in uniform_feeds(reference, config, COMPARED_IMAGES):
+            for name, values in feed.items():
+                session.inputs[name][...] = values
             expected.append(function(feed))
-            found.append(dict(zip(names, _outputs(session, feed), strict=True)))
+            found.append({name: array.copy() for name, array in zip(names, session.run(), strict=True)})
     result = {"tolerance": ENGINE_TOLERANCE[precision], **distance(expected, found)}
     error = result["relative_error"]
     if error is None or error > ENGINE_TOLERANCE[precision]:
@@ -226,8 +212,12 @@ def time_runs(engine: TrtEngine) -> dict[str, Any]:
     with closing(engine.session()) as session:
         for _ in range(_WARM_UP):
             session.run()
-        times = sorted(_run_ms(session) for _ in range(_RUNS))
-    return {"runs": _RUNS, "median_ms": statistics.median(times), "least_ms": times[0], "most_ms": times[-1]}
+        times = []
+        for _ in range(_RUNS):
+            started = time.perf_counter()
+            session.run()
+            times.append((time.perf_counter() - started) * 1e3)
+    return {"runs": _RUNS, "median_ms": statistics.median(times), "least_ms": min(times), "most_ms": max(times)}
 
 
 def time_layers(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
@@ -251,18 +241,6 @@ def memory_use(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:
     }
 
 
-def _run_ms(session: Session) -> float:
-    started = time.perf_counter()
-    session.run()
-    return (time.perf_counter() - started) * 1e3
-
-
-def _outputs(session: Session, feed: Mapping[str, Array]) -> list[Array]:
-    for name, values in feed.items():
-        session.inputs[name][...] = values
-    return [array.copy() for array in session.run()]
-
-
 def summary(found: EngineChecks) -> str:
     """One line."""
     placement, outputs, profile = (found.get(name) for name in ("placement", "outputs", "profile"))
@@ -278,7 +256,7 @@ def summary(found: EngineChecks) -> str:
 
 def cache_checks(store: Store, key: str, found: EngineChecks) -> None:
     """Caches what was checked of an engine beside it. What cannot be cached is checked again at the next start."""
-    cache_content(store, _key(key), to_json(found))
+    cache_content(store, f"{key}-checks", to_json(found))
 
 
 def cached_checks(store: Store, key: str, *, ran: bool) -> EngineChecks | None:
@@ -287,10 +265,6 @@ def cached_checks(store: Store, key: str, *, ran: bool) -> EngineChecks | None:
     Args:
         ran: whether only checks for which the engine was run count, with times of its layers.
     """
-    content = store.get(_key(key))
+    content = store.get(f"{key}-checks")
     found: EngineChecks | None = json.loads(content) if content is not None else None
     return None if found is not None and ran and "layers" not in found else found
-
-
-def _key(key: str) -> str:
-    return f"{key}-checks"

@@ -1,30 +1,57 @@
-"""What a bundle asks of TensorRT: for each engine of a model the form, precision, placement and scales it takes."""
-
-from __future__ import annotations
+"""What a bundle asks of TensorRT: for each engine of a model the form, precision, placement and scales it takes, and
+the layout of its image."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Span
+from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, request_of
+from edgert.backend.tensorrt.library import Library
+from edgert.backend.tensorrt.trt_backend import precision_of, settings_of, static_request
 from edgert.bundle.manifest import Manifest, ModelEntry
-from edgert.config import ModelConfig
+from edgert.config import InputConfig, ModelConfig
 from edgert.config.engine_choice import TENSORRT_DLA
+from edgert.engine import builder_settings
 from edgert.errors import BuildError, PlacementError
-
-if TYPE_CHECKING:
-    from edgert.backend.base import Shapes, Span
-    from edgert.backend.tensorrt.build_request import BuildRequest
-    from edgert.backend.tensorrt.library import Library
-    from edgert.compiler.input_layout import InputLayout
-    from edgert.graph import Graph
+from edgert.graph import Graph, Node, TensorSpec, load, read
+from edgert.quantization.lowering.trt_cache import parse_cache, write_cache
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-_GPU_FORMS = ("gpu", "fp16", "float")
+_RETYPES = ("Cast", _QUANTIZE)
+_GPU_FORMS, _DLA_FORMS = ("gpu", "fp16", "float"), ("dla", "fp16", "float")
 _DLA = "dla"
 _PARTS = 100
 """Shares of the frames are rounded to hundredths."""
+_HWC4_CHANNELS, _HWC4_GROUPS = (1, 3, 4), 4
+_VECTORS = {"float16": "CHW16", "int8": "CHW32"}
+
+
+@dataclass(frozen=True, slots=True)
+class InputLayout:
+    """How an engine with DLA layers takes its image.
+
+    Attributes:
+        tensor: the input; empty where there is no one image.
+        format: what is asked for; None leaves it plain, and the GPU changes it.
+        why: the reason, in one line.
+    """
+
+    tensor: str
+    format: Format | None
+    why: str
+
+    def describe(self, built: Mapping[str, Format]) -> str:
+        """One line; ``built`` has the formats that the engine was built with in the end."""
+        name = f"input {self.tensor!r}" if self.tensor else "inputs"
+        if self.format is None:
+            return f"{name} plain: {self.why}"
+        kind = f"{self.format.layout} {self.format.dtype}".rstrip()
+        if self.tensor not in built:
+            return f"{name} plain: TensorRT could not build it with {kind}"
+        return f"{name} in {kind}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +102,16 @@ class BundleModel:
         """One of its files."""
         return (self.folder / self.entry.files[kind]).read_text(encoding="utf-8")
 
+    @property
+    def scales(self) -> Mapping[str, float]:
+        """Tensor → what one step of int8 is worth; of those that the bundle's calibration cache knows."""
+        return parse_cache(self.text("cache")).scales if "cache" in self.entry.files else {}
+
+    @property
+    def placement(self) -> Mapping[str, Any]:
+        """What the planner placed where; without engines in a bundle for no board."""
+        return json.loads(self.text("placement")) if "placement" in self.entry.files else {"engines": []}
+
 
 def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[EngineSpec, ...]:
     """The engines of a model, those with most frames first.
@@ -89,46 +126,17 @@ def engine_specs(source: BundleModel, engine: str, library: Library) -> tuple[En
     """
     if engine != TENSORRT_DLA:
         return (_on_gpu(source, library, 1),)
-    found = [one for one in _engines(source) if one["share"] > 0]
-    if not any(where.startswith(_DLA) for one in found for where in one["nodes"].values()):
+    found = [one for one in source.placement["engines"] if one["share"] > 0]
+    places = sorted({where for one in found for where in one["nodes"].values()})
+    if not any(where.startswith(_DLA) for where in places):
+        on = f"it on {' and '.join(places)}" if places else "no engines"
         raise PlacementError(
             f"nothing of model {source.name!r} was placed on a DLA",
-            why=f"the bundle's placement for {source.manifest.board} has {_where(found)}",
+            why=f"the bundle's placement for {source.manifest.board} has {on}",
             where=f"models.{source.name}",
             fix="placement: dla asks for it; edgert inspect shows why each node can or cannot",
         )
     return tuple(_placed(source, one, library) for one in found)
-
-
-def _engines(source: BundleModel) -> list[dict[str, Any]]:
-    if "placement" not in source.entry.files:
-        return []
-    engines: list[dict[str, Any]] = json.loads(source.text("placement"))["engines"]
-    return engines
-
-
-def _where(engines: list[dict[str, Any]]) -> str:
-    names = sorted({where for one in engines for where in one["nodes"].values()})
-    return f"it on {' and '.join(names)}" if names else "no engines"
-
-
-def _on_gpu(source: BundleModel, library: Library, weight: int) -> EngineSpec:
-    """One engine for the GPU alone. For several sizes that is the float form, whose precision a flag sets: the
-    other forms have one size."""
-    if _spans(source):
-        return _spec(source, "float", library, {}, {"precision": source.entry.precision}, weight)
-    form = next(form for form in _GPU_FORMS if form in source.entry.forms)
-    return _spec(source, form, library, {}, {}, weight)
-
-
-def _spans(source: BundleModel) -> dict[str, Span]:
-    """Input → the shapes that ``input: shape`` of the pipeline named, where the bundle keeps them open."""
-    from edgert.backend.base import Span
-
-    if "placement" not in source.entry.files:
-        return {}
-    spans: dict[str, dict[str, list[int]]] = json.loads(source.text("placement")).get("spans", {})
-    return {name: Span(*(tuple(one[key]) for key in ("least", "usual", "most"))) for name, one in spans.items()}
 
 
 def _placed(source: BundleModel, engine: Mapping[str, Any], library: Library) -> EngineSpec:
@@ -139,8 +147,17 @@ def _placed(source: BundleModel, engine: Mapping[str, Any], library: Library) ->
         return _on_gpu(source, library, weight)
     if library.kind == "weak":
         return _spec(source, "float", library, nodes, _weak(source, library), weight)
-    form = next(form for form in ("dla", "fp16", "float") if form in source.entry.forms)
+    form = next(form for form in _DLA_FORMS if form in source.entry.forms)
     return _spec(source, form, library, nodes, {}, weight)
+
+
+def _on_gpu(source: BundleModel, library: Library, weight: int) -> EngineSpec:
+    """One engine for the GPU alone. For several sizes that is the float form, whose precision a flag sets: the
+    other forms have one size."""
+    if source.placement.get("spans"):
+        return _spec(source, "float", library, {}, {"precision": source.entry.precision}, weight)
+    form = next(form for form in _GPU_FORMS if form in source.entry.forms)
+    return _spec(source, form, library, {}, {}, weight)
 
 
 def _weak(source: BundleModel, library: Library) -> dict[str, Any]:
@@ -155,9 +172,7 @@ def _weak(source: BundleModel, library: Library) -> dict[str, Any]:
             where=f"models.{source.name}",
             fix=f"build it again, with calibrate: in the pipeline file and --trt {library.version}",
         )
-    from edgert.quantization.lowering.trt_cache import write_cache
-
-    cache = write_cache(_scales(source), library.version)  # it reads only caches of its own release
+    cache = write_cache(source.scales, library.version)  # it reads only caches of its own release
     return {
         "precision": "int8",
         "calibration": cache,
@@ -165,60 +180,43 @@ def _weak(source: BundleModel, library: Library) -> dict[str, Any]:
     }
 
 
-def _scales(source: BundleModel) -> Mapping[str, float]:
-    """Tensor → what one step of int8 is worth; of those that the bundle's calibration cache knows."""
-    from edgert.quantization.lowering.trt_cache import parse_cache
-
-    return parse_cache(source.text("cache")).scales if "cache" in source.entry.files else {}
-
-
-def _input(
-    source: BundleModel, graph: Graph, library: Library, placement: Mapping[str, str], further: Mapping[str, Any]
-) -> InputLayout:
-    from edgert.compiler.input_layout import input_layout
-
-    return input_layout(
-        graph,
-        source.config.input,
-        placement,
-        typed=library.kind != "weak",
-        precision=further.get("precision", ""),
-        fp16_nodes=further.get("fp16_nodes", ()),
-        scales=_scales(source),
-    )
-
-
 def _spec(
     source: BundleModel, form: str, library: Library, nodes: Mapping[str, str], further: Mapping[str, Any], weight: int
 ) -> EngineSpec:
-    from edgert.backend.base import DEFAULT_PROFILE, EngineOptions
-    from edgert.backend.tensorrt.build_request import request_of
-    from edgert.backend.tensorrt.trt_backend import precision_of, settings_of, static_request
-    from edgert.engine import builder_settings
-    from edgert.graph import load, read
-
     model, builder = load(source.path(form)), builder_settings(source.config)
     graph = read(model)
-    arguments = {"title": _title(source, nodes), "placement": spread(graph, nodes), **further}
+    places = sorted(set(nodes.values()))
+    # what it is called in messages, and known by from one bundle to the next
+    title = f"{source.manifest.name}: {source.name}{f' on {places[0]}' if places else ''}"
+    placement = spread(graph, nodes)
+    arguments = {"title": title, "placement": placement, **further}
     emulated = "dla" if "calibration" in further and "dla" in source.entry.forms else form
     reference = source.path(emulated)
     if all(spec.is_static for spec in graph.inputs):
-        layout = _input(source, graph, library, arguments["placement"], further) if nodes else None
+        layout = None
+        if nodes:
+            layout = input_layout(
+                graph,
+                source.config.input,
+                placement,
+                typed=library.kind != "weak",
+                precision=further.get("precision", ""),
+                fp16_nodes=further.get("fp16_nodes", ()),
+                scales=source.scales,
+            )
         if layout is not None and layout.format is not None:
             arguments["formats"] = {layout.tensor: layout.format}
-        arguments |= settings_of(builder, arguments["placement"])
+        arguments |= settings_of(builder, placement)
         request = request_of(model, **{"precision": precision_of(graph, "fp32"), **arguments})
         return EngineSpec(request, {}, reference, weight, layout)
-    spans = _spans(source)
+    # the shapes that ``input: shape`` of the pipeline named, where the bundle keeps them open
+    spans = {
+        name: Span(*(tuple(one[key]) for key in ("least", "usual", "most")))
+        for name, one in source.placement.get("spans", {}).items()
+    }
     usual = {DEFAULT_PROFILE: {name: span.usual for name, span in spans.items()}} if spans else {}
     options = EngineOptions(profiles=source.config.profiles or usual, spans=spans, builder=builder)
     return EngineSpec(static_request(model, options, **arguments), options.profiles, reference, weight)
-
-
-def _title(source: BundleModel, nodes: Mapping[str, str]) -> str:
-    """What the engine is called in messages, and known by from one bundle to the next."""
-    places = sorted(set(nodes.values()))
-    return f"{source.manifest.name}: {source.name}{f' on {places[0]}' if places else ''}"
 
 
 def spread(graph: Graph, nodes: Mapping[str, str]) -> dict[str, str]:
@@ -243,3 +241,85 @@ def _follow(found: dict[str, str], name: str, others: list[str]) -> None:
     places = {found.get(other, "") for other in others}
     if len(places) == 1 and "" not in places:
         found[name] = places.pop()
+
+
+# The layout in which an engine takes its image: a layout of the DLA, where the image can be written in it.
+#
+# Any other input is changed into a DLA's layout by a kernel on the GPU, frame by frame
+# (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ). The kernel that prepares images writes every number
+# anyway, and a DLA's layout as well as a plain one. Which layouts a DLA takes:
+# https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/inference-library/dla-runtime-configuration.html
+
+
+def input_layout(
+    graph: Graph,
+    config: InputConfig,
+    placement: Mapping[str, str],
+    *,
+    typed: bool,
+    precision: str,
+    fp16_nodes: Collection[str] = (),
+    scales: Mapping[str, float],
+) -> InputLayout:
+    """The layout for the image of an engine with DLA layers.
+
+    Args:
+        graph: what is compiled.
+        config: how images are prepared.
+        placement: node → accelerator; those that are left out run on the GPU.
+        typed: whether types are in the model, as for TensorRT >= 11, so that only a layout can be requested.
+        precision: in which a weakly typed TensorRT computes; nodes in ``fp16_nodes`` stay float16.
+        scales: tensor → what one step of int8 is worth, for a weakly typed TensorRT.
+    """
+    if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4:
+        return InputLayout("", None, "the model takes something else than one image")
+    (image,) = graph.inputs
+    readers = graph.consumers.get(image.name, ())
+    types = {"int8" if precision == "int8" and one.name not in fp16_nodes else "float16" for one in readers}
+    dtype = image.dtype if typed else types.pop() if len(types) == 1 else ""  # a DLA has no float32
+    why = _why_plain(image, config, readers, placement) or _why_not_typed(image, readers, dtype, typed, scales)
+    if why:
+        return InputLayout(image.name, None, why)
+    first = readers[0]
+    reads = f"{first.name!r} on the DLA reads it, and no kernel of the GPU changes it"
+    if (
+        len(readers) == 1
+        and first.op == "Conv"
+        and first.attributes.get("group", 1) <= _HWC4_GROUPS
+        and image.shape[1] in _HWC4_CHANNELS
+    ):  # one convolution, whose precision is the input's
+        layout, reason = "DLA_HWC4", f"convolution {reads}"
+    else:
+        layout, reason = _VECTORS[dtype], f"node {reads}"
+    requested = "" if typed else dtype
+    scale = scales[image.name] if requested == "int8" else 0.0
+    return InputLayout(image.name, Format(layout, requested, scale, optional=True), reason)
+
+
+def _why_plain(image: TensorSpec, config: InputConfig, readers: tuple[Node, ...], where: Mapping[str, str]) -> str:
+    """Why a DLA's layout would not help, or cannot be written; empty if neither."""
+    on_gpu = [reader.name for reader in readers if where.get(reader.name, GPU) == GPU]
+    if on_gpu or not readers:
+        return f"node {on_gpu[0]!r}, which reads it, runs on the GPU" if on_gpu else "no node reads it"
+    channels = 1 if config.color == "gray" else 3
+    if config.layout == "nhwc" or image.shape[1] != channels:
+        return f"it is {list(image.shape)}, not (N, {channels}, H, W)"
+    return ""
+
+
+def _why_not_typed(
+    image: TensorSpec, readers: tuple[Node, ...], dtype: str, typed: bool, scales: Mapping[str, float]
+) -> str:
+    """Why it cannot have a type that a DLA reads; empty if it can."""
+    if typed:
+        changed = [reader for reader in readers if reader.op in _RETYPES]
+        if dtype not in _VECTORS:
+            return f"types are in the model, whose input is {dtype}, and a DLA reads float16 and int8"
+        return f"node {changed[0].name!r} changes its type first" if changed else ""
+    if image.dtype != "float32" and image.dtype != dtype:
+        return f"the model takes {image.dtype}, and a DLA reads float16 and int8"
+    if not dtype:
+        return "some nodes that read it compute in int8, others in float16"
+    if dtype == "int8" and image.name not in scales:
+        return "it has no scale for int8"
+    return ""

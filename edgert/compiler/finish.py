@@ -1,26 +1,38 @@
-"""The last step of a build, on the machine that will run it: what a bundle misses is compiled, checked and timed."""
+"""The last step of a build, on the machine that will run it: what a bundle misses is compiled, checked and timed.
 
+Engines are members of the bundle, for the machine that compiled them: taken out there and nowhere else, and reported.
+"""
+
+import hashlib
+import json
+import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from edgert.backend import Store
 from edgert.backend.chain import Chain, Skipped, why_not
+from edgert.backend.tensorrt.engine_cache import Facts, changes, key_of, read_record
 from edgert.backend.tensorrt.trt_backend import TrtBackend
-from edgert.board import Machine, detect
+from edgert.board import HOST, Machine, detect
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
-from edgert.bundle.manifest import Manifest
-from edgert.compiler.board_engines import BuildEvents, BundleEngines, Compiled, packed, take, target_of
-from edgert.compiler.engine_checks import Policy
-from edgert.compiler.unpack import check_board, models_of
+from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
+from edgert.compiler import engine_checks
+from edgert.compiler.board_engines import BuildEvents, BundleEngines, Compiled
 from edgert.config import load_pipeline
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.engine import engine_store
+from edgert.errors import ArtifactError
 from edgert.files import FileStore
-from edgert.steps import OnEvent
+from edgert.steps import OnEvent, to_json
+from edgert.zip_archive import member_of
+
+FOLDER = "engines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,7 @@ def finish(
     output: Path | None = None,
     *,
     strict: bool = False,
-    policy: Policy | None = None,
+    policy: engine_checks.Policy | None = None,
     folder: bool = False,
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
@@ -96,90 +108,240 @@ def finish(
         PlacementError: ``strict``, and an engine runs nodes elsewhere than planned.
     """
     started, skipped = time.perf_counter(), list[Skipped]()
-    events = BuildEvents(on_event)
-    trt = trt or TrtBackend()
+    events, trt, store, here = BuildEvents(on_event), trt or TrtBackend(), store or engine_store(), machine or detect()
     trt.listener = events.listener(stop or threading.Event())
     with open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as name:
-        here = machine or detect()
-        check_board(opened.manifest, here, str(bundle))
-        opened.extract(Path(name), models_of(opened.manifest))
+        manifest = opened.manifest
+        check_board(manifest, here, str(bundle))
+        opened.extract(Path(name), models_of(manifest))
 
         def skip(one: Skipped) -> None:
             skipped.append(one)
             events.skipped(one)
 
         reasons = partial(why_not, machine=here, trt=trt, runs=False)  # TensorRT-RTX compiles without a GPU, too
-        chain = Chain(opened.manifest.engines, reasons, strict=strict, report=skip, where=str(bundle), stop=stop)
-        compiling = _Compiling(opened, Path(name), chain, trt, store or engine_store(), events)
-        chosen = compiling.compile(policy or ("strict" if strict else "warn"))
-        runs, waiting = _now(chosen, chain.engines, partial(why_not, machine=here, trt=trt))
-        manifest, written, size_bytes = (
-            compiling.save(output, folder) if output is not None else (opened.manifest, False, 0)
-        )
+        chain = Chain(manifest.engines, reasons, strict=strict, report=skip, where=str(bundle), stop=stop)
+        uses_tensorrt = not trt.why_no_library() and not {TENSORRT, TENSORRT_DLA}.isdisjoint(chain.engines)
+        if uses_tensorrt and (unused := take(opened, trt.facts, store)):
+            events.note(unused)
+        policy, opens = policy or ("strict" if strict else "warn"), uses_tensorrt and not trt.why_not()
+        engines = BundleEngines(Path(name), manifest, chain, trt, store, events, policy=policy, opens=opens)
+        compiled, runs, waiting = dict[str, tuple[Compiled, ...]](), dict[str, str](), dict[str, Waiting]()
+        for model, config in load_pipeline(Path(name) / manifest.pipeline).config.models.items():
+            choice = chain.first(model, partial(engines.compiled, model, config))
+            compiled[model] = choice.compiled
+            able = next(
+                (one for one in chain.engines[chain.engines.index(choice.engine) :] if not why_not(one, here, trt)), ""
+            )
+            if able:
+                runs[model] = able
+            if able != choice.engine:
+                waiting[model] = Waiting(choice.engine, why_not(choice.engine, here, trt))
+        target = target_of(trt.facts) if any(compiled.values()) else ""
+        written, size_bytes = False, 0
+        if output is not None:
+            members = {path: opened.read(path) for path in manifest.members}
+            if target:
+                manifest, members = packed(manifest, members, trt.facts, compiled)
+            written = save_bundle(output, manifest, members, folder=folder)
+            size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
     seconds = time.perf_counter() - started
-    return Finished(output, manifest, runs, waiting, tuple(skipped), compiling.target, written, size_bytes, seconds)
+    return Finished(output, manifest, runs, waiting, tuple(skipped), target, written, size_bytes, seconds)
 
 
-def _now(
-    chosen: Mapping[str, str], chain: Sequence[str], why_not: Callable[[str], str]
-) -> tuple[dict[str, str], dict[str, Waiting]]:
-    """The engine that runs each model now, and the one that waits until it can.
+def check_board(manifest: Manifest, machine: Machine, where: str) -> None:
+    """Raises ArtifactError on a Jetson that the bundle is not for."""
+    if machine.is_jetson and manifest.board not in (HOST, machine.name):
+        raise ArtifactError(
+            f"this bundle is for {manifest.board}",
+            why=f"this machine is a {machine.name}: placement, scales and predictions are another's",
+            where=where,
+            fix=f"edgert build PIPELINE --board {machine.name if machine.board else 'BOARD'}",
+        )
+
+
+def models_of(manifest: Manifest) -> list[str]:
+    """All members but the engines."""
+    engines = {path for entry in manifest.compiled.values() for path in entry.members}
+    return [path for path in manifest.members if path not in engines]
+
+
+def target_of(facts: Facts) -> str:
+    """The folder of a machine: ``orin-nx-16gb-10.3.0-1a2b3c4d``. Equal facts give equal names."""
+    digest = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()[:8]
+    words = f"{facts.get('module', 'machine')}-{facts['TensorRT']}-{digest}"
+    return re.sub(r"[^A-Za-z0-9_.\-]+", "-", words).lower()
+
+
+def packed(
+    manifest: Manifest, members: Mapping[str, bytes], facts: Facts, compiled: Mapping[str, Sequence[Compiled]]
+) -> tuple[Manifest, dict[str, bytes]]:
+    """A bundle with the engines of this machine, in place of those it had for it.
 
     Args:
-        chosen: model → the engine it was compiled for.
-        chain: all of them, in order.
-        why_not: why an engine cannot run here; empty if it can.
+        members: the bundle's.
+        facts: of this machine.
+        compiled: model → its engines.
     """
-    runs, waiting = dict[str, str](), dict[str, Waiting]()
-    for model, engine in chosen.items():
-        able = next((name for name in chain[chain.index(engine) :] if not why_not(name)), "")
-        if able:
-            runs[model] = able
-        if able != engine:
-            waiting[model] = Waiting(engine, why_not(engine))
-    return runs, waiting
+    target = target_of(facts)
+    old = set(manifest.compiled[target].members) if target in manifest.compiled else set()
+    content = {path: data for path, data in members.items() if path not in old}
+    engines: dict[str, list[EngineEntry]] = {}
+    for model, each in compiled.items():
+        for number, one in enumerate(each):
+            base = f"{FOLDER}/{target}/{model}-{number}"
+            plan, record, checks = f"{base}.plan", f"{base}.json", f"{base}.engine_checks.json"
+            content |= {plan: one.made.result.plan, record: one.made.record, checks: to_json(one.checks)}
+            entry = EngineEntry(plan=plan, record=record, checks=checks, weight=one.spec.weight)
+            engines.setdefault(model, []).append(entry)
+    entries = {**manifest.compiled, target: CompiledEntry(facts=dict(facts), engines=engines)}
+    listed = {path: member_of(data) for path, data in sorted(content.items())}
+    return manifest.model_copy(update={"compiled": entries, "members": listed}), content
 
 
-@dataclass
-class _Compiling:
-    """All models of one bundle on their way to engines."""
+def take(bundle: Bundle, facts: Facts, store: Store) -> str:
+    """Caches the engines that this machine compiled.
 
-    bundle: Bundle
-    folder: Path
-    chain: Chain
-    trt: TrtBackend
-    store: FileStore
-    events: BuildEvents
-    engines: dict[str, tuple[Compiled, ...]] = field(default_factory=dict)
+    Returns:
+        Why the engines of other machines are not used; empty where one is this machine's, or there are none.
 
-    @property
-    def target(self) -> str:
-        """The folder of this machine's engines; empty where there are none."""
-        return target_of(self.trt.facts) if any(self.engines.values()) else ""
+    Raises:
+        ArtifactError: a member is damaged, or cannot be cached.
+    """
+    compiled = bundle.manifest.compiled
+    mine = [entry for entry in compiled.values() if entry.facts == dict(facts)]
+    for entry in mine:
+        for engine in (one for engines in entry.engines.values() for one in engines):
+            _take(bundle, engine, store)
+    if mine or not compiled:
+        return ""
+    nearest = min(compiled.values(), key=lambda entry: len(changes(entry.facts, facts)))
+    return f"the bundle's engines are another machine's and are not used: {', '.join(changes(nearest.facts, facts))}"
 
-    def compile(self, policy: Policy) -> dict[str, str]:
-        """All models; model → the engine that was compiled for it."""
-        uses_tensorrt = not self.trt.why_no_library() and bool(
-            {TENSORRT, TENSORRT_DLA}.intersection(self.chain.engines)
-        )
-        if uses_tensorrt and (unused := take(self.bundle, self.trt.facts, self.store)):
-            self.events.note(unused)
-        opens = uses_tensorrt and not self.trt.why_not()
-        manifest = self.bundle.manifest
-        engines = BundleEngines(
-            self.folder, manifest, self.chain, self.trt, self.store, self.events, policy=policy, opens=opens
-        )
-        chosen = {}
-        for name, config in load_pipeline(self.folder / manifest.pipeline).config.models.items():
-            choice = self.chain.first(name, partial(engines.compiled, name, config))
-            self.engines[name], chosen[name] = choice.compiled, choice.engine
-        return chosen
 
-    def save(self, output: Path, folder: bool) -> tuple[Manifest, bool, int]:
-        """Writes the bundle; what is in it, whether it had to be written, and its size."""
-        members = {path: self.bundle.read(path) for path in self.bundle.manifest.members}
-        manifest = self.bundle.manifest
-        if self.target:
-            manifest, members = packed(manifest, members, self.trt.facts, self.engines)
-        written = save_bundle(output, manifest, members, folder=folder)
-        return manifest, written, sum(map(len, members.values())) if folder else output.stat().st_size
+def _take(bundle: Bundle, engine: EngineEntry, store: Store) -> None:
+    record = bundle.read(engine.record)
+    key = key_of(read_record(record, f"{bundle.path}: {engine.record}")["facts"])
+    if store.get(key) is None:
+        store.put(key, record + bundle.read(engine.plan))
+    if engine_checks.cached_checks(store, key, ran=False) is None:
+        engine_checks.cache_checks(store, key, json.loads(bundle.read(engine.checks)))
+
+
+# What is known of the engines in a bundle: where nodes run and were planned to, how fast and how large they are.
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Nodes of a model on one accelerator."""
+
+    planned: int
+    actual: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLayer:
+    """A layer of an engine; ``share`` is its part of the time of all layers."""
+
+    name: str
+    accelerator: str
+    median_ms: float
+    share: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """One compiled engine of a bundle. What is not known is None or empty, as where it could not be run.
+
+    Attributes:
+        target: folder of the machine in the bundle.
+        model: its name in the pipeline.
+        number: of the model's engines on that machine, from 0.
+        weight: its share of the frames, relative to the others.
+        facts: what of the machine it depends on: module, TensorRT, power mode and the like.
+        library: the TensorRT that made it.
+        compile_s: how long that took.
+        attempts: why it was tried otherwise than asked for; a line each.
+        size_bytes: of the plan.
+        median_ms: of a run, host to host; ``runs`` is of how many.
+        relative_error: of its outputs, from the reference.
+        input: how it takes its image and why, in words; empty where it has no DLA layers.
+        source: where the places of nodes are known from: ``inspector``, ``log``, or empty.
+        nodes: accelerator → nodes planned and found there; under ``folded`` those that became no layer.
+        layers: TensorRT's, of them ``reformats`` that change a layout only.
+        segments: DLA programs in it.
+        context_bytes, tensor_bytes: memory of one execution context, and of one set of inputs and outputs.
+        layer_times: those that were timed, slowest first.
+    """
+
+    target: str
+    model: str
+    number: int
+    weight: int
+    facts: Mapping[str, str]
+    library: str
+    compile_s: float
+    attempts: tuple[str, ...]
+    size_bytes: int
+    median_ms: float | None
+    runs: int
+    relative_error: float | None
+    input: str
+    source: str
+    nodes: Mapping[str, Count]
+    layers: int
+    reformats: int
+    segments: int
+    context_bytes: int | None
+    tensor_bytes: int | None
+    layer_times: tuple[SlowLayer, ...]
+
+
+def compiled_engines(bundle: Bundle) -> tuple[EngineReport, ...]:
+    """The engines of all machines, in the manifest's order; none where the bundle was not finished.
+
+    Raises:
+        ArtifactError: a member is damaged, or was written by another edgert.
+    """
+    return tuple(
+        _report(bundle, target, model, number, engine)
+        for target, entry in bundle.manifest.compiled.items()
+        for model, engines in entry.engines.items()
+        for number, engine in enumerate(engines)
+    )
+
+
+def _report(bundle: Bundle, target: str, model: str, number: int, engine: EngineEntry) -> EngineReport:
+    record = read_record(bundle.read(engine.record), f"{bundle.path}: {engine.record}")
+    checks: dict[str, Any] = json.loads(bundle.read(engine.checks))
+    placement, profile, memory = checks["placement"], checks.get("profile", {}), checks.get("memory", {})
+    nodes = {name or "folded": Count(**one) for name, one in placement.get("nodes", {}).items()}
+    layers = sorted(checks.get("layers", ()), key=lambda one: -one["median_ms"])
+    total_ms = sum(one["median_ms"] for one in layers) or 1.0
+    return EngineReport(
+        target=target,
+        model=model,
+        number=number,
+        weight=engine.weight,
+        facts=dict(bundle.manifest.compiled[target].facts),
+        library=record["result"]["library"],
+        compile_s=record["result"]["seconds"],
+        attempts=tuple(record["attempts"]),
+        size_bytes=bundle.manifest.members[engine.plan].size_bytes,
+        median_ms=profile.get("median_ms"),
+        runs=profile.get("runs", 0),
+        relative_error=checks.get("outputs", {}).get("relative_error"),
+        input=checks.get("input", ""),
+        source=placement["source"],
+        nodes=nodes,
+        layers=placement["layers"],
+        reformats=placement["reformats"],
+        segments=placement["loadables"],
+        context_bytes=memory.get("context_bytes"),
+        tensor_bytes=memory.get("tensor_bytes"),
+        layer_times=tuple(
+            SlowLayer(one["name"], one["accelerator"], ms := one["median_ms"], ms / total_ms, tuple(one["nodes"]))
+            for one in layers
+        ),
+    )

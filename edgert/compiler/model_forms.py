@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from edgert.bundle.manifest import ModelEntry, TensorEntry
-from edgert.compiler.model_job import MODEL, ModelJob
-from edgert.compiler.model_steps import CHANGES, FACTS, PORTS, load_step, rewrite_step, shapes_step
-from edgert.compiler.placement_steps import PLACEMENT, placement_of, survey_step
-from edgert.compiler.precision_steps import (
-    CACHE,
-    FP16_NODES,
-    HIGHER,
-    QUALITY,
-    RANGES,
-    Form,
-    as_int8,
-    calibrate_step,
-    fp16_step,
-    is_taken,
-    lower_step,
-    qdq_cache_step,
-    quantize_step,
-    take_apart_step,
-    wants_cache,
-)
-from edgert.compiler.verify_step import verify_step
+from edgert.compiler import model_steps, precision_steps
+from edgert.compiler.build_target import MODEL, ModelJob
+from edgert.compiler.placement_steps import PLACEMENT, survey_step
 from edgert.errors import ArtifactError, cause
 from edgert.steps import Product, Report, Runner, Step, to_json
 
 if TYPE_CHECKING:
-    from edgert.backend import Span
     from edgert.graph import Graph
 
 FLOAT, FP16, ORT = "float", "fp16", "ort"
@@ -86,31 +67,38 @@ class ModelForms:
 
 def build_forms(job: ModelJob, runner: Runner) -> ModelForms:
     """Runs the steps of a model that are not cached. Raises EdgertError, with the model's place in the file."""
-    loaded = runner.do(load_step(job))
-    facts = loaded.json(FACTS)
-    shaped = runner.do(shapes_step(job, loaded))
-    if facts["is_quantized"] and wants_cache(job):
-        taken = runner.do(take_apart_step(job, shaped))
-        if is_taken(taken):
-            return _with_own_scales(as_int8(job), runner, facts["digest"], shaped, taken)
-    rewritten = runner.do(rewrite_step(job, shaped, facts["is_quantized"]))
+    loaded = runner.do(model_steps.load_step(job))
+    facts = loaded.json(model_steps.FACTS)
+    shaped = runner.do(model_steps.shapes_step(job, loaded))
+    if facts["is_quantized"] and precision_steps.wants_cache(job):
+        taken = runner.do(precision_steps.take_apart_step(job, shaped))
+        if precision_steps.is_taken(taken):
+            return _with_own_scales(precision_steps.as_int8(job), runner, facts["digest"], shaped, taken)
+    rewritten = runner.do(model_steps.rewrite_step(job, shaped, facts["is_quantized"]))
     forms: dict[str, Product] = {FLOAT: rewritten}
-    files = {"changes": rewritten.files[CHANGES]}
+    files = {"changes": rewritten.files[model_steps.CHANGES]}
     precision = "as it is" if facts["is_quantized"] else job.precision
     calibrated = None
     if precision == "int8":
-        calibrated = runner.do(calibrate_step(job, rewritten))
-        for form in _int8_forms(job):
-            forms[form] = runner.do(quantize_step(job, form, rewritten, calibrated))
-        files |= _int8_files(forms, calibrated)
+        calibrated = runner.do(precision_steps.calibrate_step(job, rewritten))
+        on_dla: tuple[precision_steps.Form, ...] = ("dla",) if job.compiles_for_dla else ()
+        asked: tuple[precision_steps.Form, ...] = ("ort",) if job.target.board is None else ("ort", "gpu", *on_dla)
+        for form in asked:
+            forms[form] = runner.do(precision_steps.quantize_step(job, form, rewritten, calibrated))
+        higher = {
+            name: made.json(precision_steps.HIGHER)
+            for name, made in forms.items()
+            if precision_steps.HIGHER in made.files
+        }
+        files |= {"ranges": calibrated.files[precision_steps.RANGES], "higher_precision": to_json(higher)}
     elif precision == "fp16":
-        forms[FP16] = runner.do(fp16_step(job, rewritten))
-        files["higher_precision"] = forms[FP16].files[HIGHER]
+        forms[FP16] = runner.do(precision_steps.fp16_step(job, rewritten))
+        files["higher_precision"] = forms[FP16].files[precision_steps.HIGHER]
     surveyed = None
     if job.target.uses_dla(job.config) and job.is_one_size:
         surveyed = runner.do(survey_step(job, rewritten, forms.get("dla"), calibrated))
         if calibrated is not None and "dla" in forms and job.target.takes_cache:
-            lowered = runner.do(lower_step(job, rewritten, calibrated, forms["dla"]))
+            lowered = runner.do(precision_steps.lower_step(job, rewritten, calibrated, forms["dla"]))
             files |= _cache_files(lowered)
     return _verified(ModelForms(job, facts["digest"], forms, shaped, surveyed, files), runner)
 
@@ -118,10 +106,10 @@ def build_forms(job: ModelJob, runner: Runner) -> ModelForms:
 def _with_own_scales(job: ModelJob, runner: Runner, digest: str, shaped: Product, taken: Product) -> ModelForms:
     """A Q/DQ model for a DLA with TensorRT <= 10: the float model with a cache of its scales there, and the model as
     it came for all other engines."""
-    rewritten = runner.do(rewrite_step(job, taken, is_quantized=False))
-    lowered = runner.do(qdq_cache_step(job, taken, rewritten))
+    rewritten = runner.do(model_steps.rewrite_step(job, taken, is_quantized=False))
+    lowered = runner.do(precision_steps.qdq_cache_step(job, taken, rewritten))
     forms = {FLOAT: rewritten, ORT: shaped, "gpu": shaped}
-    files = {"changes": rewritten.files[CHANGES], **_cache_files(lowered)}
+    files = {"changes": rewritten.files[model_steps.CHANGES], **_cache_files(lowered)}
     surveyed = runner.do(survey_step(job, rewritten, None, None, lowered))
     return _verified(ModelForms(job, digest, forms, taken, surveyed, files), runner)
 
@@ -129,60 +117,27 @@ def _with_own_scales(job: ModelJob, runner: Runner, digest: str, shaped: Product
 def _verified(made: ModelForms, runner: Runner) -> ModelForms:
     """With its forms held to the reference, and files that describe it."""
     job = made.job
-    verified = runner.do(verify_step(job, made.reference, made.forms, job.config.accuracy is not None))
-    files = {**made.files, "quality": _quality(made.forms, verified)}
-    if job.config.task.labels is not None:
-        files["labels"] = _labels(job)
+    verified = runner.do(model_steps.verify_step(job, made.reference, made.forms, job.config.accuracy is not None))
+    quality = verified.json(model_steps.QUALITY)  # with the accuracy and the noise per tensor that steps of INT8 found
+    for name, form in made.forms.items():
+        if model_steps.QUALITY in form.files:
+            quality["forms"][name] |= form.json(model_steps.QUALITY)
+    files = {**made.files, "quality": to_json(quality)}
+    if (path := job.config.task.labels) is not None:
+        try:
+            files["labels"] = path.read_bytes()
+        except OSError as error:
+            raise ArtifactError(f"cannot read labels {str(path)!r}", why=cause(error), where=job.where) from error
     return replace(made, files=files)
 
 
-def _int8_forms(job: ModelJob) -> tuple[Form, ...]:
-    if job.target.board is None:
-        return ("ort",)
-    return ("ort", "gpu", "dla") if job.compiles_for_dla else ("ort", "gpu")
-
-
-def _int8_files(forms: Mapping[str, Product], calibrated: Product) -> dict[str, bytes]:
-    higher = {name: form.json(HIGHER) for name, form in forms.items() if HIGHER in form.files}
-    return {"ranges": calibrated.files[RANGES], "higher_precision": to_json(higher)}
-
-
 def _cache_files(lowered: Product) -> dict[str, bytes]:
-    return {"cache": lowered.files[CACHE], "fp16_nodes": lowered.files[FP16_NODES]}
-
-
-def _quality(forms: Mapping[str, Product], verified: Product) -> bytes:
-    """Accuracy, noise per tensor, and the distance from the reference, form by form."""
-    found = verified.json(QUALITY)
-    for name, form in forms.items():
-        if QUALITY in form.files:
-            found["forms"][name] |= form.json(QUALITY)
-    return to_json(found)
-
-
-def _labels(job: ModelJob) -> bytes:
-    path = job.config.task.labels
-    assert path is not None  # asked by the caller
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"cannot read labels {str(path)!r}", why=cause(error), where=job.where) from error
-
-
-def _spans(model: ModelForms) -> Mapping[str, Span]:
-    """The shapes that an engine of the first form is to allow."""
-    from edgert.engine import open_spans
-
-    job = model.job
-    if job.is_one_size or not job.config.input.shape.is_open:
-        return {}
-    return open_spans(job.model(model.forms[FLOAT].files[MODEL]), job.config)
+    return {"cache": lowered.files[precision_steps.CACHE], "fp16_nodes": lowered.files[precision_steps.FP16_NODES]}
 
 
 def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
     """How an engine with DLA layers will take its image on the board; one line."""
-    from edgert.compiler.engine_specs import spread
-    from edgert.compiler.input_layout import input_layout
+    from edgert.compiler.engine_specs import input_layout, spread
     from edgert.quantization.lowering.trt_cache import parse_cache
 
     job = model.job
@@ -199,7 +154,8 @@ def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
 
 
 def _placement_step(model: ModelForms, planned: Product | None) -> Step:
-    """Where a model runs and why. A step of its own, as how its image is taken needs the whole graph."""
+    """Where a model runs, and why a DLA can or cannot run each node. A step of its own, as how its image is taken
+    needs the whole graph."""
     job = model.job
     engines = planned.json(PLACEMENT).get(job.name, []) if planned is not None else []
     texts = {kind: model.files[kind].decode() for kind in ("cache", "fp16_nodes") if kind in model.files}
@@ -215,9 +171,24 @@ def _placement_step(model: ModelForms, planned: Product | None) -> Step:
     }
 
     def make(report: Report) -> Mapping[str, bytes]:
-        nodes = set(model.forms[FLOAT].json(PORTS)["nodes"])
-        placed = placement_of(job, engines, model.surveyed, nodes, _spans(model), partial(_image, model))
-        return {PLACEMENT: placed}
+        known = set(
+            model.forms[FLOAT].json(model_steps.PORTS)["nodes"]
+        )  # the planner saw more, before they were folded
+        placed = []
+        for engine in engines:
+            nodes = {node: place for node, place in engine["nodes"].items() if node in known}
+            on_dla = any(place.startswith("dla") for place in nodes.values())
+            placed.append({**engine, "nodes": nodes, **({"input": _image(model, nodes)} if on_dla else {})})
+        dla = model.surveyed.json(PLACEMENT) if model.surveyed is not None else None
+        asked = job.config.model_dump(mode="json", include={"placement"})["placement"]
+        found = {"asked": asked, "engines": placed, "dla": dla}
+        if job.config.input.shape.is_open:
+            from edgert.engine import open_spans
+
+            content = model.forms[FLOAT].files[MODEL]
+            spans = {} if job.is_one_size else open_spans(job.model(content), job.config)
+            found |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": job.pinned}
+        return {PLACEMENT: to_json(found)}
 
     def promise(files: Mapping[str, bytes]) -> str:
         layouts = [engine["input"] for engine in Product(files).json(PLACEMENT)["engines"] if "input" in engine]
@@ -234,7 +205,7 @@ def pack_model(model: ModelForms, planned: Product | None, runner: Runner) -> tu
     job = model.job
     base = f"models/{job.name}"
     forms = {name: f"{base}/{'model' if name == FLOAT else name}.onnx" for name in model.forms}
-    ports = model.forms[FLOAT].json(PORTS)
+    ports = model.forms[FLOAT].json(model_steps.PORTS)
     content = dict(model.files)
     if job.target.board is not None:
         content["placement"] = runner.do(_placement_step(model, planned)).files[PLACEMENT]

@@ -1,14 +1,15 @@
-"""The steps from an ONNX file to the model that is quantized and compiled: load, shapes, rewrite."""
+"""The steps from an ONNX file to the model that is quantized and compiled: load, shapes, rewrite; and the last one,
+which holds every form of a model to the model as it was before any rewriting."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgert.compiler.model_job import MODEL, ModelJob, software
+from edgert.compiler.build_target import COMPARED_IMAGES, MODEL, ModelJob, software
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, ModelError
 from edgert.steps import Product, Report, Step, to_json
@@ -17,13 +18,18 @@ if TYPE_CHECKING:
     from edgert.backend.base import Array
     from edgert.graph import Model
 
-FACTS, CHANGES, PORTS = "facts.json", "changes.json", "ports.json"
+FACTS, CHANGES, PORTS, QUALITY = "facts.json", "changes.json", "ports.json", "quality.json"
 REWRITE_TOLERANCE = 1e-3
 """A rewritten model's outputs may differ by so much of the largest: float32 sums in another order differ by some 1e-5,
 a wrong rewrite by far more."""
 NEGLIGIBLE = 1e-6
 """A difference below this is none, however small the outputs are: probabilities that are all but 0 differ by much of
 themselves without any visible effect."""
+TOLERANCE: Mapping[str, float] = {"float": 1e-3, "fp16": 2e-2, "ort": 0.7, "gpu": 0.7, "dla": 0.7}
+"""Form → how far its outputs may be from the reference: the root of the mean squared difference over that of the
+reference, over all outputs and images. Of INT8 only noise of at most half the power of the signal is required
+(3 dB): YOLOX-nano for the DLA, calibrated on 16 photos, has 0.43, while outputs that have nothing to do with the
+reference have 1.0 and more. It is a check of the build, not of accuracy, which ``accuracy:`` holds to labels."""
 _PROOFS = 2
 _BOARD_BATCH = (
     "a bundle for a board has models of one size, as a DLA must: with more frames in batch than that size has, it will "
@@ -58,16 +64,12 @@ def load_step(job: ModelJob) -> Step:
 
     def holds(product: Product) -> bool:
         """External weights are not in the file's digest."""
+        from edgert.graph import load
+
         digest = product.json(FACTS)["digest"]
-        return bool(digest == file_digest or digest == _digest(path))
+        return bool(digest == file_digest or digest == load(path).digest)
 
     return Step("load", job.name, 1, {"file": file_digest, "software": software()}, make, promise, holds)
-
-
-def _digest(path: Path) -> str:
-    from edgert.graph import load
-
-    return load(path).digest
 
 
 def _content(job: ModelJob) -> bytes:
@@ -144,7 +146,7 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         rewrites["skip"] = config.skip_rewrites
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph import to_bytes
+        from edgert.graph import read, to_bytes
         from edgert.graph.dla_rewrites import fit_model, without
         from edgert.quantization.batched import opened
         from edgert.quantization.calibrated import one_size, prepare
@@ -160,7 +162,13 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
             model = equalized(model)
         if rewrites.get("open"):
             model = opened(model, file=job.model(shaped.files[MODEL]))
-        return {MODEL: to_bytes(model), CHANGES: to_json(changes), PORTS: to_json(_ports(model))}
+        graph = read(model)
+        ports: dict[str, Any] = {
+            kind: [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in specs]
+            for kind, specs in (("inputs", graph.inputs), ("outputs", graph.outputs))
+        }
+        ports["nodes"] = [node.name for node in graph.nodes]
+        return {MODEL: to_bytes(model), CHANGES: to_json(changes), PORTS: to_json(ports)}
 
     def promise(files: Mapping[str, bytes]) -> str:
         changes = len(Product(files).json(CHANGES))
@@ -170,18 +178,6 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         return f"{changes} changes; outputs {apart:.1e} apart (at most {REWRITE_TOLERANCE:g})"
 
     return Step("rewrite", job.name, 1, [shaped.digest, rewrites, software()], make, promise)
-
-
-def _ports(model: Model) -> dict[str, Any]:
-    """What goes in, what comes out, and the names of the nodes between."""
-    from edgert.graph import read
-
-    graph = read(model)
-    ports = {
-        kind: [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in specs]
-        for kind, specs in (("inputs", graph.inputs), ("outputs", graph.outputs))
-    }
-    return {**ports, "nodes": [node.name for node in graph.nodes]}
 
 
 def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
@@ -195,7 +191,7 @@ def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
     found = prove(
         first,
         second,
-        random_feeds(job, after, _PROOFS),  # which has a size where the first leaves it open
+        uniform_feeds(second, job.config, _PROOFS),  # which has a size where the first leaves it open
         lambda model, feed: list(functions[id(model)](feed).values()),
     )
     if found.error <= NEGLIGIBLE:
@@ -208,11 +204,6 @@ def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
             fix="placement: gpu leaves the model as it is; please report the model",
         )
     return found.relative
-
-
-def random_feeds(job: ModelJob, content: bytes, count: int) -> Iterator[Mapping[str, Array]]:
-    """See :func:`uniform_feeds`, for a model's bytes."""
-    yield from uniform_feeds(job.model(content), job.config, count)
 
 
 def uniform_feeds(model: Model, config: ModelConfig, count: int) -> Iterator[Mapping[str, Array]]:
@@ -236,3 +227,87 @@ def uniform_feeds(model: Model, config: ModelConfig, count: int) -> Iterator[Map
             values = rng.uniform(low, high, shape) if spec.dtype.startswith("float") else rng.integers(0, 2, shape)
             feeds[spec.name] = np.asarray(values).astype(spec.dtype)
         yield feeds
+
+
+def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], judged: bool) -> Step:
+    """Promises outputs within :data:`TOLERANCE` of the reference, the model as it was before any rewriting.
+
+    Args:
+        shaped: the reference.
+        forms: name → the form.
+        judged: whether labels decide instead; then what is beyond the tolerance is only reported.
+    """
+    parts = {name: form.digest for name, form in forms.items()}
+    facts = [shaped.digest, parts, job.images_digest, job.seen(), dict(TOLERANCE), judged, software()]
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.backend.ort import Function
+
+        reference = job.model(shaped.files[MODEL])
+        feeds, function = list(typical_feeds(job, reference)), Function(reference, fused=True)
+        expected, found = [function(feed) for feed in feeds], {}
+        for name, form in forms.items():
+            fused = name in ("float", "fp16", "ort")  # TensorRT's forms: every Q/DQ pair as the standard defines it
+            function = Function(job.model(form.files[MODEL]), fused=fused)
+            found[name] = {"tolerance": TOLERANCE[name], **distance(expected, [function(feed) for feed in feeds])}
+        return {QUALITY: to_json({"images": len(feeds), "forms": found})}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        parts = []
+        for name, row in Product(files).json(QUALITY)["forms"].items():
+            error = row["relative_error"]
+            if not judged and (error is None or error > TOLERANCE[name]):
+                raise BuildError(
+                    f"the {name} form of model {job.name!r} does not compute what the model does",
+                    why=f"relative error {'that is not finite' if error is None else f'{error:.2g}'}, "
+                    f"at most {TOLERANCE[name]:g} is accepted",
+                    where=job.where,
+                    fix="calibrate on images like those it will see; name layers in quantize: {keep: …}; or set "
+                    "accuracy: with labels, which then decide",
+                )
+            parts.append(f"{name} {error:.2g}" if error is not None else f"{name} not finite")
+        return "relative error " + ", ".join(parts)
+
+    return Step("verify", job.name, 1, facts, make, promise)
+
+
+def typical_feeds(job: ModelJob, model: Model) -> Iterator[Mapping[str, Array]]:
+    """A few images as the pipeline would feed them; numbers for a model that takes something else."""
+    from edgert.dataset import feed_of
+    from edgert.graph import inputs
+
+    specs = inputs(model)
+    if len(specs) != 1 or len(specs[0].shape) != 4:
+        yield from uniform_feeds(model, job.config, COMPARED_IMAGES)
+        return
+    feed = feed_of(job.images, model, job.config)
+    for index in range(min(COMPARED_IMAGES, len(feed))):
+        yield feed.feeds(index)
+
+
+def distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+    """Relative error over everything and output by output; None where numbers are not finite or shapes differ."""
+    sums = {
+        name: [_sums(one[name], other.get(name)) for one, other in zip(wanted, made, strict=True)] for name in wanted[0]
+    }
+    outputs = {name: _relative([sum(part) for part in zip(*pairs, strict=True)]) for name, pairs in sums.items()}
+    everything = [sum(part) for part in zip(*(pair for pairs in sums.values() for pair in pairs), strict=True)]
+    return {"relative_error": _relative(everything), "outputs": outputs}
+
+
+def _sums(wanted: Array, made: Array | None) -> tuple[float, float]:
+    """Σ x² and Σ (x - y)² over what is finite in the reference; 0 for differences that are next to nothing."""
+    import numpy as np
+
+    if made is None or made.shape != wanted.shape:
+        return 0.0, math.inf
+    known = np.isfinite(wanted)
+    first, second = wanted[known].astype(np.float64), made[known].astype(np.float64)
+    noise = float(np.square(first - second).sum())
+    return float(np.square(first).sum()), noise if noise > first.size * NEGLIGIBLE**2 else 0.0
+
+
+def _relative(sums: Sequence[float]) -> float | None:
+    signal, noise = sums
+    error = math.sqrt(noise / signal) if signal else math.sqrt(noise)
+    return float(f"{error:.6g}") if math.isfinite(error) else None

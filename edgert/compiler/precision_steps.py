@@ -9,10 +9,10 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgert.compiler.model_job import MODEL, ModelJob, as_files, software
+from edgert.compiler.build_target import MODEL, ModelJob, as_files, software
+from edgert.compiler.model_steps import QUALITY
 from edgert.config import DetectTask, PythonTask
 from edgert.errors import BuildError, CalibrationError, ModelError
 from edgert.steps import Product, Report, Step, digest_of, to_json
@@ -20,13 +20,12 @@ from edgert.user_code import code_name
 
 if TYPE_CHECKING:
     from dla import Target as Dla
-    from edgert.evaluation import EvaluationResult
     from edgert.graph import Model
     from edgert.quantization.calibration.ranges import RangeTable
     from edgert.quantization.int8_model import QuantizationResult
 
 Form = Literal["ort", "gpu", "dla"]
-RANGES, HIGHER, CHOSEN, QUALITY = "ranges.json", "higher_precision.json", "chosen.json", "quality.json"
+RANGES, HIGHER, CHOSEN = "ranges.json", "higher_precision.json", "chosen.json"
 CACHE, FP16_NODES = "calibration.cache", "fp16_nodes.json"
 _LOWEST_SCORE = 0.01
 """A budget on labels counts boxes from this score on, or from that of the task where it is lower: other scores change
@@ -229,17 +228,13 @@ def _quality(outcome: QuantizationResult) -> dict[str, Any]:
     from edgert.quantization.describe import summary
 
     noise = {name: round(value, 3) if math.isfinite(value) else str(value) for name, value in outcome.sqnr_db.items()}
-    found: dict[str, Any] = {
-        "summary": list(summary(outcome)),
-        "sqnr_db": noise,
-        "notes": list(outcome.quantized.notes),
-    }
-    return found | {"accuracy": _accuracy(outcome.evaluation)} if outcome.evaluation is not None else found
-
-
-def _accuracy(evaluation: EvaluationResult) -> dict[str, Any]:
-    results = [{"name": one.name, "images": one.images, "values": dict(one.values)} for one in evaluation.results]
-    return {"metric": evaluation.metric, "results": results, "comparisons": evaluation.to_json()["comparisons"]}
+    notes = list(outcome.quantized.notes)
+    found: dict[str, Any] = {"summary": list(summary(outcome)), "sqnr_db": noise, "notes": notes}
+    if (one := outcome.evaluation) is not None:
+        results = [{"name": each.name, "images": each.images, "values": dict(each.values)} for each in one.results]
+        comparisons = one.to_json()["comparisons"]
+        found["accuracy"] = {"metric": one.metric, "results": results, "comparisons": comparisons}
+    return found
 
 
 def _wanted(job: ModelJob) -> dict[str, Any]:
@@ -248,29 +243,21 @@ def _wanted(job: ModelJob) -> dict[str, Any]:
     found = config.model_dump(mode="json", include={"quantize"})
     found["choose"] = config.calibrate is not None and config.calibrate.method == "auto"
     if config.accuracy is not None:
-        found |= config.model_dump(mode="json", include={"accuracy"}) | {"labels": _labels(job)}
-        task = config.task
+        from edgert.dataset import open_dataset
+        from edgert.evaluation import labels_of
+
+        task, labels = config.task, labels_of(config, job.where)
+        dataset = open_dataset(config.accuracy.dataset, task, labels, where=job.where)
+        path = dataset.path
+        listed = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found |= config.model_dump(mode="json", include={"accuracy"})
+        found["labels"] = [*labels, dataset.images.digest(), listed]
         if isinstance(task, DetectTask):
             task = task.model_copy(update={"score": min(task.score, _LOWEST_SCORE)})
         found["task"] = task.model_dump(mode="json", exclude={"labels"})
         if isinstance(task, PythonTask):
             found["code"] = code_name(task.python, job.where, job.directory).digest()
     return found
-
-
-def _labels(job: ModelJob) -> list[str]:
-    from edgert.dataset import open_dataset
-    from edgert.evaluation import labels_of
-
-    config = job.config
-    assert config.accuracy is not None  # asked by the caller
-    labels = labels_of(config, job.where)
-    dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=job.where)
-    return [*labels, dataset.images.digest(), _file_digest(dataset.path)]
-
-
-def _file_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 # Models that came with Q/DQ nodes, taken to a DLA with TensorRT <= 10: a float model and a calibration cache.

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgert.compiler.build_target import BuildTarget
+from edgert.compiler.build_target import MODEL, BuildTarget, as_files
 from edgert.compiler.model_forms import ModelForms
-from edgert.compiler.model_job import COMPARED_IMAGES, MODEL, as_files
-from edgert.compiler.model_steps import random_feeds
+from edgert.compiler.model_steps import distance, typical_feeds
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SourceStage
 from edgert.errors import ConfigError
 from edgert.steps import Event, Product, Report, Runner, Step, code_version, digest_of, to_json
@@ -89,26 +88,21 @@ def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace
 
 def _batches(config: PipelineConfig, one: ModelForms) -> Mapping[str, tuple[int, ...]]:
     """Form → frames in a run: as many as the stages ask for, where it takes them, and fewer where its batch is open."""
+    from edgert.graph import inputs
     from edgert.tuner.candidates import batches
 
     stages = users_of(config, one.job.name).values()
     sizes = {stage.batch.max if stage.batch is not None else 1 for stage in stages}
     most = max(sizes, default=1)
-    if most == 1:
-        return {}
-    rows = {form: _rows(one, form) for form in one.forms}
-    is_free = len(sizes) == 1
-    free = {form: (batches(most) if is_free else (most,)) for form, count in rows.items() if count is None}
-    return free | {form: (most if count >= most else 1,) for form, count in rows.items() if count is not None}
-
-
-def _rows(one: ModelForms, form: str) -> int | None:
-    """Frames that a form takes in a run; None where that is open."""
-    from edgert.graph import inputs
-
-    first = [spec.shape[0] if spec.shape else 1 for spec in inputs(one.job.model(one.forms[form].files[MODEL]))]
-    fixed = [size for size in first if isinstance(size, int)]
-    return min(fixed) if fixed else None
+    found = dict[str, tuple[int, ...]]()
+    for form, product in one.forms.items() if most > 1 else ():
+        rows = [spec.shape[0] if spec.shape else 1 for spec in inputs(one.job.model(product.files[MODEL]))]
+        fixed = [size for size in rows if isinstance(size, int)]
+        if fixed:
+            found[form] = (most if min(fixed) >= most else 1,)
+        else:
+            found[form] = batches(most) if len(sizes) == 1 else (most,)
+    return found
 
 
 def _left_out(file: PipelineFile, one: ModelForms, free: SearchSpace, live: bool) -> Iterator[tuple[str, str]]:
@@ -241,7 +235,7 @@ def _setup(one: ModelForms, space: SearchSpace, report: Report) -> RoundSetup:
 
     job = one.job
     models = {form: job.model(product.files[MODEL]) for form, product in one.forms.items()}
-    feed = _feed(one)
+    feed = next(iter(typical_feeds(job, models["float"])))
     known = {form: Function(model)(feed) for form, model in models.items()}
     return RoundSetup(
         config=job.config,
@@ -260,7 +254,6 @@ def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[s
     Args:
         known: form → its outputs by ONNX Runtime.
     """
-    from edgert.compiler.verify_step import distance
 
     def error(outputs: Mapping[str, Array]) -> float:
         found = distance([known["float"]], [outputs])["relative_error"]
@@ -271,19 +264,6 @@ def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[s
         return "" if found <= most else f"relative error {found:.2g}, at most {most:.2g}"
 
     return wrong
-
-
-def _feed(one: ModelForms) -> Mapping[str, Array]:
-    """An image as the pipeline would feed it; random numbers for a model that takes something else."""
-    from edgert.dataset import feed_of
-    from edgert.graph import inputs
-
-    job, content = one.job, one.forms["float"].files[MODEL]
-    model = job.model(content)
-    specs = inputs(model)
-    if len(specs) == 1 and len(specs[0].shape) == 4:
-        return feed_of(job.images, model, job.config).feeds(0)
-    return next(random_feeds(job, content, COMPARED_IMAGES))
 
 
 def _bounds(file: PipelineFile, ready: Mapping[str, ModelForms], name: str, live: bool) -> Bounds:

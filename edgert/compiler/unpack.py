@@ -12,18 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain as chained
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgert.backend.chain import Chain, Skipped, why_not
 from edgert.backend.tensorrt.trt_backend import TrtBackend
-from edgert.board import HOST, Machine, detect
+from edgert.board import Machine, detect
 from edgert.bundle.bundle import SUFFIX, Bundle, open_bundle
 from edgert.bundle.manifest import Manifest
-from edgert.compiler.board_engines import BuildEvents, BundleEngines, take
+from edgert.compiler.board_engines import BuildEvents, BundleEngines
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.engine_checks import Policy
+from edgert.compiler.finish import check_board, models_of, take
 from edgert.compiler.tuning_step import batching, is_live
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import ORT, TENSORRT, TENSORRT_DLA
@@ -106,23 +106,6 @@ def unpacked(
         yield Unpacked(file, manifest, engine, skipped, tuning.report, engines)
 
 
-def check_board(manifest: Manifest, machine: Machine, where: str) -> None:
-    """Raises ArtifactError on a Jetson that the bundle is not for."""
-    if machine.is_jetson and manifest.board not in (HOST, machine.name):
-        raise ArtifactError(
-            f"this bundle is for {manifest.board}",
-            why=f"this machine is a {machine.name}: placement, scales and predictions are another's",
-            where=where,
-            fix=f"edgert build PIPELINE --board {machine.name if machine.board else 'BOARD'}",
-        )
-
-
-def models_of(manifest: Manifest) -> list[str]:
-    """All members but the engines."""
-    engines = {path for entry in manifest.compiled.values() for path in entry.members}
-    return [path for path in manifest.members if path not in engines]
-
-
 def _needed(bundle: Bundle) -> list[str]:
     """The pipeline, the user's code, labels and the models that ONNX Runtime runs; not what only a compiler reads."""
     manifest = bundle.manifest
@@ -163,23 +146,15 @@ def built_here(
     if TENSORRT_DLA not in file.config.engines or why_not(TENSORRT_DLA, here, trt):
         yield None
         return
-    path = _cached_path(file.document.path)
-    build(file, path, board=here.name, mode=_mode(here), tensorrt=trt.library.version, on_event=on_event)
+    pipeline = file.document.path  # one bundle for each pipeline file
+    digest = hashlib.sha256(str(pipeline.resolve()).encode()).hexdigest()[:16]
+    path = cache_folder() / "here" / f"{pipeline.stem}-{digest}{SUFFIX}"
+    known = here.board is not None and here.mode in {mode.name for mode in here.board.modes}
+    mode = here.mode if known else None  # the usual one
+    build(file, path, board=here.name, mode=mode, tensorrt=trt.library.version, on_event=on_event)
     with unpacked(path, strict=strict, machine=here, trt=trt, on_event=on_event) as found:
         config = file.config.model_copy(update={"models": found.file.config.models})
         yield replace(found, file=replace(file, config=config))
-
-
-def _cached_path(pipeline: Path) -> Path:
-    """One bundle for each pipeline file."""
-    digest = hashlib.sha256(str(pipeline.resolve()).encode()).hexdigest()[:16]
-    return cache_folder() / "here" / f"{pipeline.stem}-{digest}{SUFFIX}"
-
-
-def _mode(machine: Machine) -> str | None:
-    """The power mode that the board is in, where its record knows it; else the usual one."""
-    modes = machine.board.modes if machine.board is not None else ()
-    return machine.mode if machine.mode in {mode.name for mode in modes} else None
 
 
 # Tuned settings in a bundle: those that hold on this machine, as keys of the pipeline file.
@@ -210,23 +185,24 @@ def tuning_of(bundle: Bundle, file: PipelineFile) -> BundleTuning:
     Raises:
         ArtifactError: a tactic cannot be read.
     """
-    found = {name: tuned for name in bundle.manifest.models if (tuned := tuned_model(bundle, name)) is not None}
+    found = _tuned(bundle)
     if not found:
         return BundleTuning()
     from edgert.tuner.candidates import overrides
     from edgert.tuner.trials import identity
 
     machine, live = identity(), is_live(file)
-    wrong = {name: _why_not(tuned, machine, live) for name, tuned in found.items()}
-    forms = {
-        name: bundle.manifest.models[name].forms[tuned.chosen.form] for name, tuned in found.items() if not wrong[name]
-    }
-    given = [overrides(name, found[name].chosen, form, batching(file.config, name)) for name, form in forms.items()]
-    return BundleTuning(
-        tuple(chained.from_iterable(given)),
-        tuple(forms.values()),
-        tuple(_tuning_line(name, tuned, wrong[name]) for name, tuned in found.items()),
-    )
+    keys, members, report = list[str](), list[str](), list[str]()
+    for name, tuned in found.items():
+        if wrong := _why_not(tuned, machine, live):
+            again = "edgert build PIPELINE --tune tunes it again"
+            report.append(f"model {name}: {wrong}; the default engine runs. {again}")
+            continue
+        form = bundle.manifest.models[name].forms[tuned.chosen.form]
+        keys += overrides(name, tuned.chosen, form, batching(file.config, name))
+        members.append(form)
+        report.append(f"model {name} runs as tuned: {tuned.summary}")
+    return BundleTuning(tuple(keys), tuple(members), tuple(report))
 
 
 def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
@@ -250,8 +226,11 @@ def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
 def tuned_models(path: Path) -> Mapping[str, Tuned]:
     """Model → the result of its search, of a bundle on disk. Raises ArtifactError."""
     with open_bundle(path) as bundle:
-        found = {name: tuned_model(bundle, name) for name in bundle.manifest.models}
-    return {name: tuned for name, tuned in found.items() if tuned is not None}
+        return _tuned(bundle)
+
+
+def _tuned(bundle: Bundle) -> dict[str, Tuned]:
+    return {name: tuned for name in bundle.manifest.models if (tuned := tuned_model(bundle, name)) is not None}
 
 
 def _why_not(tuned: Tuned, machine: Mapping[str, str], live: bool) -> str:
@@ -262,9 +241,3 @@ def _why_not(tuned: Tuned, machine: Mapping[str, str], live: bool) -> str:
         return f"tuned where it was otherwise ({changed})"
     kinds = ("files", "cameras")
     return "" if tuned.live == live else f"tuned for {kinds[tuned.live]}, and this runs on {kinds[live]}"
-
-
-def _tuning_line(name: str, tuned: Tuned, wrong: str) -> str:
-    if wrong:
-        return f"model {name}: {wrong}; the default engine runs. edgert build PIPELINE --tune tunes it again"
-    return f"model {name} runs as tuned: {tuned.summary}"

@@ -1,6 +1,83 @@
 """What is on this machine, what is missing, and how to get it: everything ``edgert doctor`` prints, as plain data."""
 
-from edgert.diagnosis.all_probes import doctor
-from edgert.diagnosis.probe import Finding, State, facts
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from edgert.board import detect
+from edgert.diagnosis import accelerator, machine
+from edgert.diagnosis.probe import Answer, Evidence, Finding, State, ask_all, facts
+from edgert.errors import ConfigError, EdgertError
+from edgert.kinds import DECODERS, foreign, strays
 
 __all__ = ["Finding", "State", "doctor", "facts"]
+Probe = Callable[[Evidence], Finding]
+Ask = Callable[[Iterable[str]], Mapping[str, Answer]]
+_PACKAGES = ("onnxruntime", "cv2", "av", "gi", "cuda", "tensorrt", "pycuda", "nvdec")
+
+
+def extensions(evidence: Evidence) -> Finding:
+    """Every kind that an installed package adds, imported to see whether it can be used."""
+    found = []
+    for registry, claim in foreign():
+        trouble = ""
+        try:
+            registry.get(claim.name)
+        except ConfigError as error:
+            trouble = f"{error.what}: {error.why}" if "claimed by" in error.what else error.why
+        found.append((registry.noun, claim, trouble))
+    tasks = ", ".join(f"{task}.NAME" for task in DECODERS)
+    found += [("decoder", claim, f"its name is not one of {tasks}") for claim in strays()]
+    if not found:
+        return Finding("extensions", "optional", "no installed package adds sources, stages, sinks, decoders, trackers")
+    lines = [f"{noun} {one.name} of {one}{why and f', unusable: {why}'}" for noun, one, why in found]
+    broken = [f"{one}" for _, one, why in found if why]
+    fix = f"update or uninstall {', '.join(dict.fromkeys(broken))}" if broken else ""
+    return Finding("extensions", "optional" if broken else "yes", "; ".join(lines), fix)
+
+
+PROBES: dict[str, Probe] = {
+    "Python": machine.python,
+    "edgert": machine.edgert,
+    "board": machine.board,
+    "CPU": machine.cpu,
+    "memory": machine.memory,
+    "cache": machine.cache,
+    "ONNX Runtime": accelerator.onnx_runtime,
+    "NVIDIA GPU": accelerator.gpu,
+    "TensorRT": accelerator.tensorrt,
+    "DLA": accelerator.dla,
+    "pycuda": accelerator.pycuda,
+    "PyAV": machine.pyav,
+    "codecs": machine.codecs,
+    "NVDEC": machine.nvdec,
+    "OpenCV": machine.opencv,
+    "OpenCV wheels": machine.opencv_wheels,
+    "GStreamer": machine.gstreamer,
+    "cameras": machine.camera_devices,
+    "extensions": extensions,
+}
+
+
+def doctor(*, root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ...]:
+    """Looks at the machine under ``root`` and at the packages of this Python. Uses no network and opens no device.
+
+    Args:
+        root: where the files of a running Linux are.
+        ask: returns the answers of vendor packages by name; the default asks each in a separate process.
+
+    Returns:
+        A finding for each part that edgert can use. edgert cannot run where the state of one is ``no``.
+    """
+    root = Path(root)
+    here = detect(root)
+    # TensorRT is asked for DLA cores only where there are any: it needs a GPU context for that
+    packages = (*_PACKAGES, "dla") if here.board and here.board.dla.cores else _PACKAGES
+    evidence = Evidence(root, here, ask(packages))
+    found = []
+    for name, probe in PROBES.items():
+        try:
+            found.append(probe(evidence))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, EdgertError) as error:
+            fix = "please report this: a look at this machine failed in edgert itself"  # which does not hide the others
+            found.append(Finding(name, "no", f"{type(error).__name__}: {error}".splitlines()[0], fix))
+    return tuple(found)

@@ -1,9 +1,7 @@
 """Probes of what runs models: ONNX Runtime, GPU, TensorRT, DLA."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dla import supported_by
 from edgert.diagnosis.probe import Evidence, Finding
@@ -29,7 +27,11 @@ def gpu(evidence: Evidence) -> Finding:
     answer = evidence.answers["cuda"]
     gpus, driver = answer.facts.get("gpus", ()), answer.facts.get("driver")
     if gpus:
-        each = (_described(one) for one in gpus)
+        each = []
+        for one in gpus:
+            major, _, minor = one["compute"].partition(".")
+            shared = describe(Traits(one["integrated"], one["can_map"], (int(major), int(minor))))
+            each.append(f"{one['name']}, compute {one['compute']}, {format_bytes(one['memory_bytes'])}, {shared}")
         return Finding("NVIDIA GPU", "yes", f"{'; '.join(each)}; driver for CUDA {driver}")
     trouble = answer.error or answer.facts.get("trouble", "")
     if trouble:
@@ -40,21 +42,17 @@ def gpu(evidence: Evidence) -> Finding:
     return Finding("NVIDIA GPU", "optional", "none")
 
 
-def _described(gpu: Mapping[str, Any]) -> str:
-    """With the memory that host and GPU share tensors in there."""
-    major, _, minor = gpu["compute"].partition(".")
-    traits = Traits(gpu["integrated"], gpu["can_map"], (int(major), int(minor)))
-    size = format_bytes(gpu["memory_bytes"])
-    return f"{gpu['name']}, compute {gpu['compute']}, {size}, {describe(traits)}"
-
-
 def tensorrt(evidence: Evidence) -> Finding:
     """TensorRT's Python binding; on a Jetson, why this Python does not see the one of JetPack."""
     answer = evidence.answers["tensorrt"]
     if answer.works:
         return Finding("TensorRT", "yes", str(answer.facts["version"]))
     if answer.error:
-        return Finding("TensorRT", "optional", answer.error, _tensorrt_fix(answer.error))
+        missing = re.search(r"lib[\w.-]+\.so[.\d]*", answer.error)
+        fix = f"find what brings {missing[0]}: apt-file search {missing[0]}" if missing else _JETSON_TENSORRT
+        if "libnvdla_compiler" in answer.error:
+            fix = "sudo apt install nvidia-l4t-dla-compiler"
+        return Finding("TensorRT", "optional", answer.error, fix)
     if evidence.machine.is_jetson:
         return _jetson_tensorrt(evidence.root)
     if not evidence.has_gpu:
@@ -125,10 +123,3 @@ def _jetson_tensorrt(root: Path) -> Finding:
         fix = "sudo apt install python3-libnvinfer (never pip install tensorrt on a Jetson)"
         return Finding("TensorRT", "optional", f"libnvinfer {version} is here, its Python binding is not", fix)
     return Finding("TensorRT", "optional", "not installed", _JETSON_TENSORRT)
-
-
-def _tensorrt_fix(error: str) -> str:
-    if "libnvdla_compiler" in error:
-        return "sudo apt install nvidia-l4t-dla-compiler"
-    missing = re.search(r"lib[\w.-]+\.so[.\d]*", error)
-    return f"find what brings {missing[0]}: apt-file search {missing[0]}" if missing else _JETSON_TENSORRT

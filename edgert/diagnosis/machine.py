@@ -9,7 +9,6 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from edgert import installation
-from edgert.board import Machine
 from edgert.board.devices import CameraDevice, cameras
 from edgert.board.host import core_count, core_quota, system_memory
 from edgert.diagnosis.probe import Evidence, Finding
@@ -53,22 +52,17 @@ def board(evidence: Evidence) -> Finding:
         detail = f"a Jetson that edgert does not know, {release}; its device tree names {words}"
         fix = "name the nearest one in the pipeline file, e.g. board: orin-nx-16gb"
         return Finding("board", "optional", detail, fix)
-    detail = f"{here.board.title} ({here.name}), {release}{_power_mode(here)}"
+    detail = f"{here.board.title} ({here.name}), {release}"
     if here.mode_trouble:
+        detail += f", power mode unknown: {here.mode_trouble}"
         return Finding("board", "optional", detail, "sudo nvpmodel -q prints the power mode, or what is wrong with it")
+    if here.mode:
+        known = here.board.has_mode(here.mode)
+        detail += f", power mode {here.mode}" + ("" if known else " (none that edgert has clocks of)")
     if not here.l4t:
         fix = "in a container: docker run --volume /etc/nv_tegra_release:/etc/nv_tegra_release:ro ..."
         return Finding("board", "optional", detail, fix)
     return Finding("board", "yes", detail)
-
-
-def _power_mode(here: Machine) -> str:
-    if here.mode_trouble:
-        return f", power mode unknown: {here.mode_trouble}"
-    if not here.mode:
-        return ""
-    known = here.board is not None and here.board.has_mode(here.mode)
-    return f", power mode {here.mode}" + ("" if known else " (none that edgert has clocks of)")
 
 
 def cpu(evidence: Evidence) -> Finding:
@@ -172,13 +166,14 @@ def opencv(evidence: Evidence) -> Finding:
         return Finding("OpenCV", "no", answer.error or "not installed", "pip install opencv-python-headless")
     facts = answer.facts
     gstreamer = "with" if facts["gstreamer"] else "without"
-    hidden = _hidden_opencv(evidence, str(facts["file"]))
+    system = any(evidence.root.glob("usr/lib/python3*/dist-packages/cv2*"))  # as JetPack installs it
+    hidden = "; it hides the system's own cv2" if system and "dist-packages" not in str(facts["file"]) else ""
     return Finding("OpenCV", "yes", f"{facts['version']}, {gstreamer} GStreamer inside{hidden}")
 
 
 def opencv_wheels(evidence: Evidence) -> Finding:
     """Whether several wheels write into the same folder, where the last one installed wins file by file."""
-    names = sorted(name for name in _installed() if name in OPENCV_WHEELS)
+    names = sorted(_installed().intersection(OPENCV_WHEELS))
     if len(names) > 1:
         detail = f"{' and '.join(names)} own the same folder cv2; whichever came last is in use"
         fix = f"pip uninstall -y {' '.join(names)} && pip install opencv-python-headless"
@@ -228,9 +223,3 @@ def _listing(found: Iterable[CameraDevice]) -> str:
 def _installed() -> set[str]:
     names = (package.metadata["Name"] for package in distributions())
     return {name.lower().replace("_", "-") for name in names if name}
-
-
-def _hidden_opencv(evidence: Evidence, file: str) -> str:
-    """A system OpenCV, as JetPack installs it, that a wheel stands in front of."""
-    system = any(evidence.root.glob("usr/lib/python3*/dist-packages/cv2*"))
-    return "; it hides the system's own cv2" if system and "dist-packages" not in file else ""

@@ -122,14 +122,8 @@ def ask(name: str, timeout_s: float = TIMEOUT_S, program: Path = _CHILD) -> Answ
     except OSError as error:
         return Answer({}, error=f"could not be asked: {error}")
     if done.returncode:
-        return Answer({}, error=_reason(done.returncode, done.stderr))
+        lines = done.stderr.strip().splitlines() or [f"failed with exit code {done.returncode}"]
+        crash = signal.Signals(-done.returncode).name if done.returncode < 0 else ""
+        return Answer({}, error=f"crashed when imported ({crash})" if crash else lines[-1])  # Python's exception
     facts = json.loads(done.stdout)
     return Answer({}, is_absent=True) if facts.get("absent") else Answer(facts)
-
-
-def _reason(code: int, stderr: str) -> str:
-    """Why a process failed: the signal that ended it, else the last line it wrote, which is Python's exception."""
-    if code < 0:
-        return f"crashed when imported ({signal.Signals(-code).name})"
-    lines = stderr.strip().splitlines()
-    return lines[-1] if lines else f"failed with exit code {code}"

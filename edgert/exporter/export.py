@@ -13,8 +13,7 @@ from edgert.backend.ort import Function
 from edgert.board import HOST
 from edgert.bundle.bundle import is_bundle
 from edgert.compiler.model_forms import FLOAT, FP16, ORT
-from edgert.compiler.model_steps import REWRITE_TOLERANCE, uniform_feeds
-from edgert.compiler.verify_step import TOLERANCE
+from edgert.compiler.model_steps import REWRITE_TOLERANCE, TOLERANCE, uniform_feeds
 from edgert.errors import ArtifactError, BuildError, ConfigError, nearest
 from edgert.exporter.source import Item, Outline, Source, open_source
 from edgert.exporter.triton import DEVICES, Device, repository_part, served_of

@@ -18,9 +18,9 @@ from edgert.backend.tensorrt.build_request import GPU, Format
 from edgert.backend.tensorrt.dialects import dialect_of
 from edgert.backend.tensorrt.library import Library, library_of, release_of
 from edgert.backend.tensorrt.trt_backend import static_request
+from edgert.compiler.build_target import model_of
 from edgert.compiler.engine_specs import engine_specs
 from edgert.compiler.model_forms import FLOAT
-from edgert.compiler.model_job import model_of
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.exporter.source import Item
 from edgert.graph import Model, TensorSpec, inputs, load, outputs

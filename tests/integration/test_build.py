@@ -15,8 +15,8 @@ from onnx import numpy_helper
 from edgert.backend import Span
 from edgert.backend.tensorrt.library import library_of
 from edgert.bundle.bundle import open_bundle
+from edgert.compiler.build_target import model_of
 from edgert.compiler.engine_specs import BundleModel, engine_specs
-from edgert.compiler.model_job import model_of
 from edgert.compiler.unpack import unpacked
 from edgert.errors import BuildError, CalibrationError, ConfigError, EdgertError, ModelError
 from edgert.pipeline import Pipeline
@@ -234,7 +234,7 @@ def test_an_operator_that_nothing_runs_is_named_with_what_can_be_done(tmp_path: 
 
 
 def test_a_form_beyond_its_tolerance_is_refused(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgert.compiler.verify_step.TOLERANCE", {"float": 1e-3, "ort": 0.7, "gpu": 0.7, "dla": 1e-9})
+    monkeypatch.setattr("edgert.compiler.model_steps.TOLERANCE", {"float": 1e-3, "ort": 0.7, "gpu": 0.7, "dla": 1e-9})
     with pytest.raises(BuildError, match="the dla form of model 'parts'") as caught:
         Build(small_pipeline(tmp_path), tmp_path / "a.edgert", cache)
     assert "accuracy:" in caught.value.fix

@@ -18,7 +18,7 @@ from edgert.backend.ort import CustomOpEngine, Function
 from edgert.backend.tensorrt.build_request import DTYPES
 from edgert.backend.tensorrt.plugin import plugin_of
 from edgert.bundle.bundle import open_bundle
-from edgert.compiler.model_job import software
+from edgert.compiler.build_target import software
 from edgert.compiler.unpack import unpacked
 from edgert.custom_op import load_operators, operator
 from edgert.engine import load_engine

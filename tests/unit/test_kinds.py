@@ -14,7 +14,7 @@ from edgert.backend import backend
 from edgert.board import detect
 from edgert.clock import REAL
 from edgert.config import SinkStage, SourceStage, TaskConfig, load_pipeline
-from edgert.diagnosis.all_probes import extensions
+from edgert.diagnosis import extensions
 from edgert.diagnosis.probe import Evidence
 from edgert.errors import ConfigError
 from edgert.kinds import DECODERS, REGISTRIES, SINKS, Registry

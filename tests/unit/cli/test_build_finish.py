@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from edgert.cli.build_steps import show_engines, waiting_as_json
+from edgert.cli.build_command import show_engines
 from edgert.compiler.finish import Waiting
 
 WAITING = {"parts": Waiting("tensorrt", "there is no NVIDIA GPU here: no driver")}
@@ -28,9 +28,3 @@ def test_what_runs_is_told_beside_what_waits() -> None:
 def test_where_nothing_runs_it() -> None:
     (told,) = shown({}, "on jetson")
     assert "which cannot run on jetson yet; nothing else of engines: runs it: there is no NVIDIA GPU" in told
-
-
-def test_what_waits_as_json() -> None:
-    assert waiting_as_json(WAITING) == {
-        "parts": {"engine": "tensorrt", "why": "there is no NVIDIA GPU here: no driver"}
-    }

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.cli import app
 from edgert.cli.bundle_tables import nodes_in_words, show_engines
-from edgert.compiler.engine_reports import Count, EngineReport, compiled_engines
-from edgert.compiler.finish import finish
+from edgert.compiler.finish import Count, EngineReport, compiled_engines, finish
 from edgert.zip_archive import member_of
 from tests.helpers.trt_bench import ORIN
 from tests.helpers.trt_bundle import SPLIT, bench, engine, trt_bundle

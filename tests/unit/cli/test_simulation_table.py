@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from edgert.cli.simulation_table import show_simulation
+from edgert.cli.simulate_command import show_simulation
 from edgert.config import load_pipeline
 from edgert.installation import pipeline_named
 from edgert.planner.simulation import Scenario, simulate

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edgert.cli.run_summary import print_summary
+from edgert.cli.run_view import print_summary
 from edgert.config import load_pipeline
 from edgert.memory import Counts
 from edgert.runtime import summarize

@@ -9,8 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from edgert.cli.top_command import top
-from edgert.cli.top_table import Pipelines
+from edgert.cli.machine_commands import Pipelines, top
 from edgert.runtime.announce import Beacon
 from tests.helpers.sysfs import plant
 

@@ -13,9 +13,8 @@ from onnx import TensorProto, helper
 from edgert.backend.ort import Function
 from edgert.backend.tensorrt.build_request import Format
 from edgert.bundle.bundle import open_bundle
-from edgert.compiler.engine_reports import compiled_engines
-from edgert.compiler.finish import Finished, finish
-from edgert.compiler.input_layout import InputLayout, input_layout
+from edgert.compiler.engine_specs import InputLayout, input_layout
+from edgert.compiler.finish import Finished, compiled_engines, finish
 from edgert.compiler.model_steps import uniform_feeds
 from edgert.config import InputConfig, ModelConfig
 from edgert.exporter.trtexec import command, library_named

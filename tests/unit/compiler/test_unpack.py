@@ -17,8 +17,8 @@ from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board import HOST
 from edgert.board.record import board
 from edgert.bundle.bundle import open_bundle
-from edgert.compiler.finish import finish
-from edgert.compiler.unpack import check_board, unpacked
+from edgert.compiler.finish import check_board, finish
+from edgert.compiler.unpack import unpacked
 from edgert.errors import ArtifactError, BuildError, DeviceError, PlacementError
 from edgert.pipeline import Pipeline
 from edgert.stages.gpu.kernels import Kernels

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgert.board import detect
-from edgert.diagnosis import child, doctor
-from edgert.diagnosis.all_probes import PROBES
+from edgert.diagnosis import PROBES, child, doctor
 from edgert.diagnosis.probe import Answer, Evidence, ask
 from tests.unit.board.tree import jetson, write
 from tests.unit.diagnosis.evidence import ABSENT, WORKING

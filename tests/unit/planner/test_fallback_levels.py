@@ -12,7 +12,7 @@ from rich.console import Console
 
 from edgert.assemble.governing import Cost, rules_of
 from edgert.assemble.run_settings import PowerStep, run_settings
-from edgert.cli.plan_table import show_plan
+from edgert.cli.plan_command import show_plan
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.errors import ConfigError

@@ -1,0 +1,207 @@
+"""``edgert import`` and ``edgert export``: from another framework, and to other runtimes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgert.cli import option
+from edgert.cli.output import is_stdout, write_json
+from edgert.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgert.importer.conversion import Imported
+
+
+def import_model(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="PyTorch program (.pt2), module:function, SavedModel folder or .tflite file."
+        ),
+    ],
+    output: Annotated[Path | None, option.output("SOURCE.onnx when left out.")] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", metavar="FILE", help="Example inputs to compare on, by name, in an .npz file."),
+    ] = None,
+    shape: option.Shape = None,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dynamic", metavar="INPUT=batch,_,h,w", help="Name the dimensions of a module that stay open. Repeatable."
+        ),
+    ] = None,
+    signature: Annotated[
+        str, typer.Option("--signature", metavar="NAME", help="Signature of a SavedModel to import.")
+    ] = "serving_default",
+    opset: Annotated[
+        int, typer.Option("--opset", metavar="N", min=13, help="Version of the ONNX operators to write.")
+    ] = 18,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            "--tolerance",
+            metavar="0-1",
+            min=0,
+            help="Largest accepted difference of an output, as a fraction of its largest value.",
+        ),
+    ] = 1e-3,
+    python: Annotated[
+        Path | None,
+        typer.Option("--python", metavar="PATH", help="Path of another Python, which has the framework installed."),
+    ] = None,
+    json: option.Json = None,
+    debug: option.Debug = False,
+) -> None:
+    """Make an ONNX model of a PyTorch or TensorFlow one, and check that it computes the same.
+
+    The file is written only if every output is within the tolerance of the source's on the example inputs. A function
+    returns an nn.Module and example inputs; it is looked for in the current folder.
+
+    Examples:
+
+        edgert import detector.pt2 -o detector.onnx
+
+        edgert import mine:model --dynamic 'image=batch,_,height,width'
+
+        edgert import saved_model/ --python ~/tf/bin/python --shape image=1x224x224x3
+    """
+    from rich.console import Console
+
+    from edgert.importer.conversion import import_model as run
+
+    open_dims = {}
+    for text in dynamic or ():
+        name, equals, dims = text.rpartition("=")  # names may have colons and slashes
+        if not equals or not name or not dims:
+            raise ConfigError(f"cannot understand {text!r}", where="--dynamic", fix="write INPUT=batch,_,height,width")
+        open_dims[name] = tuple(None if dim.strip() == "_" else dim.strip() for dim in dims.split(","))
+    made = run(
+        source,
+        output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"),
+        inputs=inputs,
+        shapes=dict(map(option.shape_of, shape or ())),
+        dynamic=open_dims,
+        signature=signature,
+        opset=opset,
+        tolerance=tolerance,
+        python=python,
+    )
+    if json is not None:
+        write_json(_plain(made), json)
+    console = Console(stderr=is_stdout(json), highlight=False)
+    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
+    console.print(f"{made.nodes} nodes, opset {made.opset}, by {versions}", markup=False)
+    for spec in made.inputs:
+        console.print(f"  takes {spec}", markup=False)
+    for one in made.differences:
+        console.print(f"  returns {one}", markup=False)
+    console.print(f"[green]the same within {made.tolerance:g} of the largest[/], {made.seconds:.1f} s")
+    console.print(f"[green]→[/] {made.path}")
+
+
+def _plain(made: Imported) -> dict[str, object]:
+    return {
+        "path": str(made.path),
+        "opset": made.opset,
+        "nodes": made.nodes,
+        "inputs": [str(spec) for spec in made.inputs],
+        "outputs": [str(spec) for spec in made.outputs],
+        "tolerance": made.tolerance,
+        "differences": {
+            one.name: {"absolute": one.absolute, "relative": one.relative, "largest": one.largest}
+            for one in made.differences
+        },
+        "versions": dict(made.versions),
+        "seconds": round(made.seconds, 3),
+    }
+
+
+def export(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Pipeline file, ONNX file, or bundle of edgert build.")
+    ],
+    format: Annotated[str, typer.Option("--format", metavar="NAME", help="Format to write: triton, onnx or trtexec.")],
+    output: Annotated[Path, option.output("With --format onnx and one model it may be FILE.onnx.")],
+    model: Annotated[str | None, option.model("All models when left out.")] = None,
+    board: Annotated[str | None, option.board("A bundle names its own.")] = None,
+    trt: option.Trt = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--form",
+            metavar="NAME",
+            help="Form of the model for --format onnx: float, fp16, int8-qdq or fit (operators that a DLA has). The "
+            "form that was built when left out.",
+        ),
+    ] = None,
+    target: Annotated[str | None, option.target("For --format onnx.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="Device that Triton runs models on: cpu or gpu. gpu for a board's models when left out.",
+        ),
+    ] = None,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--max-batch",
+            metavar="N",
+            min=1,
+            help="Largest batch that Triton puts together from requests, where the model's batch is open.",
+        ),
+    ] = None,
+    overrides: option.Set = None,
+    json: option.Json = None,
+    debug: option.Debug = False,
+) -> None:
+    """Take what was built to a Triton server, another ONNX runtime, or trtexec.
+
+    triton writes a model repository: a folder for each model with its file, labels and config.pbtxt. onnx writes plain
+    ONNX files, checked and run once. trtexec writes build.sh, the command line that TensorRT's own tool builds the same
+    engines with, and the files it names. What a format cannot express is printed, and noted in what is written.
+
+    Examples:
+
+        edgert export hello --format triton -o models
+
+        edgert export dock.edgert --format trtexec -o engines
+
+        edgert export pipeline.yaml --board orin-nx-16gb --format onnx --form int8-qdq --target dla -o dla.onnx
+    """
+    import threading
+
+    from rich.console import Console
+
+    from edgert.cli.progress import build_progress, stop_on_signal
+    from edgert.exporter.export import export as run
+
+    options: dict[str, Any] = {"format": format, "form": form, "target": target, "device": device}
+    stop = threading.Event()
+    with build_progress() as on_event, stop_on_signal(stop.set):
+        made = run(
+            source,
+            output,
+            model=model,
+            max_batch=max_batch,
+            board=board,
+            tensorrt=trt,
+            overrides=overrides or (),
+            on_event=on_event,
+            stop=stop,
+            **options,
+        )
+    if json is not None:
+        write_json({"files": [str(path) for path in made.files], "limitations": list(made.limitations)}, json)
+    console = Console(stderr=is_stdout(json), highlight=False)
+    for path in made.files:
+        console.print("[green]→[/]", str(path), soft_wrap=True)
+    if made.limitations:
+        console.print(f"What {format} cannot express:")
+    for line in made.limitations:
+        console.print(f"  - {line}", markup=False, soft_wrap=True)

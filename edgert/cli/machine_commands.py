@@ -1,0 +1,333 @@
+"""``edgert doctor`` and ``edgert top``: what this machine has, and what it and its pipelines are doing."""
+
+from __future__ import annotations
+
+import json as json_text
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgert.cli import option, table
+from edgert.cli.output import is_stdout, json_lines, write_json
+from edgert.cli.table import Column
+from edgert.errors import EXIT_ERROR
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from edgert.meters import Reading
+    from edgert.meters.all import Sample
+    from edgert.meters.energy import Energy
+
+_MARKS = {"yes": "[green]✓[/]", "optional": "[yellow]–[/]", "no": "[red]✗[/]"}
+_LEAST_S = 0.1
+_FETCH_S = 1.0
+_ORDER = ("power", "gpu", "dla", "emc", "cpu", "temperature", "throttle", "memory")
+_UNITS = {"W": ("{:.2f} W", 1.0), "Hz": ("{:.0f} MHz", 1e-6), "%": ("{:.0f} %", 1.0), "C": ("{:.1f} °C", 1.0)}
+_STYLES = {"measured": "", "modeled": "yellow", "unavailable": "dim"}
+_CORES = 4
+_READINGS = (Column("reading"), Column("value", is_number=True), Column("kind", rank=1), Column("source", wraps=True))
+_PIPELINES = (
+    Column("pipeline", wraps=True),
+    Column("fps", is_number=True),
+    Column("frames", is_number=True, rank=3),
+    Column("dropped", is_number=True),
+    Column("p50 ms", is_number=True, rank=2),
+    Column("p99 ms", is_number=True),
+    Column("peak memory", is_number=True, rank=1),
+    Column("budgets", wraps=True),
+    Column("process", rank=4),
+)
+
+Row = dict[str, Any]
+"""A pipeline as plain data: ``at`` (``process 123``, or an address) and its state, with ``stats`` as a
+live page gives them and ``fps_now``, since the look before; or its ``trouble``."""
+
+
+def doctor(json: option.Json = None, debug: option.Debug = False) -> None:
+    """Check what is on this machine, what is missing, and how to get it.
+
+    Looks at Python, board, CPU, memory, GPU, TensorRT, DLA, codecs, GStreamer and cameras. Needs no network and
+    changes nothing. Exit code 1 only when something that edgert cannot run without is broken.
+
+    Example: edgert doctor --json - | jq '.findings[] | select(.state != "yes")'
+    """
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from edgert.diagnosis import doctor as find
+    from edgert.diagnosis import facts
+
+    findings = find()
+    broken = [finding.name for finding in findings if finding.state == "no"]
+    shown = Table.grid(padding=(0, 1))
+    for column in ("mark", "name", "detail"):
+        shown.add_column(column, no_wrap=column != "detail", overflow="fold")
+    for one in findings:
+        fix = Text(f"\n→ {one.fix}" if one.fix else "", style="cyan")
+        shown.add_row(_MARKS[one.state], table.marked(one.name, "bold"), Text(one.detail) + fix)
+    screen = Console(stderr=is_stdout(json), highlight=False)
+    screen.print(shown)
+    if broken:
+        screen.print(f"\n[red]edgert cannot run here:[/] {', '.join(broken)}")
+    else:
+        screen.print("\n[green]edgert can run here.[/] – is not here and not required; → shows how to get it.")
+    if json is not None:
+        found = [asdict(finding) for finding in findings]
+        write_json({"ok": not broken, "machine": facts(), "findings": found}, json)
+    if broken:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def top(
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[URL]...", help="Live pages (sink: http) of pipelines on other machines, http://host:port."
+        ),
+    ] = None,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=_LEAST_S, help="Seconds from one sample to the next.")
+    ] = 0.5,
+    once: Annotated[bool, typer.Option("--once", help="Show one sample, then exit.")] = False,
+    json: option.Json = None,
+    root: Annotated[Path, typer.Option("--root", hidden=True, help="Folder that stands for / of a Linux.")] = Path("/"),
+    debug: option.Debug = False,
+) -> None:
+    """Watch this machine: power, clocks, load, heat and memory, and the pipelines that you run on it.
+
+    Every edgert run and edgert.Pipeline of the same user is seen, with nothing to set up; those of other machines by
+    the address of their live page.
+
+    Needs no root. For what cannot be read the reason is shown; nothing is shown as 0 that is not known. Sensors of
+    Jetsons average over 0.4 s, so faster than two samples a second repeats itself. Ends with Ctrl-C.
+    --json writes one line for every sample.
+
+    Examples:
+
+        edgert top
+
+        edgert top http://dock.local:8080
+
+        edgert top --json - --every 1 | jq '.readings.power.value'
+
+        edgert top --json - --once | jq '.pipelines[] | {name, fps: .stats.fps}'
+    """
+    from rich.console import Group
+    from rich.live import Live
+
+    from edgert.cli.progress import stop_on_signal
+    from edgert.meters.all import Meters
+    from edgert.meters.energy import Energy
+
+    meters, energy, pipelines = Meters(root), Energy(), Pipelines(tuple(pipeline or ()), root)
+    stopped, screen = threading.Event(), table.console()
+
+    def looks() -> Iterator[RenderableType]:
+        """The view, again and again; each look is also a line of JSON."""
+        pipelines.look()
+        stopped.wait(_LEAST_S if once else every)  # rates need a beginning and an end
+        while not stopped.is_set():
+            sample = meters.sample()
+            energy.add(sample.at_ns, sample.power)
+            rows = pipelines.look()
+            write({**sample.to_json(), "time": time.time(), "energy": _plain(energy), "pipelines": rows})
+            yield Group(*view(sample, energy, rows, screen.width))
+            if once or stopped.wait(every):
+                return
+
+    with stop_on_signal(stopped.set), json_lines(json) as write:
+        if is_stdout(json):
+            for _ in looks():
+                pass
+        elif once or not screen.is_terminal:
+            for shown in looks():
+                screen.print(shown)
+        else:
+            with Live(console=screen, auto_refresh=False, screen=True) as live:
+                for shown in looks():
+                    live.update(shown, refresh=True)
+
+
+def _plain(energy: Energy) -> dict[str, float]:
+    return {name: getattr(energy, name) for name in ("joules", "covered_s", "modeled_s", "missing_s")}
+
+
+# The pipelines that ``edgert top`` shows: those of this user that run here, and live pages anywhere.
+
+
+class Pipelines:
+    """Looks at pipelines again and again.
+
+    Args:
+        urls: of live pages (``sink: http``).
+        root: where the files of a Linux are.
+    """
+
+    def __init__(self, urls: tuple[str, ...], root: Path = Path("/")) -> None:
+        self._urls, self._root = urls, root
+        self._before: dict[str, tuple[float, float]] = {}
+
+    def look(self) -> list[Row]:
+        """All that can be seen now. Waits a second for each that does not answer."""
+        from edgert.runtime.announce import running_pipelines
+
+        found = {
+            one.key: _row(f"process {one.pid}" if one.pid else "in a container", one.state)
+            for one in running_pipelines(self._root)
+        }
+        found |= {url: _row(url, _fetched(url)) for url in self._urls}
+        before, self._before = self._before, {}
+        for key, row in found.items():
+            if "trouble" in row:
+                continue
+            frames, seconds = row["stats"].get("frames_out"), row["stats"].get("seconds")
+            row["fps_now"] = None  # where it was not seen before, or no time has passed
+            if isinstance(frames, (int, float)) and isinstance(seconds, (int, float)):
+                self._before[key] = (frames, seconds)
+                then = before.get(key, self._before[key])
+                if seconds > then[1]:
+                    row["fps_now"] = (frames - then[0]) / (seconds - then[1])
+        return list(found.values())
+
+
+def _row(at: str, state: Mapping[str, Any] | str) -> Row:
+    from edgert.runtime.announce import STRANGE
+
+    if isinstance(state, str):
+        return {"at": at, "trouble": state}
+    return {"at": at, **state} if isinstance(state.get("stats"), dict) else {"at": at, "trouble": STRANGE}
+
+
+def _fetched(url: str) -> Mapping[str, Any] | str:
+    """What a pipeline's live page reports of its run, or why nothing is known."""
+    from urllib.error import URLError
+    from urllib.parse import urlsplit
+    from urllib.request import urlopen
+
+    from edgert.runtime.announce import MOST_BYTES, STRANGE
+
+    if urlsplit(url).scheme not in ("http", "https"):
+        return "not a web address; expected http://host:port"
+    try:
+        with urlopen(f"{url.rstrip('/')}/stats.json", timeout=_FETCH_S) as answer:  # noqa: S310 - http only, above
+            state = json_text.loads(answer.read(MOST_BYTES))
+    except (URLError, OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))
+    return {"stats": state.get("stats")} if isinstance(state, dict) else STRANGE
+
+
+def view(sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int) -> Iterator[RenderableType]:
+    """Pipelines, then the machine, then what cannot be read, in a line."""
+    from rich.text import Text
+
+    yield pipeline_table(pipelines, width)
+    yield ""
+    readings = list(_ordered(sample))
+    title = f"power mode {sample.mode}" if sample.mode else "this machine"
+    if (recent := energy.recent_w(10.0)) is not None:
+        modeled = f", {energy.modeled_s:.0f} s of them modeled" if energy.modeled_s else ""
+        title += f", {recent:.2f} W over 10 s, {energy.joules:.0f} J in {energy.covered_s:.0f} s{modeled}"
+    rows = [
+        table.Row((name, describe(reading), reading.kind, reading.source), _STYLES[reading.kind])
+        for name, reading in readings
+        if reading.is_known
+    ]
+    yield table.table(_READINGS, rows, width=width, title=title)
+    if missing := ", ".join(name for name, reading in readings if not reading.is_known):
+        yield Text(f"unavailable: {missing}; --json has the reasons", style="dim")
+    yield from (Text(note) for note in sample.notes)
+
+
+def _ordered(sample: Sample) -> Iterator[tuple[str, Reading]]:
+    """Readings by kind of thing, of many cores the first few; then those that are not known."""
+
+    def place(name: str) -> tuple[int, str]:
+        group = name.partition(".")[0].rstrip("0123456789")
+        return _ORDER.index(group) if group in _ORDER else len(_ORDER), name
+
+    late = [name for name in sample.readings if name.startswith("cpu") and name[3:4].isdigit()][_CORES:]
+    names = sorted(set(sample.readings).difference(late), key=place)
+    for name in sorted(names, key=lambda name: not sample.readings[name].is_known):
+        yield name, sample.readings[name]
+
+
+def describe(reading: Reading) -> str:
+    """A value for people; a dash for none."""
+    if reading.value is None:
+        return "–"
+    if reading.unit == "B":
+        return format_bytes(reading.value)
+    form, scale = _UNITS.get(reading.unit, ("{:.4g} " + reading.unit, 1.0))
+    return form.format(reading.value * scale).rstrip()
+
+
+def pipeline_table(rows: Sequence[Row], width: int) -> Table | Text:
+    """How each pipeline does, and whether it keeps its budgets; or why that is not known. Without any, a line."""
+    from rich.text import Text
+
+    if not rows:
+        return Text("no pipelines of this user are running", style="bold")
+    shown = []
+    for row in rows:
+        name = " ".join(filter(None, (_text(row.get("label")), _text(row.get("name")))))
+        last = row.get("trouble") or ", ".join(_promises(row))
+        cells = [_text(cell) for cell in (name or row["at"], *_figures(row), last, row["at"])]
+        shown.append(table.Row(cells, "yellow" if "trouble" in row else ""))
+    return table.table(_PIPELINES, shown, width=width, title="pipelines")
+
+
+def _figures(row: Row) -> Iterator[str]:
+    """What a pipeline does, in the order of the columns. It comes from another program, and may be anything."""
+    if "trouble" in row:
+        yield from ("",) * 6
+        return
+    stats, latency = row["stats"], _part(row["stats"], "latency_ms")
+    now = row.get("fps_now")
+    values = (stats.get("fps") if now is None else now, stats.get("frames_out"), stats.get("dropped"))
+    yield from (_number(value, "{:.4g}") for value in (*values, latency.get("p50"), latency.get("p99")))
+    yield _size(stats.get("peak_rss_bytes"))
+
+
+def _promises(row: Row) -> Iterator[str]:
+    """What the governor does, and each budget with what is taken of it."""
+    stats = row["stats"]
+    budgets, promised = _part(stats, "budgets"), _part(stats, "promised")
+    if governor := _part(budgets, "governor"):
+        yield _text(governor.get("setting"))
+        yield f"{_number(budgets.get('throttled'), '{:.0f}')} throttled"
+    if used := _part(budgets, "used"):
+        taken, limit = _number(used.get("mean"), "{:.3g}"), _number(used.get("limit"), "{:g}")
+        yield f"{taken} of {limit} {_text(used.get('unit'))}"
+    if isinstance(limit_s := promised.get("latency"), (int, float)):
+        yield f"p99 {_number(_part(stats, 'latency_ms').get('p99'), '{:.0f}')} of {1e3 * limit_s:g} ms"
+    if "memory" in promised:
+        yield f"{_size(stats.get('peak_rss_bytes'))} of {_size(promised['memory'])}"
+
+
+def _part(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = of.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _number(value: object, form: str) -> str:
+    return form.format(value) if isinstance(value, (int, float)) else "?"
+
+
+def _size(value: object) -> str:
+    return format_bytes(value) if isinstance(value, int) else "?"
+
+
+def _text(value: object) -> str:
+    """Without what would steer the terminal."""
+    return "".join(filter(str.isprintable, value)) if isinstance(value, str) else ""

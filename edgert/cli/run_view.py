@@ -1,0 +1,227 @@
+"""A run in the terminal: how it goes on, what it came to, and the memory it takes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from edgert.cli.table import Column, Row, console, table
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgert.budget.footprint import Footprint, Part
+    from edgert.config import PipelineFile
+    from edgert.pipeline import Pipeline
+    from edgert.runtime import Summary
+
+_PARTS = (
+    Column("part"),
+    Column("on", rank=1),
+    Column("for", rank=2),
+    Column("memory", is_number=True),
+    Column("", wraps=True),
+)
+_STAGES = (
+    Column("stage"),
+    Column("in", is_number=True, rank=1),
+    Column("out", is_number=True),
+    Column("dropped", is_number=True),
+    Column("busy", is_number=True),
+    Column("ms each", is_number=True),
+    Column("starved", is_number=True, rank=2),
+    Column("blocked", is_number=True, rank=2),
+)
+_MOST_EVENTS = 20  # of a governor, the last ones; the JSON has more
+_REFRESH_S = 0.25
+_LINE_EVERY_S = 5.0
+
+
+def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
+    """Every part, what was changed to make it fit, and whether it does."""
+    screen = console(stderr=to_stderr)
+    screen.print(parts_table(plan.parts, screen.width))
+    for step in plan.steps:
+        screen.print(f"made smaller: {step}", markup=False)
+    word = "fits" if plan.fits else "does not fit"
+    if plan.budget_bytes is None or (plan.keeps_budget and not plan.fits):
+        machine = f" of the machine's {format_bytes(plan.machine_bytes)}, swap and all" if plan.machine_bytes else ""
+        verdict = f"{word}: at least {format_bytes(plan.least_bytes)}{machine}"
+    else:
+        most = f"{format_bytes(plan.most_bytes)} with {plan.error:.0%} to spare for the prediction's error"
+        verdict = f"{word}: {most}, of the budget's {format_bytes(plan.budget_bytes)}"
+    screen.print(verdict, style="green" if plan.fits else "red", markup=False)
+
+
+def parts_table(parts: Sequence[Part], width: int) -> Table:
+    """A row for each part, and their sum."""
+    total_bytes = sum(part.size_bytes for part in parts)
+    rows = [Row((part.name, part.on, part.kind, format_bytes(part.size_bytes), part.note)) for part in parts]
+    rows.append(Row(("all", "", "", format_bytes(total_bytes), "predicted peak"), "bold"))
+    return table(_PARTS, rows, width=width)
+
+
+# While it runs: a live table on a terminal, plain lines elsewhere.
+
+
+def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bool, label: str = "") -> None:
+    """Runs the pipeline to its end, or for ``duration_s``, showing how it goes. Raises its first error.
+
+    Args:
+        label: before every line, where what is shown is not this machine's.
+    """
+    from rich.console import Console
+    from rich.live import Live
+    from rich.logging import RichHandler
+
+    screen = Console(stderr=True, highlight=False)
+    logger = logging.getLogger("edgert")  # a camera lost, a live page opened: on the console that the view shares
+    logger.handlers = [
+        RichHandler(console=screen, show_path=False, show_level=False, log_time_format="%H:%M:%S", markup=False)
+    ]
+    logger.propagate = False
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    pipeline.start()
+    if quiet:
+        _watch(pipeline, duration_s, lambda summary: None, _LINE_EVERY_S)
+    elif plain or not screen.is_terminal:
+        _watch(pipeline, duration_s, lambda summary: typer.echo(_line(summary, label), err=True), _LINE_EVERY_S)
+    else:
+        with Live(console=screen, refresh_per_second=4, transient=True) as live:
+
+            def update(summary: Summary) -> None:
+                live.update(stage_table(summary, screen.width, _line(summary, label)))
+
+            _watch(pipeline, duration_s, update, _REFRESH_S)
+
+
+def _watch(pipeline: Pipeline, duration_s: float | None, update: Callable[[Summary], None], every_s: float) -> None:
+    started = last = time.monotonic()
+    while not pipeline.wait(0.1):
+        now = time.monotonic()
+        if duration_s is not None and now - started >= duration_s:
+            pipeline.stop()
+            duration_s = None
+        if now - last >= every_s:
+            last = now
+            update(pipeline.summary())
+
+
+def _line(summary: Summary, label: str) -> str:
+    latency = summary.latency_ms
+    return (
+        f"{label}{'  ' if label else ''}{summary.seconds:7.1f} s  {summary.frames_out} frames  {summary.fps:.1f} fps  "
+        f"latency p50 {latency.p50:.1f} p99 {latency.p99:.1f} ms  dropped {summary.dropped}"
+    )
+
+
+def stage_table(summary: Summary, width: int, title: str = "") -> Table:
+    """Per stage: what came in, what was lost, and what its thread did with its time."""
+    rows = [
+        Row(
+            (
+                name,
+                str(stage.results_in),
+                str(stage.results_out),
+                str(stage.dropped) if stage.dropped else "",
+                f"{stage.busy_percent:.0f} %",
+                f"{stage.busy_ms_per_result:.2f}",
+                f"{stage.wait_in_percent:.0f} %",
+                f"{stage.wait_out_percent:.0f} %",
+            )
+        )
+        for name, stage in summary.stages.items()
+    ]
+    return table(_STAGES, rows, width=width, title=title)
+
+
+# At its end.
+
+
+def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False) -> None:
+    """Prints the whole summary, and where the files are."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    screen = Console(stderr=to_stderr, highlight=False)
+    latency = summary.latency_ms
+    screen.print(stage_table(summary, screen.width))
+    screen.print(
+        f"[bold]{summary.frames_out}[/] of {summary.frames_in} frames in {summary.seconds:.1f} s: "
+        f"[bold]{summary.fps:.1f} fps[/], latency p50 {latency.p50:.1f} p95 {latency.p95:.1f} p99 {latency.p99:.1f} ms"
+    )
+    screen.print(
+        f"{summary.copies_per_frame:.2f} copies ({format_bytes(summary.bytes_copied_per_frame)}) per frame, "
+        f"peak memory {format_bytes(summary.peak_rss_bytes)}"
+    )
+    skipped = dict[str, None]()  # engines of the chain that do not run, each once
+    for name, engine in summary.engine.items():
+        threads = engine.get("threads")
+        counted = f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
+        made = "from the cache" if engine.get("cached") else "compiled now"
+        backend = f"{engine['backend']} {engine.get('version', '')}".strip()
+        screen.print(f"model {escape(name)}: {backend}{counted}, {made}")
+        for one in engine.get("skipped", ()):
+            skipped[f"{one['engine']} skipped{f' for model {name}' if one['model'] else ''}: {one['why']}"] = None
+    for line in skipped:
+        screen.print(line, style="yellow", markup=False)
+    for line in _governed(summary.budgets, summary.frames_out):
+        screen.print(line, markup=False)
+    for line in (*_troubles(summary), *_broken_promises(file, summary)):
+        screen.print(line, style="yellow", markup=False)
+    for stage in file.config.stages.values():
+        if (path := getattr(stage, "path", None)) is not None:
+            screen.print(f"[green]→[/] {escape(str(path))}")
+
+
+def _troubles(summary: Summary) -> Iterator[str]:
+    for name, stage in summary.stages.items():
+        if stage.source and stage.source.skipped:
+            yield f"{name}: {stage.source.skipped} corrupt pieces skipped"
+        if stage.source and stage.source.reconnects:
+            yield f"{name}: reconnected {stage.source.reconnects} times"
+
+
+def _governed(budgets: Mapping[str, Any], frames: int) -> Iterator[str]:
+    """What was done to keep the budgets and why, with power or CPU time and memory beside what was planned."""
+    governor, used, plan = budgets.get("governor"), budgets.get("used"), budgets.get("memory")
+    if not governor:
+        return
+    seconds = sum(governor["seconds"].values()) or 1.0
+    shares = sorted(governor["seconds"].items(), key=lambda one: -one[1])
+    shown = ", ".join(f"{name} {share / seconds:.0%} of the time" for name, share in shares)
+    yield f"budgets: {shown}" + (f"; {budgets['throttled']} frames throttled" if budgets["throttled"] else "")
+    if used is not None and used["mean"] is not None:
+        is_power = used["unit"] == "W"
+        each = f", {used['total'] / frames:.3g} J a frame" if is_power and frames else ""
+        parts = [f"{used[f'{kind}_s']:.0f} s {kind}" for kind in ("modeled", "missing") if used[f"{kind}_s"] >= 0.5]
+        doubt = f" ({', '.join(parts)})" if parts else ""
+        taken = f"{used['mean']:.3g} of {used['limit']:g} {used['unit']} on average"
+        yield f"{'power' if is_power else 'CPU time'}: {taken}{each}{doubt}"
+    if plan is not None:
+        more, planned = plan["more_bytes"], format_bytes(plan["total_bytes"])
+        difference = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'} than the {planned} planned"
+        mapped = "" if plan["nvmap_bytes"] is None else f"; mapped by GPU and DLA {format_bytes(plan['nvmap_bytes'])}"
+        yield f"memory: peak {format_bytes(plan['measured_bytes'])}, {difference}{mapped}"
+        yield from plan["steps"]
+    for event in governor["events"][-_MOST_EVENTS:]:
+        yield f"  {event['at_s']:7.1f} s  {event['kind']}: {event['reason']}"
+    yield from (f"  note: {note}" for note in governor["notes"])
+
+
+def _broken_promises(file: PipelineFile, summary: Summary) -> Iterator[str]:
+    """Budgets against what was measured over the whole run."""
+    budgets, used, p99 = file.config.budgets, summary.budgets.get("used"), summary.latency_ms.p99
+    if budgets.latency is not None and p99 > budgets.latency * 1e3:
+        yield f"over budget: latency p99 {p99:.1f} ms, promised {budgets.latency * 1e3:.0f} ms"
+    if used is not None and (used["mean"] or 0.0) > used["limit"]:
+        name = "power" if used["unit"] == "W" else "CPU time"
+        yield f"over budget: {name} {used['mean']:.3g} {used['unit']}, promised {used['limit']:g}"
+    if budgets.memory is not None and summary.peak_rss_bytes > budgets.memory:
+        peak = format_bytes(summary.peak_rss_bytes)
+        yield f"over budget: memory {peak}, promised {format_bytes(budgets.memory)}"
