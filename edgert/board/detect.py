@@ -3,10 +3,14 @@
 The device tree's ``compatible`` names module and carrier, ``nvidia,p3768-0000+p3767-0000-super``; its ``model`` names
 the kit and is changed by makers of carriers, so it is only shown. Modules that share a device tree differ by their
 memory. See https://docs.kernel.org/devicetree/usage-model.html.
+
+Docker hides the device tree (it masks ``/sys/firmware``), but not the chip's number, the cores and the memory, which
+together are one module's. Whoever knows better says so with ``EDGERT_BOARD``.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from itertools import takewhile
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from edgert.board.host import cpu_name, online_cores, present_cores, read_text, system_memory
 from edgert.board.nvpmodel import current_mode
-from edgert.errors import DeviceError
+from edgert.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
     from edgert.board.record import Board
@@ -86,6 +90,11 @@ HOST = "host"
 """Name of a machine that is no Jetson."""
 UNKNOWN = "jetson"
 """Name of a Jetson that no board file describes."""
+DEVICE_TREE = "its device tree"
+VARIABLE = "EDGERT_BOARD"
+"""Names the board in the environment; wins over whatever the machine shows of itself."""
+_CHIPS = {"33": "tegra210", "24": "tegra186", "25": "tegra194", "35": "tegra234", "38": "tegra264"}
+"""Number in /sys/devices/soc0/soc_id → chip, from include/soc/tegra/fuse.h of Linux: 0x21, 0x18, 0x19, 0x23, 0x26."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,7 @@ class Machine:
         memory_bytes: what the kernel manages.
         mode: name of the power mode; empty where there is none, or it is unknown.
         mode_trouble: why the power mode is unknown although the machine has one; empty otherwise.
+        known_by: what the board was recognized by; empty where it was not.
     """
 
     name: str
@@ -119,6 +129,7 @@ class Machine:
     memory_bytes: int
     mode: str = ""
     mode_trouble: str = ""
+    known_by: str = ""
 
     @property
     def is_jetson(self) -> bool:
@@ -130,23 +141,21 @@ def detect(root: Path = Path("/")) -> Machine:
     """Looks at the machine under ``root``, whose files are those of a running Linux. Needs no rights, opens no device.
 
     Raises:
-        ConfigError: one of edgert's own board files is damaged.
+        ConfigError: one of edgert's own board files is damaged, or ``EDGERT_BOARD`` names none.
     """
-    tree = root / "proc/device-tree"
-    compatible = tuple(filter(None, read_text(tree / "compatible").split("\0")))
-    memory_bytes = system_memory(root).total_bytes
+    compatible, memory_bytes = _compatible(root), system_memory(root).total_bytes
+    jetson = is_jetson(root)
+    board, known_by = _recognize(root, compatible, memory_bytes) if jetson else (None, "")
     l4t = l4t_version(root)
-    is_jetson = bool(l4t) or any(word.startswith("nvidia,tegra") for word in compatible)
-    board = _recognize(compatible, memory_bytes) if is_jetson else None
     mode, mode_trouble = "", ""
     try:
-        mode = current_mode(root) if is_jetson else ""
+        mode = current_mode(root) if jetson else ""
     except DeviceError as error:  # a damaged file must not keep the rest of the machine from being known
         mode_trouble = f"{error.what}: {error.why}"
     return Machine(
-        name=board.name if board else UNKNOWN if is_jetson else HOST,
+        name=board.name if board else UNKNOWN if jetson else HOST,
         board=board,
-        model=read_text(tree / "model"),
+        model=_model(root),
         compatible=compatible,
         l4t=l4t,
         jetpack=jetpack_of(l4t),
@@ -156,19 +165,78 @@ def detect(root: Path = Path("/")) -> Machine:
         memory_bytes=memory_bytes,
         mode=mode,
         mode_trouble=mode_trouble,
+        known_by=known_by,
     )
 
 
-def _recognize(compatible: tuple[str, ...], memory_bytes: int) -> Board | None:
-    """The board that a system calls itself; of several, the smallest that has so much memory."""
+def is_jetson(root: Path = Path("/")) -> bool:
+    """Whether this is a Jetson, known or not; cheaper than :func:`detect`."""
+    shown = (word.startswith("nvidia,tegra") for word in _compatible(root))
+    return bool(os.environ.get(VARIABLE)) or any(shown) or bool(_chip(root)) or bool(l4t_version(root))
+
+
+def _compatible(root: Path) -> tuple[str, ...]:
+    return tuple(filter(None, read_text(root / "proc/device-tree/compatible").split("\0")))
+
+
+def _model(root: Path) -> str:
+    return read_text(root / "proc/device-tree/model") or read_text(root / "sys/devices/soc0/machine").strip()
+
+
+def _chip(root: Path) -> str:
+    """``tegra234``, as the kernel's driver of the chip's fuses shows it; empty on machines of others."""
+    soc = root / "sys/devices/soc0"
+    return _CHIPS.get(read_text(soc / "soc_id").strip(), "") if read_text(soc / "family").strip() == "Tegra" else ""
+
+
+def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tuple[Board | None, str]:
+    """The board, and what it was recognized by."""
+    from edgert.board.record import board
+
+    if name := os.environ.get(VARIABLE):
+        try:
+            return board(name), VARIABLE
+        except ConfigError as error:
+            raise ConfigError(
+                f"there is no board {name!r}", why=error.why, where=VARIABLE, fix="edgert boards lists them"
+            ) from error
+    if compatible:
+        found, known_by = _by_name(compatible, memory_bytes), DEVICE_TREE
+    else:
+        found, known_by = _by_hardware(root, memory_bytes), "its chip, cores and memory"
+    return found, known_by if found else ""
+
+
+def _by_hardware(root: Path, memory_bytes: int) -> Board | None:
+    """The board with such a chip, so many cores and so much memory; None where these are two modules', none named."""
+    from edgert.board.record import boards
+
+    chip, cores, model = _chip(root), present_cores(root), _model(root).lower()
+    alike = [one for one in boards() if one.soc == chip and one.cpu.cores == cores]
+    named = [one for one in alike if _module(one.title) in model]
+    found = _fitting(named or alike, "super" in model, memory_bytes)
+    twins = {(one.gpu.sms, one.dla.cores) for one in named or alike if found and one.memory.bytes == found.memory.bytes}
+    return found if len(twins) == 1 else None
+
+
+def _module(title: str) -> str:
+    """``orin nx`` of ``Jetson Orin NX 16GB Super``."""
+    return re.sub(r"^jetson | \d+gb.*$", "", title.lower())
+
+
+def _by_name(compatible: tuple[str, ...], memory_bytes: int) -> Board | None:
+    """The board that the device tree names."""
     from edgert.board.record import boards
 
     words = {word for entry in compatible for word in re.split(r"[,+]", entry)}
     plain = {word.removesuffix("-super") for word in words}
-    matches = [(board, board.match) for board in boards() if board.match is not None]
-    matches = [(board, match) for board, match in matches if plain.intersection(match.compatible)]
-    fast = any(word.endswith("-super") for word in words)
-    found = [board for board, match in matches if match.super == fast] or [board for board, _ in matches]
+    named = [one for one in boards() if one.match is not None and plain.intersection(one.match.compatible)]
+    return _fitting(named, any(word.endswith("-super") for word in words), memory_bytes)
+
+
+def _fitting(named: list[Board], fast: bool, memory_bytes: int) -> Board | None:
+    """Of boards that share a name, those with or without Super firmware; of these, the smallest with so much memory."""
+    found = [one for one in named if one.match is not None and one.match.super == fast] or named
     large = [board for board in found if board.memory.bytes >= memory_bytes]
     if large:
         return min(large, key=lambda board: board.memory.bytes)

@@ -20,6 +20,8 @@ from edgert.backend.chain import Chain, Skipped, why_not
 from edgert.backend.tensorrt.engine_cache import Facts, changes, key_of, read_record
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board import HOST, Machine, detect
+from edgert.board.detect import VARIABLE
+from edgert.board.record import Board, board, board_names
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
 from edgert.compiler import engine_checks
@@ -112,7 +114,8 @@ def finish(
     trt.listener = events.listener(stop or threading.Event())
     with open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as name:
         manifest = opened.manifest
-        check_board(manifest, here, str(bundle))
+        if difference := check_board(manifest, here, str(bundle)):
+            events.note(difference)
         opened.extract(Path(name), models_of(manifest))
 
         def skip(one: Skipped) -> None:
@@ -149,15 +152,43 @@ def finish(
     return Finished(output, manifest, runs, waiting, tuple(skipped), target, written, size_bytes, seconds)
 
 
-def check_board(manifest: Manifest, machine: Machine, where: str) -> None:
-    """Raises ArtifactError on a Jetson that the bundle is not for."""
-    if machine.is_jetson and manifest.board not in (HOST, machine.name):
+def check_board(manifest: Manifest, machine: Machine, where: str) -> str:
+    """What to know about a bundle that was built for another board but can run on this one; empty for nothing.
+
+    Raises:
+        ArtifactError: this is a Jetson with another chip or of another module class than the bundle was built for.
+    """
+    if not machine.is_jetson or manifest.board in (HOST, machine.name):
+        return ""
+    if machine.board is None:
+        return (
+            f"this bundle is for {manifest.board}, and which board this is cannot be seen: it is taken for one "
+            f"({VARIABLE}={manifest.board} confirms it; edgert doctor shows what is missing)"
+        )
+    if manifest.board not in board_names():
+        return f"this bundle is for {manifest.board}, a board file that is not here to compare with {machine.name}"
+    if differences := _differences(board(manifest.board), machine.board):
         raise ArtifactError(
             f"this bundle is for {manifest.board}",
-            why=f"this machine is a {machine.name}: placement, scales and predictions are another's",
+            why=f"this machine is a {machine.name}, with {' and '.join(differences)}: its placement does not fit here",
             where=where,
-            fix=f"edgert build PIPELINE --board {machine.name if machine.board else 'BOARD'}",
+            fix=f"edgert build PIPELINE --board {machine.name}",
         )
+    return f"this bundle is for {manifest.board}; on {machine.name} its predictions of speed and memory do not hold"
+
+
+def _differences(wanted: Board, here: Board) -> list[str]:
+    """In what two boards differ that a placement depends on."""
+    facts = (
+        ("chip", wanted.soc, here.soc),
+        ("GPU", f"{wanted.gpu.sms} SMs", f"{here.gpu.sms} SMs"),
+        ("DLA", f"{_dla_cores(wanted)} cores", f"{_dla_cores(here)} cores"),
+    )
+    return [f"{name} {found} instead of {asked}" for name, asked, found in facts if asked != found]
+
+
+def _dla_cores(one: Board) -> int:
+    return one.dla.cores if one.dla else 0
 
 
 def models_of(manifest: Manifest) -> list[str]:

@@ -85,7 +85,8 @@ def unpacked(
     here, trt, events = machine or detect(), trt or TrtBackend(), BuildEvents(on_event)
     with open_bundle(path) as bundle, tempfile.TemporaryDirectory(prefix="edgert-") as name:
         manifest, folder, given = bundle.manifest, Path(name), tuple(overrides)
-        check_board(manifest, here, str(path))
+        if difference := check_board(manifest, here, str(path)):
+            events.note(difference)
         reasons = partial(why_not, machine=here, trt=trt)
         chain = Chain(manifest.engines, reasons, strict=strict, report=events.refused, where=str(path))
         skipped = chain.unable()

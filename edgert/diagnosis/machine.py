@@ -9,6 +9,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from edgert import installation
+from edgert.board.detect import DEVICE_TREE
 from edgert.board.devices import CameraDevice, cameras
 from edgert.board.host import core_count, core_quota, system_memory
 from edgert.diagnosis.probe import Evidence, Finding
@@ -48,11 +49,15 @@ def board(evidence: Evidence) -> Finding:
         return Finding("board", "optional", f"host: {system}, not a Jetson{runs}")
     release = f"L4T {here.l4t or 'unknown'}, JetPack {here.jetpack or 'unknown'}"
     if here.board is None:
-        words = ", ".join(here.compatible) or "nothing"
-        detail = f"a Jetson that edgert does not know, {release}; its device tree names {words}"
-        fix = "name the nearest one in the pipeline file, e.g. board: orin-nx-16gb"
-        return Finding("board", "optional", detail, fix)
-    detail = f"{here.board.title} ({here.name}), {release}"
+        shown = (
+            f"its device tree names {', '.join(here.compatible)}" if here.compatible else "its device tree is hidden"
+        )
+        detail = f"a Jetson that edgert does not know, {release}; {shown}"
+        fix = "name it or the nearest in the environment: EDGERT_BOARD=orin-nx-16gb (edgert boards lists them)"
+        shows = "" if here.compatible else "; or docker run --security-opt systempaths=unconfined ... shows its own"
+        return Finding("board", "optional", detail, fix + shows)
+    by = f"recognized by {here.known_by}, " if here.known_by != DEVICE_TREE else ""
+    detail = f"{here.board.title} ({here.name}), {by}{release}"
     if here.mode_trouble:
         detail += f", power mode unknown: {here.mode_trouble}"
         return Finding("board", "optional", detail, "sudo nvpmodel -q prints the power mode, or what is wrong with it")

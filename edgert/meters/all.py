@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from edgert.board.detect import is_jetson
 from edgert.board.host import read_text
 from edgert.board.nvpmodel import current_mode
 from edgert.clock import REAL, Clock
@@ -14,7 +15,7 @@ from edgert.meters.clocks import cpu_gauges, dla_gauges, emc_gauges, gpu_gauges
 from edgert.meters.energy import Rapl
 from edgert.meters.nvml import Nvml, find_nvml
 from edgert.meters.rails import POWER, Rails, hwmon_rails, iio_rails
-from edgert.meters.reading import GONE, NO_TIME, SWITCHED_OFF, Gauges, Meter, Reading, is_jetson, measured, unavailable
+from edgert.meters.reading import GONE, NO_TIME, SWITCHED_OFF, Gauges, Meter, Reading, measured, unavailable
 from edgert.meters.thermal import MARGIN, TEMPERATURE, THROTTLE_CURRENT, THROTTLE_HEAT, Thermal
 from edgert.meters.usage import CpuLoad, Memory
 

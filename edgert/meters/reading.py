@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from edgert.board.host import read_text
-
 Kind = Literal["measured", "modeled", "unavailable"]
 
 
@@ -168,10 +166,3 @@ def file_gauge(
     """A gauge over a file below ``root``, whose number times ``scale`` is in ``unit``, and from ``low`` to ``high``."""
     name, least, most = str(path), low / scale, high / scale
     return gauge(unit, shown_path(path, root), lambda: read_number(name, least, most) * scale)
-
-
-def is_jetson(root: Path) -> bool:
-    """Whether the device tree or the release file shows a Jetson; cheaper than :func:`edgert.board.detect`."""
-    return (
-        "nvidia,tegra" in read_text(root / "proc/device-tree/compatible") or (root / "etc/nv_tegra_release").is_file()
-    )

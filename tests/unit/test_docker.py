@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from edgert.board.record import board_names
 from edgert.runtime.announce import Beacon
 from tests.helpers.command import ROOT
 
@@ -173,3 +175,32 @@ def test_health_costs_a_container_next_to_nothing() -> None:
 def test_the_jetson_image_has_what_its_gstreamer_plugins_run() -> None:
     """libgstnvvideo4linux2 runs lsmod; without it, it takes a Jetson for a graphics card and its decoder fails."""
     assert re.search(r"\bkmod\b", " ".join(lines(ROOT / "docker" / "cuda.Dockerfile", "RUN")))
+
+
+@pytest.mark.parametrize("name", ["jetpack6", "jetpack7"])
+def test_a_jetsons_compose_file_is_complete(name: str) -> None:
+    """Image, user's group, and every mount that the board is recognized and its cameras reached by."""
+    compose = yaml.safe_load((ROOT / "docker" / f"compose.{name}.yaml").read_text())
+    (service,) = compose["services"].values()
+    assert service["image"] == f"edgert:{name}" and service["runtime"] == "nvidia" and "video" in service["group_add"]
+    assert service["security_opt"] == ["systempaths=unconfined"] and "privileged" not in service
+    mounts = dict(one.split(":")[:2] for one in service["volumes"])
+    for path in ("/tmp/argus_socket", "/etc/nv_tegra_release", "/etc/nvpmodel.conf", "/var/lib/nvpmodel"):
+        assert mounts[path] == path
+    assert mounts["edgert"] == "/cache" and set(compose["volumes"]) == {"edgert"}
+    assert service["restart"] == "unless-stopped" and service["init"] is True
+
+
+def test_the_command_of_the_docs_mounts_what_the_compose_file_does() -> None:
+    command = (ROOT / "docs" / "docker.md").read_text().partition("The same\nby hand:")[2].partition("\n\n- ")[0]
+    compose = yaml.safe_load((ROOT / "docker" / "compose.jetpack6.yaml").read_text())["services"]["edgert"]
+    given = {*re.findall(r"-v (/\S+)", command), *re.findall(r"--security-opt (\S+)", command)}
+    assert given == {
+        one for one in (*compose["volumes"], *compose["security_opt"]) if not one.startswith((".", "edgert"))
+    }
+
+
+@pytest.mark.parametrize("name", ["jetpack6", "jetpack7"])
+def test_the_board_that_a_compose_file_names_is_one(name: str) -> None:
+    (example,) = re.findall(r"# EDGERT_BOARD: (\S+)", (ROOT / "docker" / f"compose.{name}.yaml").read_text())
+    assert example in board_names()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from edgert.board import HOST, detect
+from edgert.board.detect import is_jetson
 from edgert.board.record import board_names
-from tests.unit.board.tree import jetson, nvpmodel, write
+from edgert.errors import ConfigError
+from tests.unit.board.tree import RELEASE, jetson, nvpmodel, write
 
 AGX_XAVIER = ("nvidia,p2972-0000", "nvidia,jetson-xavier", "nvidia,tegra194")
 XAVIER_NX = ("nvidia,p3509-0000+p3668-0001", "nvidia,tegra194")
@@ -99,10 +102,65 @@ def test_a_jetson_without_a_board_file(tmp_path: Path) -> None:
     assert (machine.name, machine.board, machine.is_jetson) == ("jetson", None, True)
 
 
-def test_a_container_on_a_jetson_may_hide_the_device_tree(tmp_path: Path) -> None:
+def container(root: Path, soc_id: str, present: str, memory_mib: int, machine: str = "", release: str = "") -> Path:
+    """What Docker leaves of a Jetson: no device tree, and the release file only where somebody mounts it."""
+    jetson(root, memory_mib=memory_mib, present=present, release=release)
+    shutil.rmtree(root / "proc/device-tree")
+    write(root, "sys/devices/soc0/family", "Tegra\n")
+    write(root, "sys/devices/soc0/soc_id", f"{soc_id}\n")
+    write(root, "sys/devices/soc0/machine", f"{machine}\n")
+    return root
+
+
+CONTAINERS = {  # number of the chip, cores, memory, what soc0 calls the machine → board
+    "orin-nx-16gb": ("35", "0-7", 15388, "NVIDIA Jetson Orin NX Engineering Reference Developer Kit"),
+    "orin-nx-16gb-super": ("35", "0-7", 15388, "NVIDIA Jetson Orin NX Engineering Reference Developer Kit Super"),
+    "orin-nx-8gb": ("35", "0-5", 7337, "NVIDIA Orin NX Developer Kit"),
+    "agx-orin-64gb": ("35", "0-11", 62817, ""),
+    "agx-orin-32gb": ("35", "0-7", 30697, ""),
+    "thor-t5000": ("38", "0-13", 125000, "a maker's own carrier"),
+    "xavier-nx-8gb": ("25", "0-5", 6860, ""),
+    "jetson-nano-4gb": ("33", "0-3", 3956, ""),
+    "orin-nano-8gb-super": ("35", "0-5", 7607, "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super"),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+@pytest.mark.parametrize("release", ["", RELEASE])
+def test_a_container_that_hides_the_device_tree_still_shows_the_board(tmp_path: Path, name: str, release: str) -> None:
+    soc_id, present, memory_mib, machine = CONTAINERS[name]
+    found = detect(container(tmp_path, soc_id, present, memory_mib, machine, release))
+    assert (found.name, found.known_by, found.model) == (name, "its chip, cores and memory", machine)
+    assert found.jetpack == ("6.2" if release else "") and is_jetson(tmp_path)
+
+
+def test_a_container_that_hides_that_too_is_an_unknown_jetson_by_its_release_file(tmp_path: Path) -> None:
     write(tmp_path, "etc/nv_tegra_release", "# R36 (release), REVISION: 4.7, GCID: 1, BOARD: generic")
     machine = detect(tmp_path)
-    assert (machine.name, machine.board, machine.jetpack) == ("jetson", None, "6.2.1")
+    assert (machine.name, machine.board, machine.jetpack, machine.known_by) == ("jetson", None, "6.2.1", "")
+
+
+def test_two_modules_with_the_same_chip_cores_and_memory_are_not_guessed_at(tmp_path: Path) -> None:
+    """Orin NX 8GB has a DLA, Orin Nano 8GB has none; a maker's carrier does not say which it carries."""
+    assert detect(container(tmp_path, "35", "0-5", 7607, "Dock controller 3")).name == "jetson"
+
+
+def test_the_environment_names_the_board_of_any_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGERT_BOARD", "orin-nx-16gb")
+    machine = detect(tmp_path)
+    assert machine.is_jetson and (machine.name, machine.known_by) == ("orin-nx-16gb", "EDGERT_BOARD")
+    monkeypatch.setenv("EDGERT_BOARD", "orin-nx-15gb")
+    with pytest.raises(ConfigError, match="no board 'orin-nx-15gb'") as caught:
+        detect(tmp_path)
+    assert caught.value.where == "EDGERT_BOARD" and "edgert boards" in caught.value.fix
+    monkeypatch.setenv("EDGERT_BOARD", "")
+    assert detect(tmp_path).name == HOST
+
+
+def test_a_chip_of_another_maker_with_such_a_number_is_no_jetson(tmp_path: Path) -> None:
+    write(tmp_path, "sys/devices/soc0/family", "Snapdragon\n")
+    write(tmp_path, "sys/devices/soc0/soc_id", "35\n")
+    assert detect(tmp_path).name == HOST and not is_jetson(tmp_path)
 
 
 def test_another_arm_board_is_a_host(tmp_path: Path) -> None:

@@ -64,14 +64,31 @@ def test_strict_refuses_what_it_would_skip(tmp_path: Path) -> None:
     assert "strict" in caught.value.fix and "onnxruntime" in caught.value.fix
 
 
-def test_a_bundle_for_another_board_is_refused() -> None:
-    for other in ("agx-orin-64gb", "jetson"):
-        machine = replace(ORIN, name=other, board=board(other) if other != "jetson" else None)
-        with pytest.raises(ArtifactError, match="for orin-nx-16gb") as caught:
-            check_board(manifest_of(), machine, "dock.edgert")
-        assert other in caught.value.why and "--board" in caught.value.fix
-    check_board(manifest_of(), ORIN, "dock.edgert")
-    check_board(manifest_of(board=HOST, engines=["onnxruntime"]), ORIN, "dock.edgert")
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ("agx-orin-64gb", "GPU 16 SMs instead of 8 SMs"),
+        ("orin-nx-8gb", "DLA 1 cores instead of 2 cores"),
+        ("xavier-nx-16gb", "chip tegra194 instead of tegra234"),
+    ],
+)
+def test_a_bundle_for_another_chip_or_module_class_is_refused(other: str, difference: str) -> None:
+    with pytest.raises(ArtifactError, match="for orin-nx-16gb") as caught:
+        check_board(manifest_of(), replace(ORIN, name=other, board=board(other)), "dock.edgert")
+    assert difference in caught.value.why and f"--board {other}" in caught.value.fix
+
+
+def test_a_bundle_for_this_board_or_for_any_is_taken_in_silence() -> None:
+    assert check_board(manifest_of(), ORIN, "dock.edgert") == ""
+    assert check_board(manifest_of(board=HOST, engines=["onnxruntime"]), ORIN, "dock.edgert") == ""
+
+
+def test_what_cannot_be_compared_is_taken_with_a_word() -> None:
+    unknown = replace(ORIN, name="jetson", board=None)
+    assert "EDGERT_BOARD=orin-nx-16gb" in check_board(manifest_of(), unknown, "dock.edgert")
+    faster = replace(ORIN, name="orin-nx-16gb-super", board=board("orin-nx-16gb-super"))
+    assert "predictions" in check_board(manifest_of(), faster, "dock.edgert")
+    assert "board file" in check_board(manifest_of(board="our-carrier"), ORIN, "dock.edgert")
 
 
 def test_no_engine_left_is_an_error_that_lists_them(tmp_path: Path) -> None:

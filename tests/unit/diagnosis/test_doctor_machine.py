@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,18 @@ def test_the_power_mode_of_a_jetson(tmp_path: Path, number: int, state: str, tol
     assert ("nvpmodel -q" in found.fix) == (state == "optional")
 
 
+def test_a_jetson_whose_device_tree_is_hidden_is_told_how_to_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = jetson(tmp_path)
+    shutil.rmtree(root / "proc/device-tree")
+    found = machine.board(evidence(root))
+    assert "device tree is hidden" in found.detail
+    assert "EDGERT_BOARD" in found.fix and "systempaths=unconfined" in found.fix
+    monkeypatch.setenv("EDGERT_BOARD", "orin-nx-16gb")
+    assert "(orin-nx-16gb), recognized by EDGERT_BOARD, L4T 36.4.3" in machine.board(evidence(root)).detail
+
+
 def test_a_jetson_in_a_container_lacks_its_release(tmp_path: Path) -> None:
     found = machine.board(evidence(jetson(tmp_path, release="")))
     assert found.state == "optional" and "L4T unknown" in found.detail
@@ -47,7 +60,7 @@ def test_a_jetson_in_a_container_lacks_its_release(tmp_path: Path) -> None:
 
 def test_an_unknown_jetson_shows_what_it_calls_itself(tmp_path: Path) -> None:
     found = machine.board(evidence(jetson(tmp_path, ("nvidia,p9999-0000", "nvidia,tegra999"))))
-    assert found.state == "optional" and "nvidia,p9999-0000" in found.detail and "board:" in found.fix
+    assert found.state == "optional" and "nvidia,p9999-0000" in found.detail and "EDGERT_BOARD=" in found.fix
 
 
 def test_a_host_needs_no_fix(tmp_path: Path) -> None:
