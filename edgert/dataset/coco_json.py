@@ -35,7 +35,14 @@ def read_annotations(path: Path, where: str = "") -> Annotated:
     Raises:
         ConfigError: not JSON, or an entry that is not as the format has it; the entry is named.
     """
-    data = _parsed(path, where)
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}", why=cause(error), where=where) from error
+    except ValueError as error:  # not JSON, or not even text
+        raise ConfigError(f"{path} is not JSON", why=str(error), where=where) from error
+    if not isinstance(data, dict):
+        raise _wrong(path, "the file", "COCO's format is a mapping with images, annotations and categories")
     images = {_number(one, "id", f"images[{n}]", path): one for n, one in enumerate(_list(data, "images", path))}
     names = {
         _number(one, "id", f"categories[{n}]", path): str(one.get("name", one["id"]))
@@ -49,8 +56,14 @@ def read_annotations(path: Path, where: str = "") -> Annotated:
         if category not in names:
             raise _wrong(path, f"annotations[{n}]", f"category_id {category} is none of the categories")
         rows[image].append(row)
-    files = tuple(_text(one, "file_name", f"images[{n}]", path) for n, one in enumerate(images.values()))
-    return Annotated(files, tuple(_boxes(some) for some in rows.values()), dict(sorted(names.items())))
+    for n, one in enumerate(images.values()):
+        if not isinstance(one.get("file_name"), str) or not one["file_name"]:
+            raise _wrong(path, f"images[{n}].file_name", "expected the name of a file")
+    tables = [np.array(some, np.float64).reshape(-1, 7) for some in rows.values()]
+    boxes = tuple(
+        Boxes(one[:, :4], one[:, 4].astype(np.int64), one[:, 5], one[:, 6].astype(np.bool_)) for one in tables
+    )
+    return Annotated(tuple(one["file_name"] for one in images.values()), tuple(boxes), dict(sorted(names.items())))
 
 
 def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tuple[dict[int, int], str]:
@@ -88,18 +101,6 @@ def _plain(name: str) -> str:
     return name.strip().lower().replace("_", " ").replace("-", " ")
 
 
-def _parsed(path: Path, where: str) -> Mapping[str, Any]:
-    try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}", why=cause(error), where=where) from error
-    except ValueError as error:  # not JSON, or not even text
-        raise ConfigError(f"{path} is not JSON", why=str(error), where=where) from error
-    if not isinstance(data, dict):
-        raise _wrong(path, "the file", "COCO's format is a mapping with images, annotations and categories")
-    return data
-
-
 def _list(data: Mapping[str, Any], key: str, path: Path) -> list[dict[str, Any]]:
     found = data.get(key)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
@@ -122,11 +123,6 @@ def _annotation(one: Mapping[str, Any], place: str, path: Path) -> tuple[int, in
     return _number(one, "image_id", place, path), category, row
 
 
-def _boxes(rows: Sequence[tuple[Any, ...]]) -> Boxes:
-    table = np.array(rows, np.float64).reshape(-1, 7)
-    return Boxes(table[:, :4], table[:, 4].astype(np.int64), table[:, 5], table[:, 6].astype(np.bool_))
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -135,13 +131,6 @@ def _number(one: Mapping[str, Any], key: str, place: str, path: Path) -> int:
     found = one.get(key)
     if not isinstance(found, int) or isinstance(found, bool):
         raise _wrong(path, f"{place}.{key}", "expected a whole number")
-    return found
-
-
-def _text(one: Mapping[str, Any], key: str, place: str, path: Path) -> str:
-    found = one.get(key)
-    if not isinstance(found, str) or not found:
-        raise _wrong(path, f"{place}.{key}", "expected the name of a file")
     return found
 
 

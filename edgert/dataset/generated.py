@@ -1,12 +1,11 @@
 """Images of a source that generates them, ``python:module:name`` or ``synthetic:noise``, as a dataset."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from edgert.errors import StageError
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
-from edgert.runtime.stage import Source
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.python_source import scene_named
 from edgert.user_code import check_object, code_name
@@ -53,7 +51,7 @@ class GeneratedDataset:
     def __len__(self) -> int:
         return self.count
 
-    def __reduce__(self) -> tuple[type[GeneratedDataset], tuple[str, int, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return GeneratedDataset, (self.source, self.count, self.where)
 
     def name(self, index: int) -> str:
@@ -63,7 +61,7 @@ class GeneratedDataset:
         """Raises StageError: the code gives fewer images."""
         with _DRAWING:
             if not self._made:
-                self._made.extend(self._drawn())
+                self._make()
         if index >= len(self._made):
             raise StageError(
                 f"{self.source!r} ends after {len(self._made)} images",
@@ -81,17 +79,14 @@ class GeneratedDataset:
         of = code_name(self.source.removeprefix(CODE), self.where).digest() if is_code else self.source
         return repr((of, self.count, _RATE_HZ, _SEED))
 
-    def _drawn(self) -> list[U8]:
-        images = []
-        with closing(self._open()) as source:
+    def _make(self) -> None:
+        written = {"source": self.source, "fps": _RATE_HZ, "seed": _SEED, "limit": self.count}
+        stage, images = SourceStage.model_validate(written), []
+        with closing(source_for("dataset", stage, Counter(), REAL, Path())) as source:
             for frame in islice(source.frames(threading.Event()), self.count):
                 images.append(np.array(frame.to_bgr()))
                 frame.lease.release()
-        return images
-
-    def _open(self) -> Source:
-        written = {"source": self.source, "fps": _RATE_HZ, "seed": _SEED, "limit": self.count}
-        return source_for("dataset", SourceStage.model_validate(written), Counter(), REAL, Path())
+        self._made.extend(images)
 
 
 _DRAWING = threading.Lock()

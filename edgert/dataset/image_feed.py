@@ -11,7 +11,7 @@ from edgert.config import InputConfig, ModelConfig
 from edgert.dataset.images import ImageDataset
 from edgert.engine import default_profile
 from edgert.errors import EdgertError, ModelError
-from edgert.graph import Model, TensorSpec, inputs
+from edgert.graph import Model, inputs
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor
 
@@ -42,21 +42,22 @@ class ImageFeed:
     ) -> None:
         self.images, self.input, self.input_name = images, input, input_name
         self.shape, self.dtype = (1, *shape[1:]), dtype
-        self._begin()
+        self._local = threading.local()
+        self._tensor()  # raises at once what would go wrong with every image
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_local"}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImageFeed, (self.images, self.input, self.input_name, self.shape, self.dtype)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._local = threading.local()
-        self._tensor()  # raises at once what would go wrong with every image
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the input, in pixels."""
+        channels = 1 if self.input.color == "gray" else 3
+        last = self.shape[3] == channels and (self.input.layout == "nhwc" or self.shape[1] != channels)
+        height, width = self.shape[1:3] if last else self.shape[2:4]
+        return width, height
 
     def name(self, index: int) -> str:
         """What to call an image in messages."""
@@ -107,10 +108,8 @@ def feed_of(images: ImageDataset, model: Model, config: ModelConfig) -> ImageFee
             where=str(model.path),
             fix="export the model with the image as its only input",
         )
-    return ImageFeed(images, config.input, specs[0].name, _shape(specs[0], model, config), specs[0].dtype)
-
-
-def _shape(spec: TensorSpec, model: Model, config: ModelConfig) -> tuple[int, ...]:
+    (spec,) = specs
     profiles = config.profiles or default_profile(model, config)
     shapes = profiles.get(DEFAULT_PROFILE) or next(iter(profiles.values()), {})
-    return shapes.get(spec.name) or tuple(dim for dim in spec.shape if isinstance(dim, int))
+    shape = shapes.get(spec.name) or tuple(dim for dim in spec.shape if isinstance(dim, int))
+    return ImageFeed(images, config.input, spec.name, shape, spec.dtype)

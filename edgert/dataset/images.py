@@ -7,6 +7,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -83,11 +84,15 @@ def open_images(
     if path.is_dir():
         return _of_files(path, _in_folder(path, where), limit, where)
     if path.is_file():
-        return FileDataset((path,), (path.name,), where) if _looks_still(path) else _of_video(path, limit, where)
-    base, pattern = _split_glob(path)
-    found = [file for file in base.glob(pattern) if file.is_file()] if pattern else []
+        is_still = path.suffix.lower() in SUFFIXES or is_image(path)
+        return FileDataset((path,), (path.name,), where) if is_still else _of_video(path, limit, where)
+    wild = next((n for n, part in enumerate(path.parts) if any(sign in part for sign in "*?[")), None)
+    if wild is None:
+        raise _nothing_at(path, where)
+    base, pattern = Path(*path.parts[:wild]), str(Path(*path.parts[wild:]))
+    found = [file for file in base.glob(pattern) if file.is_file()]
     if not found:
-        raise _nothing_at(path, bool(pattern), where)
+        raise ConfigError(f"no image matches {str(path)!r}", where=where, fix="check the pattern")
     return _of_files(base, found, limit, where)
 
 
@@ -125,7 +130,9 @@ class FileDataset:
     def frame(self, index: int) -> Frame:
         image = read_image(self.paths[index])
         if image is None:
-            raise _unreadable(self._damaged(index), len(self.paths), self.where)
+            others = (n for n in range(min(len(self.paths), _LOOKED_AT)) if n != index)
+            damaged = [index, *(n for n in others if read_image(self.paths[n]) is None)]
+            raise _unreadable([self.names[n] for n in damaged], len(self.paths), self.where)
         return _still(image, index)
 
     def digest(self) -> str:
@@ -134,11 +141,6 @@ class FileDataset:
         for name, path in zip(self.names, self.paths, strict=True):
             found.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode(errors="surrogateescape"))
         return found.hexdigest()
-
-    def _damaged(self, index: int) -> list[str]:
-        others = [n for n in range(min(len(self.paths), _LOOKED_AT)) if n != index]
-        damaged = [index, *(n for n in others if read_image(self.paths[n]) is None)]
-        return [self.names[n] for n in damaged]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,24 +186,17 @@ class VideoDataset:
     def __init__(self, path: Path, positions: Sequence[int], where: str = "") -> None:
         self.path, self.where = path, where
         self._positions = tuple(positions)
-        self._begin()
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "where": self.where, "positions": self._positions}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.path, self.where, self._positions = state["path"], state["where"], state["positions"]
-        self._begin()
-
-    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._wanted = frozenset(self._positions)
         self._frames: Generator[Frame, None, None] | None = None
         self._next = 0
         self._kept: OrderedDict[int, Frame] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VideoDataset, (self.path, self._positions, self.where)
 
     def name(self, index: int) -> str:
         return f"{self.path.name} frame {self._positions[index]}"
@@ -225,10 +220,13 @@ class VideoDataset:
             self._frames, self._next = _play(self.path, self.where), 0
         for frame in self._frames:
             here, self._next = self._next, self._next + 1
+            dropped: Frame | None = frame
             if here in self._wanted:
-                self._keep(here, frame)
-            else:
-                frame.lease.release()
+                before = self._kept.pop(here, None)
+                self._kept[here] = frame
+                dropped = before or (self._kept.popitem(last=False)[1] if len(self._kept) > _KEPT else None)
+            if dropped is not None:
+                dropped.lease.release()
             if here == position:
                 return
         self._frames = None
@@ -238,13 +236,6 @@ class VideoDataset:
             where=self.where,
             fix="copy it again, or record it again",
         )
-
-    def _keep(self, position: int, frame: Frame) -> None:
-        if (before := self._kept.pop(position, None)) is not None:
-            before.lease.release()
-        self._kept[position] = frame
-        if len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)[1].lease.release()
 
 
 def _still(image: U8, index: int) -> Frame:
@@ -263,7 +254,7 @@ def _listed(source: Sequence[str | Path | U8], limit: int | None, where: str) ->
         return ArrayDataset(tuple(arrays[:limit]), where)
     for path in paths[:limit]:
         if not path.is_file():
-            raise _nothing_at(path, False, where)
+            raise _nothing_at(path, where)
     names = [str(item) for item in source]
     return FileDataset(tuple(paths[:limit]), tuple(names[:limit]), where)
 
@@ -275,7 +266,8 @@ def _of_files(base: Path, files: Iterable[Path], limit: int | None, where: str) 
 
 
 def _of_video(path: Path, limit: int | None, where: str) -> VideoDataset:
-    count = _count(path, where)
+    with closing(Video(str(path), Counter(), REAL, where=where)) as video:
+        count = video.count()
     if limit is None or limit >= count * _DECODED_WHOLE:
         count = 0
         for frame in _play(path, where):
@@ -287,22 +279,11 @@ def _of_video(path: Path, limit: int | None, where: str) -> VideoDataset:
     return VideoDataset(path, [(2 * n + 1) * count // (2 * wanted) for n in range(wanted)], where)
 
 
-def _count(path: Path, where: str) -> int:
-    video = Video(str(path), Counter(), REAL, where=where)
-    try:
-        return video.count()
-    finally:
-        video.close()
-
-
 def _play(path: Path, where: str) -> Generator[Frame, None, None]:
-    video = Video(str(path), Counter(), REAL, where=where)
-    media = MediaClock(False, video.outline.period_ns)
-    timeline = Timeline("dataset", SourceStage(source=str(path)), REAL, media, fps=None, paced=False)
-    try:
+    with closing(Video(str(path), Counter(), REAL, where=where)) as video:
+        media = MediaClock(False, video.outline.period_ns)
+        timeline = Timeline("dataset", SourceStage(source=str(path)), REAL, media, fps=None, paced=False)
         yield from timeline.frames(video.images(), threading.Event())
-    finally:
-        video.close()
 
 
 def _in_folder(folder: Path, where: str) -> list[Path]:
@@ -317,20 +298,7 @@ def _in_folder(folder: Path, where: str) -> list[Path]:
     )
 
 
-def _looks_still(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES or is_image(path)
-
-
-def _split_glob(path: Path) -> tuple[Path, str]:
-    """The folder before the first part with a wildcard, and the rest; an empty rest where there is none."""
-    parts = path.parts
-    first = next((n for n, part in enumerate(parts) if any(sign in part for sign in "*?[")), len(parts))
-    return Path(*parts[:first]), str(Path(*parts[first:])) if first < len(parts) else ""
-
-
-def _nothing_at(path: Path, is_glob: bool, where: str) -> ConfigError:
-    if is_glob:
-        return ConfigError(f"no image matches {str(path)!r}", where=where, fix="check the pattern")
+def _nothing_at(path: Path, where: str) -> ConfigError:
     missing = path
     while not missing.parent.exists():
         missing = missing.parent

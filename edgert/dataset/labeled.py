@@ -9,9 +9,11 @@
 Labeled images come in a dataset's fair order, so the first few of them are a sample.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from edgert.config import ClassifyTask, EmbedTask, SegmentTask, TaskConfig
 from edgert.dataset.coco_json import class_numbers, read_annotations
@@ -76,7 +78,10 @@ def open_dataset(
         if path.is_file() and path.suffix.lower() == ".json":
             return _annotated(path, labels, limit)
         if path.is_file() and path.suffix.lower() == ".csv":
-            return _listed(path, labels, limit)
+            classes = read_list(path, labels)
+            chosen = fair_order(classes)[:limit]
+            images = _listed_images(path, path.stem.removesuffix("_labels"), chosen)
+            return LabeledDataset(path, images, GroundTruthClasses(tuple(classes[name] for name in chosen)))
         if path.is_dir() and (found := _in_folder(path, task, labels, limit)) is not None:
             return found
         return LabeledDataset(
@@ -91,28 +96,16 @@ def _annotated(path: Path, labels: Sequence[str], limit: int | None) -> LabeledD
     numbers, note = class_numbers(data, labels, path)
     boxes = dict(zip(data.files, data.boxes, strict=True))
     chosen = fair_order(boxes)[:limit]
-    images = _listed_images(path, _stems(path, ("instances_",), ()), chosen)
-    known = tuple(_known(boxes[name], numbers) for name in chosen)
+    images = _listed_images(path, path.stem.removeprefix("instances_"), chosen)
+    known = []  # those whose category the model has a class for, with that class
+    for one in map(boxes.__getitem__, chosen):
+        rows = np.isin(one.classes, list(numbers))
+        classes = np.array([numbers[category] for category in one.classes[rows].tolist()], np.int64)
+        known.append(Boxes(one.corners[rows], classes, one.areas[rows], one.crowds[rows]))
     if not any((~one.crowds).any() for one in known):
         raise ConfigError(f"{path} has no box to find", why=f"on the {len(chosen)} images taken, nothing is marked")
     names = {number: data.categories[key] for key, number in numbers.items()}
-    return LabeledDataset(path, images, GroundTruthBoxes(known, tuple(sorted(names)), names), (note,))
-
-
-def _known(boxes: Boxes, numbers: Mapping[int, int]) -> Boxes:
-    """The boxes whose category the model has a class for, with that class."""
-    rows = [n for n, category in enumerate(boxes.classes.tolist()) if category in numbers]
-    classes = boxes.classes[rows]
-    for n, category in enumerate(classes.tolist()):
-        classes[n] = numbers[category]
-    return Boxes(boxes.corners[rows], classes, boxes.areas[rows], boxes.crowds[rows])
-
-
-def _listed(path: Path, labels: Sequence[str], limit: int | None) -> LabeledDataset:
-    classes = read_list(path, labels)
-    chosen = fair_order(classes)[:limit]
-    images = _listed_images(path, _stems(path, (), ("_labels",)), chosen)
-    return LabeledDataset(path, images, GroundTruthClasses(tuple(classes[name] for name in chosen)))
+    return LabeledDataset(path, images, GroundTruthBoxes(tuple(known), tuple(sorted(names)), names), (note,))
 
 
 def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit: int | None) -> LabeledDataset | None:
@@ -133,20 +126,12 @@ def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit
     return LabeledDataset(path, images, GroundTruthClasses(tuple(numbers[folders[name]] for name in chosen)), (note,))
 
 
-def _stems(path: Path, before: Iterable[str], after: Iterable[str]) -> list[str]:
-    """What a folder of images may be called after the file of labels."""
-    stem = path.stem
-    shorter = [stem.removeprefix(part) for part in before] + [stem.removesuffix(part) for part in after]
-    return list(dict.fromkeys([stem, *shorter]))
-
-
-def _listed_images(path: Path, stems: Sequence[str], names: Sequence[str]) -> FileDataset:
-    """The listed images: from the first likely folder that has the first of them."""
+def _listed_images(path: Path, stem: str, names: Sequence[str]) -> FileDataset:
+    """The listed images: from the first folder that has one of the first, called as the file, ``stem`` or "images"."""
     if not names:
         raise ConfigError(f"{path} lists no image", where=str(path))
-    near, above = path.parent, path.parent.parent
-    places = [near / stem for stem in stems] + [near / "images", near] + [above / stem for stem in stems]
-    places.append(above / "images")
+    near, above, stems = path.parent, path.parent.parent, dict.fromkeys((path.stem, stem))
+    places = [*(near / one for one in stems), near / "images", near, *(above / one for one in stems), above / "images"]
     folder = next((place for place in places if any((place / name).is_file() for name in names[:_SHOWN])), None)
     if folder is None:
         looked = ", ".join(str(place) for place in places)

@@ -75,14 +75,10 @@ class Agreement:
 
 
 def _same(one: Note, other: Note) -> float:
-    if isinstance(one, Found):
-        return _same_boxes(one, other)
     if isinstance(one, Packed):
         return float(np.mean(one.mask() == other.mask()))
-    return float(one == other)
-
-
-def _same_boxes(one: Found, other: Found) -> float:
+    if not isinstance(one, Found):
+        return float(one == other)
     total = len(one.boxes) + len(other.boxes)
     return 2 * _pairs(one, other) / total if total else 1.0
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.dataset.labels import F64, I64, Bool, Boxes, GroundTruthBoxes
+from edgert.dataset.labels import F64, I64, Bool, GroundTruthBoxes
 from edgert.runtime import Detections
 
 RECALLS: F64 = np.linspace(0.0, 1.0, 101)
@@ -76,19 +76,13 @@ def _average(weights: F64, wanted: F64, one: ClassMatches) -> F64:
     so_far = np.cumsum(some, axis=1)
     total = np.zeros(len(weights))
     for right, counts in zip(rights[:, :end], one.counts[:, :end], strict=True):
-        at = np.flatnonzero(right)
-        counted = so_far[:, at] - _before(some, np.flatnonzero(~counts), at)
+        at, ignored = np.flatnonzero(right), np.flatnonzero(~counts)
+        counted = so_far[:, at]
+        if len(ignored):  # the weight of the few that do not count, before each of the right ones
+            before = np.pad(np.cumsum(some[:, ignored], axis=1), ((0, 0), (1, 0)))
+            counted = counted - before[:, np.searchsorted(ignored, at)]
         total += _interpolated(np.cumsum(some[:, at], axis=1), counted, wanted)
     return total / len(rights)
-
-
-def _before(some: F64, ignored: I64, at: I64) -> F64 | float:
-    """(R, K) the weight of the few detections that do not count before each of the right ones."""
-    if not len(ignored):
-        return 0.0
-    so_far = np.cumsum(some[:, ignored], axis=1)
-    so_far = np.concatenate([np.zeros((len(some), 1)), so_far], axis=1)
-    return so_far[:, np.searchsorted(ignored, at)]
 
 
 def _interpolated(hits: F64, counted: F64, wanted: F64) -> F64:
@@ -131,8 +125,12 @@ def _run(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Any:
     from pycocotools.cocoeval import COCOeval
 
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
-        wanted = _index([_true_rows(boxes) for boxes in ground_truth.images], ground_truth.classes)
-        got = _index([_found_rows(record) for record in found], ground_truth.classes)
+        true = [
+            _rows(one.corners, one.classes, area=one.areas, iscrowd=one.crowds.astype(np.int64))
+            for one in ground_truth.images
+        ]
+        seen = [_rows(one.boxes.astype(np.float64), one.classes, score=one.scores) for one in found]
+        wanted, got = (_index(rows, ground_truth.classes) for rows in (true, seen))
         run = COCOeval(wanted, got, "bbox")
         run.params.imgIds, run.params.catIds = list(range(len(found))), list(ground_truth.classes)
         run.params.areaRng, run.params.areaRngLbl = [run.params.areaRng[0]], ["all"]
@@ -156,19 +154,12 @@ def _index(rows: Sequence[Sequence[dict[str, Any]]], classes: Sequence[int]) -> 
     return index
 
 
-def _true_rows(boxes: Boxes) -> list[dict[str, Any]]:
-    sizes = boxes.corners[:, 2:] - boxes.corners[:, :2]
-    rows = np.column_stack([boxes.corners[:, :2], sizes]).tolist()
-    parts = zip(rows, boxes.classes.tolist(), boxes.areas.tolist(), boxes.crowds.tolist(), strict=True)
-    return [{"bbox": row, "category_id": c, "area": area, "iscrowd": int(crowd)} for row, c, area, crowd in parts]
-
-
-def _found_rows(found: Detections) -> list[dict[str, Any]]:
-    corners = found.boxes.astype(np.float64)
+def _rows(corners: F64, classes: Any, **columns: Any) -> list[dict[str, Any]]:
+    """Boxes of one image as annotations; an ``area`` that is not given is that of the box."""
     sizes = corners[:, 2:] - corners[:, :2]
-    rows = np.column_stack([corners[:, :2], sizes]).tolist()
-    parts = zip(rows, found.classes.tolist(), sizes.prod(axis=1).tolist(), found.scores.tolist(), strict=True)
-    return [{"bbox": row, "category_id": c, "area": area, "score": score} for row, c, area, score in parts]
+    boxes = np.column_stack([corners[:, :2], sizes])
+    every = {"bbox": boxes, "category_id": classes, "area": sizes.prod(axis=1), **columns}
+    return [dict(zip(every, row, strict=True)) for row in zip(*(one.tolist() for one in every.values()), strict=True)]
 
 
 def _mean(table: Any) -> float:

@@ -1,8 +1,9 @@
 """Two models on the same images: how much is lost, and how sure that is."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -65,8 +66,6 @@ def compare(
     metric: str | None = None,
     *,
     max_drop: float | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> Comparison:
     """Compares two models' results of one evaluation.
 
@@ -78,7 +77,6 @@ def compare(
     Args:
         metric: the other's usual one by default.
         max_drop: the budget, 0 to 1.
-        resamples: how often images are drawn.
 
     Raises:
         ConfigError: the results are of different images, or have no such metric.
@@ -87,7 +85,7 @@ def compare(
         raise ConfigError(f"{reference.images} and {other.images} images cannot be compared image by image")
     name = chosen_metric(other.values, metric)
     first, second = reference.scores.get(name), other.scores[name]
-    draws = _drops(first, second, other.images, resamples, seed)
+    draws = _drops(first, second, other.images)
     low, high = np.nanpercentile(draws, _INTERVAL) if np.isfinite(draws).any() else (np.nan, np.nan)
     before = reference.values[name] if first else 1.0
     after = other.values[name]
@@ -106,16 +104,14 @@ def chosen_metric(values: Mapping[str, float], metric: str | None) -> str:
     return metric or names[0]
 
 
-def _drops(reference: ImageScores | None, other: ImageScores, images: int, resamples: int, seed: int) -> F64:
-    """(resamples,) drops of images drawn with replacement."""
-    random, even = np.random.default_rng(seed), np.full(images, 1 / images)
-    drops, step = np.empty(resamples), max(_NUMBERS // images, 1)
-    for start in range(0, resamples, step):
-        part = slice(start, min(start + step, resamples))
-        weights = random.multinomial(images, even, size=part.stop - part.start).astype(np.float64)
-        before = reference.values(weights) if reference else np.ones(len(weights))
-        drops[part] = before - other.values(weights)
-    return drops
+def _drops(reference: ImageScores | None, other: ImageScores, images: int) -> F64:
+    """(:data:`RESAMPLES`,) drops of images drawn with replacement, always the same ones."""
+    random, even = np.random.default_rng(0), np.full(images, 1 / images)
+    drops, step = [], max(_NUMBERS // images, 1)
+    for start in range(0, RESAMPLES, step):
+        weights = random.multinomial(images, even, size=min(step, RESAMPLES - start)).astype(np.float64)
+        drops.append((reference.values(weights) if reference else 1.0) - other.values(weights))
+    return np.concatenate(drops)
 
 
 # Several versions of one model side by side: how each does, and what it loses against the first.
@@ -178,7 +174,7 @@ def evaluate_versions(
     name = _metric(setup, metric, len(candidates))
     results: list[Accuracy] = []
     for version, candidate in candidates.items():
-        told = None if progress is None else _of(progress, version)
+        told = None if progress is None else partial(progress, version)
         reference = results[0] if results else None
         result = evaluate(
             candidate, setup, name=version, reference=reference, threads=threads, progress=told, stop=stop
@@ -186,21 +182,12 @@ def evaluate_versions(
         if result is None:
             break
         results.append(result)
-    if len(results) < len(candidates) and not _tell(results, name):
+    values = results[-1].values if results else {}
+    if len(results) < len(candidates) and (not values or name not in (None, *values)):
         return None
-    name = chosen_metric(results[-1].values, name)
+    name = chosen_metric(values, name)
     comparisons = tuple(compare(results[0], one, name, max_drop=max_drop) for one in results[1:])
     return EvaluationResult(name, tuple(results), comparisons)
-
-
-def _of(progress: Told, version: str) -> Callable[[int, int], object]:
-    return lambda done, total: progress(version, done, total)
-
-
-def _tell(results: Sequence[Accuracy], metric: str | None) -> bool:
-    """Whether the metric, or any where none is asked for, is known of the last of some results."""
-    values = results[-1].values if results else {}
-    return bool(values) if metric is None else metric in values
 
 
 def _metric(setup: EvaluationSetup, metric: str | None, versions: int) -> str | None:

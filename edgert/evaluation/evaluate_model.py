@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,9 +102,13 @@ def evaluate(
     stop = stop or threading.Event()
     count = min(threads or core_count(), len(setup))
     started = time.perf_counter()
-    with _runs(candidate, setup) as make, _one_opencv_thread():
-        run = _EvaluationRun(setup, make, stop, progress)
-        run.go(count)
+    before = set_opencv_threads(1)  # every thread has an image of its own; OpenCV's would only get in their way
+    try:
+        with _runs(candidate, setup) as make:
+            run = _EvaluationRun(setup, make, stop, progress)
+            run.go(count)
+    finally:
+        set_opencv_threads(before)
     seconds = time.perf_counter() - started
     if run.done < len(setup):
         return None
@@ -139,19 +143,15 @@ class _EvaluationRun:
     def _work(self) -> None:
         try:
             run = self._make()
-            for index in self._take():
+            while not self._stop.is_set() and not self._failed.is_set():
+                with self._lock:
+                    index = next(self._indices, None)
+                if index is None:
+                    return
                 self._judge(index, run)
         except BaseException:
             self._failed.set()  # the others need not finish; the pool hands the error on
             raise
-
-    def _take(self) -> Iterator[int]:
-        while not self._stop.is_set() and not self._failed.is_set():
-            with self._lock:
-                index = next(self._indices, None)
-            if index is None:
-                return
-            yield index
 
     def _judge(self, index: int, run: Run) -> None:
         feed = self._setup.feed
@@ -174,23 +174,9 @@ class _EvaluationRun:
 def _runs(candidate: Candidate, setup: EvaluationSetup) -> Iterator[Callable[[], Run]]:
     """What makes a run for each thread."""
     if isinstance(candidate, Model):
-        engine = build_engine(candidate, setup.config, threads=1)
-        try:
+        with closing(build_engine(candidate, setup.config, threads=1)) as engine:
             yield runner(engine)
-        finally:
-            engine.close()
     elif isinstance(candidate, Engine):
         yield runner(candidate)
     else:
-        run = candidate
-        yield lambda: run
-
-
-@contextmanager
-def _one_opencv_thread() -> Iterator[None]:
-    """Every thread has an image of its own; OpenCV's would only get in their way."""
-    before = set_opencv_threads(1)
-    try:
-        yield
-    finally:
-        set_opencv_threads(before)
+        yield lambda: candidate

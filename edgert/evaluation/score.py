@@ -10,18 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from edgert.dataset.labels import (
-    F64,
-    I64,
-    VOID,
-    Bool,
-    GroundTruthBoxes,
-    GroundTruthClasses,
-    GroundTruthIdentities,
-    GroundTruthMasks,
-    read_mask,
-    spread,
-)
+from edgert.dataset import labels
+from edgert.dataset.labels import F64, Bool
 from edgert.errors import ConfigError
 from edgert.evaluation import coco_metric
 from edgert.runtime import Classification, Detections, Embedding, Record, Segmentation
@@ -50,62 +40,36 @@ class ImageScores(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mean:
-    """A mean over images.
+class Ratio:
+    """The mean over classes of what is right in parts of what counts, for classes of which anything counts.
 
     Attributes:
-        scores: (n,) float64, 0 to 1.
-        counts: (n,) whether the image counts.
+        right, counts: (n, C) of every image and class: pixels for an overlap, up to 1 for a mean over images, C = 1.
     """
 
-    scores: F64
-    counts: Bool
+    right: F64
+    counts: F64
 
     @property
     def value(self) -> float:
         """See :class:`ImageScores`."""
-        return float(self.values(np.ones((1, len(self.scores))))[0])
+        return float(self.values(np.ones((1, len(self.right))))[0])
 
     def values(self, weights: F64) -> F64:
         """See :class:`ImageScores`."""
-        total = weights @ self.counts.astype(np.float64)
-        return _ratio(weights @ np.where(self.counts, self.scores, 0.0), total)
+        right, counts = weights @ self.right, weights @ self.counts
+        seen = counts > 0
+        ratios = np.divide(right, counts, out=np.zeros_like(counts), where=seen).sum(axis=1)
+        known = seen.sum(axis=1)
+        mean: F64 = np.divide(ratios, known, out=np.full_like(ratios, np.nan), where=known > 0)
+        return mean
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Overlap:
-    """Mean intersection over union of the classes that are true or found anywhere.
-
-    Attributes:
-        shared, found, true: (n, C) int64 pixels of each class that are found and true, found, true.
-    """
-
-    shared: I64
-    found: I64
-    true: I64
-
-    @property
-    def value(self) -> float:
-        """See :class:`ImageScores`."""
-        return float(self.values(np.ones((1, len(self.shared))))[0])
-
-    def values(self, weights: F64) -> F64:
-        """See :class:`ImageScores`."""
-        shared = weights @ self.shared
-        union = weights @ (self.found + self.true - self.shared)
-        seen = union > 0
-        overlap = np.divide(shared, union, out=np.zeros_like(union), where=seen)
-        return _ratio(overlap.sum(axis=1), seen.sum(axis=1).astype(np.float64))
-
-
-def mean_of(scores: F64 | list[float]) -> Mean:
-    """A mean in which every image counts."""
+def mean_of(scores: F64 | list[float], counts: Bool | None = None) -> Ratio:
+    """The mean of (n,) scores, 0 to 1, of the images that count: all by default."""
     array = np.asarray(scores, np.float64)
-    return Mean(array, np.ones(len(array), np.bool_))
-
-
-def _ratio(part: F64, whole: F64) -> F64:
-    return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+    counted = np.ones(len(array), np.bool_) if counts is None else counts
+    return Ratio(np.where(counted, array, 0.0)[:, None], counted.astype(np.float64)[:, None])
 
 
 Note = Any
@@ -140,7 +104,7 @@ class Scorer(Protocol):
 class BoxScorer:
     """Average precision by COCO's evaluator."""
 
-    ground_truth: GroundTruthBoxes
+    ground_truth: labels.GroundTruthBoxes
     metrics: tuple[str, ...] = ("map", "map50")
     needs_reference: bool = False
 
@@ -158,7 +122,7 @@ class BoxScorer:
 class ClassScorer:
     """Whether the right class is the best one, or among the best five."""
 
-    ground_truth: GroundTruthClasses
+    ground_truth: labels.GroundTruthClasses
     metrics: tuple[str, ...] = ("top1", "top5")
     needs_reference: bool = False
 
@@ -175,26 +139,25 @@ class ClassScorer:
 
 @dataclass(frozen=True, slots=True)
 class MaskScorer:
-    """Mean intersection over union, at the resolution of the labels, where these are not :data:`VOID`."""
+    """Mean intersection over union, at the resolution of the labels, where these are not void."""
 
-    ground_truth: GroundTruthMasks
+    ground_truth: labels.GroundTruthMasks
     metrics: tuple[str, ...] = ("miou",)
     needs_reference: bool = False
 
     def note(self, index: int, record: Record) -> tuple[Any, Any, Any]:
         """Pixels of every class that are found and true, found, true; (256,) int64 each."""
         file = self.ground_truth.files[index]
-        true = read_mask(file)
-        found, true = spread(expect(record, Segmentation, "masks"), true, file)
-        known = true != VOID
+        found, true = labels.spread(expect(record, Segmentation, "masks"), labels.read_mask(file), file)
+        known = true != labels.VOID
         found, true = found[known], true[known]
         return tuple(np.bincount(some, minlength=256) for some in (found[found == true], found, true))  # type: ignore[return-value]
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         """See :class:`Scorer`."""
-        shared, found, true = (np.array([note[n] for note in notes], np.int64) for n in range(3))
+        shared, found, true = (np.array([note[n] for note in notes], np.float64) for n in range(3))
         used = np.flatnonzero((found + true).any(axis=0))
-        return {"miou": Overlap(shared[:, used], found[:, used], true[:, used])}
+        return {"miou": Ratio(shared[:, used], (found + true - shared)[:, used])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +168,7 @@ class IdentityScorer:
     model's vectors and the reference's, those below 0 as 0.
     """
 
-    ground_truth: GroundTruthIdentities
+    ground_truth: labels.GroundTruthIdentities
     metrics: tuple[str, ...] = ("retrieval", "cosine")
     needs_reference: bool = False
 
@@ -216,10 +179,6 @@ class IdentityScorer:
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         """See :class:`Scorer`."""
         vectors = unit(np.asarray(notes, np.float64))
-        found: dict[str, ImageScores] = {"retrieval": self._retrieval(vectors)}
-        return found if reference is None else {**found, "cosine": cosine(vectors, reference)}
-
-    def _retrieval(self, vectors: Any) -> Mean:
         names = np.asarray(self.ground_truth.identities[: len(vectors)])
         hits, counts = np.zeros(len(names)), np.zeros(len(names), np.bool_)
         for query, name in enumerate(names):
@@ -227,21 +186,22 @@ class IdentityScorer:
             likeness[query] = -np.inf
             hits[query] = names[likeness.argmax()] == name
             counts[query] = np.count_nonzero(names == name) > 1
-        return Mean(hits, counts)
+        found: dict[str, ImageScores] = {"retrieval": mean_of(hits, counts)}
+        return found if reference is None else {**found, "cosine": cosine(vectors, reference)}
 
 
-def scorer_for(
-    ground_truth: GroundTruthBoxes | GroundTruthClasses | GroundTruthMasks | GroundTruthIdentities,
-) -> Scorer:
+def scorer_for(ground_truth: labels.GroundTruth) -> Scorer:
     """The scorer of a kind of labels."""
-    if isinstance(ground_truth, GroundTruthBoxes):
+    if isinstance(ground_truth, labels.GroundTruthBoxes):
         return BoxScorer(ground_truth)
-    if isinstance(ground_truth, GroundTruthClasses):
+    if isinstance(ground_truth, labels.GroundTruthClasses):
         return ClassScorer(ground_truth)
-    return MaskScorer(ground_truth) if isinstance(ground_truth, GroundTruthMasks) else IdentityScorer(ground_truth)
+    if isinstance(ground_truth, labels.GroundTruthMasks):
+        return MaskScorer(ground_truth)
+    return IdentityScorer(ground_truth)
 
 
-def cosine(vectors: Any, reference: Sequence[Note]) -> Mean:
+def cosine(vectors: Any, reference: Sequence[Note]) -> Ratio:
     """Mean cosine of (n, D) unit vectors and the reference's, those below 0 as 0."""
     others = unit(np.asarray(reference, np.float64))
     return mean_of(np.clip((vectors * others).sum(axis=1), 0.0, 1.0))
@@ -253,11 +213,11 @@ def unit(vectors: Any) -> Any:
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 
 
-def expect(record: Record, kind: type[Any], labels: str) -> Any:
+def expect(record: Record, kind: type[Any], what: str) -> Any:
     """The record, if it is of the kind that the labels are for. Raises ConfigError otherwise."""
     if not isinstance(record, kind):
         raise ConfigError(
-            f"labels of {labels} cannot judge this model",
+            f"labels of {what} cannot judge this model",
             why=f"its task makes {type(record).__name__}, the labels are for {kind.__name__}",
             fix="give labels of the kind that the task finds, or images without labels",
         )

@@ -1,6 +1,7 @@
 """What every version of one model is evaluated with: images, labels, input preprocessing, decoder and scorer."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,13 +97,10 @@ def open_evaluation(
         task = _judged(config.task, isinstance(scorer, BoxScorer))
         decoder = decoder_for(task, names, where, directory)
         feed = feed_of(dataset.images, model, config)
-        engine = build_engine(model, config, threads=1)
-        try:
+        with closing(build_engine(model, config, threads=1)) as engine:
             if engine.outputs_known:
-                decoder.check(one_image(engine), _network(feed))
+                decoder.check(one_image(engine), feed.size)
             outputs, batched = tuple(tensor.name for tensor in engine.outputs), engine.batched
-        finally:
-            engine.close()
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     return EvaluationSetup(config, dataset, feed, decoder, scorer, outputs, batched)
@@ -149,10 +147,3 @@ def _judged(task: TaskConfig, by_boxes: bool) -> TaskConfig:
     if isinstance(task, ClassifyTask):
         return task.model_copy(update={"top": max(task.top, _LEAST_CLASSES)})
     return task
-
-
-def _network(feed: ImageFeed) -> tuple[int, int]:
-    channels = 1 if feed.input.color == "gray" else 3
-    last = feed.shape[3] == channels and (feed.input.layout == "nhwc" or feed.shape[1] != channels)
-    height, width = feed.shape[1:3] if last else feed.shape[2:4]
-    return width, height

@@ -15,7 +15,7 @@ from tests.unit.evaluation.detections import scene
 
 def result(**scores: ImageScores) -> Accuracy:
     values = {name: one.value for name, one in scores.items()}
-    images = len(next(iter(scores.values())).scores) if scores else 0  # type: ignore[attr-defined]
+    images = len(next(iter(scores.values())).right) if scores else 0  # type: ignore[attr-defined]
     return Accuracy("x", images, values, scores, 1.0, 1.0, 1, ())
 
 

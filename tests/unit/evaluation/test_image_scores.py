@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgert.evaluation.score import Mean, Overlap, mean_of
+from edgert.evaluation.score import Ratio, mean_of
 
 
 def draws(count: int, times: int = 20) -> tuple[list[np.ndarray], np.ndarray]:
@@ -23,7 +23,7 @@ def test_a_mean_of_drawn_images() -> None:
 
 
 def test_images_that_do_not_count_are_left_out() -> None:
-    mean = Mean(np.array([1.0, np.nan, 0.0]), np.array([True, False, True]))
+    mean = mean_of(np.array([1.0, np.nan, 0.0]), np.array([True, False, True]))
     assert mean.value == 0.5
     np.testing.assert_array_equal(mean.values(np.array([[2.0, 5, 0], [0, 3, 0]])), [1.0, np.nan])
 
@@ -32,9 +32,9 @@ def test_overlap_of_drawn_images() -> None:
     random = np.random.default_rng(2)
     true, found = random.integers(0, 5, (2, 12, 40))
     true[6:, :] = np.where(true[6:] == 4, 0, true[6:])
-    counts = [np.array([np.bincount(row, minlength=5) for row in some]) for some in (found, true)]
+    counts = sum(np.array([np.bincount(row, minlength=5) for row in some]) for some in (found, true))
     shared = np.array([np.bincount(t[t == f], minlength=5) for t, f in zip(true, found, strict=True)])
-    overlap = Overlap(shared, *counts)
+    overlap = Ratio(shared, counts - shared)
 
     def naive(images: np.ndarray) -> float:
         t, f = true[images].ravel(), found[images].ravel()
