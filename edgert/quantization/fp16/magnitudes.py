@@ -1,7 +1,7 @@
 """How large the values of a tensor can become: as measured, or as it follows from what computes it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,14 @@ HEADROOM = 4.0
 """How much larger than the largest value measured those of other images are allowed to be."""
 
 Array = npt.NDArray[Any]
-Measured = Mapping[str, float] | Callable[[str], float | None]
+Measured = Mapping[str, float]
 """Tensor → the largest |x| ever seen in it: of its histogram, not the threshold that INT8 clips at."""
 
 _OPEN = 1e30
 """Exporters write the largest float32 where they mean that a Clip has no bound."""
 
 
-def magnitudes(graph: Graph, measured: Measured | None = None) -> dict[str, float]:
+def magnitudes(graph: Graph, measured: Measured) -> dict[str, float]:
     """Tensor → largest |x| to reckon with; tensors of which nothing is known are left out.
 
     Stored tensors count as they are, measured ones with :data:`HEADROOM`; what follows from an operator's inputs (a
@@ -31,14 +31,16 @@ def magnitudes(graph: Graph, measured: Measured | None = None) -> dict[str, floa
     Args:
         measured: see :data:`Measured`.
     """
-    look = _lookup(measured)
     found = {name: largest(array) for name, array in graph.constants.items() if array.dtype.kind in "fiu"}
-    for spec in graph.inputs:
-        _set(found, spec.name, look(spec.name), None)
+    found |= {spec.name: measured[spec.name] * HEADROOM for spec in graph.inputs if spec.name in measured}
     for node in graph.nodes:
         bound = None if node.domain else _bound(graph, node, found)
         for position, name in enumerate(filter(None, node.outputs)):
-            _set(found, name, look(name), bound if position == 0 or node.op == "Split" else None)
+            known = [measured[name] * HEADROOM] if name in measured else []
+            if bound is not None and (position == 0 or node.op == "Split"):
+                known.append(bound)
+            if known:
+                found[name] = min(known)
     return found
 
 
@@ -50,18 +52,6 @@ def largest(array: Array) -> float:
     return float(np.abs(finite).max(initial=0))
 
 
-def _lookup(measured: Measured | None) -> Callable[[str], float | None]:
-    if measured is None:
-        return lambda name: None
-    return measured.get if isinstance(measured, Mapping) else measured
-
-
-def _set(found: dict[str, float], name: str, measured: float | None, bound: float | None) -> None:
-    known = [*([] if measured is None else [measured * HEADROOM]), *([] if bound is None else [bound])]
-    if known:
-        found[name] = min(known)
-
-
 def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None:
     """What a node's first output cannot exceed."""
     first = known.get(node.inputs[0]) if node.inputs else None
@@ -71,9 +61,14 @@ def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None
     if node.op == "LeakyRelu" and first is not None:
         return first * max(1.0, abs(float(node.attributes.get("alpha", 0.01))))
     if node.op in CLIPS:
-        return _clipped(graph, node, first)
+        outer = max(map(abs, clip_bounds(graph, node) or (math.inf,)))
+        least = min(math.inf if outer >= _OPEN else outer, math.inf if first is None else first)
+        return least if math.isfinite(least) else None
+    if node.op == "Pad" and first is not None and "".join(node.inputs[2:3]):
+        value = known.get(node.inputs[2])
+        return None if value is None else max(first, value)
     if node.op == "Pad" or is_copy(graph, node) or is_interpolation(node):
-        return _padded(node, known, first)
+        return first
     if info.values != "new":
         values = [known.get(name) for name in data_of(node.op, node.inputs)]
         return None if None in values else max(value for value in values if value is not None)
@@ -91,21 +86,6 @@ def _computed(graph: Graph, node: Node, known: Mapping[str, float], first: float
     if node.op in SUMS:
         return first + second
     return first * second if node.op == "Mul" else None
-
-
-def _clipped(graph: Graph, node: Node, first: float | None) -> float | None:
-    bounds = clip_bounds(graph, node)
-    outer = math.inf if bounds is None else max(map(abs, bounds))
-    outer = math.inf if outer >= _OPEN else outer
-    least = min(outer, math.inf if first is None else first)
-    return least if math.isfinite(least) else None
-
-
-def _padded(node: Node, known: Mapping[str, float], first: float | None) -> float | None:
-    if first is None or node.op != "Pad" or len(node.inputs) < 3 or not node.inputs[2]:
-        return first
-    value = known.get(node.inputs[2])
-    return None if value is None else max(first, value)
 
 
 def _dequantized(graph: Graph, node: Node, scale: float | None) -> float | None:

@@ -1,6 +1,6 @@
 """Which nodes compute in float16, and why the others do not."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +32,9 @@ def positions(facts: Facts) -> dict[int, str]:
     graph = facts.graph
     tail = _tail(graph)
     found = {at: why for at in tail if (why := _why(facts, graph.nodes[at], tail))}
-    before = _reachable(graph, found, tail, lambda node: _sources(graph, node))
-    after = _reachable(graph, found, tail, lambda node: _targets(graph, node))
+    makers = {at: [graph.producers[name] for name in graph.nodes[at].reads if name in graph.producers] for at in tail}
+    readers = {at: [one for name in graph.nodes[at].outputs for one in graph.consumers.get(name, ())] for at in tail}
+    before, after = (_reachable(graph, found, beside) for beside in (makers, readers))
     linked = dict.fromkeys(sorted((before | after) - set(found)), "it is part of computing positions or ranks")
     return {**found, **linked}
 
@@ -43,30 +44,25 @@ def _why(facts: Facts, node: Node, tail: Collection[int]) -> str:
         return "scores that differ would become equal"
     if about(node.op).kind != "conversion" and any(map(facts.counts, node.inputs)):
         return "it computes with indices"
-    table = next(_tables(facts.graph, node), "") if node.op in ARITHMETIC else ""
-    if table:
-        return f"it computes positions with {table!r}"
+    if node.op in ARITHMETIC:
+        for name in node.inputs:
+            if name in facts.graph.constants and _is_table(facts.graph.constants[name]):
+                return f"it computes positions with {name!r}"
     large = (name for name in node.outputs if name and facts.types.get(name) == "float32")
     name = next((name for name in large if facts.reach.get(name, 0) > EXACT_INTEGERS), "")
     return f"{name!r} may reach {facts.reach[name]:.4g}, where float16 steps by 2" if name else ""
 
 
-def _tables(graph: Graph, node: Node) -> Iterator[str]:
-    """Stored operands that give each place its own number, unlike biases and gains, which channels have."""
-    for name in node.inputs:
-        table = graph.constants.get(name)
-        if (
-            table is not None
-            and table.size >= MIN_PLACES
-            and (sum(size > 1 for size in table.shape) > 1 or _is_ladder(table))
-        ):
-            yield name
+def _is_table(stored: Array) -> bool:
+    """Whether a stored operand gives each place its own number, unlike biases and gains, which channels have.
 
-
-def _is_ladder(table: Array) -> bool:
-    """Whether many values stand at even distances, as on a grid; learnt ones do not."""
-    steps = np.diff(np.unique(table))
-    return steps.size >= MIN_STEPS and bool(np.ptp(steps) <= 1e-3 * steps.max())
+    Such tables have two axes, or many values at even distances, as on a grid; learnt ones do not.
+    """
+    if stored.size < MIN_PLACES:
+        return False
+    steps = np.diff(np.unique(stored))
+    is_grid = steps.size >= MIN_STEPS and bool(np.ptp(steps) <= 1e-3 * steps.max())
+    return is_grid or sum(size > 1 for size in stored.shape) > 1
 
 
 def _tail(graph: Graph) -> frozenset[int]:
@@ -82,27 +78,16 @@ def _tail(graph: Graph) -> frozenset[int]:
     return frozenset(tail)
 
 
-def _reachable(
-    graph: Graph, start: Collection[int], within: Collection[int], step: Callable[[Node], Iterator[Node]]
-) -> frozenset[int]:
+def _reachable(graph: Graph, start: Collection[int], beside: Mapping[int, Sequence[Node]]) -> frozenset[int]:
+    """Places that one comes to from ``start``, within those of which it is known what is beside them."""
     places = {id(node): at for at, node in enumerate(graph.nodes)}
     found: set[int] = set()
     waiting = list(start)
     while waiting:
-        for node in step(graph.nodes[waiting.pop()]):
-            at = places[id(node)]
-            if at in within and at not in found:
-                found.add(at)
-                waiting.append(at)
+        near = {places[id(node)] for node in beside[waiting.pop()]} & beside.keys() - found
+        found |= near
+        waiting += near
     return frozenset(found)
-
-
-def _sources(graph: Graph, node: Node) -> Iterator[Node]:
-    return (graph.producers[name] for name in node.reads if name in graph.producers)
-
-
-def _targets(graph: Graph, node: Node) -> Iterator[Node]:
-    return (reader for name in node.outputs for reader in graph.consumers.get(name, ()))
 
 
 _PICKING = of_kind("join") | {"Where"}
@@ -136,7 +121,7 @@ class Plan:
         return at in self.fp16_nodes and position in self.ports[at].outputs
 
 
-def plan(graph: Graph, keep: Collection[str], measured: Measured | None, pinned: Collection[str]) -> Plan:
+def plan(graph: Graph, keep: Collection[str], measured: Measured, pinned: Collection[str]) -> Plan:
     """Decides for every node.
 
     Args:
@@ -147,21 +132,6 @@ def plan(graph: Graph, keep: Collection[str], measured: Measured | None, pinned:
     Raises:
         ModelError: a name in ``keep`` is no node's.
     """
-    _check_names(graph, keep)
-    types = dtypes(graph)
-    facts = Facts(graph, types, magnitudes(graph, measured))
-    found = [ports(graph, node, types) for node in graph.nodes]
-    reasons = _forced(facts, found, keep)
-    draft = _Draft(graph, found, frozenset(pinned), reasons)
-    draft.keep_between()
-    draft.settle_starts()
-    draft.settle_ends()
-    fp16_nodes = frozenset(at for at, item in enumerate(found) if item.has_fp16_form and at not in draft.reasons)
-    described = {at: why for at, why in sorted(draft.reasons.items()) if why}
-    return Plan(graph, types, found, fp16_nodes - _conversions(graph), described)
-
-
-def _check_names(graph: Graph, keep: Collection[str]) -> None:
     names = {node.name for node in graph.nodes}
     for name in keep:
         if name not in names:
@@ -169,18 +139,23 @@ def _check_names(graph: Graph, keep: Collection[str]) -> None:
                 f"no node is called {name!r}, which is to stay float32{nearest(name, names)}",
                 fix="name nodes as edgert inspect lists them",
             )
-
-
-def _forced(facts: Facts, found: Sequence[Ports], keep: Collection[str]) -> dict[int, str]:
-    """Nodes that stay float32 for their own sake."""
+    types = dtypes(graph)
+    facts = Facts(graph, types, magnitudes(graph, measured))
+    found = [ports(graph, node, types) for node in graph.nodes]
     tail = positions(facts)
-    reasons = {}
-    for at, node in enumerate(facts.graph.nodes):
+    reasons = {}  # why nodes stay float32 for their own sake
+    for at, node in enumerate(graph.nodes):
         if found[at].carries and about(node.op).kind not in ("conversion", "measure"):
             why = "it was named" if node.name in keep else reason(facts, node, found[at]) or tail.get(at, "")
             if why:
                 reasons[at] = why
-    return reasons
+    draft = _Draft(graph, found, frozenset(pinned), reasons)
+    draft.keep_between()
+    draft.settle_starts()
+    draft.settle_ends()
+    fp16_nodes = frozenset(at for at, item in enumerate(found) if item.has_fp16_form and at not in draft.reasons)
+    described = {at: why for at, why in sorted(draft.reasons.items()) if why}
+    return Plan(graph, types, found, fp16_nodes - _conversions(graph), described)
 
 
 def _conversions(graph: Graph) -> frozenset[int]:
@@ -207,14 +182,19 @@ class _Draft:
 
     def keep_between(self) -> None:
         """Nodes that move values from float32 to float32: rounding them on the way would undo what was kept."""
-        moving = {at for at in self._free if self._moves(self._graph.nodes[at])}
+        nodes = self._graph.nodes
+        moving = [
+            at
+            for at in sorted(self._free)
+            if not nodes[at].domain and (nodes[at].op in _PICKING or is_copy(self._graph, nodes[at]))
+        ]
         fed: set[int] = set()
-        for at in sorted(moving):
+        for at in moving:
             if any(self._is_full(name, fed) for name in self._data(at)):
                 fed.add(at)
         needed: set[int] = set()
-        for at in sorted(moving, reverse=True):
-            if any(self._is_needed_full(name, needed) for name in self._graph.nodes[at].outputs):
+        for at in reversed(moving):
+            if any(self._is_needed_full(name, needed) for name in nodes[at].outputs):
                 needed.add(at)
         self._keep(fed & needed, _BETWEEN)
 
@@ -234,9 +214,6 @@ class _Draft:
     def _keep(self, places: Collection[int], why: str) -> None:
         self._free -= set(places)
         self.reasons.update(dict.fromkeys(places, why))
-
-    def _moves(self, node: Node) -> bool:
-        return not node.domain and (node.op in _PICKING or is_copy(self._graph, node))
 
     def _is_start(self, at: int) -> bool:
         return self._ports[at].gives and not self._data(at)

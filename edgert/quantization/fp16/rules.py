@@ -55,21 +55,16 @@ def ports(graph: Graph, node: Node, types: Mapping[str, str]) -> Ports:
     carries = bool(takes or gives or any(types.get(name) == "float32" for name in node.captured))
     if found is None or node.captured or not carries:
         return Ports(frozenset(), frozenset(), carries, bool(gives))
-    free = _free(found, node, types)
+    # type variables that may be float16 and stand for float32 in this node
+    named = [(found.input(at), name) for at, name in enumerate(node.inputs) if name]
+    able = {port.variable for port, _ in named if port and "float16" in port.dtypes}
+    free = able - {port.variable for port, name in named if port and types.get(name) != "float32"}
     return Ports(
         frozenset(at for at in takes if _variable(found, at) in free and (node.op, at) not in _POSITIONS),
         frozenset(at for at in gives if _follows(found, node, at) in free),
         carries,
         bool(gives),
     )
-
-
-def _free(found: Signature, node: Node, types: Mapping[str, str]) -> frozenset[str]:
-    """Type variables that may be float16 and stand for float32 in this node."""
-    named = [(found.input(at), name) for at, name in enumerate(node.inputs) if name]
-    able = {port.variable for port, _ in named if port and "float16" in port.dtypes}
-    bound = {port.variable for port, name in named if port and types.get(name) != "float32"}
-    return frozenset(able - bound)
 
 
 def _variable(found: Signature, position: int) -> str:
@@ -180,7 +175,8 @@ def _no_form(facts: Facts, node: Node) -> str:
 
 def _values(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Tensors that leave the range."""
-    for name in _tensors(node, ports):
+    names = (*(node.inputs[at] for at in sorted(ports.inputs)), *(node.outputs[at] for at in sorted(ports.outputs)))
+    for name in names:
         reach = facts.reach.get(name)
         if reach is None or name in facts.graph.constants:
             continue
@@ -194,15 +190,15 @@ def _constants(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Stored tensors that leave the range, or lose too much."""
     for at in sorted(ports.inputs):
         array = facts.graph.constants.get(node.inputs[at])
-        if array is not None:
-            is_scale = node.op in QDQ and at == 1
-            yield from _scale(node.inputs[at], array) if is_scale else _constant(node, at, array)
-
-
-def _scale(name: str, scale: Array) -> Iterator[str]:
-    error = np.abs(scale - as_fp16(scale).astype(np.float32)) > np.abs(scale) * SCALE_ERROR
-    if error.any() or largest(scale) > LARGEST:
-        yield f"scale {name!r} has values such as {float(scale[error][0]) if error.any() else largest(scale):.2g}"
+        if array is None:
+            continue
+        if node.op not in QDQ or at != 1:
+            yield from _constant(node, at, array)
+            continue
+        error = np.abs(array - as_fp16(array).astype(np.float32)) > np.abs(array) * SCALE_ERROR
+        if error.any() or largest(array) > LARGEST:
+            example = float(array[error][0]) if error.any() else largest(array)
+            yield f"scale {node.inputs[at]!r} has values such as {example:.2g}"
 
 
 def _constant(node: Node, at: int, array: Array) -> Iterator[str]:
@@ -221,51 +217,37 @@ def _constant(node: Node, at: int, array: Array) -> Iterator[str]:
 
 def _growth(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Operators that turn harmless values into large ones, unless something is known of these."""
-    unknown = node.outputs[0] not in facts.reach
-    if (node.op in _GROWING or is_square(node)) and unknown and not _is_root(facts, node):
+    exponent = facts.graph.constants.get(node.inputs[1]) if node.op == "Pow" else None
+    is_root = exponent is not None and bool(np.all((exponent >= 0) & (exponent <= 1)))
+    if (node.op in _GROWING or is_square(node)) and node.outputs[0] not in facts.reach and not is_root:
         yield f"nothing is known of how large {'a square' if is_square(node) else node.op} becomes"
     reach = facts.reach.get(node.inputs[0]) if node.inputs else None
     if node.op in _EXPONENTIAL and reach is not None and reach / HEADROOM > math.log(LARGEST / HEADROOM):
         yield f"e to the power of {node.inputs[0]!r} leaves float16"
 
 
-def _is_root(facts: Facts, node: Node) -> bool:
-    exponent = facts.graph.constants.get(node.inputs[1]) if node.op == "Pow" else None
-    return exponent is not None and bool(np.all((exponent >= 0) & (exponent <= 1)))
-
-
 def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Sums that an implementation may add up in float16: too many terms, or too large ones."""
-    power = about(node.op).summed_power
-    if power is None or _is_stashed(facts, node):
+    power, graph = about(node.op).summed_power, facts.graph
+    if power is None:
         return
+    has_stash = node.op == "LayerNormalization" or (node.op == "GroupNormalization" and graph.opset >= 21)
+    if has_stash and node.attributes.get("stash_type", 1) == 1:
+        return  # the standard has it computed in float32 whatever its type
     terms = _terms(facts, node)
     if terms is None or terms > EXACT_INTEGERS:
         yield f"it adds up {terms or 'an unknown number of'} values"
         return
-    value = facts.reach.get(node.inputs[0], _assumed(facts.graph, node.inputs[0]))
-    most = min(terms * value**power, _by_result(facts, node, terms))
+    maker = graph.producers.get(node.inputs[0])
+    assumed = ASSUMED**2 if maker is not None and (maker.op == "Pow" or is_square(maker)) else ASSUMED
+    value = facts.reach.get(node.inputs[0], assumed)
+    most = terms * value**power
+    if node.op in MEANS | {"ReduceSum", "ReduceL1"} and node.inputs[0] in facts.positive:
+        # no sum on the way to that of values that are not negative exceeds the last
+        most = min(most, facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in MEANS else 1))
     if power and most > LARGEST:
         what = "values" if power == 1 else "squares of values"
         yield f"the sum of {terms} {what} up to {value:.3g} may leave float16"
-
-
-def _by_result(facts: Facts, node: Node, terms: int) -> float:
-    """The largest sum on the way to a mean or sum of values that are not negative: none exceeds the last."""
-    if node.op not in MEANS | {"ReduceSum", "ReduceL1"} or node.inputs[0] not in facts.positive:
-        return math.inf
-    return facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in MEANS else 1)
-
-
-def _assumed(graph: Graph, tensor: str) -> float:
-    maker = graph.producers.get(tensor)
-    return ASSUMED**2 if maker is not None and (maker.op == "Pow" or is_square(maker)) else ASSUMED
-
-
-def _is_stashed(facts: Facts, node: Node) -> bool:
-    """Normalizations that the standard has computed in float32 whatever their type."""
-    knows = node.op == "LayerNormalization" or (node.op == "GroupNormalization" and facts.graph.opset >= 21)
-    return knows and node.attributes.get("stash_type", 1) == 1
 
 
 def _terms(facts: Facts, node: Node) -> int | None:
@@ -309,11 +291,6 @@ def _integers(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     for at in sorted(ports.inputs):
         if about(node.op).kind != "conversion" and facts.counts(node.inputs[at]):
             yield f"{node.inputs[at]!r} counts; float16 counts to {EXACT_INTEGERS}"
-
-
-def _tensors(node: Node, ports: Ports) -> Iterator[str]:
-    yield from (node.inputs[at] for at in sorted(ports.inputs))
-    yield from (node.outputs[at] for at in sorted(ports.outputs))
 
 
 _Rule = Callable[[Facts, Node, Ports], Iterator[str]]

@@ -1,6 +1,5 @@
 """What a float16 graph computes, on processors that have no float16 arithmetic."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -42,14 +41,10 @@ def _can_be_raised(graph: Graph, node: Node) -> bool:
     values, scale = (graph.constants.get(name) for name in node.inputs[:2])
     if values is None or scale is None or values.dtype != np.int8 or scale.dtype != np.float32:
         return False
-    if any(np.any(zero) for zero in _zero_points(graph, node)):
+    # a zero point that is computed may be anything
+    if any(np.any(graph.constants.get(name, np.ones(1))) for name in filter(None, node.inputs[2:])):
         return False
     return bool(scale.min() < SMALLEST_SCALE and scale.max() * SCALE_ERROR >= SMALLEST_SCALE / 2)
-
-
-def _zero_points(graph: Graph, node: Node) -> Iterator[Array]:
-    for name in filter(None, node.inputs[2:]):
-        yield graph.constants.get(name, np.ones(1))  # one that is computed may be anything
 
 
 def _raised(graph: Graph, node: Node) -> tuple[Array, Array]:
@@ -78,14 +73,11 @@ def fp16_weight(graph: Graph, name: str) -> Array:
     """A stored float32 tensor in float16: filters with their sums kept, anything else rounded to nearest."""
     stored = graph.constants[name]
     readers = graph.consumers.get(name, ())
-    if not readers or any(node.inputs[1:2] != (name,) for node in readers):
-        return as_fp16(stored)
-    kernel = kernel_of(graph, readers[0])
-    if kernel is None or not np.isfinite(stored).all():
+    is_weight = readers and all(node.inputs[1:2] == (name,) for node in readers)
+    kernel = kernel_of(graph, readers[0]) if is_weight and np.isfinite(stored).all() else None
+    if kernel is None or kernel.values.size > LONGEST * kernel.outputs:
         return as_fp16(stored)
     rows = kernel.values.reshape(kernel.outputs, -1)
-    if rows.shape[1] > LONGEST:
-        return as_fp16(stored)
     parts = np.array_split(rows, 1 + rows.size // _AT_ONCE)
     values = np.concatenate([balanced(part) for part in parts]).reshape(kernel.values.shape)
     return arranged(values, kernel.node, kernel.stored).astype(np.float16)

@@ -9,7 +9,8 @@ import onnx
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, read, write
-from edgert.quantization.fp16.to_fp16 import Fp16Graph, rounded, to_fp16
+from edgert.quantization.fp16.to_fp16 import Fp16Graph, to_fp16
+from tests.helpers.fp16_emulation import rounded
 from tests.unit.graph.graphs import make, node, weights
 
 X = {"x": [1, 4, 6, 6]}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgert.backend.ort import Function
 from edgert.errors import ModelError
 from edgert.graph import Model, infer, read, write
 from edgert.graph.operator_types import dtypes
-from edgert.quantization.fp16.to_fp16 import rounded, to_fp16
+from edgert.quantization.fp16.to_fp16 import to_fp16
+from tests.helpers.fp16_emulation import rounded
 from tests.unit.graph.graphs import make, node, weights
-from tests.unit.quantization.fp16_nets import WEIGHTS, X, assert_near, chain, conv, feeds, half, kept, ops
+from tests.unit.quantization.fp16_nets import WEIGHTS, X, assert_near, chain, conv, half, kept, ops
 
 
 def test_everything_between_the_ends_is_float16() -> None:
@@ -32,15 +30,6 @@ def test_everything_between_the_ends_is_float16() -> None:
     assert_near(model, result.graph, 2e-3)
 
 
-def test_ends_of_float16_need_no_casts() -> None:
-    result, _ = half(chain(), io="float16")
-    assert ops(result.graph) == ["Conv", "Relu", "Conv"]
-    assert [(spec.name, spec.dtype) for spec in (*result.graph.inputs, *result.graph.outputs)] == [
-        ("x", "float16"),
-        ("y", "float16"),
-    ]
-
-
 def test_the_graph_given_stays_as_it_was() -> None:
     graph = read(infer(chain()))
     first = to_fp16(graph)
@@ -53,7 +42,7 @@ def test_the_graph_given_stays_as_it_was() -> None:
 
 
 def test_a_float16_graph_stays_as_it_is() -> None:
-    first, converted = half(chain(), io="float16")
+    first, converted = half(chain())
     again, _ = half(converted)
     assert ops(again.graph) == ops(first.graph)
     assert again.kept == ()
@@ -93,27 +82,13 @@ def test_a_tensor_is_cast_once_for_all_its_readers() -> None:
     assert ops(result.graph).count("Cast") == 5  # x down, r up, a and b down, y up
 
 
-def test_rounded_keeps_the_ends_and_rounds_everything_between() -> None:
-    model = chain()
-    result, _ = half(model, io="float16")
-    graph = rounded(result.graph)
-    assert [spec.dtype for spec in (*graph.inputs, *graph.outputs)] == ["float16", "float16"]
-    own = Function(write(graph, model))
-    x = feeds(model)["x"].astype(np.float16)
-    found = own({"x": x})["y"]
-    assert found.dtype == np.float16
-    assert Counter(ops(graph))["Conv"] == 2
-    exact = Function(model)({"x": x.astype(np.float32)})["y"]
-    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-3 * np.abs(exact).max())
-
-
 UNARY = ("Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Identity", "Transpose", "Sqrt", "Exp")
 BINARY = ("Add", "Mul", "Sub", "Max", "Concat", "Where")
 
 
 @st.composite
-def networks(draw: st.DrawFn) -> tuple[Model, list[str], dict[str, float], str]:
-    """A graph of any form over (1, 2, 4, 4) tensors, nodes to keep, some ranges and the type of its ends."""
+def networks(draw: st.DrawFn) -> tuple[Model, list[str], dict[str, float]]:
+    """A graph of any form over (1, 2, 4, 4) tensors, nodes to keep and some ranges."""
     tensors, nodes = ["x", "z", "k"], [node("Greater", ["x", "k"], ["mask"], "mask")]
     for position in range(draw(st.integers(1, 9))):
         name = f"n{position}"
@@ -135,16 +110,16 @@ def networks(draw: st.DrawFn) -> tuple[Model, list[str], dict[str, float], str]:
     model = make(nodes, {"x": shape, "z": shape}, dict.fromkeys(ends, shape), stored)
     names = draw(st.lists(st.sampled_from([item.name for item in nodes]), max_size=4, unique=True))
     ranges = draw(st.dictionaries(st.sampled_from(tensors), st.sampled_from([1e-9, 1.0, 1e5]), max_size=4))
-    return model, names, ranges, draw(st.sampled_from(["float32", "float16"]))
+    return model, names, ranges
 
 
 @settings(max_examples=60, deadline=None)
 @given(networks())
-def test_every_graph_becomes_a_valid_one(case: tuple[Model, list[str], dict[str, float], str]) -> None:
-    model, names, ranges, io = case
-    result, converted = half(model, keep=names, amax=ranges, io=io)
+def test_every_graph_becomes_a_valid_one(case: tuple[Model, list[str], dict[str, float]]) -> None:
+    model, names, ranges = case
+    result, converted = half(model, keep=names, amax=ranges)
     assert set(names) <= set(kept(result))
-    assert {spec.dtype for spec in (*result.graph.inputs, *result.graph.outputs)} == {io}
+    assert {spec.dtype for spec in (*result.graph.inputs, *result.graph.outputs)} == {"float32"}
     types = dtypes(result.graph)
     for item in result.graph.nodes:
         if item.name in names:

@@ -76,7 +76,7 @@ def test_integers_times_their_scale() -> None:
     ]
     feeds = {"a": value("a", [4], "int8"), "b": value("b", [4], "uint8")}
     stored = {"s": np.float32(0.5), "z": np.int8(0), "u": np.uint8(128), "w": np.int8([3, -7])}
-    found = magnitudes(read(make(nodes, feeds, {"signed": None}, stored)))
+    found = magnitudes(read(make(nodes, feeds, {"signed": None}, stored)), {})
     assert (found["signed"], found["unsigned"], found["stored"]) == (64, 64, 3.5)
     assert "unknown" not in found  # nothing in the graph has the integers' type
 
@@ -85,7 +85,7 @@ def test_the_least_of_what_is_known_counts() -> None:
     nodes = [node("Relu", ["x"], ["r"]), node("Sigmoid", ["r"], ["y"])]
     graph = read(make(nodes, {"x": [4]}, {"y": None}))
     assert magnitudes(graph, {"x": 1.0, "r": 0.5, "y": 7.0}) == {"x": HEADROOM, "r": 0.5 * HEADROOM, "y": 1.0}
-    assert magnitudes(graph, lambda name: 2.0 if name == "x" else None)["r"] == 2 * HEADROOM
+    assert magnitudes(graph, {"x": 2.0})["r"] == 2 * HEADROOM
 
 
 def test_every_bound_holds() -> None:
