@@ -175,6 +175,10 @@ class Session(Protocol):
 
         Returns:
             The outputs in the model's order, valid until the next run.
+
+        Raises:
+            BuildError: the engine fails.
+            ModelError: more rows than there are, or none.
         """
         ...
 

@@ -6,6 +6,7 @@ What was skipped is logged when it happens, and is part of the ``info`` of the e
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +14,7 @@ from edgert.backend.base import Engine, Session
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board import Machine
 from edgert.config.engine_choice import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
-from edgert.errors import BuildError, DeviceError, EdgertError, ModelError, PlacementError
+from edgert.errors import BuildError, DeviceError, ModelError, PlacementError
 
 # Several engines of one model, each with its share of the frames, as one.
 
@@ -150,8 +151,10 @@ class Chain:
                 if self._stop.is_set():
                     raise
                 if self.strict:
-                    raise self._with_the_able(error, name, make)  # noqa: B904 - the same error, with who can
-                skipped.append(Skipped(name, in_one_line(error), model))
+                    error.fix = "; ".join(filter(None, (error.fix, self._others(name, make))))
+                    raise
+                text = error.what + (f": {error.why}" if error.why else "") + (f" ({error.fix})" if error.fix else "")
+                skipped.append(Skipped(name, " ".join(text.split()), model))
                 self._report(skipped[-1])
         raise self._nothing_left(skipped)
 
@@ -160,31 +163,28 @@ class Chain:
         if engine not in self._known:
             why = self._known[engine] = self._why_not(engine)
             if why and self.strict:
-                raise self._strictly(Skipped(engine, why))
+                rest = self._after(engine)
+                everywhere = f"engines: [{ORT}] runs everywhere"
+                next_one = f"without --strict the next that can takes its place: {', '.join(rest)}"
+                raise BuildError(
+                    f"{engine} cannot run this here", why=why, where=self.where, fix=next_one if rest else everywhere
+                )
             if why:
                 self._report(Skipped(engine, why))
         return self._known[engine]
 
-    def _with_the_able(self, error: EdgertError, engine: str, make: Callable[[str], object]) -> EdgertError:
-        """An engine's refusal, with the engines further down that take the model."""
-        able = [name for name in self._after(engine) if not self._why_not(name) and _takes(name, make)]
-        others = f"{' and '.join(able)} can run it: engines: [{', '.join(able)}]" if able else ""
-        error.fix = "; ".join(filter(None, (error.fix, others)))
-        return error
+    def _others(self, engine: str, make: Callable[[str], object]) -> str:
+        """The engines further down that take the model, as a fix; empty for none."""
+        able = []
+        for name in self._after(engine):
+            with suppress(*_REFUSALS):
+                if not self._why_not(name):
+                    make(name)
+                    able.append(name)
+        return f"{' and '.join(able)} can run it: engines: [{', '.join(able)}]" if able else ""
 
     def _after(self, engine: str) -> tuple[str, ...]:
         return self.engines[self.engines.index(engine) + 1 :]
-
-    def _strictly(self, skipped: Skipped) -> BuildError:
-        rest = self._after(skipped.engine)
-        return BuildError(
-            f"{skipped.engine} cannot run this here",
-            why=skipped.why,
-            where=self.where,
-            fix=f"without --strict the next that can takes its place: {', '.join(rest)}"
-            if rest
-            else f"engines: [{ORT}] runs everywhere",
-        )
 
     def _nothing_left(self, skipped: Sequence[Skipped]) -> BuildError:
         return BuildError(
@@ -193,14 +193,6 @@ class Chain:
             where=self.where,
             fix=f"put {ORT} at the end of engines:, which runs everywhere: pip install onnxruntime",
         )
-
-
-def _takes(engine: str, make: Callable[[str], object]) -> bool:
-    try:
-        make(engine)
-    except _REFUSALS:
-        return False
-    return True
 
 
 def why_not(engine: str, machine: Machine, trt: TrtBackend, *, runs: bool = True) -> str:
@@ -227,9 +219,3 @@ def _why_no_dla(machine: Machine) -> str:
     if machine.mode in modes and not modes[machine.mode].dla_cores:
         return f"power mode {machine.mode} switches the DLA off: sudo nvpmodel -m NUMBER sets another"
     return ""
-
-
-def in_one_line(error: EdgertError) -> str:
-    """What failed, why, and how to fix it."""
-    text = error.what + (f": {error.why}" if error.why else "")
-    return " ".join((text + (f" ({error.fix})" if error.fix else "")).split())

@@ -83,7 +83,8 @@ class GpuSession(Session, Protocol):
     def enqueue(self, rows: int | None = None) -> None:
         """Puts one run over what the GPU holds on the stream. Does not wait, and copies nothing.
 
-        The first run of a number of rows may wait and allocate; those after it can be recorded as a CUDA graph.
+        The first run of a number of rows may wait and allocate; those after it can be recorded as a CUDA graph. Raises
+        as :meth:`~edgert.backend.base.Session.run`.
         """
         ...
 

@@ -70,14 +70,11 @@ class NullSession:
 
 
 def _tensors(specs: Sequence[TensorSpec]) -> tuple[base.Tensor, ...]:
-    return tuple(base.Tensor(spec.name, _static(spec.shape), spec.dtype) for spec in specs)
+    shapes = [tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape) for spec in specs]
+    return tuple(base.Tensor(spec.name, shape, spec.dtype) for spec, shape in zip(specs, shapes, strict=True))
 
 
 def _zeros(tensor: base.Tensor) -> base.Array:
     array = aligned_empty(tensor.shape, tensor.dtype)
     array.fill(0)
     return array
-
-
-def _static(shape: Sequence[int | str | None]) -> tuple[int, ...]:
-    return tuple(dim if isinstance(dim, int) else 1 for dim in shape)

@@ -114,12 +114,7 @@ class OpenVinoSession:
         self._runs: dict[int, Callable[[], Sequence[base.Array]]] = {}
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
-        """Runs; see :class:`~edgert.backend.base.Session`.
-
-        Raises:
-            BuildError: OpenVINO fails.
-            ModelError: more rows than there are, or none.
-        """
+        """See :meth:`edgert.backend.base.Session.run`."""
         count = base.checked_rows(rows if self.dynamic else None, self.rows, self._path)
         run = self._runs.get(count)
         try:

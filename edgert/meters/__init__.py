@@ -4,13 +4,10 @@ All of it at once: :class:`edgert.meters.all.Meters`, which a program that only 
 import.
 """
 
-from edgert.meters.reading import Gauge, Kind, Meter, Reading, measured, modeled, unavailable
+from edgert.meters.reading import Reading, measured, modeled, unavailable
 from edgert.meters.usage import peak_rss_bytes, rss_bytes
 
 __all__ = [
-    "Gauge",
-    "Kind",
-    "Meter",
     "Reading",
     "measured",
     "modeled",

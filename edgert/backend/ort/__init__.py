@@ -2,7 +2,7 @@
 
 from edgert.backend.ort.cpu import OrtBackend
 from edgert.backend.ort.custom_ops import CustomOpEngine
-from edgert.backend.ort.tensors import OrtEngine
+from edgert.backend.ort.runtime import OrtEngine
 from edgert.backend.ort.timing import Function
 
 __all__ = ["CustomOpEngine", "Function", "OrtBackend", "OrtEngine"]

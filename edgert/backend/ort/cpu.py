@@ -12,8 +12,7 @@ from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, cache_content
 from edgert.backend.ort.custom_ops import CustomOpEngine, compile_with_custom_ops
-from edgert.backend.ort.runtime import open_session, ort, session_settings
-from edgert.backend.ort.tensors import OrtEngine
+from edgert.backend.ort.runtime import OrtEngine, open_session, ort, session_settings
 from edgert.graph import Model, clean, inputs, to_bytes, with_shapes
 from edgert.graph.type_inference import has_custom_operators
 
@@ -40,11 +39,9 @@ class OrtBackend:
             BuildError: ONNX Runtime cannot take the model; the node it stumbled over is named where it is known.
             ModelError: a profile does not fit the model's inputs.
         """
-        return (
-            compile_with_custom_ops(model, options, self._whole)
-            if has_custom_operators(model.proto)
-            else self._whole(model, options)
-        )
+        if has_custom_operators(model.proto):
+            return compile_with_custom_ops(model, options, self._whole)
+        return self._whole(model, options)
 
     def _whole(self, model: Model, options: EngineOptions) -> OrtEngine:
         """A model of ONNX Runtime's own operators."""
@@ -67,7 +64,10 @@ class OrtBackend:
 
 def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any, bool]:
     """An ONNX Runtime session and whether its optimized model came from the store."""
-    key = _key(model, static, options.tuning.optimization)
+    # What an optimized model depends on: the model, our preparation, ONNX Runtime, and the CPU's instructions.
+    shapes = sorted((name, list(shape)) for name, shape in static.items())
+    facts = [_RECIPE, model.digest, shapes, options.tuning.optimization, ort().__version__, _cpu()]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     cached = options.store.get(key) if options.store else None
     settings = session_settings(options.threads, options.tuning)
     if cached is not None:
@@ -99,13 +99,6 @@ def prepared(model: Model, static: Shapes, settings: Any) -> Model:
             if isinstance(dim, str) and dim not in open_batch:
                 settings.add_free_dimension_override_by_name(dim, size)
     return clean(model)[0]
-
-
-def _key(model: Model, static: Shapes, optimization: str) -> str:
-    """What an optimized model depends on: the model, our preparation, ONNX Runtime, and the CPU's instructions."""
-    shapes = sorted((k, list(v)) for k, v in static.items())
-    facts = [_RECIPE, model.digest, shapes, optimization, ort().__version__, _cpu()]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
 @lru_cache(maxsize=1)

@@ -19,8 +19,16 @@ import numpy as np
 from edgert.backend import base
 from edgert.backend.gpu import GpuTensor
 from edgert.backend.ort.cpu import prepared
-from edgert.backend.ort.runtime import first_line, open_session, ort, ort_errors, session_settings
-from edgert.backend.ort.tensors import OrtEngine, OrtSession, dtype_of
+from edgert.backend.ort.runtime import (
+    OrtEngine,
+    OrtSession,
+    dtype_of,
+    first_line,
+    open_session,
+    ort,
+    ort_errors,
+    session_settings,
+)
 from edgert.errors import BuildError, DeviceError, EdgertError, ModelError
 from edgert.graph import Model, inputs, outputs, read, to_bytes, with_shapes
 from edgert.graph.count import peak_bytes
@@ -87,9 +95,15 @@ class OrtCudaBackend:
             info["compile_s"] = round(time.perf_counter() - started, 3)
             return OrtCudaEngine(session, profiles, str(model.path), info, device, stream)
 
-        is_static = all(spec.is_static for spec in inputs(ready))
+        fast = _FAST if tuning.channels_last and all(spec.is_static for spec in inputs(ready)) else {}
         try:
-            return _either(opened) if is_static and tuning.channels_last else opened({})
+            try:
+                return opened(fast)
+            except BuildError as error:
+                if not fast or is_out_of_memory(error):
+                    raise
+                log.info("channels-last kernels are not used: %s", error.why)  # cuDNN may have none for some layer
+                return opened({})
         except (BuildError, DeviceError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -166,17 +180,6 @@ def load_libraries() -> None:
         preload()
 
 
-def _either(opened: Callable[[Mapping[str, str]], OrtCudaEngine]) -> OrtCudaEngine:
-    """The engine with the kernels that are faster; not every cuDNN has them for every layer: then with the others."""
-    try:
-        return opened(_FAST)
-    except BuildError as error:
-        if is_out_of_memory(error):
-            raise
-        log.info("channels-last kernels are not used: %s", error.why)
-        return opened({})
-
-
 def _open(content: bytes, settings: Any, options: Mapping[str, str], model: Model) -> Any:
     """A session that is really on the GPU: ONNX Runtime itself falls back to the CPU in silence."""
     load_libraries()
@@ -245,13 +248,7 @@ class OrtCudaSession(OrtSession):
         self.run()  # allocates the outputs, whose shapes a first run shows
 
     def enqueue(self, rows: int | None = None) -> None:
-        """See :class:`~edgert.backend.gpu.GpuSession`.
-
-        Raises:
-            BuildError: ONNX Runtime fails.
-            DeviceError: the GPU has too little memory.
-            ModelError: more rows than there are, or none.
-        """
+        """See :meth:`edgert.backend.gpu.GpuSession.enqueue`. Raises DeviceError, too, for too little memory."""
         count = self._count(rows)
         if count not in self._bindings:
             self.run(count)
@@ -289,16 +286,17 @@ class OrtCudaSession(OrtSession):
         self._bindings[rows] = binding
         pairs = zip(self.outputs_on_gpu, first, strict=True)
         outputs = [tensor.host[: len(array)] if array.ndim else tensor.host for tensor, array in pairs]
-        return lambda: self._run_from_host(rows, outputs)
 
-    def _run_from_host(self, rows: int, outputs: Sequence[base.Array]) -> Sequence[base.Array]:
-        for tensor in self.inputs_on_gpu.values():
-            tensor.block.upload(self.stream)
-        self.enqueue(rows)
-        for tensor in self.outputs_on_gpu:
-            tensor.block.download(self.stream)
-        self.stream.synchronize()
-        return outputs
+        def run() -> Sequence[base.Array]:
+            for tensor in self.inputs_on_gpu.values():
+                tensor.block.upload(self.stream)
+            self.enqueue(rows)
+            for tensor in self.outputs_on_gpu:
+                tensor.block.download(self.stream)
+            self.stream.synchronize()
+            return outputs
+
+        return run
 
     def _input(self, arg: Any, shapes: base.Shapes) -> base.Array:
         shape = base.static_shape(arg.name, shapes.get(arg.name) or arg.shape, self._path)

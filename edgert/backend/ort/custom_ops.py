@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgert.backend import base
-from edgert.backend.ort.tensors import OrtEngine
+from edgert.backend.ort.runtime import OrtEngine
 from edgert.custom_op import Operator
 from edgert.errors import BuildError, ModelError
 from edgert.graph import Graph, Model, TensorSpec, clean, extract, read, with_shapes, write
@@ -81,21 +81,21 @@ def sections(graph: Graph, like: Model) -> list[Section]:
     Raises:
         ModelError: the type of a tensor between them is not known, or an attribute is not the operator's.
     """
-    custom = graph.custom_operators
+    custom, nodes = graph.custom_operators, {node.name: node for node in graph.nodes}
     places = {node.name: PYTHON if node.name in custom else ORT for node in graph.nodes}
     found = []
     for part in parts(graph, places):
         if part.accelerator == PYTHON:
-            found.append(Section(part, None, tuple(_call(graph, node, custom[node]) for node in part.nodes)))
+            calls = []
+            for node in map(nodes.__getitem__, part.nodes):
+                one = custom[node.name]
+                constants = {item: graph.constants[item] for item in node.inputs if item in graph.constants}
+                settings = one.settings(node.attributes, node.name)
+                calls.append(Call(node.name, one, node.inputs, node.outputs, settings, constants))
+            found.append(Section(part, None, tuple(calls)))
         else:
             found.append(Section(part, write(extract(graph, part.outputs, part.inputs), like), ()))
     return found
-
-
-def _call(graph: Graph, name: str, one: Operator) -> Call:
-    node = next(node for node in graph.nodes if node.name == name)
-    constants = {item: graph.constants[item] for item in node.inputs if item in graph.constants}
-    return Call(name, one, node.inputs, node.outputs, one.settings(node.attributes, name), constants)
 
 
 class CustomOpFunction:
@@ -183,7 +183,10 @@ class _Chain:
 
     def bind(self, tensors: Mapping[str, base.Array]) -> Run:
         """One run over the tensors that go in and come out; those between are allocated here."""
-        arrays = {**self._between(tensors), **tensors}
+        names = {name for one, _ in self.sections for name in (*one.part.inputs, *one.part.outputs)}
+        names |= {name for one, _ in self.sections for call in one.calls for name in call.outputs}
+        between = [self.tensor(name) for name in sorted(names - tensors.keys())]
+        arrays = {**{one.name: aligned_empty(one.shape, one.dtype) for one in between}, **tensors}
         runs: list[Run] = []
         for section, engine in self.sections:
             if engine is not None:
@@ -196,12 +199,6 @@ class _Chain:
                 one()
 
         return run
-
-    def _between(self, tensors: Mapping[str, base.Array]) -> dict[str, base.Array]:
-        names = {name for one, _ in self.sections for name in (*one.part.inputs, *one.part.outputs)}
-        names |= {name for one, _ in self.sections for call in one.calls for name in call.outputs}
-        missing = [self.tensor(name) for name in sorted(names - tensors.keys())]
-        return {one.name: aligned_empty(one.shape, one.dtype) for one in missing}
 
     def _call(self, call: Call, arrays: Mapping[str, base.Array]) -> Run:
         """The first run is held to the operator's rules."""

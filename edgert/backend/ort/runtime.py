@@ -1,15 +1,20 @@
-"""The onnxruntime package: found, configured, its errors understood. Nothing else imports it."""
+"""The onnxruntime package: found, configured, its errors understood; nothing else imports it. And engines and sessions
+on it, whose tensors are bound once, written and read in place.
+"""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from edgert.backend.base import DEFAULT_TUNING, Tuning
+from edgert.backend import base
 from edgert.board.host import saturates_bytes
-from edgert.errors import BuildError, DeviceError
+from edgert.errors import BuildError, DeviceError, EdgertError, ModelError
 from edgert.graph import Model
 from edgert.graph.inspection import unsupported_nodes
+from edgert.memory import aligned_empty
 
 _LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "none": "DISABLE_ALL"}
 _BLOCK_BASE = "4"
@@ -43,7 +48,7 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def session_settings(threads: int | None, tuning: Tuning = DEFAULT_TUNING) -> Any:
+def session_settings(threads: int | None, tuning: base.Tuning = base.DEFAULT_TUNING) -> Any:
     """Options of a session that runs its nodes one after another, by default; None: all threads.
 
     Keys of entries: onnxruntime_session_options_config_keys.h,
@@ -93,3 +98,168 @@ def open_session(
             fix="edgert inspect MODEL lists its operators; export it again with standard ones, which all have, or "
             "write your own once with edgert.op, for ONNX Runtime and TensorRT (ops: in the pipeline file)",
         ) from error
+
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(uint8)": "uint8",
+    "tensor(int8)": "int8",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+}
+
+
+class OrtEngine:
+    """See :class:`~edgert.backend.base.Engine`. ONNX Runtime sessions run from several threads at once."""
+
+    def __init__(self, session: Any, profiles: Mapping[str, base.Shapes], path: str, info: Mapping[str, Any]) -> None:
+        self._ort_session, self._profiles, self.path = session, profiles, path
+        self.info: Mapping[str, Any] = info
+        self.profiles = tuple(profiles)
+        first = self.session()
+        self.inputs = tuple(base.Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        specs, arrays = session.get_outputs(), first.run()
+        self.outputs = tuple(
+            base.Tensor(out.name, array.shape, array.dtype.name) for out, array in zip(specs, arrays, strict=True)
+        )
+        self.outputs_known = not has_open_outputs(session)
+        declared = base.share_first_dimension([arg.shape for arg in session.get_inputs()], [out.shape for out in specs])
+        rows = first.rows if first.rows > 1 else -1  # a first dimension left open may turn out as long as the batch
+        self.batched = tuple(
+            known or (array.shape[:1] == (rows,) and not isinstance(out.shape[0], int))
+            for known, out, array in zip(declared, specs, arrays, strict=True)
+        )
+        self.dynamic_batch = first.dynamic
+
+    def session(self, profile: str | None = None) -> OrtSession:
+        """A new set of bound tensors."""
+        shapes = self.shapes_of(profile)
+        return OrtSession(self.open_session(), shapes, self.path)
+
+    def shapes_of(self, profile: str | None) -> base.Shapes:
+        """The shapes of a profile, the first by default. Raises ModelError for an unknown one."""
+        return self._profiles[base.checked_profile(profile, self.profiles, self.path)]
+
+    def open_session(self) -> Any:
+        """ONNX Runtime's own session. Raises ModelError after :meth:`close`."""
+        if self._ort_session is None:
+            raise base.closed_engine(self.path)
+        return self._ort_session
+
+    def bind(self, inputs: Mapping[str, base.Array], outputs: Mapping[str, base.Array]) -> Callable[[], None]:
+        """A run over the caller's own tensors, for engines that hand theirs to each other.
+
+        Args:
+            inputs, outputs: by name, of the shapes and dtypes of :attr:`inputs` and :attr:`outputs`, C-contiguous. They
+                are read and written in place, and must live as long as the run is used.
+
+        Returns:
+            What runs the engine once; blocks until done. For one thread at a time; raises BuildError.
+        """
+        session, path = self.open_session(), self.path
+        binding = session.io_binding()
+        for name, array in inputs.items():
+            _bind_array(binding.bind_input, name, array)
+        for name, array in outputs.items():
+            _bind_array(binding.bind_output, name, array)
+
+        def run() -> None:
+            try:
+                session.run_with_iobinding(binding)
+            except ort_errors() as error:
+                raise BuildError("ONNX Runtime failed while running", why=first_line(error), where=path) from error
+
+        return run
+
+    def close(self) -> None:
+        """Drops ONNX Runtime's session."""
+        self._ort_session = None
+
+
+class OrtSession:
+    """See :class:`~edgert.backend.base.Session`: cache-line-aligned host tensors, bound once."""
+
+    def __init__(self, session: Any, shapes: base.Shapes, path: str) -> None:
+        self._session, self._path = session, path
+        self.inputs: Mapping[str, base.Array] = {arg.name: self._input(arg, shapes) for arg in session.get_inputs()}
+        self.rows = base.row_count(self.inputs.values())
+        self.dynamic = base.has_open_batch(arg.shape for arg in session.get_inputs())
+        self._runs: dict[int, Callable[[], Sequence[base.Array]]] = {}
+
+    def run(self, rows: int | None = None) -> Sequence[base.Array]:
+        """See :meth:`edgert.backend.base.Session.run`."""
+        count = self._count(rows)
+        run = self._runs.get(count)
+        try:
+            if run is None:
+                run = self._runs[count] = self._bind(count)
+            return run()
+        except ort_errors() as error:
+            raise self._failed(error) from error
+
+    def _count(self, rows: int | None) -> int:
+        return base.checked_rows(rows if self.dynamic else None, self.rows, self._path)
+
+    def _failed(self, error: Exception) -> EdgertError:
+        return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)
+
+    def _input(self, arg: Any, shapes: base.Shapes) -> base.Array:
+        """A bound tensor in the host's memory."""
+        shape, dtype = shapes.get(arg.name) or arg.shape, dtype_of(arg, f"input {arg.name!r}", self._path)
+        return base.bound_input(arg.name, shape, dtype, self._path)
+
+    def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
+        """Binds the first ``rows`` rows of the inputs, and outputs of the shapes that a first run shows."""
+        binding = self._session.io_binding()
+        inputs = {name: array[:rows] if rows < self.rows else array for name, array in self.inputs.items()}
+        for name, array in inputs.items():
+            _bind_array(binding.bind_input, name, array)
+        specs = self._session.get_outputs()
+        if has_open_outputs(self._session):
+            return self._unbound(binding, [out.name for out in specs])
+        first = self._session.run(None, inputs)
+        outputs = [aligned_empty(array.shape, array.dtype) for array in first]
+        for out, array in zip(specs, outputs, strict=True):
+            _bind_array(binding.bind_output, out.name, array)
+        for array, value in zip(outputs, first, strict=True):
+            array[...] = value
+        session = self._session
+
+        def run() -> Sequence[base.Array]:
+            session.run_with_iobinding(binding)
+            return outputs
+
+        return run
+
+    def _unbound(self, binding: Any, names: Sequence[str]) -> Callable[[], Sequence[base.Array]]:
+        """For outputs whose size depends on the data, as after NonMaxSuppression: ONNX Runtime allocates them."""
+        session = self._session
+
+        def run() -> Sequence[base.Array]:
+            for name in names:
+                binding.bind_output(name, "cpu")
+            session.run_with_iobinding(binding)
+            return [value.numpy() for value in binding.get_outputs()]
+
+        return run
+
+
+def has_open_outputs(session: Any) -> bool:
+    """Whether the size of an output depends on the data: it has a dimension that no input has."""
+    known = {dim for arg in session.get_inputs() for dim in arg.shape if isinstance(dim, str)}
+    dims = [dim for out in session.get_outputs() for dim in out.shape]
+    return any(dim is None or (isinstance(dim, str) and dim not in known) for dim in dims)
+
+
+def _bind_array(bind: Callable[..., None], name: str, array: base.Array) -> None:
+    bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+
+def dtype_of(arg: Any, what: str, path: str) -> str:
+    """NumPy's name for the type of an input or output. Raises ModelError for what is no plain tensor."""
+    if arg.type not in _DTYPES:
+        raise ModelError(f"{what} is a {arg.type}", why="edgert feeds plain tensors only", where=path)
+    return _DTYPES[arg.type]

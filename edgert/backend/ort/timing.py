@@ -50,16 +50,11 @@ def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int, warm_up: i
             where = str(model.path)
             raise BuildError("ONNX Runtime failed while running", why=first_line(error), where=where) from error
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    return _kernels(events, warm_up)
-
-
-def _kernels(events: list[dict[str, Any]], warm_up: int) -> tuple[Kernel, ...]:
-    """One per name; ``dur`` is in microseconds (Chrome's trace event format)."""
     times_us: dict[str, list[float]] = {}
     for event in events:
         name = str(event.get("name", ""))
         if event.get("cat") == "Node" and name.endswith(_SUFFIX):
-            times_us.setdefault(name.removesuffix(_SUFFIX), []).append(float(event["dur"]))
+            times_us.setdefault(name.removesuffix(_SUFFIX), []).append(float(event["dur"]))  # Chrome's trace format: us
     return tuple(Kernel(name, statistics.median(found[warm_up:]) / 1e3) for name, found in times_us.items())
 
 

@@ -97,12 +97,7 @@ class TrtSession:
         self._contexts = {self.rows: whole}
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
-        """Runs; see :class:`~edgert.backend.base.Session`.
-
-        Raises:
-            BuildError: TensorRT fails.
-            ModelError: more rows than there are, or none.
-        """
+        """See :meth:`edgert.backend.base.Session.run`."""
         with self._on_stream():
             context = self._context(rows)
             for name, one in self._inputs.items():
@@ -116,12 +111,7 @@ class TrtSession:
         return [one.unpack(context.layouts[name]) for name, one in self._outputs.items()]
 
     def enqueue(self, rows: int | None = None) -> None:
-        """See :class:`~edgert.backend.gpu.GpuSession`.
-
-        Raises:
-            BuildError: TensorRT fails.
-            ModelError: more rows than there are, or none.
-        """
+        """See :meth:`edgert.backend.gpu.GpuSession.enqueue`."""
         with self._on_stream():
             self._context(rows).enqueue()
 

@@ -10,33 +10,28 @@ with device:                                # current in this thread; PyTorch an
     lease.release()
 """
 
-from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
+from edgert.memory.cuda.block import Block
 from edgert.memory.cuda.capture import Graph
 from edgert.memory.cuda.device import CudaDevice, open_device
-from edgert.memory.cuda.gpu_context import MemoryKind, Traits, memory_kind
+from edgert.memory.cuda.gpu_context import Traits, memory_kind
 from edgert.memory.cuda.nvrtc import Kernel, Launch, Module, Nvrtc, nvrtc
 from edgert.memory.cuda.pools import DevicePool, Loans, SharedLease, SharedPool, StreamLease
-from edgert.memory.cuda.stream import Event, Stream
+from edgert.memory.cuda.stream import Stream
 from edgert.memory.cuda.view import DeviceView, from_cuda_array, from_dlpack
 
 __all__ = [
     "Block",
     "CudaDevice",
-    "DeviceBlock",
     "DevicePool",
     "DeviceView",
-    "Event",
     "Graph",
     "Kernel",
     "Launch",
     "Loans",
-    "MappedBlock",
-    "MemoryKind",
     "Module",
     "Nvrtc",
     "SharedLease",
     "SharedPool",
-    "StagedBlock",
     "Stream",
     "StreamLease",
     "Traits",

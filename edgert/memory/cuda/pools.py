@@ -24,15 +24,12 @@ from edgert.memory.cuda.view import DeviceView
 class StreamLease(Lease):
     """A lease that the GPU holds too: the memory is not lent again before the work it was named for is done."""
 
-    __slots__ = ("_after",)
+    __slots__ = ("after",)
 
     def __init__(self, give_back: Callable[[], None], counter: Counter, after: Callable[[Stream], None]) -> None:
         super().__init__(give_back, counter)
-        self._after = after
-
-    def after(self, stream: Stream) -> None:
-        """The work that the stream has now uses this memory. Call it after enqueuing, before releasing."""
-        self._after(stream)
+        self.after = after
+        """The work that the stream has now uses this memory. To be called after enqueuing, before releasing."""
 
 
 class StreamMarks:
@@ -297,16 +294,14 @@ class DevicePool:
         with self._changed:
             if not self._changed.wait_for(lambda: self._free, timeout_s):
                 return None
-            slot = self._first(lambda slot: not slot.is_looked_at and slot.passed())
-            slot = slot or self._first(lambda slot: not slot.is_looked_at and timeout_s != 0)
+            slot = next((slot for slot in self._free if not slot.is_looked_at and slot.passed()), None)
+            if slot is None and timeout_s != 0:
+                slot = next((slot for slot in self._free if not slot.is_looked_at), None)
             if slot is not None:
                 self._free.remove(slot)
                 slot.synchronize()
                 return slot
             return self._replaced() if self._free[0].is_looked_at else None
-
-    def _first(self, fits: Callable[[_Slot], bool]) -> _Slot | None:
-        return next((slot for slot in self._free if fits(slot)), None)
 
     def _replaced(self) -> _Slot:
         """A new buffer for one that somebody still holds an array onto."""

@@ -51,62 +51,59 @@ class Event:
 
     Args:
         timed: whether :meth:`since_ms` can be asked; costs a little.
+
+    Attributes:
+        raw: PyCUDA's event.
     """
 
     def __init__(self, device: Context, timed: bool = False) -> None:
         self._device = device
         flags = device.driver.event_flags
         with device:
-            self._event = device.driver.Event(flags.DEFAULT if timed else flags.DISABLE_TIMING)
+            self.raw: Any = device.driver.Event(flags.DEFAULT if timed else flags.DISABLE_TIMING)
 
     def __del__(self) -> None:
-        if "_event" in self.__dict__ and self._device.is_open:
+        if "raw" in self.__dict__ and self._device.is_open:
             with self._device:  # PyCUDA leaves it behind where no context is current
-                del self._event
-
-    @property
-    def raw(self) -> Any:
-        """PyCUDA's event."""
-        return self._event
+                del self.raw
 
     def record(self, stream: Stream) -> Event:
         """Puts the event behind all work that the stream has now. Raises DeviceError when earlier work failed."""
-        self._device.run(self._event.record, stream.raw)
+        self._device.run(self.raw.record, stream.raw)
         return self
 
     def passed(self) -> bool:
         """Whether that work is done. Does not wait. Raises DeviceError when the work failed."""
-        return bool(self._device.run(self._event.query))
+        return bool(self._device.run(self.raw.query))
 
     def synchronize(self) -> None:
         """Blocks until that work is done. Raises DeviceError when it failed."""
-        self._device.run(self._event.synchronize)
+        self._device.run(self.raw.synchronize)
 
     def since_ms(self, earlier: Event) -> float:
         """Milliseconds of GPU time between two timed events that have passed."""
         with self._device:
-            return float(self._event.time_since(earlier.raw))
+            return float(self.raw.time_since(earlier.raw))
 
 
 class Stream:
-    """Work for a GPU, done in order; never the default stream, and never waiting for it."""
+    """Work for a GPU, done in order; never the default stream, and never waiting for it.
+
+    Attributes:
+        raw: PyCUDA's stream.
+        handle: the ``cudaStream_t``: ``torch.cuda.ExternalStream(stream.handle)``.
+    """
 
     def __init__(self, device: Context) -> None:
         self.device = self._device = device
         with device:
-            self._stream = device.driver.Stream(_NON_BLOCKING)
-        self.handle = int(self._stream.handle)
-        """The ``cudaStream_t``: ``torch.cuda.ExternalStream(stream.handle)``."""
+            self.raw: Any = device.driver.Stream(_NON_BLOCKING)
+        self.handle = int(self.raw.handle)
 
     def __del__(self) -> None:
-        if "_stream" in self.__dict__ and self._device.is_open:
+        if "raw" in self.__dict__ and self._device.is_open:
             with self._device:  # as with events
-                del self._stream
-
-    @property
-    def raw(self) -> Any:
-        """PyCUDA's stream."""
-        return self._stream
+                del self.raw
 
     def raise_priority(self) -> None:
         """Gives kernels that are put here from now on the GPU's highest priority.
@@ -119,8 +116,8 @@ class Stream:
 
     def wait(self, event: Event) -> None:
         """Work put here from now on starts after the event. Does not block the host. Raises DeviceError."""
-        self._device.run(self._stream.wait_for_event, event.raw)
+        self._device.run(self.raw.wait_for_event, event.raw)
 
     def synchronize(self) -> None:
         """Blocks until all work is done. Raises DeviceError when some of it failed."""
-        self._device.run(self._stream.synchronize)
+        self._device.run(self.raw.synchronize)
