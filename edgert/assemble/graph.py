@@ -35,8 +35,8 @@ from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.draw import Draw, Marked
 from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.infer import Choice
+from edgert.stages.preprocess import set_opencv_threads
 from edgert.stages.python import python_stage
-from edgert.stages.resampling import set_opencv_threads
 from edgert.stages.source.kinds import source_for
 from edgert.stages.track import Track
 from edgert.user_code import load_object

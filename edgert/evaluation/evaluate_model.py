@@ -17,7 +17,7 @@ from edgert.errors import EdgertError
 from edgert.evaluation.score import ImageScores, Note
 from edgert.evaluation.setup import EvaluationSetup, Run, runner
 from edgert.graph import Model
-from edgert.stages.resampling import set_opencv_threads
+from edgert.stages.preprocess import set_opencv_threads
 
 Progress = Callable[[int, int], object]
 """Called with images done and all images; from any of the threads, but never from two at once."""

@@ -101,7 +101,10 @@ def _settle(matching: _Matching, start: int) -> None:
         tree[row] = cost
         if cost + matching.row_price[row] < give_up:
             give_up, loser = cost + matching.row_price[row], row
-    _reprice(matching, tree, cost)
+    for row, start_cost in tree.items():  # make the path tight without breaking a price elsewhere
+        matching.row_price[row] = max(matching.row_price[row] - (cost - start_cost), 0.0)
+        if matching.column_of[row] != _FREE:
+            matching.column_price[matching.column_of[row]] += cost - start_cost
     _flip(matching, start, column, loser, came_from)
 
 
@@ -122,14 +125,6 @@ def _look(
         if step < reach.get(column, give_up):
             reach[column] = step
             heapq.heappush(queue, (step, column, row))
-
-
-def _reprice(matching: _Matching, tree: dict[int, float], total: float) -> None:
-    """Make the path tight without breaking a price elsewhere; ``total`` is what the whole path costs."""
-    for row, cost in tree.items():
-        matching.row_price[row] = max(matching.row_price[row] - (total - cost), 0.0)
-        if matching.column_of[row] != _FREE:
-            matching.column_price[matching.column_of[row]] += total - cost
 
 
 def _flip(matching: _Matching, start: int, column: int, loser: int, came_from: dict[int, int]) -> None:

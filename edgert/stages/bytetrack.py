@@ -57,9 +57,6 @@ class ByteTrack:
         frame_rate: how often ``update`` is called per second; scales ``lost_track_buffer``, rounding up.
         class_aware: pair only within one class. Off as in the paper, so that an object whose class flickers between
             car and truck stays one object.
-
-    Raises:
-        StageError: a value is outside its range.
     """
 
     def __init__(
@@ -73,12 +70,6 @@ class ByteTrack:
         frame_rate: float = 30.0,
         class_aware: bool = False,
     ) -> None:
-        _check_fraction("track_activation_threshold", track_activation_threshold)
-        _check_fraction("high_conf_det_threshold", high_conf_det_threshold)
-        _check_fraction("minimum_iou_threshold", minimum_iou_threshold)
-        _check("minimum_consecutive_frames", minimum_consecutive_frames, minimum_consecutive_frames >= 1, "at least 1")
-        _check("lost_track_buffer", lost_track_buffer, lost_track_buffer >= 0, "0 or more frames")
-        _check("frame_rate", frame_rate, math.isfinite(frame_rate) and frame_rate > 0, "a finite rate above 0")
         self._activation = track_activation_threshold
         self._high = high_conf_det_threshold
         self._minimum_iou = minimum_iou_threshold
@@ -116,7 +107,10 @@ class ByteTrack:
         rows = (partner != _NONE).nonzero()[0]
         columns = partner.take(rows)
         self._correct(partner, seen)
-        self._count(rows)
+        self._missed += 1
+        self._missed[rows] = 0
+        self._hits[rows] += 1
+        self._confirm()
         ids = np.full(len(scores), UNTRACKED, np.int64)
         ids[columns] = self._ids.take(rows)
         self._prune()
@@ -176,13 +170,6 @@ class ByteTrack:
         np.subtract(1.0, gain, out=gain)
         self._variance *= gain
         self._covariance *= gain
-
-    def _count(self, rows: Index) -> None:
-        """These tracks were seen, the others missed."""
-        self._missed += 1
-        self._missed[rows] = 0
-        self._hits[rows] += 1
-        self._confirm()
 
     def _confirm(self) -> None:
         """Numbers for the tracks that have been seen often enough and have none."""
@@ -266,12 +253,3 @@ def _checked(boxes: F32, scores: F32, classes: I32) -> F64:
             fix="check the model's decoder and its precision: FP16 overflow and a wrong output order look like this",
         )
     return sides
-
-
-def _check_fraction(name: str, value: float) -> None:
-    _check(name, value, 0.0 <= value <= 1.0, "a number from 0 to 1")
-
-
-def _check(name: str, value: float, good: bool, expected: str) -> None:
-    if not good:
-        raise StageError(f"tracker option {name} is {value}", why=f"expected {expected}", fix=f"change {name}")

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import lru_cache
 
 import numpy as np
@@ -68,50 +68,31 @@ class Overlay:
         """Paints what ``result`` holds onto ``image`` (h, w, 3), which shows its frame at any size."""
         canvas = _canvas(image, result)
         shown = list(current_outputs(result).values())
-        nested = [(crops, _parent(result, crops)) for crops in shown if isinstance(crops, Crops)]
-        every = shown + [record for crops, _ in nested for record in crops.records]
-        self._areas(canvas, every)
-        self._tracks(canvas, result.frame.stream, shown)
-        self._outlines(canvas, shown, nested)
-        self._words(canvas, every, nested)
-        self._headings(canvas, result, shown)
-
-    def _areas(self, canvas: Canvas, records: list[Record]) -> None:
-        if "masks" in self._elements:
-            for record in records:
-                if isinstance(record, Segmentation):
-                    paint.paint_mask(canvas, record)
-
-    def _tracks(self, canvas: Canvas, stream: str, records: list[Record]) -> None:
-        tracked = [record for record in records if isinstance(record, Detections) and record.ids is not None]
-        if "trails" in self._elements:
-            for record in tracked:
-                trails = self._trails[stream]
-                trails.add(record)
-                for number, places in trails.of(record):
+        crops = [record for record in shown if isinstance(record, Crops)]
+        nested = [record for one in crops for record in one.records]
+        for record in shown + nested:
+            if isinstance(record, Segmentation) and "masks" in self._elements:
+                paint.paint_mask(canvas, record)
+        for record in shown:
+            if isinstance(record, Detections) and record.ids is not None and "trails" in self._elements:
+                self._trails[result.frame.stream].add(record)
+                for number, places in self._trails[result.frame.stream].of(record):
                     paint.paint_trail(canvas, places, color_of(number))
-
-    def _outlines(self, canvas: Canvas, records: list[Record], nested: list[tuple[Crops, Detections | None]]) -> None:
         if "boxes" in self._elements:
-            for record in records:
+            for record in shown:
                 _box(canvas, record, canvas.line_px)
-            for crops, _ in nested:
-                for record in crops.records:
-                    _box(canvas, record, max(1, canvas.line_px - 1))
-        if "keypoints" in self._elements:
-            for record in records + [inner for crops, _ in nested for inner in crops.records]:
-                if isinstance(record, Keypoints):
-                    paint.paint_keypoints(canvas, record)
-
-    def _words(self, canvas: Canvas, records: list[Record], nested: list[tuple[Crops, Detections | None]]) -> None:
-        if "labels" not in self._elements:
-            return
-        for record in records:
-            if isinstance(record, Detections):
-                paint.paint_labels(canvas, record)
-        for crops, parent in nested:
-            if parent is not None:
-                _notes(canvas, crops, parent)
+            for record in nested:
+                _box(canvas, record, max(1, canvas.line_px - 1))
+        for record in shown + nested:
+            if isinstance(record, Keypoints) and "keypoints" in self._elements:
+                paint.paint_keypoints(canvas, record)
+        if "labels" in self._elements:
+            for record in shown + nested:
+                if isinstance(record, Detections):
+                    paint.paint_labels(canvas, record)
+            for one in crops:
+                _notes(canvas, one, result.outputs.get(one.parent))
+        self._headings(canvas, result, shown)
 
     def _headings(self, canvas: Canvas, result: Result, records: list[Record]) -> None:
         lines: list[tuple[str, Bgr]] = []
@@ -153,9 +134,7 @@ class _Rate:
         return 1e9 / self._interval_ns if self._interval_ns > 0 else 0.0
 
 
-@lru_cache(maxsize=16)
-def _pen(height_px: int) -> Pen:
-    return Pen(height_px)
+_pen = lru_cache(maxsize=16)(Pen)
 
 
 def _canvas(image: U8, result: Result) -> Canvas:
@@ -173,20 +152,16 @@ def _canvas(image: U8, result: Result) -> Canvas:
 
 def current_outputs(result: Result) -> dict[str, Record]:
     """The outputs to show: detections that a tracker has taken up and numbered are not shown a second time."""
-    outputs = list(result.outputs.items())
-    later = [record for _, record in outputs]
-    return {stage: record for at, (stage, record) in enumerate(outputs) if not _taken_up(record, later[at + 1 :])}
-
-
-def _taken_up(record: Record, later: list[Record]) -> bool:
-    return isinstance(record, Detections) and any(
-        isinstance(other, Detections) and other.ids is not None and other.labels == record.labels for other in later
-    )
-
-
-def _parent(result: Result, crops: Crops) -> Detections | None:
-    parent = result.outputs.get(crops.parent)
-    return parent if isinstance(parent, Detections) else None
+    shown: dict[str, Record] = {}
+    numbered: list[tuple[str, ...]] = []  # the labels of detections that have numbers
+    for stage, record in reversed(result.outputs.items()):
+        if isinstance(record, Detections):
+            if record.labels in numbered:
+                continue
+            if record.ids is not None:
+                numbered.append(record.labels)
+        shown[stage] = record
+    return dict(reversed(shown.items()))
 
 
 def _box(canvas: Canvas, record: Record, line_px: int) -> None:
@@ -196,16 +171,14 @@ def _box(canvas: Canvas, record: Record, line_px: int) -> None:
         paint.paint_boxes(canvas, record.boxes, [color_of(0)] * len(record), line_px)
 
 
-def _notes(canvas: Canvas, crops: Crops, parent: Detections) -> None:
+def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> None:
+    """What a second model found in each object, under the object's box."""
+    if not isinstance(parent, Detections):
+        return
     shades = paint.colors(parent)
-    for row, texts in zip(crops.rows.tolist(), _texts(crops), strict=True):
+    for row, record in zip(crops.rows.tolist(), crops.records, strict=True):
+        texts = [record] if isinstance(record, str) and record else []
+        if isinstance(record, Classification):
+            texts = paint.class_texts(record)[:1]
         if texts and 0 <= row < len(parent):
             paint.paint_notes(canvas, np.asarray(parent.boxes[row]), texts, shades[row])
-
-
-def _texts(crops: Crops) -> Iterator[list[str]]:
-    for record in crops.records:
-        if isinstance(record, Classification):
-            yield paint.class_texts(record)[:1]
-        else:
-            yield [record] if isinstance(record, str) and record else []

@@ -25,16 +25,12 @@ INK: Bgr = (24, 20, 18)
 LEFT, RIGHT, MIDDLE = 1, 0, 2  # palette entries for the sides of a body
 
 
-def _bgr(rgb: int) -> Bgr:
-    return rgb & 255, rgb >> 8 & 255, rgb >> 16
-
-
 def _light(color: Bgr) -> Bgr:
     blue, green, red = (round(value + (255 - value) * _LIGHTER) for value in color)
     return blue, green, red
 
 
-_BASE = tuple(map(_bgr, _OKABE_ITO_RGB))
+_BASE = tuple((rgb & 255, rgb >> 8 & 255, rgb >> 16) for rgb in _OKABE_ITO_RGB)
 _COLORS = _BASE + tuple(map(_light, _BASE))
 
 
@@ -62,55 +58,42 @@ _PADDING = 0.3  # around a word, in heights of the letters
 
 
 class Pen:
-    """Writes at one height. OpenCV 5 brings a real font that knows Unicode; older ones have strokes for ASCII only."""
+    """Writes at one height. OpenCV 5 brings a real font that knows Unicode; older ones have strokes for ASCII only.
+
+    Attributes:
+        line_px: from one line of text in a box to the next.
+    """
 
     def __init__(self, height_px: int) -> None:
-        self.height_px = height_px
+        self.height_px, self._padding_px = height_px, max(2, round(height_px * _PADDING))
+        self.line_px = height_px + 2 * self._padding_px
+        self._scale, self._stroke = 0.75 * height_px / _HERSHEY_PX, max(1, round(height_px / 14))
         make_font: Any = getattr(cv2, "FontFace", None)
         self._font = make_font("sans") if make_font is not None else None
-
-    @property
-    def line_px(self) -> int:
-        """From one line of text in a box to the next."""
-        return self.height_px + 2 * self._padding_px()
 
     def boxed(self, image: U8, text: str, left: int, top: int, background: Bgr) -> None:
         """A filled box with its top left corner at (left, top), moved as far as needed to stay in the image."""
         height, width = image.shape[:2]
-        padding = self._padding_px()
+        padding = self._padding_px
         box_width = self._width(image, text) + 2 * padding
         left, top = max(0, min(left, width - box_width)), max(0, min(top, height - self.line_px))
         right, bottom = left + box_width - 1, top + self.line_px - 1
         cv2.rectangle(image, (left, top), (right, bottom), background, cv2.FILLED)
-        self._put(image, text, (left + padding, top + padding + self._baseline_px()), text_color(background))
-
-    def _padding_px(self) -> int:
-        return max(2, round(self.height_px * _PADDING))
-
-    def _baseline_px(self) -> int:
-        return round(self.height_px * 0.86)
-
-    def _width(self, image: U8, text: str) -> int:
+        baseline, color = (left + padding, top + padding + round(self.height_px * 0.86)), text_color(background)
         if self._font is None:
-            (width, _), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, self._scale(), self._stroke())
-            return width
-        size: Any = cv2.getTextSize
-        left, _, width, _ = size((image.shape[1], image.shape[0]), text, (0, 0), self._font, self.height_px, _WEIGHT)
-        return int(left + width)
-
-    def _put(self, image: U8, text: str, baseline: tuple[int, int], color: Bgr) -> None:
-        if self._font is None:
-            face, stroke = cv2.FONT_HERSHEY_SIMPLEX, self._stroke()
-            cv2.putText(image, text, baseline, face, self._scale(), color, stroke, cv2.LINE_AA)
+            face = cv2.FONT_HERSHEY_SIMPLEX
+            cv2.putText(image, text, baseline, face, self._scale, color, self._stroke, cv2.LINE_AA)
         else:
             put: Any = cv2.putText
             put(image, text, baseline, color, self._font, self.height_px, _WEIGHT)
 
-    def _scale(self) -> float:
-        return 0.75 * self.height_px / _HERSHEY_PX
-
-    def _stroke(self) -> int:
-        return max(1, round(self.height_px / 14))
+    def _width(self, image: U8, text: str) -> int:
+        if self._font is None:
+            (width, _), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, self._scale, self._stroke)
+            return width
+        size: Any = cv2.getTextSize
+        left, _, width, _ = size((image.shape[1], image.shape[0]), text, (0, 0), self._font, self.height_px, _WEIGHT)
+        return int(left + width)
 
 
 F32 = npt.NDArray[np.float32]
@@ -180,8 +163,12 @@ def paint_boxes(canvas: Canvas, boxes: F32, shades: Iterable[Bgr], line_px: int)
 def paint_labels(canvas: Canvas, record: Detections) -> None:
     """Class, number and score above each box, or inside where there is no room above."""
     half = canvas.line_px // 2 + 1
-    rows = zip(canvas.corners(record.boxes), _texts(record), colors(record), strict=True)
-    for (x1, y1, _, _), text, shade in reversed(list(rows)):  # the best on top
+    ids = [""] * len(record) if record.ids is None else [f" #{number}" for number in record.ids.tolist()]
+    columns = record.classes.tolist(), ids, record.scores.tolist(), colors(record)
+    for (x1, y1, _, _), number, track, score, shade in reversed(
+        list(zip(canvas.corners(record.boxes), *columns, strict=True))
+    ):  # the best on top
+        text = f"{_name(record.labels, number)}{track} {score:.2f}"
         above = y1 - half - canvas.pen.line_px
         canvas.pen.boxed(canvas.image, text, x1 - half, above if above >= 0 else y1 - half, shade)
 
@@ -232,10 +219,12 @@ def paint_keypoints(canvas: Canvas, record: Keypoints) -> None:
         if len(places) == _COCO_POINTS:
             for a, b, side in _BONES:
                 if seen[a] and seen[b]:
-                    _stroke(canvas, places[a], places[b], color_of(side))
+                    for shade, thickness in ((INK, canvas.line_px + 2), (color_of(side), canvas.line_px)):
+                        ends = places[a], places[b]
+                        cv2.line(canvas.image, *ends, shade, thickness, cv2.LINE_AA, _SUBPIXEL_BITS)
         for place, visible in zip(places, seen, strict=True):
-            if visible:
-                _dot(canvas, place, radius)
+            for shade, size in ((INK, radius + (1 << _SUBPIXEL_BITS)), (WHITE, radius)) if visible else ():
+                cv2.circle(canvas.image, place, size, shade, cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)
 
 
 def paint_trail(canvas: Canvas, places: npt.NDArray[np.floating], shade: Bgr) -> None:
@@ -253,22 +242,5 @@ def _spread(mask: U8, table: U8, size: tuple[int, int]) -> U8:
     return cast("U8", cv2.resize(cv2.applyColorMap(mask, table), size, interpolation=cv2.INTER_LINEAR))
 
 
-def _texts(record: Detections) -> list[str]:
-    ids = [""] * len(record) if record.ids is None else [f" #{number}" for number in record.ids.tolist()]
-    rows = zip(record.classes.tolist(), ids, record.scores.tolist(), strict=True)
-    return [f"{_name(record.labels, number)}{track} {score:.2f}" for number, track, score in rows]
-
-
 def _name(labels: tuple[str, ...], number: int) -> str:
     return labels[number] if 0 <= number < len(labels) else f"class {number}"
-
-
-def _stroke(canvas: Canvas, start: list[int], end: list[int], shade: Bgr) -> None:
-    cv2.line(canvas.image, start, end, INK, canvas.line_px + 2, cv2.LINE_AA, _SUBPIXEL_BITS)
-    cv2.line(canvas.image, start, end, shade, canvas.line_px, cv2.LINE_AA, _SUBPIXEL_BITS)
-
-
-def _dot(canvas: Canvas, place: list[int], radius: int) -> None:
-    edge = 1 << _SUBPIXEL_BITS
-    cv2.circle(canvas.image, place, radius + edge, INK, cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)
-    cv2.circle(canvas.image, place, radius, (255, 255, 255), cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)

@@ -1,7 +1,7 @@
 """The user's own stage: a function or an object with ``process``, in the pipeline's thread for it."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from edgert.errors import ConfigError, StageError
@@ -40,21 +40,17 @@ class PythonStage:
         if out is None or isinstance(out, Result):
             return out
         if isinstance(out, Iterable) and not isinstance(out, (str, bytes, Mapping)):
-            return self._each(out)
-        raise self._no_result(out)
+            return map(self._checked, out)
+        return self._checked(out)
 
     def close(self) -> None:
         """What the user's object does last."""
         self.closed()
 
-    def _each(self, several: Iterable[Any]) -> Iterator[Result]:
-        for one in several:
-            if not isinstance(one, Result):
-                raise self._no_result(one)
-            yield one
-
-    def _no_result(self, out: object) -> StageError:
-        return StageError(
+    def _checked(self, out: object) -> Result:
+        if isinstance(out, Result):
+            return out
+        raise StageError(
             f"stage {self.name!r} returned a {type(out).__name__}",
             why="a python stage returns a Result, several, or None",
             where=f"stage {self.name!r}",

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from edgert.config import TrackStage
 from edgert.runtime import Detections, Result
 from edgert.stages.bytetrack import UNTRACKED
-from edgert.stages.context import Context, made
+from edgert.stages.context import Context, SimpleStage, made
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -48,7 +48,7 @@ class Floor:
         return ids
 
 
-class Track:
+class Track(SimpleStage):
     """A stage that gives detections the number of their object and drops those that belong to none.
 
     Args:
@@ -61,23 +61,18 @@ class Track:
         self.name, self._config, self._context = name, config, context
         self._trackers: dict[str, Tracker] = {}
 
-    def open(self) -> None:
-        """Nothing to take: trackers start with their streams."""
-
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
         found = result.latest(Detections)
         if found is None:  # an infer stage with `every` passed this frame by; tracks wait for the next detections
             return result
-        ids = self._tracker(result.frame.stream).update(found.boxes, found.scores, found.classes)
+        stream = result.frame.stream
+        if stream not in self._trackers:
+            self._trackers[stream] = made(self._config, self.name, self._context)
+        ids = self._trackers[stream].update(found.boxes, found.scores, found.classes)
         kept = ids != UNTRACKED
         return result.with_output(self.name, replace(found.select(kept), ids=ids[kept]))
 
     def close(self) -> None:
         """Forgets all tracks."""
         self._trackers.clear()
-
-    def _tracker(self, stream: str) -> Tracker:
-        if stream not in self._trackers:
-            self._trackers[stream] = made(self._config, self.name, self._context)
-        return self._trackers[stream]

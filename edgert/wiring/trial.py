@@ -15,8 +15,7 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, CheckedDecoder, Shapes, Size
 from edgert.stages.decode.guess import Guess, guess
 from edgert.stages.decode.kinds import decoder_for
-from edgert.stages.preprocess import Preprocessor
-from edgert.stages.resampling import Placement, Resampler, place
+from edgert.stages.preprocess import Placement, Preprocessor, Resampler, place
 from edgert.wiring.photos import View
 from edgert.wiring.settings import variants
 

@@ -40,8 +40,7 @@ from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.yolo import YoloX
 from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.gpu.upload import Staging, Uploader
-from edgert.stages.preprocess import Preprocessor
-from edgert.stages.resampling import yuv_matrix
+from edgert.stages.preprocess import Preprocessor, yuv_matrix
 from tests.bench.gpu_run import HEIGHT, WIDTH, Camera, Kind, Pinned, Run, frame_of, frames, run
 from tests.bench.report import main
 

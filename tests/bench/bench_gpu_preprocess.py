@@ -164,7 +164,7 @@ def torch_us(device: CudaDevice, surfaces: Surfaces, config: InputConfig, planes
     import torch
     from torch.nn import functional
 
-    from edgert.stages.resampling import yuv_matrix
+    from edgert.stages.preprocess import yuv_matrix
 
     size = WIDTH * HEIGHT * 3 // 2
     whole = DeviceView(

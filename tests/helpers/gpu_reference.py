@@ -14,7 +14,7 @@ from edgert.config import InputConfig
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 from edgert.stages.gpu.kernel_jobs import Normal, Target, fixed_matrix, normal_of
-from edgert.stages.resampling import place
+from edgert.stages.preprocess import place
 from tests.helpers.gpu_scale import I64, scaled
 
 _GRAY = np.array([9798, 19235, 3735])  # red, green, blue in 1/32768: OpenCV's RGB2GRAY

@@ -10,7 +10,7 @@ from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.kernel_jobs import BATCH_BYTES, ITEM_BYTES, JOBS, SOURCES, Shape, Target, fill_job, new_batch
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.resampling import Placement, place
+from edgert.stages.preprocess import Placement, place
 
 _VALUES = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
 _ORDERS = {"rgb": 0, "bgr": 1, "gray": 2}

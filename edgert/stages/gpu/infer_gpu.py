@@ -15,7 +15,7 @@ from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, hold
 from edgert.stages.gpu.upload import Uploader
-from edgert.stages.resampling import place
+from edgert.stages.preprocess import place
 
 log = logging.getLogger("edgert.gpu")
 

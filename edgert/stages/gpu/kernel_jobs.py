@@ -14,7 +14,7 @@ from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
 from edgert.memory.cuda import DeviceView
 from edgert.runtime import Color, Frame
-from edgert.stages.resampling import Placement, yuv_matrix
+from edgert.stages.preprocess import Placement, yuv_matrix
 
 # Where an image goes: an engine's input tensor on the GPU, in whatever order the engine wants its numbers.
 #

@@ -225,23 +225,6 @@ def test_shapes_that_disagree_are_refused(wrong: tuple[int, int, int]) -> None:
         ByteTrack().update(boxes, scores, classes.astype(np.int32))
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"track_activation_threshold": 1.5},
-        {"high_conf_det_threshold": -0.1},
-        {"minimum_iou_threshold": float("nan")},
-        {"minimum_consecutive_frames": 0},
-        {"lost_track_buffer": -1},
-        {"frame_rate": 0.0},
-        {"frame_rate": float("inf")},
-    ],
-)
-def test_options_out_of_range_are_refused_by_name(option: dict[str, Any]) -> None:
-    with pytest.raises(StageError, match=next(iter(option))):
-        ByteTrack(**option)
-
-
 def test_same_input_gives_same_ids() -> None:
     first, second = ByteTrack(), ByteTrack()
     for seen in _churn(200, seed=5):

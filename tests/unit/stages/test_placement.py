@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgert.config import InputConfig
 from edgert.errors import StageError
-from edgert.stages.resampling import place
+from edgert.stages.preprocess import place
 from tests.helpers.frames import frame_of
 
 SIZES = st.tuples(st.integers(1, 300), st.integers(1, 300))

@@ -14,8 +14,7 @@ from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
 from edgert.memory import aligned_empty
 from edgert.runtime import Color, Frame, PixelFormat
-from edgert.stages.preprocess import Preprocessor, layout_of
-from edgert.stages.resampling import place
+from edgert.stages.preprocess import Preprocessor, layout_of, place
 from tests.helpers.image_reference import as_people_write_it, image, smooth_frame
 
 FORMATS: list[PixelFormat] = ["i420", "nv12", "yuyv", "bgr", "rgb", "gray"]

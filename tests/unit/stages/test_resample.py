@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.runtime import Color
-from edgert.stages.resampling import INTERPOLATIONS, Resampler, yuv_matrix
+from edgert.stages.preprocess import INTERPOLATIONS, Resampler, yuv_matrix
 from tests.helpers.frames import frame_of
 from tests.helpers.image_reference import rgb_of, smooth_frame
 

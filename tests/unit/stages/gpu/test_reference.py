@@ -12,8 +12,7 @@ from edgert.config import InputConfig
 from edgert.errors import ModelError
 from edgert.runtime import Color, PixelFormat
 from edgert.stages.gpu.kernel_jobs import Target, target
-from edgert.stages.preprocess import Preprocessor
-from edgert.stages.resampling import place
+from edgert.stages.preprocess import Preprocessor, place
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu_reference import preprocess, stored
 from tests.helpers.gpu_scale import scaled
