@@ -26,9 +26,8 @@ from edgert.stages.decode.decoder import Decoder, Size
 from edgert.stages.decode.detection import Detector
 from edgert.stages.gpu.gpu_detections import GpuDetector, HostReader
 from edgert.stages.gpu.gpu_detections import unsupported as not_decoded
-from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
+from edgert.stages.gpu.gpu_preprocess import ITEM_BYTES, GpuPreprocessor, Target, ValueType, plain, strided
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot, Reader
-from edgert.stages.gpu.kernel_jobs import ITEM_BYTES, Target, TensorLayout, ValueType, strided, target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.preprocess import layout_of
@@ -206,4 +205,4 @@ def _target(image: GpuTensor, config: InputConfig, where: str) -> Target:
     if not image.is_plain:
         four = cast("tuple[int, int, int, int]", shape), cast("tuple[int, int, int, int]", image.strides)
         return strided(dtype, *four, image.block.nbytes)
-    return target(cast("TensorLayout", layout), dtype, shape[0], width, height, channels)
+    return plain(layout, dtype, shape[0], width, height, channels)

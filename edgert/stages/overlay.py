@@ -154,7 +154,7 @@ def current_outputs(result: Result) -> dict[str, Record]:
     """The outputs to show: detections that a tracker has taken up and numbered are not shown a second time."""
     shown: dict[str, Record] = {}
     numbered: list[tuple[str, ...]] = []  # the labels of detections that have numbers
-    for stage, record in reversed(result.outputs.items()):
+    for stage, record in reversed(list(result.outputs.items())):
         if isinstance(record, Detections):
             if record.labels in numbered:
                 continue

@@ -30,13 +30,13 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice, DeviceView, Stream, open_device
 from edgert.runtime import Frame
-from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
-from edgert.stages.gpu.kernel_jobs import Shape, Target, target
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Shape, Target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.preprocess import Preprocessor
 from tests.bench.report import main
-from tests.helpers.gpu_reference import preprocess
+from tests.helpers.gpu_reference import fill, preprocess
 from tests.helpers.gpu_scale import taps
+from tests.helpers.gpu_target import target
 
 WIDTH, HEIGHT, SIDE, BATCH, SETS = 1920, 1080, 640, 8, 8
 ROUNDS, REPEATS = 30, 5
@@ -131,8 +131,8 @@ def ours(device: CudaDevice, stream: Stream, surfaces: Surfaces, config: InputCo
     fills = [GpuPreprocessor(config, wanted, block.address + n * wanted.nbytes, kernels) for n in range(SETS)]
 
     def enqueue() -> None:
-        for fill, frames in zip(fills, surfaces.sets, strict=True):
-            fill.into(frames, stream)
+        for preprocessor, frames in zip(fills, surfaces.sets, strict=True):
+            fill(preprocessor, frames, stream)
 
     enqueue()
     stream.synchronize()

@@ -19,11 +19,11 @@ from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_detections import HostReader
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
-from edgert.stages.gpu.kernel_jobs import target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Staging, Uploader
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.frames import frame_of
+from tests.helpers.gpu_target import target
 
 SIDE = 16
 

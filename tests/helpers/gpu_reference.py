@@ -5,16 +5,18 @@ It needs no GPU, so it is what the kernel and the CPU path are both compared wit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.config import InputConfig
+from edgert.memory.cuda import Stream
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
-from edgert.stages.gpu.kernel_jobs import Normal, Target, fixed_matrix, normal_of
-from edgert.stages.preprocess import place
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target, fixed_matrix, hold, normal_of
+from edgert.stages.preprocess import F32, place
 from tests.helpers.gpu_scale import I64, scaled
 
 _GRAY = np.array([9798, 19235, 3735])  # red, green, blue in 1/32768: OpenCV's RGB2GRAY
@@ -48,6 +50,15 @@ def preprocess(frame: Frame, config: InputConfig, target: Target) -> npt.NDArray
     return _values(gray, normal_of(config, target.channels), target.dtype)
 
 
+def fill(preprocessor: GpuPreprocessor, frames: Sequence[Frame], stream: Stream) -> None:
+    """Puts the writing of frames into the first rows on a stream, as an inference slot does. Does not wait."""
+    launches = preprocessor.launches(frames)
+    preprocessor.wait_for(frames, stream)
+    for launch in launches:
+        launch.enqueue(stream)
+    hold(frames, stream)
+
+
 def stored(images: list[npt.NDArray[Any]], target: Target, memory: U8) -> None:
     """Writes images into a copy of the target's memory where the kernel writes them; padding channels as 0."""
     flat = memory.view(target.dtype)
@@ -74,9 +85,9 @@ def _toned(yuv: I64, frame: Frame, order: str) -> I64:
     return levels
 
 
-def _values(gray: I64, normal: Normal, dtype: str) -> npt.NDArray[Any]:
+def _values(gray: I64, normal: tuple[F32, F32], dtype: str) -> npt.NDArray[Any]:
     """One rounding, as a fused multiply-add has it."""
-    exact = (gray * normal.scale.astype(np.float64) + normal.bias).astype(np.float32)
+    exact = (gray * normal[0].astype(np.float64) + normal[1]).astype(np.float32)
     if dtype in ("uint8", "int8"):
         bounds = np.iinfo(dtype)
         return np.clip(np.rint(exact), bounds.min, bounds.max).astype(dtype)

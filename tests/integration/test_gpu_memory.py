@@ -12,11 +12,12 @@ from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, DevicePool, from_cuda_array, from_dlpack
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
-from edgert.stages.gpu.kernel_jobs import target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, read, to_gpu
+from tests.helpers.gpu_reference import fill
+from tests.helpers.gpu_target import target
 
 pytestmark = pytest.mark.gpu
 
@@ -152,12 +153,12 @@ def test_nothing_grows_over_a_hundred_thousand_frames(device: CudaDevice) -> Non
     copying, working = device.stream(), device.stream()
     uploader, wanted = Uploader(device, copying, counter, 4), target("nchw", "float16", 1, 320, 320)
     block = device.device_block(wanted.nbytes)
-    fill = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
+    into = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
 
     def run(frames: int) -> None:
         for _ in range(frames):
             sent = uploader.upload(frame, 5.0)
-            fill.into([sent], working)
+            fill(into, [sent], working)
             sent.lease.release()
         working.synchronize()
 

@@ -13,13 +13,13 @@ from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Color, Frame
-from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
-from edgert.stages.gpu.kernel_jobs import Target, target
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, read, rounds, to_gpu
-from tests.helpers.gpu_reference import preprocess, stored
+from tests.helpers.gpu_reference import fill, preprocess, stored
+from tests.helpers.gpu_target import target
 
 pytestmark = pytest.mark.gpu
 POISON = 0xAB
@@ -45,7 +45,7 @@ def check(kernels: Kernels, frames: list[Frame], config: InputConfig, wanted: Ta
         device.driver.memset_d8(block.address, POISON, wanted.nbytes)
     on_gpu = [to_gpu(device, frame) for frame in frames]
     device.synchronize()
-    GpuPreprocessor(config, wanted, block.address, kernels, **how).into(on_gpu, stream)
+    fill(GpuPreprocessor(config, wanted, block.address, kernels, **how), on_gpu, stream)
     stream.synchronize()
     found = read(device, block.address, wanted.nbytes)
     exact = np.full(wanted.nbytes, POISON, np.uint8)
@@ -163,19 +163,19 @@ def test_an_uploaded_frame_is_read_after_its_upload(kernels: Kernels) -> None:
     copying, working = device.stream(), device.stream()
     uploader, wanted = Uploader(device, copying, counter, 2), target("nchw", "float16", 1, 96, 96)
     block = device.device_block(wanted.nbytes)
-    fill = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
+    into = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
     for index in range(rounds(12)):
         form: Any = ("nv12", "i420", "bgr")[index % 3]
         frame = frame_of(161, 91, form, index=index)
         sent = uploader.upload(frame, 5.0)
-        fill.into([sent], working)
+        fill(into, [sent], working)
         sent.lease.release()
         working.synchronize()
         exact = np.zeros(wanted.nbytes, np.uint8)
         stored([preprocess(frame, InputConfig(), wanted)], wanted, exact)
         assert np.array_equal(read(device, block.address, wanted.nbytes), exact)
         with pytest.raises(StageError, match="used after its release"):
-            fill.into([sent], working)
+            fill(into, [sent], working)
     uploader.close()
     block.release()
 
@@ -185,11 +185,11 @@ def test_recorded_in_a_graph(kernels: Kernels) -> None:
     block = device.device_block(wanted.nbytes)
     frames = [frame_of(130, 90, "nv12", index=row) for row in range(2)]
     on_gpu = [to_gpu(device, frame) for frame in frames]
-    fill = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
-    fill.into(on_gpu, stream)
+    into = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
+    fill(into, on_gpu, stream)
     stream.synchronize()
     first = read(device, block.address, wanted.nbytes)
-    launch = device.capture(stream, lambda: fill.into(on_gpu, stream) and None)
+    launch = device.capture(stream, lambda: fill(into, on_gpu, stream))
     with device:
         device.driver.memset_d8(block.address, POISON, wanted.nbytes)
     device.synchronize()

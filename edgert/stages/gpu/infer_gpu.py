@@ -99,7 +99,7 @@ class InferenceSlot:
     def enqueue(self, frames: Sequence[Frame]) -> None:
         """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError."""
         stream = self._session.stream
-        launches, _ = self._preprocessor.launches(frames)
+        launches = self._preprocessor.launches(frames)
         self._preprocessor.wait_for(frames, stream)
         rows = next(size for size in self.sizes if size >= len(frames))
         with self._session.exclusive:

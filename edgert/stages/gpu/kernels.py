@@ -48,15 +48,12 @@ class Kernels:
             DeviceError: there is no compiler, and the store has not the kernel.
         """
         source = _text(f"{name}.cu")
-        options = self._options(definitions)
+        defines = (f"-D{definition}={value}" for definition, value in sorted(definitions.items()))
+        options = (f"--gpu-architecture={self.device.architecture}", *_OPTIONS, *defines)
         key = hashlib.sha256("\0".join((source, *options)).encode()).hexdigest()[:32]
         if key not in self._modules:
             self._modules[key] = self.device.load(self._binary(key, source, f"{name}.cu", options))
         return self._modules[key].kernel(function or name, nbytes)
-
-    def _options(self, definitions: Mapping[str, int]) -> tuple[str, ...]:
-        defines = (f"-D{name}={value}" for name, value in sorted(definitions.items()))
-        return (f"--gpu-architecture={self.device.architecture}", *_OPTIONS, *defines)
 
     def _binary(self, key: str, source: str, name: str, options: tuple[str, ...]) -> bytes:
         cached = self._store.get(key) if self._store else None

@@ -32,7 +32,13 @@ class Staging:
         """
         if is_shared(frame, self._device):
             return frame
-        shared = to_shared(frame, self._acquire, self._device.counter)
+
+        def acquire(nbytes: int) -> tuple[U8, Lease] | None:
+            if nbytes not in self._supplies:  # the first, or the source has changed its size
+                self._supplies = {nbytes: shared_supply(self._device, nbytes, SETTLED)}
+            return self._supplies[nbytes].acquire()
+
+        shared = to_shared(frame, acquire, self._device.counter)
         if shared is None:
             return frame
         frame.lease.release()
@@ -41,11 +47,6 @@ class Staging:
     def close(self) -> None:
         """Gives the memory back when the last frame in it is gone."""
         self._supplies.clear()
-
-    def _acquire(self, nbytes: int) -> tuple[U8, Lease] | None:
-        if nbytes not in self._supplies:
-            self._supplies = {nbytes: shared_supply(self._device, nbytes, SETTLED)}  # the source has changed its size
-        return self._supplies[nbytes].acquire()
 
 
 def shared_supply(device: CudaDevice, nbytes: int, most: int | None = None) -> GrowingPool:
@@ -76,18 +77,13 @@ def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
     buffer, lease = lent
     planes, start = [], 0
     for plane in frame.planes:
-        stop = start + _pitch(plane) * plane.shape[0]
-        planes.append(_rows(buffer[start:stop], plane))
+        height, stop = plane.shape[0], start + _pitch(plane) * plane.shape[0]
+        rows = buffer[start:stop].reshape(height, -1)[:, : plane.size // height]
+        planes.append(rows.reshape(plane.shape))
         np.copyto(planes[-1], plane)
         start = stop
     counter.copied(sum(plane.nbytes for plane in planes))
     return replace(frame, planes=tuple(planes), lease=lease, root=None)
-
-
-def _rows(memory: U8, like: U8) -> U8:
-    """An array of the shape of ``like``, its rows as far apart as the memory has them."""
-    rows = memory.reshape(like.shape[0], -1)[:, : like.size // like.shape[0]]
-    return rows.reshape(like.shape)
 
 
 def _pitch(plane: U8) -> int:
@@ -126,7 +122,13 @@ class Uploader:
         if is_shared(frame, self.device):
             frame.lease.retain()
             return on_gpu(frame, self._stream)
-        staged = to_shared(frame, lambda nbytes: self._pool_of(nbytes).acquire(timeout_s), self._counter)
+
+        def acquire(nbytes: int) -> tuple[U8, Lease] | None:
+            if nbytes not in self._pools:
+                self._pools[nbytes] = SharedPool(self.device, nbytes, self._in_flight, self._counter)
+            return self._pools[nbytes].acquire(timeout_s)
+
+        staged = to_shared(frame, acquire, self._counter)
         if staged is None:
             raise StageError("no GPU frame is free", why=f"{self._in_flight} are in use", where=frame.stream)
         return on_gpu(staged, self._stream)
@@ -134,11 +136,6 @@ class Uploader:
     def close(self) -> None:
         """Gives the memory back, once the GPU is done with it."""
         self._pools.clear()
-
-    def _pool_of(self, nbytes: int) -> SharedPool:
-        if nbytes not in self._pools:
-            self._pools[nbytes] = SharedPool(self.device, nbytes, self._in_flight, self._counter)
-        return self._pools[nbytes]
 
 
 def on_gpu(frame: Frame, stream: Stream) -> Frame:

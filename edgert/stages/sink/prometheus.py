@@ -5,7 +5,6 @@ https://prometheus.io/docs/practices/naming/. What the run does not know is left
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgert._version import __version__
@@ -46,25 +45,6 @@ _SPENT = {"working": "busy_percent", "starved": "wait_in_percent", "blocked": "w
 _QUANTILES = {"0.5": "p50", "0.95": "p95", "0.99": "p99"}
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A metric, without the ``edgert_`` of its name; of a summary, ``rows`` are lines of other names as well."""
-
-    name: str
-    kind: Kind
-    help: str
-    samples: Iterable[Sample]
-    rows: Iterable[tuple[str, float | None]] = ()
-
-    def __str__(self) -> str:
-        """As text; empty where nothing is known."""
-        name = f"edgert_{self.name}"
-        lines = [_line(name, labels, value) for labels, value in self.samples if value is not None]
-        lines += [_line(f"{name}_{row}", {}, value) for row, value in self.rows if value is not None]
-        head = (f"# HELP {name} {self.help}", f"# TYPE {name} {self.kind}")
-        return "".join(f"{line}\n" for line in (*head, *lines)) if lines else ""
-
-
 def metrics_text(stats: Stats) -> str:
     """The metrics of a run.
 
@@ -72,41 +52,50 @@ def metrics_text(stats: Stats) -> str:
         stats: plain data, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with the pipeline's budgets as
             ``promised``; any of it may be missing.
     """
-    made = Family("build_info", "gauge", "The version of edgert.", [({"version": __version__}, 1)])
     parts = (_run(stats), _stages(stats), _engines(_at(stats, "engine")), _budgets(_at(stats, "budgets")))
-    return "".join(str(family) for part in ([made], *parts) for family in part)
+    made = _family("build_info", "gauge", "The version of edgert.", [({"version": __version__}, 1)])
+    return made + "".join(family for part in parts for family in part)
 
 
-def _run(stats: Stats) -> Iterator[Family]:
+def _family(
+    name: str, kind: Kind, text: str, samples: Iterable[Sample], rows: Iterable[tuple[str, float | None]] = ()
+) -> str:
+    """A metric, without the ``edgert_`` of its name; empty where nothing is known. Of a summary, ``rows`` are lines of
+    other names as well."""
+    name = f"edgert_{name}"
+    lines = [_line(name, labels, value) for labels, value in samples if value is not None]
+    lines += [_line(f"{name}_{row}", {}, value) for row, value in rows if value is not None]
+    head = (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
+    return "".join(f"{line}\n" for line in (*head, *lines)) if lines else ""
+
+
+def _run(stats: Stats) -> Iterator[str]:
     for name, kind, text, key in _RUN:
-        yield Family(name, kind, text, [({}, _number(stats, key))])
+        yield _family(name, kind, text, [({}, _number(stats, key))])
     frames = _number(stats, "frames_in")
     for name, text, key in (
         ("copies_total", "Copies of pixels.", "copies_per_frame"),
         ("copied_bytes_total", "Pixels copied.", "bytes_copied_per_frame"),
     ):
         each = _number(stats, key)
-        yield Family(name, "counter", text, [({}, None if each is None or frames is None else round(each * frames))])
-    yield _latency(_at(stats, "latency_ms"))
-
-
-def _latency(latency: Stats) -> Family:
+        yield _family(name, "counter", text, [({}, None if each is None or frames is None else round(each * frames))])
+    latency = _at(stats, "latency_ms")
     count = _number(latency, "count")
     places = [({"quantile": at}, _number(latency, key, 1e-3)) for at, key in _QUANTILES.items()] if count else []
-    text = "From capture to the end of the last stages, of the whole run."
     rows = (("sum", _number(latency, "mean", 1e-3 * (count or 0))), ("count", count))
-    return Family("latency_seconds", "summary", text, places, rows)
+    text = "From capture to the end of the last stages, of the whole run."
+    yield _family("latency_seconds", "summary", text, places, rows)
 
 
-def _stages(stats: Stats) -> Iterator[Family]:
+def _stages(stats: Stats) -> Iterator[str]:
     stages = _at(stats, "stages").items()
     text = "What a stage took: frames, and results of frames; of a source, what it gave."
     taken = [
         ({"stage": name}, _number(one, "results_out" if one.get("source") else "results_in")) for name, one in stages
     ]
-    yield Family("frames_total", "counter", text, taken)
+    yield _family("frames_total", "counter", text, taken)
     for family, kind, text, key in _STAGE:
-        yield Family(family, kind, text, [({"stage": name}, _number(one, key)) for name, one in stages])
+        yield _family(family, kind, text, [({"stage": name}, _number(one, key)) for name, one in stages])
     part = _number(stats, "seconds", 0.01)
     text = "A stage's time: working, starved of input, or blocked by a full queue."
     spent = [
@@ -114,32 +103,32 @@ def _stages(stats: Stats) -> Iterator[Family]:
         for name, one in stages
         for state, key in _SPENT.items()
     ]
-    yield Family("stage_seconds_total", "counter", text, spent)
+    yield _family("stage_seconds_total", "counter", text, spent)
 
 
-def _engines(engines: Stats) -> Iterator[Family]:
+def _engines(engines: Stats) -> Iterator[str]:
     """Who runs each model, and who stands before it in the chain and does not."""
     runs = [
         ({"model": name, "engine": str(one.get("engine") or one.get("backend"))}, 1.0) for name, one in engines.items()
     ]
-    yield Family("engine_info", "gauge", "Who runs a model.", runs)
+    yield _family("engine_info", "gauge", "Who runs a model.", runs)
     others = [(name, other) for name, one in engines.items() for other in one.get("skipped", ())]
     skipped = [({"model": name, "engine": one["engine"], "why": one["why"]}, 1.0) for name, one in others]
-    yield Family("engine_skipped_info", "gauge", "An engine of the chain that does not run a model.", skipped)
+    yield _family("engine_skipped_info", "gauge", "An engine of the chain that does not run a model.", skipped)
 
 
-def _budgets(budgets: Stats) -> Iterator[Family]:
+def _budgets(budgets: Stats) -> Iterator[str]:
     seconds = _at(budgets, "governor", "seconds")
     settings = [({"setting": name}, value) for name, value in seconds.items()]
-    yield Family("governor_setting_seconds_total", "counter", "Time in each setting.", settings)
+    yield _family("governor_setting_seconds_total", "counter", "Time in each setting.", settings)
     used = _at(budgets, "used")
     if used.get("unit") == "cores":
-        yield Family("cpu_core_seconds_total", "counter", "CPU time.", [({}, _number(used, "total"))])
+        yield _family("cpu_core_seconds_total", "counter", "CPU time.", [({}, _number(used, "total"))])
     elif used:
         yield from _power(used)
 
 
-def _power(used: Stats) -> Iterator[Family]:
+def _power(used: Stats) -> Iterator[str]:
     """``modeled`` where any of it is."""
     times = {
         "modeled": used["modeled_s"],
@@ -147,10 +136,10 @@ def _power(used: Stats) -> Iterator[Family]:
         "missing": used["missing_s"],
     }
     kind = {"kind": "modeled" if used["modeled_s"] else "measured"}
-    yield Family("power_watts", "gauge", "Power, the mean of the run.", [(kind, _number(used, "mean"))])
-    yield Family("energy_joules_total", "counter", "Energy.", [(kind, _number(used, "total"))])
+    yield _family("power_watts", "gauge", "Power, the mean of the run.", [(kind, _number(used, "mean"))])
+    yield _family("energy_joules_total", "counter", "Energy.", [(kind, _number(used, "total"))])
     known = [({"kind": name}, value) for name, value in times.items()]
-    yield Family("power_known_seconds_total", "counter", "Time by how its power is known.", known)
+    yield _family("power_known_seconds_total", "counter", "Time by how its power is known.", known)
 
 
 def _at(stats: Stats, *keys: str) -> Stats:

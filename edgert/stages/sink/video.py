@@ -6,8 +6,8 @@ import logging
 import os
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import cv2
@@ -101,7 +101,11 @@ class I420Writer:
         counter = result.frame.lease.counter
         packed = self._packed.take((height * 3 // 2, width), counter)
         if result.image is None and result.frame.format in ("i420", "nv12"):
-            _copy_planes(yuv_planes(result.frame), packed, height)
+            chroma = packed[height:].reshape(2, height // 2, width // 2)
+            luma, *others = yuv_planes(result.frame)
+            np.copyto(packed[:height], luma[:height, :width])
+            for out, plane in zip(chroma, others, strict=True):
+                np.copyto(out, plane[: height // 2, : width // 2])
             color = result.frame.color
         else:
             cv2.cvtColor(self._bgr.shown(result)[:height, :width], cv2.COLOR_BGR2YUV_I420, dst=packed)
@@ -116,14 +120,6 @@ def size_of(result: Result) -> tuple[int, int]:
         return result.frame.width & ~1, result.frame.height & ~1
     height, width = result.image.shape[:2]
     return width & ~1, height & ~1
-
-
-def _copy_planes(planes: tuple[U8, U8, U8], packed: U8, height: int) -> None:
-    width = packed.shape[1]
-    chroma = packed[height:].reshape(2, height // 2, width // 2)
-    np.copyto(packed[:height], planes[0][:height, :width])
-    for out, plane in zip(chroma, planes[1:], strict=True):
-        np.copyto(out, plane[: height // 2, : width // 2])
 
 
 _LOG = logging.getLogger(__name__)
@@ -207,7 +203,9 @@ class _VideoFile:
     def __init__(
         self, path: Path, encoder: str, size: tuple[int, int], rate: Fraction | None, quality: int, where: str
     ) -> None:
-        self._av = _av(where)
+        import av
+
+        self._av: Any = av
         self._path, self._size, self._rate, self._where = path, size, rate, where
         self._i420 = I420Writer()
         self._first_ns, self._last_tick, self._count = 0, -1, 0
@@ -220,16 +218,36 @@ class _VideoFile:
             raise cannot_write(path, error, where) from error
         options = dict(_KILL_SAFE_MKV if self._format == "matroska" else _KILL_SAFE_MP4)
         self._container = self._av.open(self._file, "w", format=self._format, options=options)
-        self._stream = self._container.add_stream(encoder, rate=30, options=_encoder_options(encoder, quality))
-        self._configure()
+        if encoder == "libx264":
+            settings = {"preset": "veryfast", "crf": str(quality)}
+        else:
+            settings = dict.fromkeys(("qmin", "qmax"), str(2 + quality * 29 // 51))  # CRF onto MPEG-4's quantizer 2-31
+        self._stream = self._container.add_stream(encoder, rate=30, options=settings)
+        codec = self._stream.codec_context
+        codec.width, codec.height = size
+        codec.pix_fmt = "yuv420p"
+        codec.time_base = Fraction(1, _TICKS_HZ)
+        codec.gop_size = _KEYFRAME_EVERY
+        codec.max_b_frames = 0  # they would delay what is written, and shift all times by two frames
+        codec.thread_count = min(_MAX_THREADS, os.cpu_count() or 1)
+        if rate is not None:
+            codec.framerate = rate
 
     def add(self, result: Result) -> None:
-        if size_of(result) != self._size:
-            raise self._other_size(result)
+        if (size := size_of(result)) != self._size:
+            raise StageError(
+                f"the image changed from {self._size[0]}x{self._size[1]} to {size[0]}x{size[1]}",
+                why=f"{self._path} has one size from its first frame on",
+                where=self._where,
+                fix="put a draw stage with a fixed width in front, or write images",
+            )
         packed, color = self._i420.write(result)
         if not self._started:
             self._first_ns = result.frame.media_ns
-            self._tag(color)
+            # Written into the file, as players otherwise guess the meaning of colors from the size.
+            codec = self._stream.codec_context
+            codec.color_primaries, codec.color_trc, codec.colorspace = _CODE_POINTS[color.matrix]
+            codec.color_range = _FULL if color.full_range else _LIMITED
         frame = self._av.VideoFrame.from_numpy_buffer(packed, "yuv420p")  # no copy: FFmpeg holds the array itself
         frame.pts, frame.time_base = self._tick(result.frame.media_ns), Fraction(1, _TICKS_HZ)
         self._encode(frame)
@@ -238,16 +256,14 @@ class _VideoFile:
     def close(self) -> StageError | None:
         """Finishes the file; returns what went wrong, except for a file that was reported as failed already."""
         reported = self._failed
-        steps: list[Callable[[], None]] = [self._flush, self._container.close, self._check]
+        steps: list[Callable[[], None]] = [self._container.close, self._check]
+        if self._started and not reported:
+            steps.insert(0, partial(self._encode, None))
         failures = [failure for step in steps if (failure := self._attempt(step)) is not None]
         if self._file.error is not None and self._format != "matroska":
             self._file.cut_to_whole_fragments()
         self._file.close()
         return failures[0] if failures and not reported else None
-
-    def _flush(self) -> None:
-        if self._started and not self._failed:
-            self._encode(None)
 
     def _attempt(self, step: Callable[[], None]) -> StageError | None:
         try:
@@ -257,23 +273,6 @@ class _VideoFile:
         except self._av.FFmpegError as error:
             return self._failure(error)
         return None
-
-    def _configure(self) -> None:
-        codec = self._stream.codec_context
-        codec.width, codec.height = self._size
-        codec.pix_fmt = "yuv420p"
-        codec.time_base = Fraction(1, _TICKS_HZ)
-        codec.gop_size = _KEYFRAME_EVERY
-        codec.max_b_frames = 0  # they would delay what is written, and shift all times by two frames
-        codec.thread_count = min(_MAX_THREADS, os.cpu_count() or 1)
-        if self._rate is not None:
-            codec.framerate = self._rate
-
-    def _tag(self, color: Color) -> None:
-        """Writes into the file how its colors are meant; players otherwise guess from the size."""
-        codec = self._stream.codec_context
-        codec.color_primaries, codec.color_trc, codec.colorspace = _CODE_POINTS[color.matrix]
-        codec.color_range = _FULL if color.full_range else _LIMITED
 
     def _tick(self, media_ns: int) -> int:
         if self._rate is None:
@@ -308,25 +307,10 @@ class _VideoFile:
         width, height = self._size
         return StageError(f"cannot encode {self._path} at {width}x{height}", why=str(error), where=self._where)
 
-    def _other_size(self, result: Result) -> StageError:
-        (width, height), (new_width, new_height) = self._size, size_of(result)
-        return StageError(
-            f"the image changed from {width}x{height} to {new_width}x{new_height}",
-            why=f"{self._path} has one size from its first frame on",
-            where=self._where,
-            fix="put a draw stage with a fixed width in front, or write images",
-        )
-
-
-def _encoder_options(encoder: str, quality: int) -> dict[str, str]:
-    if encoder == "libx264":
-        return {"preset": "veryfast", "crf": str(quality)}
-    scale = str(2 + quality * 29 // 51)  # CRF 0-51 onto MPEG-4's quantizer 2-31
-    return {"qmin": scale, "qmax": scale}
-
 
 def _find_encoder(where: str) -> str:
-    av = _av(where)
+    import av
+
     for encoder in _ENCODERS:
         try:
             av.codec.Codec(encoder, "w")
@@ -341,11 +325,3 @@ def _find_encoder(where: str) -> str:
         where=where,
         fix="pip install --force-reinstall --only-binary av av, or use sink: images",
     )
-
-
-def _av(where: str) -> ModuleType:
-    try:
-        import av
-    except ImportError as error:
-        raise DeviceError("video needs PyAV", why=str(error), where=where, fix="pip install av") from error
-    return av

@@ -2,14 +2,14 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter, lend
-from edgert.runtime.frame import U8, Frame, PixelFormat
+from edgert.runtime.frame import Frame, PixelFormat
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.planes import as_planes
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
@@ -67,7 +67,8 @@ class ApiSource:
         if copy:
             self._counter.copied(sum(plane.nbytes for plane in planes))
         with self._changed:
-            if not self._changed.wait_for(self._may_go_on, timeout_s):
+            may_go_on = lambda: self._is_over or self._is_finished or len(self._waiting) < self._capacity  # noqa: E731
+            if not self._changed.wait_for(may_go_on, timeout_s):
                 raise StageError(
                     f"no room for a frame within {timeout_s:g} s",
                     why=f"{len(self._waiting)} frames wait already; the pipeline is slower than they come",
@@ -77,7 +78,11 @@ class ApiSource:
             if self._is_over or self._is_finished:
                 why = "finish() was called" if self._is_finished else "the pipeline has ended"
                 raise StageError("no more frames can be submitted", why=why, where=self._where)
-            self._waiting.append(self._image(planes, format, timestamp_ns))
+            height, width = planes[0].shape[:2]
+            now_ns = self._clock.now_ns() if timestamp_ns is None else timestamp_ns
+            self._first_ns = now_ns if self._first_ns is None else self._first_ns
+            lease = lend(planes, self._counter)
+            self._waiting.append(Image(format, width, height, planes, lease, now_ns, now_ns - self._first_ns))
             self._changed.notify_all()
             self._submitted += 1
             return self._submitted - 1
@@ -108,9 +113,6 @@ class ApiSource:
             self._waiting.clear()
             self._changed.notify_all()
 
-    def _may_go_on(self) -> bool:
-        return self._is_over or self._is_finished or len(self._waiting) < self._capacity
-
     def _images(self, stop: threading.Event) -> Iterator[Image]:
         while not stop.is_set():
             with self._changed:
@@ -122,9 +124,3 @@ class ApiSource:
                 image = self._waiting.popleft()
                 self._changed.notify_all()
             yield image
-
-    def _image(self, planes: Sequence[U8], format: PixelFormat, timestamp_ns: int | None) -> Image:
-        height, width = planes[0].shape[:2]
-        now_ns = self._clock.now_ns() if timestamp_ns is None else timestamp_ns
-        self._first_ns = now_ns if self._first_ns is None else self._first_ns
-        return Image(format, width, height, tuple(planes), lend(planes, self._counter), now_ns, now_ns - self._first_ns)

@@ -143,17 +143,20 @@ class Video:
 
     def _frames(self) -> Iterator[VideoFrame]:
         """What FFmpeg decodes, whole frames only."""
-        from av.error import FFmpegError
+        from av.error import FFmpegError, InvalidDataError, PatchWelcomeError, UnknownError
 
+        complaints = (InvalidDataError, PatchWelcomeError, UnknownError)  # about the input, not about the machine
         for packet in self._packets():
             failure = None
             try:
                 decoded = self._stream.codec_context.decode(packet)
             except FFmpegError as error:
                 failure, decoded = error, []
-            if failure is not None and not _is_damage(failure):
-                self._fail("cannot go on decoding", failure)
-            self.skipped += failure is not None
+            if failure is not None:
+                # EINVAL by number, since its class was renamed in PyAV.
+                if not isinstance(failure, complaints) and failure.errno != errno.EINVAL:
+                    self._fail("cannot go on decoding", failure)
+                self.skipped += 1
             for frame in decoded:
                 if frame.is_corrupt:
                     self.skipped += 1
@@ -233,14 +236,6 @@ def _outline(container: InputContainer, stream: VideoStream) -> Outline:
         end_bytes=entries[-1].pos + entries[-1].size if len(entries) else 0,
         is_silent=len(container.streams) == 1,
     )
-
-
-def _is_damage(error: av.FFmpegError) -> bool:
-    """Whether a decoder complains about its input, rather than about the machine."""
-    from av.error import InvalidDataError, PatchWelcomeError, UnknownError
-
-    # EINVAL by number, since its class was renamed in PyAV.
-    return isinstance(error, (InvalidDataError, PatchWelcomeError, UnknownError)) or error.errno == errno.EINVAL
 
 
 def _explain(error: av.FFmpegError, timeout_s: float | None) -> tuple[str, str]:

@@ -68,7 +68,14 @@ class Images:
                 lease = lend(image, self._counter)
                 yield Image("bgr", width, height, (image,), lease, self._clock.now_ns())
             if len(self._unreadable) == len(self._paths):
-                raise self._nothing_readable()
+                names = [path.name for path in self._paths]
+                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+                raise StageError(
+                    f"none of the {len(names)} images at {self._pattern} can be read",
+                    why=f"not an image, or damaged: {', '.join(names[:_SHOWN])}{more}",
+                    where=self._where,
+                    fix="check that they open elsewhere; an images: pattern must match images only",
+                )
             if not self._loop:
                 return
 
@@ -82,32 +89,19 @@ class Images:
             anchor = Path(pattern.anchor)
             found = [path for path in anchor.glob(str(pattern.relative_to(anchor))) if path.is_file()]
         if not found:
+            if pattern.is_dir():
+                why = "the folder holds none"
+            elif pattern.parent.is_dir():
+                why = f"nothing there matches{nearest(pattern.name, (path.name for path in pattern.parent.iterdir()))}"
+            else:
+                why = f"there is no folder {pattern.parent}"
             raise StageError(
                 f"no image at {pattern}",
-                why=self._why_none(),
+                why=why,
                 where=self._where,
                 fix=f"check the path; folders are searched for {', '.join(sorted(SUFFIXES))}",
             )
         return sorted(found, key=_natural)
-
-    def _why_none(self) -> str:
-        pattern = self._pattern
-        if pattern.is_dir():
-            return "the folder holds none"
-        if pattern.parent.is_dir():
-            hint = nearest(pattern.name, (path.name for path in pattern.parent.iterdir()))
-            return f"nothing there matches{hint}"
-        return f"there is no folder {pattern.parent}"
-
-    def _nothing_readable(self) -> StageError:
-        names = [path.name for path in self._paths]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        return StageError(
-            f"none of the {len(names)} images at {self._pattern} can be read",
-            why=f"not an image, or damaged: {', '.join(names[:_SHOWN])}{more}",
-            where=self._where,
-            fix="check that they open elsewhere; an images: pattern must match images only",
-        )
 
 
 def is_image(path: Path) -> bool:

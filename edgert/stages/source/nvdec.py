@@ -96,8 +96,7 @@ class _Locks:
     """What surfaces that are lent need: the decoder, and for as long as it lives the stream that it works on."""
 
     def __init__(self, decoder: Any, stream: Stream) -> None:
-        self._decoder = decoder  # goes before the stream, being the first
-        self._stream = stream
+        self._decoder, self._stream = decoder, stream  # the decoder goes first
 
     def release(self, surface: int) -> None:
         self._decoder.UnlockFrame(surface)

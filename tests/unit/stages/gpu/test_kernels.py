@@ -13,9 +13,9 @@ from edgert.files import FileStore
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Nvrtc
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
-from edgert.stages.gpu.kernel_jobs import target
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.gpu_target import target
 from tests.unit.stages.gpu.test_gpu_inference import Rig
 
 LOG = 'preprocess.cu(12): error: identifier "half4" is undefined'

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgert.config import InputConfig
-from edgert.errors import ModelError
 from edgert.runtime import Color, PixelFormat
-from edgert.stages.gpu.kernel_jobs import Target, target
+from edgert.stages.gpu.gpu_preprocess import Target
 from edgert.stages.preprocess import Preprocessor, place
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu_reference import preprocess, stored
 from tests.helpers.gpu_scale import scaled
+from tests.helpers.gpu_target import target
 from tests.helpers.image_reference import resized
 
 FORMATS: tuple[PixelFormat, ...] = get_args(PixelFormat)
@@ -168,12 +168,6 @@ def test_every_layout_is_the_one_that_tensorrt_describes(layout: Any) -> None:
 def test_rows_of_a_dla_are_whole_64_bytes(layout: Any, dtype: Any, row: int) -> None:
     found = target(layout, dtype, 1, 9, 4)
     assert found.strides[2] % row == 0 and found.strides[2] * np.dtype(dtype).itemsize % 64 == 0
-
-
-@pytest.mark.parametrize(("layout", "dtype"), [("chw16", "int8"), ("chw32", "float16"), ("dla_hwc4", "float32")])
-def test_types_that_a_layout_has_not(layout: Any, dtype: Any) -> None:
-    with pytest.raises(ModelError, match=f"a {layout} input of {dtype}"):
-        target(layout, dtype, 1, 8, 8)
 
 
 def test_neighbors_are_stored_together_only_where_rows_allow_it() -> None:

@@ -1,29 +1,33 @@
-"""Where an image goes: layouts by name, and as engines tell them."""
+"""Where an image goes: tensors in the order of their dimensions, and in an engine's own."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import get_args
 
 import pytest
 
-from edgert.errors import ModelError
-from edgert.stages.gpu.kernel_jobs import TensorLayout, ValueType, strided, target
-
-NAMED = [name for name in get_args(TensorLayout) if name not in ("nhwc", "strided")]
-TYPES: dict[str, ValueType] = {"chw16": "float16", "chw32": "int8"}
+from edgert.stages.gpu.gpu_preprocess import ValueType, plain
+from tests.helpers.gpu_target import TensorLayout, target
 
 
-@pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("layout", NAMED)
-def test_strides_say_what_a_name_says(layout: TensorLayout, channels: int, rows: int) -> None:
-    named = target(layout, TYPES.get(layout, "float16"), rows, 40, 24, channels)
-    told = strided(named.dtype, (rows, channels, 24, 40), named.strides, named.nbytes)
-    assert replace(told, layout=layout) == named
-    assert (told.group, told.aligned(4)) == (named.group, named.aligned(4))
+@pytest.mark.parametrize("dtype", get_args(ValueType))
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_plain_tensors_have_the_strides_of_their_names(layout: TensorLayout, dtype: ValueType, channels: int) -> None:
+    assert plain(layout, dtype, 2, 40, 24, channels) == target(layout, dtype, 2, 40, 24, channels)
 
 
-def test_a_type_that_a_layout_has_not() -> None:
-    with pytest.raises(ModelError, match="a chw16 input of int8"):
-        target("chw16", "int8", 1, 40, 24)
+@pytest.mark.parametrize(
+    ("layout", "dtype", "group", "is_aligned"),
+    [
+        ("nchw", "float16", 1, True),
+        ("nhwc", "float16", 1, False),
+        ("dla_linear", "float16", 1, True),
+        ("dla_hwc4", "int8", 4, False),
+        ("chw16", "float16", 4, False),
+        ("chw32", "int8", 4, False),
+    ],
+)
+def test_how_much_is_stored_at_once(layout: TensorLayout, dtype: ValueType, group: int, is_aligned: bool) -> None:
+    found = target(layout, dtype, 1, 40, 24)
+    assert (found.group, found.aligned(4)) == (group, is_aligned)
