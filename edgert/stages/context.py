@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 from edgert.clock import REAL, Clock
-from edgert.config.kinded import Kinded
 from edgert.memory import Counter
 from edgert.runtime.records import Result
 
@@ -43,18 +42,13 @@ class SimpleStage:
         """Has nothing to give back."""
 
 
-class Maker(Protocol):
-    """A section of the pipeline file that is a kind."""
+def made(section: Any, name: str, context: Context) -> Any:
+    """What the section of a kind describes, not opened yet; its registry refused sections that have no ``make``.
 
-    def make(self, name: str, context: Context) -> Any:
-        """What the section describes, not opened yet. Raises EdgertError when that cannot be.
+    Args:
+        name: of its stage.
 
-        Args:
-            name: of its stage.
-        """
-        ...
-
-
-def made(section: Kinded, name: str, context: Context) -> Any:
-    """What a section describes; every section of a kind is a :class:`Maker`, or its registry refused it."""
-    return cast(Maker, section).make(name, context)
+    Raises:
+        EdgertError: it cannot be.
+    """
+    return section.make(name, context)

@@ -111,7 +111,6 @@ class CropRegion(SimpleStage):
         self._region = region
 
     def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
         frame = result.frame
         x1, y1, x2, y2 = self._region
         w, h = frame.width, frame.height
@@ -125,7 +124,6 @@ class CropDetections(SimpleStage):
         self.name, self._config = name, config
 
     def process(self, result: Result) -> Iterator[Result]:
-        """See :class:`~edgert.runtime.Stage`."""
         detections, frame = result.detections, result.frame
         rows, boxes = crop_boxes(detections, frame, self._config)
         for row, box in zip(rows.tolist(), boxes.tolist(), strict=True):

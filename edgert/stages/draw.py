@@ -122,11 +122,9 @@ class Marked:
         self._images = Images()
 
     def open(self) -> None:
-        """Opens the sink."""
         self._sink.open()
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """What the sink makes of the labeled result."""
         result = result.with_output(KEY, self._label)
         if self._shows:
             image = image_of(result, None, self._images)
@@ -136,5 +134,4 @@ class Marked:
         return self._sink.process(result)
 
     def close(self) -> None:
-        """Closes the sink."""
         self._sink.close()

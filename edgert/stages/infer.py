@@ -70,11 +70,9 @@ class HostInference:
         self._session.run(1)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
-        """Writes a frame into a row of the input; returns the way back to source pixels."""
         return self._preprocessor.into(row, frame)
 
     def run(self, *geometries: Geometry) -> list[Record]:
-        """Runs the rows that were filled, and reads a record for each."""
         outputs = self._session.run(len(geometries))
         return [
             self._decoder(of_one_image(outputs, self._batched, row), geometry)
@@ -92,11 +90,9 @@ class Infer(SimpleStage):
         self.name, self._inference, self._every = name, inference, every
 
     def open(self) -> None:
-        """Warms the engine up."""
         self._inference.warm_up()
 
     def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
         if result.frame.index % self._every:
             return result
         (record,) = self._inference.run(self._inference.fill(result.frame))
@@ -117,7 +113,6 @@ class InferCrops(Infer):
         self._crop = crop
 
     def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
         if result.frame.index % self._every:
             return result
         outputs = reversed(list(result.outputs.items()))
@@ -161,7 +156,6 @@ class VariantInference:
         return all(inference.idle for inference in self._inferences)
 
     def warm_up(self) -> None:
-        """Makes the first frame of each no slower than the others."""
         for inference in self._inferences:
             inference.warm_up()
 
@@ -172,7 +166,6 @@ class VariantInference:
         return self._inference.fill(frame, row)
 
     def run(self, *geometries: Geometry) -> list[Record]:
-        """Runs the rows that were filled; a record for each."""
         return self._inference.run(*geometries)
 
 
@@ -199,7 +192,6 @@ class InferBatch(SimpleStage):
         self._geometries: list[Geometry] = []
 
     def open(self) -> None:
-        """Warms the engine up."""
         self._inference.warm_up()
 
     def process(self, result: Result) -> Result | Iterator[Result]:
@@ -291,7 +283,6 @@ class FirstSegment(InferSegment):
         self._preprocessors, self._every, self._turn = preprocessors, every, 0
 
     def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
         if result.frame.index % self._every:
             return result
         slot = self._turn
@@ -309,7 +300,6 @@ class LastSegment(InferSegment):
         self._decoder, self._batched = decoder, batched
 
     def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
         handover = result.outputs.get(self.name)
         if not isinstance(handover, Handover):
             return result
@@ -331,11 +321,9 @@ class Pinned:
         self._stage.open()
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """What the stage makes of it."""
         return self._stage.process(result)
 
     def close(self) -> None:
-        """Closes the stage and gives the thread its cores back."""
         try:
             self._stage.close()
         finally:

@@ -79,7 +79,6 @@ class Http(SinkStage):
     port: int = Field(default=8080, ge=0, le=65535, description="0 picks a free one")
 
     def make(self, name: str, context: Context) -> Stage:
-        """The sink of a stage."""
         from edgert.stages.sink.http import HttpSink
 
         return HttpSink(name, self.host, self.port, context.stats)
@@ -112,7 +111,6 @@ class Null(SinkStage):
     shows_images: ClassVar[bool] = False
 
     def make(self, name: str, context: Context) -> Stage:
-        """The sink of a stage."""
         from edgert.stages.sink.results import NullSink
 
         return NullSink()
@@ -130,7 +128,6 @@ class ByteTrackStage(TrackStage):
     by_class: bool = Field(default=True, description="never join detections of two classes")
 
     def make(self, name: str, context: Context) -> Tracker:
-        """A tracker of one stream."""
         from edgert.stages.bytetrack import ByteTrack
         from edgert.stages.track import Floor
 

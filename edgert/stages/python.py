@@ -31,7 +31,6 @@ class PythonStage:
         self.closed: Callable[[], object] = _nothing
 
     def open(self) -> None:
-        """What the user's object does first."""
         self.opened()
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
@@ -44,7 +43,6 @@ class PythonStage:
         return self._checked(out)
 
     def close(self) -> None:
-        """What the user's object does last."""
         self.closed()
 
     def _checked(self, out: object) -> Result:

@@ -41,7 +41,6 @@ class Floor:
     least: float
 
     def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
-        """See :class:`Tracker`."""
         ids = np.full(len(scores), UNTRACKED, np.int64)
         seen = (scores >= self.least).nonzero()[0]
         ids[seen] = self.tracker.update(boxes.take(seen, axis=0), scores.take(seen), classes.take(seen))
@@ -62,7 +61,6 @@ class Track(SimpleStage):
         self._trackers: dict[str, Tracker] = {}
 
     def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
         found = result.latest(Detections)
         if found is None:  # an infer stage with `every` passed this frame by; tracks wait for the next detections
             return result
@@ -74,5 +72,4 @@ class Track(SimpleStage):
         return result.with_output(self.name, replace(found.select(kept), ids=ids[kept]))
 
     def close(self) -> None:
-        """Forgets all tracks."""
         self._trackers.clear()

@@ -37,7 +37,6 @@ class HostReader:
             tensor.block.download(stream, nbytes)
 
     def copied(self, rows: int) -> Sequence[int]:
-        """See :class:`~edgert.stages.gpu.infer_gpu.Reader`."""
         return [
             nbytes for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True) if tensor.block.is_staged
         ]
@@ -121,7 +120,6 @@ class GpuDetector:
         self._out.download(stream, rows * self._row_bytes)
 
     def copied(self, rows: int) -> Sequence[int]:
-        """Bytes of each copy to the host that :meth:`enqueue` makes."""
         return [rows * self._row_bytes] if self._out.is_staged else []
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:

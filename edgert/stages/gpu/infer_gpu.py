@@ -279,11 +279,9 @@ class Submitting:
 
     @property
     def idle(self) -> bool:
-        """See :class:`GpuInference`."""
         return self._inference.idle
 
     def run(self, *geometries: Geometry) -> list[Record]:
-        """Submits; see :class:`GpuInference`."""
         return list(self._inference.submit(*geometries))
 
 

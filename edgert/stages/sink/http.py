@@ -235,7 +235,6 @@ class LiveServer(ThreadingHTTPServer):
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="edgert:http", daemon=True)
 
     def start(self) -> None:
-        """Begins to answer."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -268,7 +267,6 @@ class LiveServer(ThreadingHTTPServer):
             return True
 
     def shutdown_request(self, request: Any) -> None:
-        """Forgets a connection that ended."""
         super().shutdown_request(request)
         with self._changed:
             self._connections.discard(request)

@@ -35,7 +35,6 @@ class CallbackSink(SimpleStage):
         self.name, self._function = name, function
 
     def process(self, result: Result) -> None:
-        """Calls the function."""
         self._function(result)
 
 
@@ -74,7 +73,6 @@ class JsonlSink:
         self._files[stream].add(line)
 
     def close(self) -> None:
-        """Closes every file."""
         for file in self._files.values():
             file.close()
         self._files.clear()

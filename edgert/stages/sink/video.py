@@ -47,11 +47,9 @@ class DurableFile:
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As for any file."""
         return os.lseek(self._file, offset, whence)
 
     def tell(self) -> int:
-        """As for any file."""
         return os.lseek(self._file, 0, os.SEEK_CUR)
 
     def cut_to_whole_fragments(self) -> None:
@@ -59,7 +57,6 @@ class DurableFile:
         os.ftruncate(self._file, _whole_end(self._file))
 
     def close(self) -> None:
-        """Closes the file; once."""
         os.close(self._file)
 
 

@@ -78,11 +78,10 @@ class ApiSource:
             if self._is_over or self._is_finished:
                 why = "finish() was called" if self._is_finished else "the pipeline has ended"
                 raise StageError("no more frames can be submitted", why=why, where=self._where)
-            height, width = planes[0].shape[:2]
             now_ns = self._clock.now_ns() if timestamp_ns is None else timestamp_ns
             self._first_ns = now_ns if self._first_ns is None else self._first_ns
             lease = lend(planes, self._counter)
-            self._waiting.append(Image(format, width, height, planes, lease, now_ns, now_ns - self._first_ns))
+            self._waiting.append(Image(format, planes, lease, now_ns, now_ns - self._first_ns))
             self._changed.notify_all()
             self._submitted += 1
             return self._submitted - 1
@@ -101,7 +100,6 @@ class ApiSource:
             self.close()
 
     def stats(self) -> SourceStats:
-        """Nothing is lost here."""
         return SourceStats()
 
     def close(self) -> None:

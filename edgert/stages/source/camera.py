@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import cv2
 import numpy as np
@@ -18,7 +18,7 @@ from edgert.runtime.frame import U8, PixelFormat
 from edgert.stages.source import ffmpeg
 from edgert.stages.source.live import Device, LiveSource
 from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
-from edgert.stages.source.v4l2 import FORMATS, Linux, UserPointerCamera
+from edgert.stages.source.v4l2 import FORMATS, Kernel, UserPointerCamera
 
 log = logging.getLogger("edgert.source")
 
@@ -28,21 +28,11 @@ _FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "
 _BY_CHANNELS: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
 
 
-class Capture(Protocol):
-    """The part of ``cv2.VideoCapture`` that is used."""
-
-    def isOpened(self) -> bool: ...  # noqa: N802 - OpenCV's name
-    def set(self, property_id: int, value: float, /) -> bool: ...
-    def grab(self) -> bool: ...
-    def retrieve(self, image: Any, /) -> tuple[bool, Any]: ...
-    def release(self) -> None: ...
+Opener = Callable[[str], Any]
+"""Opens a device, as a ``cv2.VideoCapture``."""
 
 
-Opener = Callable[[str], Capture]
-
-
-def open_v4l2(path: str) -> Capture:
-    """OpenCV's capture of a V4L2 device."""
+def _open_v4l2(path: str) -> Any:
     return cv2.VideoCapture(path, cv2.CAP_V4L2)
 
 
@@ -68,11 +58,11 @@ def camera_source(
             require(path, where)
         if device is not None:
             try:
-                return UserPointerCamera(path, config, device, counter, clock, where, Linux())
+                return UserPointerCamera(path, config, device, counter, clock, where, Kernel())
             except DeviceError as error:  # the other way then reports what is wrong, if anything is
                 log.info("%s: its frames go through the processor: %s", where, error.why)
         if opener is not None or not ffmpeg.has_input("v4l2"):
-            return Camera(path, config, counter, clock, where, opener or open_v4l2, shared)
+            return Camera(path, config, counter, clock, where, opener or _open_v4l2, shared)
         asked = {
             "video_size": "x".join(map(str, config.size)) if config.size else None,
             "framerate": f"{config.fps:g}" if config.fps else None,
@@ -142,8 +132,7 @@ class Camera:
             image, lease = self._retrieve()
             if image is None:
                 break
-            height, width = image.shape[:2]
-            yield Image(_BY_CHANNELS[image[0, 0].size], width, height, (image,), lease, now_ns)
+            yield Image(_BY_CHANNELS[image[0, 0].size], (image,), lease, now_ns)
         raise DeviceError(
             f"lost camera {self._path}",
             why="it gives no more frames",
@@ -152,7 +141,6 @@ class Camera:
         )
 
     def close(self) -> None:
-        """Gives the device back."""
         self._capture.release()
         self._canvas = None
 

@@ -248,7 +248,6 @@ class Pipeline:
                 raise self._error(f"no frame for {self._timeout_s:g} s", "check the camera, or raise timeout:")
 
     def close(self) -> None:
-        """Stops every element."""
         if self._nvmm is not None:
             self._nvmm.close()
         self._pipeline.set_state(self._gst.State.NULL)
@@ -295,8 +294,6 @@ class Pipeline:
             lease = lend(mapping, self._counter)
         return Image(
             format=pixel_format,
-            width=info.width,
-            height=info.height,
             planes=planes,
             lease=lease,
             timestamp_ns=now_ns,

@@ -49,7 +49,6 @@ class Images:
             yield from self._timeline.frames(images, stop)
 
     def stats(self) -> SourceStats:
-        """Unreadable images so far."""
         return SourceStats(self._skipped)
 
     def close(self) -> None:
@@ -64,9 +63,8 @@ class Images:
                     self._skipped += 1
                     self._unreadable[path] = None
                     continue
-                height, width = image.shape[:2]
                 lease = lend(image, self._counter)
-                yield Image("bgr", width, height, (image,), lease, self._clock.now_ns())
+                yield Image("bgr", (image,), lease, self._clock.now_ns())
             if len(self._unreadable) == len(self._paths):
                 names = [path.name for path in self._paths]
                 more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

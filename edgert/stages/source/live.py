@@ -174,7 +174,6 @@ class LiveSource:
             reader.end()
 
     def stats(self) -> SourceStats:
-        """Totals so far."""
         reader = self._reader
         return SourceStats(reader.skipped, reader.reconnects, self._lost) if reader else SourceStats()
 

@@ -187,8 +187,6 @@ class Nvdec:
         rows = (surface, width), (surface + width * height, width)
         return Image(
             format="nv12",
-            width=width,
-            height=height,
             planes=device_planes("nv12", (width, height), rows, lease, self._device, self._stream),
             lease=lease,
             timestamp_ns=self._clock.now_ns(),

@@ -14,7 +14,6 @@ reserved word behind these fields (``paramex``); nothing before it moved. None o
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Protocol
 
 from edgert.errors import DeviceError
 from edgert.memory import Counter
@@ -95,18 +94,11 @@ class EglFrame(ctypes.Structure):
     )
 
 
-class Calls(Protocol):
-    """The C functions, each returning 0 for success; pointers as whole numbers."""
-
-    def map_egl(self, surface: int) -> int: ...
-    def unmap_egl(self, surface: int) -> int: ...
-    def register(self, resource: ctypes.c_void_p, image: int, flags: int) -> int: ...
-    def frame(self, frame: EglFrame, resource: int) -> int: ...
-    def unregister(self, resource: int) -> int: ...
-
-
 class JetsonCalls:
-    """Those of libnvbufsurface and libcuda. The CUDA context must be current. Raises DeviceError without them."""
+    """The C functions of libnvbufsurface and libcuda, each returning 0 for success; pointers as whole numbers.
+
+    The CUDA context must be current. Raises DeviceError without the libraries.
+    """
 
     def __init__(self) -> None:
         try:
@@ -151,7 +143,7 @@ class OnGpu:
         DeviceError: it is not pitch-linear memory of a Jetson, or a call fails; what was mapped by then is let go.
     """
 
-    def __init__(self, surface: int, calls: Calls) -> None:
+    def __init__(self, surface: int, calls: JetsonCalls) -> None:
         self._surface, self._calls = surface, calls
         self._undo: list[tuple[str, int]] = []
         params = _image(surface)
@@ -205,7 +197,7 @@ class NvmmLoans:
         calls: gives the C functions, when the first image is there.
     """
 
-    def __init__(self, device: CudaDevice, counter: Counter, calls: Callable[[], Calls] = jetson_calls) -> None:
+    def __init__(self, device: CudaDevice, counter: Counter, calls: Callable[[], JetsonCalls] = jetson_calls) -> None:
         self._device, self._calls = device, calls
         self._stream = device.stream()
         self._mapped: dict[int, tuple[OnGpu, object]] = {}

@@ -172,16 +172,12 @@ def to_image(frame: VideoFrame, counter: Counter, now_ns: int) -> Image:
             # The decoder predicts later frames from these bytes: nobody may paint on them.
             plane.flags.writeable = False
     lease = lend(frame, counter)
-    width, height = frame.width, frame.height
     if (turn := _TURNS.get(frame.rotation)) is not None and pixel_format != "yuyv":
         planes = tuple(cast("U8", cv2.rotate(plane, turn)) for plane in planes)
         counter.copied(sum(plane.nbytes for plane in planes))
         lease = lend(planes, counter)
-        height, width = planes[0].shape[:2]
     return Image(
         format=pixel_format,
-        width=width,
-        height=height,
         planes=planes,
         lease=lease,
         timestamp_ns=now_ns,

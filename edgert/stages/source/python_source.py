@@ -72,7 +72,6 @@ class PythonSource:
         self._timeline.share(device)
 
     def stats(self) -> SourceStats:
-        """Nothing is lost here."""
         return SourceStats()
 
     def close(self) -> None:
@@ -82,9 +81,8 @@ class PythonSource:
     def _images(self) -> Generator[Image, None, None]:
         try:
             for index, (image, lease) in enumerate(self._drawn()):
-                height, width = image.shape[:2]
                 media_ns = round(index * self._period_ns)
-                yield Image("bgr", width, height, (image,), lease, self._clock.now_ns(), media_ns)
+                yield Image("bgr", (image,), lease, self._clock.now_ns(), media_ns)
         finally:
             if (close := getattr(self._made, "close", None)) is not None:  # a generator's, or of what opened a device
                 close()
@@ -162,7 +160,6 @@ class Counting:
             raise ValueError(f"it needs at least {_BITS * _BIT_PX}x{_BIT_PX} pixels")
 
     def render(self, index: int, out: U8) -> None:
-        """Draws image ``index``; see :class:`Renderer`."""
         bits = np.unpackbits(np.array([index], ">u4").view(np.uint8)) * np.uint8(255)
         out[:] = BLANK_GRAY
         out[:_BIT_PX, : _BITS * _BIT_PX] = np.repeat(bits, _BIT_PX)[None, :, None]

@@ -22,15 +22,13 @@ class Image:
     """What a decoder or camera hands over; becomes a Frame once it has a number and a position.
 
     Attributes:
-        format, width, height, planes, lease, color: as in :class:`edgert.runtime.frame.Frame`.
+        format, planes, lease, color: as in :class:`edgert.runtime.frame.Frame`, which has the size of its first plane.
         timestamp_ns: monotonic clock when it was captured or decoded.
         media_ns: position by the stream's own clock, which may jump; None when it has none.
         lost: images known to be missing just before this one.
     """
 
     format: PixelFormat
-    width: int
-    height: int
     planes: tuple[U8, ...]
     lease: Lease
     timestamp_ns: int
@@ -205,13 +203,14 @@ class Timeline:
                 return
 
     def _frame(self, image: Image, index: int, media_ns: int) -> Frame:
+        height, width = image.planes[0].shape[:2]
         frame = Frame(
             stream=self._stream,
             index=index,
             timestamp_ns=self._clock.now_ns() if self._pacer else image.timestamp_ns,
             media_ns=media_ns,
-            width=image.width,
-            height=image.height,
+            width=width,
+            height=height,
             format=image.format,
             planes=image.planes,
             lease=image.lease,

@@ -13,7 +13,6 @@ import logging
 import os
 import select
 from collections.abc import Iterator
-from typing import Protocol
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
@@ -124,18 +123,9 @@ class Buffer(ctypes.Structure):
     )
 
 
-class Kernel(Protocol):
-    """The calls. Each raises OSError. ``ioctl`` leaves the answer in ``argument``; ``wait`` returns whether a filled
-    buffer came in time."""
-
-    def open(self, path: str) -> int: ...
-    def close(self, fd: int) -> None: ...
-    def ioctl(self, fd: int, request: int, argument: ctypes.Structure | ctypes.c_int) -> None: ...
-    def wait(self, fd: int, timeout_s: float) -> bool: ...
-
-
-class Linux:
-    """Those of this machine."""
+class Kernel:
+    """The calls, each of which raises OSError. ``ioctl`` leaves the answer in ``argument``; ``wait`` returns whether a
+    filled buffer came in time."""
 
     def open(self, path: str) -> int:
         # Without blocking, so that wait() decides how long.
@@ -181,11 +171,9 @@ class Node:
             raise self.error("lost", error.strerror or str(error)) from error
 
     def close(self) -> None:
-        """Gives the device back."""
         self._kernel.close(self._fd)
 
     def error(self, what: str, why: str) -> DeviceError:
-        """An error of this device."""
         fix = "check cable and power, and who else has it: fuser " + self._path
         return DeviceError(f"{what} camera {self._path}", why=why, where=self._where, fix=fix)
 
@@ -246,7 +234,6 @@ class UserPointerCamera:
                 raise self._node.error("lost", f"no frame for {self._timeout_s:g} s")
 
     def close(self) -> None:
-        """Stops the camera and gives it back."""
         if not self._is_open:
             return
         self._is_open = False
@@ -313,8 +300,6 @@ class UserPointerCamera:
         is_ours = buffer.flags & FLAG_CLOCK_MASK == FLAG_MONOTONIC
         return Image(
             format=self._format,
-            width=pix.width,
-            height=pix.height,
             planes=device_planes(
                 self._format, size, rows[: len(CHANNELS[self._format])], lease, self._device, self._stream
             ),

@@ -61,7 +61,6 @@ class VideoFile:
         return reason
 
     def stats(self) -> SourceStats:
-        """Damaged frames so far."""
         return SourceStats(self._skipped + (self._video.skipped if self._video else 0))
 
     def close(self) -> None:

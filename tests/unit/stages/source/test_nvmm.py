@@ -32,7 +32,7 @@ class Buffer:
         return ctypes.addressof(self.batch)
 
 
-class Calls:
+class Calls(nvmm.JetsonCalls):
     """Stands in for libnvbufsurface and libcuda: notes the order, and fails where told to."""
 
     def __init__(self, buffer: Buffer, fails: str = "", frame_type: int = 1) -> None:

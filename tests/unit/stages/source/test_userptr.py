@@ -32,7 +32,7 @@ def recorded(kind: type[ctypes.Structure]) -> Any:
     return kind.from_buffer_copy(raw)
 
 
-class Kernel:
+class Kernel(v4l2.Kernel):
     """A camera: fills queued buffers with their number in turn, and answers with what was recorded."""
 
     def __init__(self, fails: int = 0, code: int = errno.EINVAL) -> None:
@@ -261,7 +261,7 @@ def test_where_the_driver_refuses_frames_go_through_the_processor(
 ) -> None:
     rig = Rig(Kernel(v4l2.REQBUFS))
     monkeypatch.setattr(camera, "require", lambda *_: None)
-    monkeypatch.setattr(camera, "Linux", lambda: rig.kernel)
+    monkeypatch.setattr(camera, "Kernel", lambda: rig.kernel)
     monkeypatch.setattr(ffmpeg, "has_input", lambda name: False)
     monkeypatch.setattr(camera, "Camera", lambda *_: "through OpenCV")
     caplog.set_level("INFO")
