@@ -43,10 +43,7 @@ def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Object
     if not levels[0][1]:
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
     first = profile_of(file, levels[0][1][0].model, known)
-    found, *others = [
-        list(_rows(at, [_network(at, demand, known) for demand in models], tuple(first.whole), objective))
-        for at, models in levels
-    ]
+    found, *others = [list(_rows(at, models, known, tuple(first.whole), objective)) for at, models in levels]
     rows = [with_fallbacks(file, row, [counterpart(row, one) for one in others]) for row in found]
     machine = Machine(HOST, first.machine.get("cpu", "this machine"), system_memory().most_bytes)
     return judged(machine, rows, file.config.budgets, objective)
@@ -73,28 +70,29 @@ def profile_of(file: PipelineFile, model: str, profiles: Mapping[str, Profile]) 
     return found
 
 
-def _network(file: PipelineFile, demand: Demand, profiles: Mapping[str, Profile]) -> Network:
-    config = file.config.models[demand.model]
-    made = network_of(profile_of(file, demand.model, profiles), static_graph(config))
-    network = replace(made, name=demand.model, rate_hz=demand.rate_hz)
-    return bound_to(network, config, file.where("models", demand.model), first_is_default=True)
-
-
-def _rows(file: PipelineFile, networks: Sequence[Network], cores: Sequence[str], objective: Objective) -> Iterator[Row]:
-    maker = RowMaker(file, HOST, "", system_memory().most_bytes, MEASURED, host_parts)
-    for choice, placement in distinct(_choices(networks, cores), partial(_solved, objective, cores)):
-        row = maker.row(choice, placement, _headroom(choice[1], placement))
-        name = row.models[0].engines[0].accelerators[0] if row.name != "mixed" else row.name
-        yield replace(row, name=name)
-
-
-def _choices(networks: Sequence[Network], cores: Sequence[str]) -> list[Choice]:
+def _rows(
+    file: PipelineFile,
+    models: Sequence[Demand],
+    profiles: Mapping[str, Profile],
+    cores: Sequence[str],
+    objective: Objective,
+) -> Iterator[Row]:
     """All on the first core, units that the file puts elsewhere excepted, and all cores."""
+    networks = []
+    for demand in models:
+        config = file.config.models[demand.model]
+        made = network_of(profile_of(file, demand.model, profiles), static_graph(config))
+        network = replace(made, name=demand.model, rate_hz=demand.rate_hz)
+        networks.append(bound_to(network, config, file.where("models", demand.model), first_is_default=True))
     mixed = ("mixed", tuple(limited(network, set(cores).__contains__) for network in networks))
     one = (cores[0], tuple(limited(network, cores[0].__eq__) for network in networks))
+    choices = [one, mixed] if len(cores) > 1 else [one]
     if any(network.shares for network in networks):
-        return [mixed if len(cores) > 1 else one]  # the file dispatches frames to several
-    return [one, mixed] if len(cores) > 1 else [one]
+        choices = choices[-1:]  # the file dispatches frames to several
+    maker = RowMaker(file, HOST, "", system_memory().most_bytes, MEASURED, host_parts)
+    for choice, placement in distinct(choices, partial(_solved, objective, cores)):
+        row = maker.row(choice, placement, _headroom(choice[1], placement))
+        yield replace(row, name=row.models[0].engines[0].accelerators[0]) if row.name != "mixed" else row
 
 
 def _solved(objective: Objective, cores: Sequence[str], choice: Choice) -> Placement:

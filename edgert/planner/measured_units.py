@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from edgert.bundle.measured_engines import GPU, MeasuredEngine
-from edgert.placement.problem import Network, Unit
+from edgert.placement.problem import Network
 
 Place = tuple[int, str]
 """A unit's index and an accelerator."""
@@ -29,16 +29,14 @@ def scaled(network: Network, engines: Sequence[MeasuredEngine]) -> Network:
         engines: of this model on this board in this power mode; without any, nothing changes.
     """
     factors, own = factors_of(network, engines), times_of(network, engines)
-
-    def changed(index: int, unit: Unit) -> Unit:
+    units = []
+    for index, unit in enumerate(network.units):
         costs = {
             name: replace(cost, time_ms=own.get((index, name), cost.time_ms * factors.get(name, 1.0)))
             for name, cost in unit.costs.items()
         }
-        return replace(unit, costs=costs)
-
-    units = tuple(changed(index, unit) for index, unit in enumerate(network.units))
-    return replace(network, units=units) if factors else network
+        units.append(replace(unit, costs=costs))
+    return replace(network, units=tuple(units)) if factors else network
 
 
 def factors_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[str, float]:
@@ -70,7 +68,10 @@ def _times(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
         return {}
     usual = sum(timed.values()) / basis  # for units whose names TensorRT lost
     times = {place: timed.get(place, cost_ms * usual) for place, cost_ms in predicted.items()}
-    ratio = _alone_ms(engine, {where for _, where in predicted}) / sum(times.values())
+    # What the engine took, without its share of transitions where several accelerators were used.
+    is_split = len({where for _, where in predicted}) > 1
+    moved = sum(layer.median_ms for layer in engine.layers if layer.is_reformat) if is_split else 0.0
+    ratio = engine.median_ms * (1 - moved / sum(layer.median_ms for layer in engine.layers)) / sum(times.values())
     return {place: time_ms * ratio for place, time_ms in times.items()}
 
 
@@ -84,13 +85,6 @@ def _shared(network: Network, engine: MeasuredEngine, predicted: Mapping[Place, 
         for place in places:
             found[place] += layer.median_ms * (predicted[place] / total if total > 0 else 1 / len(places))
     return found
-
-
-def _alone_ms(engine: MeasuredEngine, used: set[str]) -> float:
-    """What the engine took, without its share of transitions where several accelerators were used."""
-    total = sum(layer.median_ms for layer in engine.layers)
-    moved = sum(layer.median_ms for layer in engine.layers if layer.is_reformat) if len(used) > 1 else 0.0
-    return engine.median_ms * (1 - moved / total)
 
 
 def _predicted(network: Network, engine: MeasuredEngine) -> dict[Place, float]:

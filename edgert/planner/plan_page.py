@@ -5,7 +5,7 @@ from pathlib import Path
 
 from edgert.files import replace_text
 from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row
-from edgert.placement.problem import Edge, Unit
+from edgert.placement.problem import Edge
 from edgert.planner.plan_text import NUMBERS, basis, headline, listed, numbers, share_text, to_spare
 from edgert.report import html
 from edgert.report.diagram import Box, Line, network_image
@@ -16,7 +16,11 @@ _STYLES, _SCRIPTS = ("page.css", "network.css"), ("page.js", "network.js")
 
 def render(plan: Plan) -> str:
     """The plan as a whole HTML document; equal plans give equal text."""
-    body = [_header(plan), html.columns(_sections(plan), _names(plan))]
+    names = None
+    if len(plan.boards) > 1:  # nobody reads fifty links: one for each board
+        names = {"boards": "Boards", **{board.board: board.title for board in plan.boards}}
+        names |= {"notes": "What was assumed"} if plan.notes else {}
+    body = [_header(plan), html.columns(_sections(plan), names)]
     return html.document(f"{plan.pipeline}: plan", headline(plan), body, styles=_STYLES, scripts=_SCRIPTS)
 
 
@@ -29,7 +33,12 @@ def _sections(plan: Plan) -> Iterator[tuple[str, str, html.Markup]]:
     """Of many boards one each, folded up: eighteen of them, open, are forty screens."""
     if len(plan.boards) > 1:
         yield "boards", "Boards", _boards(plan)
-        yield from ((board.board, board.title, _folded(board)) for board in plan.boards)
+        for board in plan.boards:
+            (_, _, rows), *others = _board(board)
+            parts = [part for name, title, content in others for part in (html.tag("h3", title, id=name), content)]
+            summary = f"{counted(len(board.rows), 'row')} of modes and placements, memory, and where nodes run"
+            folded = html.tag("details", html.tag("summary", summary), rows, *parts, class_="whole")
+            yield board.board, board.title, folded
     else:
         yield from _board(plan.boards[0])
     if plan.notes:
@@ -43,21 +52,6 @@ def _board(board: BoardPlan) -> Iterator[tuple[str, str, html.Markup]]:
         yield f"{board.board}-memory", f"Memory on {board.title}", _memory(row)
         for model in row.models:
             yield f"{board.board}-{model.name}", f"{model.name} on {board.title}, {row.mode}", _model(model)
-
-
-def _folded(board: BoardPlan) -> html.Markup:
-    (_, _, rows), *others = _board(board)
-    parts = [part for name, title, content in others for part in (html.tag("h3", title, id=name), content)]
-    summary = f"{counted(len(board.rows), 'row')} of modes and placements, memory, and where nodes run"
-    return html.tag("details", html.tag("summary", summary), rows, *parts, class_="whole")
-
-
-def _names(plan: Plan) -> dict[str, str] | None:
-    """The sections to list: of many boards one each, since nobody reads fifty links."""
-    if len(plan.boards) == 1:
-        return None
-    boards = {board.board: board.title for board in plan.boards}
-    return {"boards": "Boards", **boards, **({"notes": "What was assumed"} if plan.notes else {})}
 
 
 def _header(plan: Plan) -> html.Markup:
@@ -86,26 +80,28 @@ def _boards(plan: Plan) -> html.Markup:
     return html.table(
         "Boards",
         [
-            html.Column("Board", [_title(board, plan) for board in plan.boards]),
+            html.Column(
+                "Board", [html.tag("b", one.title) if one.board == plan.smallest else one.title for one in plan.boards]
+            ),
             html.Column("Budgets", [_verdict(board) for board in plan.boards], "prose"),
             html.Column("Mode", [row.mode if row else "–" for row in picked]),
             html.Column("Placement", [row.name if row else "–" for row in picked]),
-            *(_numbers(picked)),
+            *_numbers(picked),
         ],
         sortable=True,
     )
 
 
-def _title(board: BoardPlan, plan: Plan) -> object:
-    return html.tag("b", board.title) if board.board == plan.smallest else board.title
-
-
 def _verdict(board: BoardPlan) -> html.Markup:
     if board.chosen is not None:
-        return html.join([html.tag("span", "✓ kept", class_="good"), f", {to_spare(board.rows[board.chosen])}"])
+        return html.join([_kept(()), f", {to_spare(board.rows[board.chosen])}"])
     row = board.best
     why = "; ".join(row.misses) if row else "; ".join(board.skipped) or "nothing can run"
     return html.tag("span", f"✗ {why}", class_="bad")
+
+
+def _kept(misses: Sequence[str]) -> html.Markup:
+    return html.tag("span", "; ".join(misses) or "✓ kept", class_="bad" if misses else "good")
 
 
 def _rows(board: BoardPlan) -> html.Markup:
@@ -119,7 +115,7 @@ def _rows(board: BoardPlan) -> html.Markup:
             html.Column("Placement", [placement for _, placement in heads]),
             html.Column("Choice", [html.tag("b", mark) if mark == "chosen" else mark for mark in marks]),
             *_numbers(rows),
-            html.Column("Budgets", [_budgets(row) for row in rows], "prose"),
+            html.Column("Budgets", [_kept(row.misses) for row in rows], "prose"),
         ],
         sortable=True,
     )
@@ -149,14 +145,6 @@ def _numbers(rows: Sequence[Row | None]) -> Iterator[html.Column]:
         yield html.Column(name, [html.Cell(*texts[place]) for texts in cells], "number")
 
 
-def _budgets(row: Row) -> html.Markup:
-    return (
-        html.tag("span", "; ".join(row.misses), class_="bad")
-        if row.misses
-        else html.tag("span", "✓ kept", class_="good")
-    )
-
-
 def _model(model: ModelRow) -> html.Markup:
     """Every engine drawn, the one with the most frames first."""
     engines = sorted(model.engines, key=lambda engine: -engine.share)
@@ -173,16 +161,14 @@ def _engine(model: ModelRow, engine: EngineRow) -> html.Markup:
     caption = html.tag("figcaption", share_text(engine), " ", html.tag("span", *keys, class_="legend"))
     if len(names) == 1:  # one color adds nothing to the caption
         return html.tag("figure", caption)
-    boxes = [_box(unit, where) for unit, where in zip(model.network.units, engine.assignment, strict=True)]
+    boxes = []
+    for unit, where in zip(model.network.units, engine.assignment, strict=True):
+        costs = [f"{name}: {cost.time_ms:.3f} ms, {cost.energy_mj:.2f} mJ" for name, cost in unit.costs.items()]
+        refused = [] if any(name.startswith("dla") for name in unit.costs) else ["no DLA can run it"]
+        boxes.append(Box(unit.name, unit.name.strip("/"), where, "\n".join([f"on {where}", *costs, *refused])))
     lines = [line for edge in model.network.edges for line in _lines(edge, engine, model.network.home)]
     image = network_image(boxes, lines, title=f"{model.name}: units colored by accelerator")
     return html.tag("figure", caption, html.tag("div", image, class_="viewport", tabindex=0))
-
-
-def _box(unit: Unit, where: str) -> Box:
-    costs = "\n".join(f"{name}: {cost.time_ms:.3f} ms, {cost.energy_mj:.2f} mJ" for name, cost in unit.costs.items())
-    refused = "" if any(name.startswith("dla") for name in unit.costs) else "\nno DLA can run it"
-    return Box(unit.name, unit.name.strip("/"), where, f"on {where}\n{costs}{refused}")
 
 
 def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[Line]:

@@ -16,13 +16,14 @@ _ROOMY = 1.1  # less headroom than this is not worth a word
 
 def headline(plan: Plan) -> str:
     """One sentence: does it fit, where, and how well."""
-    if len(plan.boards) > 1:
-        fitting = sum(board.chosen is not None for board in plan.boards)
-        if plan.smallest is None:
-            return f"None of {counted(len(plan.boards), 'board')} keeps every budget."
-        title = next(board.title for board in plan.boards if board.board == plan.smallest)
-        return f"{title} is the smallest of {fitting} that keep every budget, of {counted(len(plan.boards), 'board')}."
-    return board_headline(plan.boards[0])
+    if len(plan.boards) == 1:
+        return board_headline(plan.boards[0])
+    fitting = [board for board in plan.boards if board.chosen is not None]
+    among = counted(len(plan.boards), "board")
+    title = next((board.title for board in fitting if board.board == plan.smallest), None)
+    if title is None:
+        return f"None of {among} keeps every budget."
+    return f"{title} is the smallest of {len(fitting)} that keep every budget, of {among}."
 
 
 def basis(board: BoardPlan) -> str:
@@ -39,7 +40,7 @@ def board_headline(board: BoardPlan) -> str:
             return f"{board.title} cannot be predicted."
         return f"{board.title} keeps every budget in no power mode."
     row = board.rows[board.chosen]
-    room = f", with room for {significant(row.headroom, 2)} times as many" if row.headroom >= _ROOMY else ""
+    room = f", with room for {significant(row.headroom)} times as many" if row.headroom >= _ROOMY else ""
     watts = "" if row.power_w is None else f"at {significant(row.power_w, 2)} W, "
     mode = f" in {row.mode}" if row.mode else ""
     return (
@@ -131,18 +132,17 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "smallest": plan.smallest,
         "predicted": True,
         "notes": list(plan.notes),
-        "boards": [_board(board) for board in plan.boards],
-    }
-
-
-def _board(board: BoardPlan) -> dict[str, Any]:
-    return {
-        "board": board.board,
-        "title": board.title,
-        "chosen": board.chosen,
-        "advice": list(board.advice),
-        "skipped": list(board.skipped),
-        "rows": [_row(row, place == board.chosen) for place, row in enumerate(board.rows)],
+        "boards": [
+            {
+                "board": board.board,
+                "title": board.title,
+                "chosen": board.chosen,
+                "advice": list(board.advice),
+                "skipped": list(board.skipped),
+                "rows": [_row(row, place == board.chosen) for place, row in enumerate(board.rows)],
+            }
+            for board in plan.boards
+        ],
     }
 
 
@@ -169,20 +169,11 @@ def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
 
 
 def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "model": model.name,
-        "rate_hz": model.rate_hz,
-        "latency_ms": model.latency_ms,
-        "p50_ms": model.p50_ms,
-        "p99_ms": model.p99_ms,
-        "dla_share": model.dla_share,
-        "loadables": dict(model.loadables),
-        "engines": [{"share": engine.share, "accelerators": list(engine.accelerators)} for engine in model.engines],
-    }
-    if with_units:
-        for engine, entry in zip(model.engines, data["engines"], strict=True):
-            units = zip(model.network.units, engine.assignment, strict=True)
-            entry["units"] = [
+    engines: list[dict[str, Any]] = []
+    for engine in model.engines:
+        engines.append({"share": engine.share, "accelerators": list(engine.accelerators)})
+        if with_units:
+            engines[-1]["units"] = [
                 {
                     "name": unit.name,
                     "nodes": list(unit.nodes),
@@ -190,9 +181,15 @@ def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
                     "ms": {name: cost.time_ms for name, cost in unit.costs.items()},
                     "mj": {name: cost.energy_mj for name, cost in unit.costs.items()},
                 }
-                for unit, where in units
+                for unit, where in zip(model.network.units, engine.assignment, strict=True)
             ]
-    return data
+    numbers = ("rate_hz", "latency_ms", "p50_ms", "p99_ms", "dla_share")
+    return {
+        "model": model.name,
+        **{name: getattr(model, name) for name in numbers},
+        "loadables": dict(model.loadables),
+        "engines": engines,
+    }
 
 
 # What ``--mode`` and ``--trt`` ask for, checked before anything is planned.
@@ -214,11 +211,6 @@ def check_mode(asked: Sequence[Board], mode: str) -> None:
     names = sorted({one.name for board in asked for one in board.modes})
     hint = nearest(mode.upper(), names)
     raise ConfigError(f"no board has a power mode {mode!r}{hint}", where="--mode", fix=f"modes: {', '.join(names)}")
-
-
-def has_no_mode(board: Board, mode: str) -> ConfigError:
-    """Why one of several boards has no row in a mode that another one has."""
-    return ConfigError("no such power mode", why=f"it has {', '.join(one.name for one in board.modes)}")
 
 
 def releases(asked: Sequence[Board], tensorrt: str | None) -> list[str]:

@@ -84,15 +84,10 @@ def _planned_model(file: PipelineFile, demand: Demand) -> PlannedModel:
         graph, changes = fit(read(ready(model, shapes)), names)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
-    return PlannedModel(demand, config, where, graph, changes, _precision(config))
-
-
-def _precision(config: ModelConfig) -> Precision:
-    """What the board will run: ``auto`` is INT8 where there are images to calibrate on, and FP16 otherwise, which
-    every Jetson's GPU and DLA is faster in than in FP32."""
-    if config.precision == "auto":
-        return "int8" if config.calibrate is not None else "fp16"
-    return config.precision
+    # What auto means on a board: INT8 where there are images to calibrate on, and FP16 otherwise, which every Jetson's
+    # GPU and DLA is faster in than in FP32.
+    auto: Precision = "int8" if config.calibrate is not None else "fp16"
+    return PlannedModel(demand, config, where, graph, changes, auto if config.precision == "auto" else config.precision)
 
 
 def overridden(network: Network, subject: PlannedModel, found: Survey | None) -> Network:
@@ -128,13 +123,8 @@ def bound_to(
     if first_is_default and "*" not in rules:
         rules = {"*": next(iter(rules.values())), **rules}
     units = tuple(_bound(unit, rules, f"{where}.placement", found) for unit in network.units)
-    return replace(network, units=units, shares=_shares(config.placement))
-
-
-def _shares(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, float]:
-    """Accelerator → part of the frames that the file dispatches to it."""
-    weights = asked.replicate if isinstance(asked, ReplicateConfig) else {}
-    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+    weights = config.placement.replicate if isinstance(config.placement, ReplicateConfig) else {}
+    return replace(network, units=units, shares={name: one / sum(weights.values()) for name, one in weights.items()})
 
 
 def _rules(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -148,18 +138,14 @@ def _rules(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[
 def _bound(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: Survey | None) -> Unit:
     """A unit with the costs of the accelerators that are asked for, by the last rule of the first node that has one;
     with all its costs where none has."""
-    wanted = next(filter(None, (_asked(node, rules) for node in unit.nodes)), None)
+    asked = ([rules[glob] for glob in rules if node == glob or fnmatch.fnmatchcase(node, glob)] for node in unit.nodes)
+    wanted = next((fitting[-1] for fitting in asked if fitting), None)
     if wanted is None:
         return unit
     costs = {name: cost for name, cost in unit.costs.items() if any(is_asked_for(one, name) for one in wanted)}
     if not costs:
         raise _forbidden(unit, wanted, where, found)
     return replace(unit, costs=costs)
-
-
-def _asked(node: str, rules: Mapping[str, Collection[str]]) -> Collection[str] | None:
-    fitting = [names for glob, names in rules.items() if node == glob or fnmatch.fnmatchcase(node, glob)]
-    return fitting[-1] if fitting else None
 
 
 def _forbidden(unit: Unit, wanted: Collection[str], place: str, found: Survey | None) -> PlacementError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from operator import itemgetter
 from pathlib import Path
 
 from dla import MAX_LOADABLES, USUAL_RELEASE
@@ -17,22 +18,21 @@ from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network
-from edgert.placement.cost.coefficients import Accuracy, Coefficients, coefficients
+from edgert.placement.cost.coefficients import Coefficients, coefficients
 from edgert.placement.cost.formulas import power
 from edgert.placement.cost.fused_kernels import units
 from edgert.placement.cost.work import Work
 from edgert.placement.dla_share import Survey
 from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row
 from edgert.placement.problem import Network
-from edgert.placement.profile import Profile, read_profile
+from edgert.placement.profile import read_profile
 from edgert.placement.solver import solve
 from edgert.planner.host_plan import plan_host
 from edgert.planner.measured_units import scaled
 from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts, distinct, is_dla, limited
-from edgert.planner.plan_text import check_mode, check_objective, has_no_mode, releases
+from edgert.planner.plan_text import check_mode, check_objective, releases
 from edgert.planner.planned_model import PlannedModel, overridden, planned_models
 from edgert.planner.selection import Machine, frame_rate_hz, judged
-from edgert.simulator import Platform
 from edgert.simulator.board_platform import contention_of, platform_of, sized
 from edgert.simulator.design import counterpart, demands, levels_of, with_fallbacks
 
@@ -81,7 +81,10 @@ def plan(
     check_objective(objective)
     asked_board = board or file.config.board
     if asked_board in (HOST, "auto") and profiles:
-        return _plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
+        found = plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
+        notes = dict.fromkeys([MODELS_ALONE, *(note for demand in demands(file.config) for note in demand.notes)])
+        smallest = found.board if found.chosen is not None else None
+        return Plan(file.config.name, objective, (found,), smallest, tuple(notes))
     asked = _boards(asked_board, file)
     if mode != ALL:
         check_mode(asked, mode)
@@ -98,11 +101,15 @@ def plan(
         planners = [_BoardPlanner(at, subjects, one, objective, tensorrt, measured) for at, subjects in levels]
         planner = replace(planners[0], fallbacks=tuple(planners[1:]))
         made.append(planner.plan(mode, strict=len(asked) == 1))
-    fitting = [one for one, result in zip(asked, made, strict=True) if result.chosen is not None]
-    smallest = min(fitting, key=_size, default=None)
+    fitting = [  # smaller boards have less memory, then less speed
+        ((one.memory.bytes, one.gpu_tops(one.peak_mode, "fp16") or 0.0), one.name)
+        for one, result in zip(asked, made, strict=True)
+        if result.chosen is not None
+    ]
+    smallest = min(fitting, key=itemgetter(0))[1] if fitting else None
     rates = (note for subject in planned for note in subject.demand.notes)
     notes = dict.fromkeys([MODELS_ALONE, *rates, *describe(measured), *about_trt, NOT_PLANNED])
-    return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
+    return Plan(file.config.name, objective, tuple(made), smallest, tuple(notes))
 
 
 def _measured(planned: Sequence[PlannedModel], profiles: Sequence[str | Path]) -> tuple[MeasuredEngine, ...]:
@@ -113,13 +120,6 @@ def _measured(planned: Sequence[PlannedModel], profiles: Sequence[str | Path]) -
             if engine.model == subject.demand.model:
                 engine.check(load(subject.config.onnx).digest, subject.where)
     return tuple(engines)
-
-
-def _plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> Plan:
-    made = plan_host(file, profiles, objective)
-    smallest = made.board if made.chosen is not None else None
-    notes = dict.fromkeys([MODELS_ALONE, *(note for demand in demands(file.config) for note in demand.notes)])
-    return Plan(file.config.name, objective, (made,), smallest, tuple(notes))
 
 
 def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
@@ -143,11 +143,6 @@ def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
     return (find_board(asked, file.document.path.parent),)
 
 
-def _size(board: Board) -> tuple[float, float]:
-    """Smaller boards have less memory, then less speed."""
-    return board.memory.bytes, board.gpu_tops(board.peak_mode, "fp16") or 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class _BoardPlanner:
     file: PipelineFile
@@ -160,12 +155,18 @@ class _BoardPlanner:
 
     def plan(self, mode: str, *, strict: bool) -> BoardPlan:
         """All rows; ``strict`` raises what forbids the whole board instead of noting it."""
-        modes = self.board.modes if mode == ALL else self._named(mode, strict)
-        rows: list[Row] = []
-        errors: dict[str, EdgertError] = {} if modes else {mode: has_no_mode(self.board, mode)}
+        modes, rows, errors = self.board.modes, list[Row](), dict[str, EdgertError]()
+        if mode != ALL and not strict and not self.board.has_mode(mode):  # of several boards not every one needs to
+            why = f"it has {', '.join(one.name for one in self.board.modes)}"
+            modes, errors[mode] = (), ConfigError("no such power mode", why=why)
+        elif mode != ALL:
+            modes = (self.board.mode(mode),)
         for one in modes:
             try:
-                rows += self._with_fallbacks(one)
+                levels = [list(planner._rows(one)) for planner in (self, *self.fallbacks)]
+                for row in levels[0] if all(levels) else ():
+                    others = [counterpart(row, other) for other in levels[1:]]
+                    rows.append(with_fallbacks(self.file, row, others))
             except (PlacementError, ConfigError) as error:
                 errors[one.name] = error
         if strict and not rows:
@@ -176,18 +177,14 @@ class _BoardPlanner:
         machine = Machine(self.board.name, self.board.title, self.board.memory.most_bytes)
         budgets, objective = self.file.config.budgets, self.objective
         return sized(
-            self.file, rows, lambda found: judged(machine, found, budgets, objective, skipped), self._platform_of
+            self.file,
+            rows,
+            lambda found: judged(machine, found, budgets, objective, skipped),
+            lambda mode: platform_of(self.board, self.board.mode(mode), self.costs),
         )
 
-    def _platform_of(self, mode: str) -> Platform:
-        return platform_of(self.board, self.board.mode(mode), self.costs)
-
-    def _named(self, mode: str, strict: bool) -> tuple[Mode, ...]:
-        """The mode of that name; of several boards not every one needs to have it."""
-        return (self.board.mode(mode),) if strict or self.board.has_mode(mode) else ()
-
-    def _check_dla(self) -> None:
-        """Raises PlacementError where the file puts a node on a DLA that the board has not."""
+    def _rows(self, mode: Mode) -> Iterator[Row]:
+        """A mode's rows. Raises PlacementError where the file puts a node on a DLA that the board has not."""
         for subject in self.subjects:
             if not self.board.dla.cores and subject.wants_dla:
                 having = ", ".join(one.name for one in boards() if one.dla.cores)
@@ -197,15 +194,6 @@ class _BoardPlanner:
                     where=f"{subject.where}.placement",
                     fix=f"placement: auto, or a board that has one: {having}",
                 )
-
-    def _with_fallbacks(self, mode: Mode) -> Iterator[Row]:
-        """A mode's rows, each with those of the fallback models that a governor may switch to."""
-        levels = [list(planner._rows(mode)) for planner in (self, *self.fallbacks)]
-        for row in levels[0] if all(levels) else ():
-            yield with_fallbacks(self.file, row, [counterpart(row, others) for others in levels[1:]])
-
-    def _rows(self, mode: Mode) -> Iterator[Row]:
-        self._check_dla()
         if mode.unknown:
             raise ConfigError("clocks unknown", why=f"nobody has published {', '.join(mode.unknown)}")
         scene = _Scene(self, mode)
@@ -246,54 +234,6 @@ class _Scene:
         )
         self._networks = tuple(map(self._network, planner.subjects, planner.surveys, planner.works))
 
-    def choices(self) -> list[Choice]:
-        """Placements to compare."""
-        mixed = ("mixed", self._networks)
-        if all(network.shares for network in self._networks):
-            return [mixed]  # the file has chosen
-        gpu = ("gpu", tuple(limited(network, lambda name: not is_dla(name)) for network in self._networks))
-        if not any(is_dla(name) for network in self._networks for unit in network.units for name in unit.costs):
-            return [gpu]
-        return [gpu, ("dla", tuple(limited(network, is_dla) for network in self._networks)), mixed]
-
-    def solved(self, choice: Choice) -> Placement:
-        """The best by the objective; where nothing keeps up with the rates, the one that comes closest."""
-        networks = choice[1]
-        objective = self._planner.objective
-        most = self._solved(networks, "throughput")
-        if objective == "throughput" or most.value < 1:
-            return most
-        try:
-            return self._solved(networks, objective)
-        except PlacementError:  # with one engine for each model
-            return most
-
-    def _solved(self, networks: Sequence[Network], objective: Objective) -> Placement:
-        return solve(networks, objective, self._limits, contention=self._contention, time_limit_s=_SOLVE_S)
-
-    def row(self, choice: Choice, placement: Placement) -> Row:
-        """The numbers of a placement."""
-        planner = self._planner
-        maker = RowMaker(
-            planner.file,
-            planner.board.name,
-            self._mode.name,
-            planner.board.memory.most_bytes,
-            self._contention,
-            board_parts,
-            tuple(subject.macs for subject in planner.subjects),
-        )
-        headroom = _headroom(choice[1], placement)
-        made = maker.row(choice, placement, headroom)
-        fps = frame_rate_hz(planner.file.config) * min(1.0, headroom)
-        return replace(
-            made,
-            power_w=placement.power_w,
-            energy_mj=1e3 * placement.power_w / fps,
-            error=_error(planner.costs, any(model.dla_share for model in made.models)),
-            mode_w=self._mode.watts,
-        )
-
     def _network(self, subject: PlannedModel, found: Survey | None, works: Sequence[Work]) -> Network:
         planner = self._planner
         made = network(
@@ -311,23 +251,58 @@ class _Scene:
         timed = [one for one in planner.measured if (one.model, one.board, one.mode) == here]
         return overridden(scaled(made, timed), subject, found)
 
+    def choices(self) -> list[Choice]:
+        """Placements to compare."""
+        mixed = ("mixed", self._networks)
+        if all(network.shares for network in self._networks):
+            return [mixed]  # the file has chosen
+        gpu = ("gpu", tuple(limited(network, lambda name: not is_dla(name)) for network in self._networks))
+        if not any(is_dla(name) for network in self._networks for unit in network.units for name in unit.costs):
+            return [gpu]
+        return [gpu, ("dla", tuple(limited(network, is_dla) for network in self._networks)), mixed]
+
+    def solved(self, choice: Choice) -> Placement:
+        """The best by the objective; where nothing keeps up with the rates, the one that comes closest."""
+        networks = choice[1]
+        objective = self._planner.objective
+        best = partial(solve, networks, limits=self._limits, contention=self._contention, time_limit_s=_SOLVE_S)
+        most = best("throughput")
+        if objective == "throughput" or most.value < 1:
+            return most
+        try:
+            return best(objective)
+        except PlacementError:  # with one engine for each model
+            return most
+
+    def row(self, choice: Choice, placement: Placement) -> Row:
+        """The numbers of a placement."""
+        planner = self._planner
+        maker = RowMaker(
+            planner.file,
+            planner.board.name,
+            self._mode.name,
+            planner.board.memory.most_bytes,
+            self._contention,
+            board_parts,
+            tuple(subject.macs for subject in planner.subjects),
+        )
+        # The rates asked for go through until the busiest accelerator has no time left; never more often than what
+        # limits of traffic and loadables leave.
+        pairs = [(network, one) for network, one in zip(choice[1], placement.networks, strict=True) if network.rate_hz]
+        met = min((one.fps / (network.rate_hz * network.batch) for network, one in pairs if network.rate_hz), default=1)
+        headroom = met / max(max(placement.utilization.values(), default=0.0), 1e-9)
+        made = maker.row(choice, placement, headroom)
+        fps = frame_rate_hz(planner.file.config) * min(1.0, headroom)
+        dla = [planner.costs.dla_accuracy] if any(model.dla_share for model in made.models) else []
+        errors = [None if one is None else one.p90 for one in (planner.costs.gpu_accuracy, *dla)]
+        return replace(
+            made,
+            power_w=placement.power_w,
+            energy_mj=1e3 * placement.power_w / fps,
+            error=None if None in errors else max(filter(None, errors), default=0.0),
+            mode_w=self._mode.watts,
+        )
+
 
 def _allowed(found: Survey | None) -> Collection[str]:
     return found.allowed if found else ()
-
-
-def _headroom(networks: Iterable[Network], placement: Placement) -> float:
-    """How many times the asked rates go through: until the busiest accelerator has no time left.
-
-    Never more than what limits of power, traffic and loadables leave.
-    """
-    pairs = zip(networks, placement.networks, strict=True)
-    met = min((one.fps / (network.rate_hz * network.batch) for network, one in pairs if network.rate_hz), default=1.0)
-    return met / max(max(placement.utilization.values(), default=0.0), 1e-9)
-
-
-def _error(costs: Coefficients, with_dla: bool) -> float | None:
-    """The worse of the accelerators it uses; None where nothing was published to compare with."""
-    used: list[Accuracy | None] = [costs.gpu_accuracy, *([costs.dla_accuracy] if with_dla else [])]
-    known = [one.p90 for one in used if one is not None]
-    return max(known) if len(known) == len(used) else None

@@ -1,7 +1,7 @@
 """What a governor may do to the board's clocks, predicted by a plan: lower caps of the GPU, lower power modes."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,7 +94,12 @@ def steps_of(
         BudgetError: the plan has no row for the mode the board is in.
     """
     reachable = control.modes()
-    row_of = _rows(found, placement)
+
+    def row_of(mode: str) -> Row | None:
+        """Of that placement; of another where a file's own placement left no choice."""
+        of_mode = [one for one in found.rows if one.mode == mode and one.power_w is not None]
+        return next((one for one in of_mode if one.name == placement), of_mode[0] if of_mode else None)
+
     now = row_of(here.name)
     if now is None:
         raise BudgetError(
@@ -107,25 +112,12 @@ def steps_of(
     steps += _capped(steps[0], board, here, control.gpu_steps_hz(), costs)
     for mode in board.modes:
         row = row_of(mode.name)
-        if row is not None and mode.name in reachable and _is_lower(mode, here):
+        # A mode is lower that is named for fewer watts; what has no limit is above all.
+        is_lower = mode.watts is not None and (here.watts is None or mode.watts < here.watts)
+        if row is not None and mode.name in reachable and is_lower:
             step = step_of(row, power(board, mode, costs.power), f"power mode {mode.name}")
             steps.append(replace(step, mode=mode.name))
     return tuple(steps)
-
-
-def _rows(found: BoardPlan, placement: str) -> Callable[[str], Row | None]:
-    """Mode → its row of that placement; of another where a file's own placement left no choice."""
-
-    def row(mode: str) -> Row | None:
-        of_mode = [one for one in found.rows if one.mode == mode and one.power_w is not None]
-        return next((one for one in of_mode if one.name == placement), of_mode[0] if of_mode else None)
-
-    return row
-
-
-def _is_lower(mode: Mode, here: Mode) -> bool:
-    """A mode that is named for fewer watts; what has no limit is above all."""
-    return mode.watts is not None and (here.watts is None or mode.watts < here.watts)
 
 
 def step_of(row: Row, watts: Power, name: str = "") -> PowerStep:
@@ -144,7 +136,9 @@ def _capped(
     if mode.gpu_mhz is None:
         return
     full = power(board, mode, costs.power).gpu_w
-    for hz in _spread([hz for hz in steps_hz if _SLOWEST * mode.gpu_mhz * 1e6 <= hz < mode.gpu_mhz * 1e6]):
+    slower_hz = [hz for hz in steps_hz if _SLOWEST * mode.gpu_mhz * 1e6 <= hz < mode.gpu_mhz * 1e6]
+    stride = -(-len(slower_hz) // _CAPS) or 1  # a few of them, evenly, the fastest first
+    for hz in sorted(slower_hz, reverse=True)[::stride]:
         slower = hz / (mode.gpu_mhz * 1e6)
         headroom = first.headroom * slower
         busy_w = power(board, mode.model_copy(update={"gpu_mhz": hz / 1e6}), costs.power).gpu_w
@@ -152,10 +146,3 @@ def _capped(
         work *= min(1.0, headroom) / first.sustained()
         name = f"GPU at {hz / 1e6:.0f} MHz"
         yield PowerStep(name, first.idle_w + work, first.idle_w, headroom, first.latency_ms / slower, gpu_hz=hz)
-
-
-def _spread(steps_hz: Sequence[int]) -> list[int]:
-    """A few of them, evenly, the fastest first."""
-    ordered = sorted(steps_hz, reverse=True)
-    stride = -(-len(ordered) // _CAPS) or 1
-    return ordered[::stride]

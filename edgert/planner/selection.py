@@ -1,9 +1,9 @@
 """Rows against budgets: which budgets each row misses, which row is taken, and what would have to be relaxed."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from edgert.config import InferStage, PipelineConfig, SourceStage
 from edgert.config.flow import inputs_of, order
@@ -91,12 +91,10 @@ def judged(
         lambda row: float(row.memory_bytes),
     )
     marked = [replace(row, is_best=any(row is one for one in best)) for row in rated]
-    ordered = sorted(
-        marked,
-        key=lambda row: (
-            bool(row.misses),
-            *(_KEYS[objective](row) if not row.misses else (_far(row, budgets, board),)),
-        ),
+    ordered = (
+        sorted(  # those that keep their budgets by the objective, then by how far the others are from keeping them
+            marked, key=lambda row: (bool(row.misses), *((-row.margin,) if row.misses else _KEYS[objective](row)))
+        )
     )
     chosen = 0 if ordered and not ordered[0].misses else None
     advice = () if chosen is not None else tuple(_relaxed(row, budgets, board) for row in ordered[:_CLOSEST])
@@ -104,47 +102,44 @@ def judged(
 
 
 def _rated(row: Row, budgets: BudgetConfig, board: Machine) -> Row:
-    factors = _factors(row, budgets, board)
-    tightest = max(factors, key=factors.__getitem__)
-    misses = tuple(_misses(row, budgets, board))
+    limits = _limits(row, budgets, board)
+    tightest = max(limits, key=lambda limit: limit.used)
+    misses = tuple(limit.miss for limit in limits if limit.is_missed)
     fallbacks = tuple(_rated(one, budgets, board) for one in row.fallbacks)
-    return replace(row, misses=misses, tightest=tightest, margin=1 - factors[tightest], fallbacks=fallbacks)
+    return replace(row, misses=misses, tightest=tightest.name, margin=1 - tightest.used, fallbacks=fallbacks)
 
 
-def _misses(row: Row, budgets: BudgetConfig, board: Machine) -> Iterator[str]:
-    if row.headroom * _HAIR < 1:
-        yield f"{row.fps:.3g} of {row.fps / row.headroom:.3g} fps"
-    if budgets.power is not None and row.power_w is None:
-        yield "power unknown"
-    if budgets.power is not None and _or_none(row.power_w) > budgets.power * _HAIR:
-        yield f"{_or_none(row.power_w):.3g} of {budgets.power:g} W"
-    if row.mode_w is not None and _or_none(row.power_w) > row.mode_w * _HAIR:
-        yield f"{_or_none(row.power_w):.3g} W in a mode of {row.mode_w:g} W"
-    if budgets.latency is not None and not row.p99_ms <= 1e3 * budgets.latency * _HAIR:
-        yield f"p99 {row.p99_ms:.3g} of {1e3 * budgets.latency:g} ms"
-    most = _memory(budgets, board)
-    if row.memory_bytes > most:
-        yield f"{format_bytes(row.memory_bytes)} of {format_bytes(most)}"
+class _Limit(NamedTuple):
+    """The part of a limit that is used; where it is missed, how, and what would have to change."""
+
+    name: str
+    used: float
+    is_missed: bool
+    miss: str
+    change: str
 
 
-def _memory(budgets: BudgetConfig, board: Machine) -> int:
-    return min(budgets.memory or board.memory_bytes, board.memory_bytes)
-
-
-def _far(row: Row, budgets: BudgetConfig, board: Machine) -> float:
-    """How far a row is from keeping its budgets: the largest of the factors by which they are missed."""
-    return max(_factors(row, budgets, board).values())
-
-
-def _factors(row: Row, budgets: BudgetConfig, board: Machine) -> dict[str, float]:
-    """Of each limit that there is, the part that is used."""
-    factors = {"rate": 1 / max(row.headroom, 1e-9), "memory": row.memory_bytes / _memory(budgets, board)}
-    limits = [watts for watts in (budgets.power, row.mode_w) if watts is not None]
-    if limits:
-        factors["power"] = _or_none(row.power_w) / min(limits)
+def _limits(row: Row, budgets: BudgetConfig, board: Machine) -> list[_Limit]:
+    """Every limit that there is for a row."""
+    rate, watts, fps = 1 / max(row.headroom, 1e-9), _or_none(row.power_w), f"{row.fps:.3g} of"
+    less = f"at most {row.headroom:.0%} of the frames (every:, or fps: of the source)"
+    found = [_Limit("rate", rate, row.headroom * _HAIR < 1, f"{fps} {row.fps / row.headroom:.3g} fps", less)]
+    if budgets.power is not None:
+        used, miss, change = watts / budgets.power, f"{watts:.3g} of {budgets.power:g} W", f"power: {_up(watts)}W"
+        if row.power_w is None:
+            miss, change = "power unknown", "no power budget, since nothing is known of what this machine draws"
+        found.append(_Limit("power", used, row.power_w is None or used > _HAIR, miss, change))
+    if row.mode_w is not None:
+        miss, change = f"W in a mode of {row.mode_w:g} W", "fewer frames, since the mode would slow its clocks"
+        found.append(_Limit("power", watts / row.mode_w, watts > row.mode_w * _HAIR, f"{watts:.3g} {miss}", change))
     if budgets.latency is not None:
-        factors["latency"] = row.p99_ms / (1e3 * budgets.latency)
-    return factors
+        used, miss = row.p99_ms / (1e3 * budgets.latency), f"p99 {row.p99_ms:.3g} of {1e3 * budgets.latency:g} ms"
+        found.append(_Limit("latency", used, not used <= _HAIR, miss, f"latency: {_up(row.p99_ms)}ms"))
+    most, size = min(budgets.memory or board.memory_bytes, board.memory_bytes), format_bytes(row.memory_bytes)
+    is_too_small = row.memory_bytes > board.memory_bytes
+    change = f"a board with {size} of memory for programs" if is_too_small else f"memory: {size}"
+    is_missed = row.memory_bytes > most
+    return [*found, _Limit("memory", row.memory_bytes / most, is_missed, f"{size} of {format_bytes(most)}", change)]
 
 
 def _up(number: float) -> str:
@@ -157,19 +152,5 @@ def _up(number: float) -> str:
 
 def _relaxed(row: Row, budgets: BudgetConfig, board: Machine) -> str:
     """What would have to change for a row to be taken."""
-    changes = []
-    if row.headroom * _HAIR < 1:
-        changes.append(f"at most {row.headroom:.0%} of the frames (every:, or fps: of the source)")
-    if budgets.power is not None and row.power_w is None:
-        changes.append("no power budget, since nothing is known of what this machine draws")
-    elif budgets.power is not None and _or_none(row.power_w) > budgets.power * _HAIR:
-        changes.append(f"power: {_up(_or_none(row.power_w))}W")
-    if row.mode_w is not None and _or_none(row.power_w) > row.mode_w * _HAIR:
-        changes.append("fewer frames, since the mode would slow its clocks")
-    if budgets.latency is not None and not row.p99_ms <= 1e3 * budgets.latency * _HAIR:
-        changes.append(f"latency: {_up(row.p99_ms)}ms")
-    if row.memory_bytes > board.memory_bytes:
-        changes.append(f"a board with {format_bytes(row.memory_bytes)} of memory for programs")
-    elif row.memory_bytes > _memory(budgets, board):
-        changes.append(f"memory: {format_bytes(row.memory_bytes)}")
+    changes = [limit.change for limit in _limits(row, budgets, board) if limit.is_missed]
     return f"closest: {where(row)}: {'; '.join(row.misses)}. It would do with {', '.join(changes)}"

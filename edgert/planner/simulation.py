@@ -1,7 +1,8 @@
 """``edgert simulate``: a pipeline file played on a board that need not be there, or on this machine."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from edgert.config.flow import fallbacks, streams_of
 from edgert.errors import ConfigError
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Objective, Row
-from edgert.placement.profile import Profile, read_profile
+from edgert.placement.profile import read_profile
 from edgert.planner.host_plan import profile_of
 from edgert.planner.planning import ALL, plan
 from edgert.planner.power_steps import step_of
@@ -117,7 +118,12 @@ def simulate(
     scene = Scene(traces, scenario.objects, scenario.jitter, times)
     asked = board or file.config.board
     if asked in (HOST, "auto") and profiles:
-        return _on_host(file, profiles, scene, scenario)
+        levels = levels_of(file)
+        measured = {profile.digest: profile for profile in map(read_profile, map(Path, profiles))}
+        known = {one.model: profile_of(at, one.model, measured) for at in levels for one in demands(at.config)}
+        on_host = [HostSlots(at, known) for at in levels]
+        where = (HOST, "This machine", None)
+        return _played(file, where, on_host, Platform(tuple(core_accelerators())), scene, scenario, on_host[0].notes)
     made = plan(file, board=asked, mode=mode or ALL, objective=objective, tensorrt=tensorrt, profiles=profiles).boards
     if len(made) != 1:
         raise ConfigError("one board at a time", where="--board", fix="edgert plan --board all compares them")
@@ -131,14 +137,6 @@ def simulate(
     return _played(file, (row.board, found.title, row), slots, platform, scene, scenario, notes)
 
 
-def _on_host(file: PipelineFile, profiles: Sequence[str | Path], scene: Scene, scenario: Scenario) -> Simulation:
-    levels = levels_of(file)
-    known = _profiles(levels, profiles)
-    slots = [HostSlots(at, known) for at in levels]
-    platform = Platform(tuple(core_accelerators()))
-    return _played(file, (HOST, "This machine", None), slots, platform, scene, scenario, slots[0].notes)
-
-
 def _played(
     file: PipelineFile,
     where: tuple[str, str, Row | None],
@@ -150,8 +148,18 @@ def _played(
 ) -> Simulation:
     board, title, row = where
     design = design_of(file, slots[0], scene, slots[1:])
-    budget = _budget(file, row)
-    governing = _governing(file, budget, _steps(file, slots, row, platform))
+    budgets = file.config.budgets
+    budget = Budget(
+        power_w=budgets.power if row is not None else None,
+        latency_ms=None if budgets.latency is None else 1e3 * budgets.latency,
+        when_exceeded=budgets.when_exceeded,
+    )
+    if row is not None and platform.power is not None:  # what is predicted at each level of degraded models
+        steps = [step_of(one, platform.power) for one in (row, *row.fallbacks)]
+    else:  # as in a run, the slowest engine's only
+        slowest_ms = starmap(_slowest_ms, zip(levels_of(file), slots, strict=True))
+        steps = [PowerStep("", 0.0, 0.0, 1.0, time_ms) for time_ms in slowest_ms]
+    governing = _governing(file, budget, steps)
     played = play(design, platform, scenario.seconds, seed=scenario.seed, governing=governing)
     return Simulation(
         pipeline=file.config.name,
@@ -173,30 +181,6 @@ def _check(file: PipelineFile, scenario: Scenario) -> None:
         )
     if not any(isinstance(stage, InferStage) for stage in file.config.stages.values()):
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
-
-
-def _profiles(levels: Sequence[PipelineFile], paths: Sequence[str | Path]) -> Mapping[str, Profile]:
-    found = {profile.digest: profile for profile in map(read_profile, map(Path, paths))}
-    return {one.model: profile_of(at, one.model, found) for at in levels for one in demands(at.config)}
-
-
-def _budget(file: PipelineFile, row: Row | None) -> Budget:
-    budgets = file.config.budgets
-    return Budget(
-        power_w=budgets.power if row is not None else None,
-        latency_ms=None if budgets.latency is None else 1e3 * budgets.latency,
-        when_exceeded=budgets.when_exceeded,
-    )
-
-
-def _steps(file: PipelineFile, slots: Sequence[Slots], row: Row | None, platform: Platform) -> list[PowerStep]:
-    """What is predicted at each level of degraded models.
-
-    Of this machine that is the slowest engine's run only, as in a run.
-    """
-    if row is not None and platform.power is not None:
-        return [step_of(one, platform.power) for one in (row, *row.fallbacks)]
-    return [PowerStep("", 0.0, 0.0, 1.0, _slowest_ms(at, one)) for at, one in zip(levels_of(file), slots, strict=True)]
 
 
 def _slowest_ms(file: PipelineFile, slots: Slots) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from edgert.budget.loop import GovernorReport
 from edgert.files import replace_text
 from edgert.planner.simulation import Simulation
 from edgert.report import html
@@ -13,6 +14,7 @@ from edgert.simulator import Moment
 # A simulation in sentences, for the terminal, too.
 
 _SPACE = "\N{NO-BREAK SPACE}"
+_STYLES = ("page.css", "series.css")
 
 
 def simulation_headline(simulation: Simulation) -> str:
@@ -38,9 +40,6 @@ def kept(simulation: Simulation) -> tuple[bool, str]:
     if not pairs:
         return True, ""
     return not missed, "; ".join(missed) or "budgets kept"
-
-
-_STYLES = ("page.css", "series.css")
 
 
 def render(simulation: Simulation) -> str:
@@ -85,9 +84,8 @@ def _figures(simulation: Simulation) -> Iterator[tuple[str, str, str]]:
 def _sections(simulation: Simulation) -> Iterator[tuple[str, str, html.Markup]]:
     yield "time", "Over time", html.join(_charts(simulation))
     yield "stages", "Stage by stage", _stages(simulation)
-    governed = simulation.played.governed
-    if governed is not None:
-        yield "governor", "What the governor did", _governor(simulation)
+    if (governed := simulation.played.governed) is not None:
+        yield "governor", "What the governor did", _governor(governed)
     if simulation.notes:
         yield "notes", "What was assumed", html.bullets(simulation.notes)
 
@@ -99,16 +97,16 @@ def _charts(simulation: Simulation) -> Iterator[html.Markup]:
         return
     yield _chart("Frames per second", moments, [("fps", lambda one: one.fps)], significant)
     latency: list[tuple[str, _Value]] = [("p99", lambda one: one.p99_ms), ("p50", lambda one: one.p50_ms)]
-    yield _chart("Latency from capture to sink", moments, latency, _ms, budgets.latency_ms)
+    yield _chart("Latency from capture to sink", moments, latency, _in("ms"), budgets.latency_ms)
     if any(one.dropped for one in moments):
         yield _chart("Results dropped, each second", moments, [("dropped", lambda one: one.dropped)], significant)
     if moments[0].power_w is not None:
-        yield _chart("Power", moments, [("power", lambda one: one.power_w)], _w, budgets.power_w)
-        yield _chart("Energy of a frame", moments, [("energy", lambda one: one.energy_j_per_frame)], _j)
-        yield _chart("Temperature", moments, [("temperature", lambda one: one.temperature_c)], _c)
+        yield _chart("Power", moments, [("power", lambda one: one.power_w)], _in("W"), budgets.power_w)
+        yield _chart("Energy of a frame", moments, [("energy", lambda one: one.energy_j_per_frame)], _in("J"))
+        yield _chart("Temperature", moments, [("temperature", lambda one: one.temperature_c)], _in("°C"))
     names = sorted({name for one in moments for name in one.busy})[:LINES]
     title = f"Busy: {names[0]}" if len(names) == 1 else "Busy"
-    yield _chart(title, moments, [(name, _busy(name)) for name in names], _part)
+    yield _chart(title, moments, [(name, _busy(name)) for name in names], lambda value: f"{100 * value:.3g} %")
 
 
 _Value = Callable[[Moment], float | None]
@@ -116,6 +114,10 @@ _Value = Callable[[Moment], float | None]
 
 def _busy(name: str) -> _Value:
     return lambda one: one.busy.get(name, 0.0)
+
+
+def _in(unit: str) -> Callable[[float], str]:
+    return lambda value: f"{significant(value)} {unit}"
 
 
 def _chart(
@@ -130,43 +132,16 @@ def _chart(
     return html.tag("figure", html.tag("figcaption", title), drawn)
 
 
-def _ms(value: float) -> str:
-    return f"{significant(value)} ms"
-
-
-def _w(value: float) -> str:
-    return f"{significant(value)} W"
-
-
-def _j(value: float) -> str:
-    return f"{significant(value)} J"
-
-
-def _c(value: float) -> str:
-    return f"{significant(value)} °C"
-
-
-def _part(value: float) -> str:
-    return f"{100 * value:.3g} %"
-
-
 def _stages(simulation: Simulation) -> html.Markup:
     stages = simulation.played.stages
-    numbers: list[tuple[str, list[int]]] = [
-        ("In", [one.results_in for one in stages.values()]),
-        ("Out", [one.results_out for one in stages.values()]),
-        ("Dropped", [one.dropped for one in stages.values()]),
-    ]
-    named = html.Column("Stage", list(stages))
-    counts = [
-        html.Column(head, [html.Cell(f"{value:,}", value) for value in values], "number") for head, values in numbers
-    ]
-    return html.table("Stage by stage", [named, *counts])
+    columns = [html.Column("Stage", list(stages))]
+    for head, name in (("In", "results_in"), ("Out", "results_out"), ("Dropped", "dropped")):
+        counts = [getattr(one, name) for one in stages.values()]
+        columns.append(html.Column(head, [html.Cell(f"{count:,}", count) for count in counts], "number"))
+    return html.table("Stage by stage", columns)
 
 
-def _governor(simulation: Simulation) -> html.Markup:
-    governed = simulation.played.governed
-    assert governed is not None
+def _governor(governed: GovernorReport) -> html.Markup:
     if not governed.events:
         return html.paragraph(f"Nothing: {governed.setting} kept the budgets all the time.")
     events = governed.events

@@ -78,3 +78,8 @@ def test_a_board_of_which_nothing_is_known_is_not_said_to_miss_a_budget() -> Non
 def test_pareto_keeps_what_nothing_beats() -> None:
     rows = [(3, 1), (1, 3), (2, 2), (2, 3), (1, 3), (4, 1)]
     assert pareto(rows, lambda row: row[0], lambda row: row[1]) == [(1, 3), (2, 2), (3, 1)]
+
+
+def test_a_headline_gives_the_headroom_as_the_page_does() -> None:
+    plan = judged(BOARD, [replace(ROW, headroom=107.6, fps=30 * 107.6)], BudgetConfig(), "throughput")
+    assert "with room for 108 times as many" in board_headline(plan)
