@@ -92,9 +92,8 @@ def figures_of(found: Profile) -> list[Figure]:
         gap = f"sum of kernels against the whole, {name}"
         figures.append(Figure(gap, whole.gap, "of the whole", MAX_GAP, n=found.runs))
         jitter = f"p99 against the median with all cores busy, {name}"
-        figures.append(
-            Figure(jitter, whole.jitter[AT.index(0.99)], "×", n=_BUSY_RUNS * found.runs)
-        )  # of one round at least
+        p99 = whole.jitter[AT.index(0.99)]
+        figures.append(Figure(jitter, p99, "×", n=_BUSY_RUNS * found.runs))  # of one round at least
     transition = found.transition
     per_mib = {"tensor_ms": transition.tensor_ms, "ms_per_mib": transition.ms_per_mib}
     figures.append(Figure("passing a frame to the next thread", transition.hop_ms, "ms", detail=per_mib))
@@ -180,16 +179,15 @@ def _halves(graph: Graph, works: Sequence[Work]) -> list[tuple[Part, ...]]:
     """The model cut in two, at the narrowest place of each of several stretches."""
     found: list[tuple[Part, ...]] = []
     for stretch in np.array_split(np.arange(1, len(works)), min(_CUTS, max(1, len(works) - 1))):
-        halves = [_half(graph, works, int(number)) for number in stretch]
+        halves = []
+        for number in stretch:
+            first = {name for work in works[:number] for name in work.nodes}
+            places = {node.name: "first" if node.name in first else "second" for node in graph.nodes}
+            halves.append(partition(graph, places))
         two = [parts for parts in halves if len(parts) == 2]
         if two:
             found.append(min(two, key=lambda parts: len(set(parts[0].outputs).intersection(parts[1].inputs))))
     return found
-
-
-def _half(graph: Graph, works: Sequence[Work], number: int) -> tuple[Part, ...]:
-    first = {name for work in works[:number] for name in work.nodes}
-    return partition(graph, {node.name: "first" if node.name in first else "second" for node in graph.nodes})
 
 
 def unit_times(works: Sequence[Work], graph: Graph, kernels: Sequence[Kernel], whole_ms: float) -> list[float]:

@@ -41,12 +41,9 @@ def _disturbed(runs: Sequence[Run]) -> float:
     """By other programs on this core, or by a neighbor who made it slower or faster halfway."""
     half = len(runs) // 2
     first, second = (statistics.median(run.cpu_ms for run in part) for part in (runs[: half or 1], runs[half:]))
-    return max(_taken(runs), abs(second / first - 1))
-
-
-def _taken(runs: Sequence[Run]) -> float:
-    """How much of its core others had: a thread that is alone on a core waits for nothing but other programs."""
-    return 1 - sum(run.cpu_ms for run in runs) / sum(run.wall_ms for run in runs)
+    # A thread that is alone on a core waits for nothing but other programs.
+    taken = 1 - sum(run.cpu_ms for run in runs) / sum(run.wall_ms for run in runs)
+    return max(taken, abs(second / first - 1))
 
 
 def once(run: Callable[[], object]) -> Run:

@@ -51,14 +51,20 @@ def module_run(spec: str, feeds: Mapping[str, Array], outputs: Sequence[str], th
         ConfigError: there is no such function, or it returns something else.
         BuildError: the module cannot take the inputs.
     """
-    torch = _torch()
+    try:
+        torch: Any = import_module("torch")
+    except ImportError as error:
+        raise DeviceError("PyTorch is not installed", why=str(error), fix="pip install torch") from error
     torch.set_num_threads(threads)
     network = _module(torch, spec)
     tensors = [torch.from_numpy(array) for array in feeds.values()]
 
     def run() -> Mapping[str, Array]:
         with torch.inference_mode():
-            return dict(zip(outputs, map(_array, _flat(network(*tensors))), strict=False))
+            found = network(*tensors)  # a tensor, several, or several by name
+        several = list(found.values()) if isinstance(found, Mapping) else found
+        arrays = several if isinstance(several, (list, tuple)) else [several]
+        return {name: array.detach().numpy() for name, array in zip(outputs, arrays, strict=False)}
 
     try:
         run()
@@ -84,25 +90,6 @@ def _module(torch: Any, spec: str) -> Any:
             fix="def load(): return Network().eval(), and --torch file:load",
         )
     return made.eval()
-
-
-def _flat(found: Any) -> Sequence[Any]:
-    """What modules return: a tensor, several, or several by name."""
-    if isinstance(found, Mapping):
-        return list(found.values())
-    return found if isinstance(found, (list, tuple)) else [found]
-
-
-def _array(tensor: Any) -> Array:
-    array: Array = tensor.detach().numpy()
-    return array
-
-
-def _torch() -> Any:
-    try:
-        return import_module("torch")
-    except ImportError as error:
-        raise DeviceError("PyTorch is not installed", why=str(error), fix="pip install torch") from error
 
 
 PEERS = ("onnxruntime", "openvino", "torch")

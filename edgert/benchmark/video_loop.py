@@ -2,7 +2,7 @@
 
 import statistics
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from edgert.benchmark.measure import Figure, cpu_ms, in_turn, median_ratio, wall_ms
+from edgert.benchmark.measure import Figure, cpu_ms, in_turn, median_ratio
 from edgert.clock import REAL
 from edgert.config import InputConfig
 from edgert.config.stages import SourceStage
 from edgert.installation import demo_images
 from edgert.memory import Counter, aligned_empty
-from edgert.runtime import Detections, Result
+from edgert.runtime import Result
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.video import VideoSink
@@ -102,8 +102,13 @@ def preprocess_cost(clip: Path, frames: int, size: int = 640, rounds: int = 7) -
     tensor = aligned_empty((1, 3, size, size), np.float32)
     preprocessor, counter = Preprocessor(recipe.config(), tensor), Counter()
 
+    def convert() -> None:
+        for frame in _frames(clip, counter):
+            preprocessor.into(0, frame)
+            frame.lease.release()
+
     def ours() -> float:
-        return cpu_ms(lambda: _ours(clip, preprocessor, counter)) / frames
+        return cpu_ms(convert) / frames
 
     def theirs() -> float:
         return cpu_ms(lambda: [recipe.apply(bgr) for bgr in read_bgr(clip)]) / frames
@@ -141,55 +146,9 @@ def preprocess_error(clip: Path, size: int = 640) -> Figure:
     return Figure(name, mean, "gray levels", 1.5, n=len(errors), detail=detail, is_exact=True)
 
 
-def whole_pipeline(
-    pipeline: Callable[[], list[Detections]], loop: Callable[[], list[Detections]], rounds: int = 5
-) -> list[Figure]:
-    """Frames per second of a pipeline over those of a sequential loop, and whether they find the same."""
-    found = (pipeline(), loop())
-    mine, theirs = in_turn(rounds, lambda: wall_ms(pipeline), lambda: wall_ms(loop))
-    frames = len(found[0])
-    detail: dict[str, Any] = {
-        "edgert_fps": frames / statistics.median(mine) * 1e3,
-        "opencv_fps": frames / statistics.median(theirs) * 1e3,
-    }
-    agreement, pairs = agreement_of(*found)
-    return [
-        Figure("pipeline / sequential loop", median_ratio(theirs, mine), "of its fps", 1.25, "higher", rounds, detail),
-        Figure("detections ≥ 0.4 that both find at IoU ≥ 0.9", agreement * 100, "%", 99.0, "higher", pairs),
-    ]
-
-
-def agreement_of(first: list[Detections], second: list[Detections], score: float = 0.4) -> tuple[float, int]:
-    """The part of ``first``'s detections that ``second`` has too: same frame, same class, IoU ≥ 0.9; and their number.
-
-    A detection whose score lies at the threshold may be on either side of it, so the other's may be a little lower.
-    """
-    same = total = 0
-    for mine, theirs in zip(first, second, strict=True):
-        wanted = mine.select(mine.scores >= score)
-        overlap = _iou(wanted.boxes, theirs.boxes) * (wanted.classes[:, None] == theirs.classes[None])
-        total += len(wanted)
-        same += int((overlap.max(axis=1, initial=0) >= 0.9).sum())
-    return (same / total if total else 1.0), total
-
-
-def _iou(a: F32, b: F32) -> F32:
-    low, high = np.maximum(a[:, None, :2], b[None, :, :2]), np.minimum(a[:, None, 2:], b[None, :, 2:])
-    both = np.clip(high - low, 0, None).prod(axis=2)
-    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (a, b)]
-    iou: F32 = both / np.maximum(areas[0][:, None] + areas[1][None] - both, 1e-9)
-    return iou
-
-
 def _frames(clip: Path, counter: Counter) -> Iterator[Any]:
     source = source_for("clip", SourceStage(source=str(clip.resolve())), counter, REAL, Path())
     try:
         yield from source.frames(threading.Event())
     finally:
         source.close()
-
-
-def _ours(clip: Path, preprocessor: Preprocessor, counter: Counter) -> None:
-    for frame in _frames(clip, counter):
-        preprocessor.into(0, frame)
-        frame.lease.release()

@@ -71,12 +71,13 @@ class Progress:
         """From now on at this speed, above 0; ``done`` follows at its end. Only after :meth:`catch_up`."""
         self.speed = speed
         self._version += 1
-        end_ms = self._timeline.now_ms + max(self._left_ms, 0.0) / speed
-        self._timeline.at(end_ms, partial(self._end, self._version))
+        version = self._version
 
-    def _end(self, version: int) -> None:
-        if version == self._version:  # else its speed changed since
-            self._done()
+        def end() -> None:
+            if version == self._version:  # else its speed changed since
+                self._done()
+
+        self._timeline.at(self._timeline.now_ms + max(self._left_ms, 0.0) / speed, end)
 
 
 @dataclass(slots=True)
@@ -264,9 +265,6 @@ def play(streams: Sequence[Stream], duration_ms: float, contention: Contention |
     Raises:
         PlacementError: a stream has no replicas, or no weight above zero.
     """
-    for stream in streams:
-        if not any(replica.weight > 0 for replica in stream.replicas):
-            raise PlacementError(f"{stream.name} has no engine that frames are dispatched to")
     return _Simulation(streams, duration_ms, contention).run()
 
 
@@ -280,24 +278,35 @@ class _Frame:
     then: Then = lambda: None
 
 
-@dataclass(slots=True)
 class _Line:
-    """A stream on its way."""
+    """A stream on its way. Raises PlacementError where it has no replicas, or no weight above zero."""
 
-    stream: Stream
-    limit: int | None
-    dispatcher: Dispatcher
-    reorder: ReorderBuffer[_Frame]
-    inside: int = 0
-    next_in: int = 0
-    dropped: int = 0
-    left: list[tuple[float, float]] = field(default_factory=list)
+    __slots__ = ("dispatcher", "dropped", "inside", "left", "limit", "next_in", "reorder", "stream")
+
+    def __init__(self, stream: Stream) -> None:
+        if not any(replica.weight > 0 for replica in stream.replicas):
+            raise PlacementError(f"{stream.name} has no engine that frames are dispatched to")
+        self.stream, self.limit = stream, stream.in_flight
+        if stream.in_flight is None and stream.rate_hz is None:
+            self.limit = 2 * len(stream.replicas)
+        self.dispatcher = Dispatcher([replica.weight for replica in stream.replicas])
+        self.reorder: ReorderBuffer[_Frame] = ReorderBuffer(self.dispatcher)
+        self.inside = self.next_in = self.dropped = 0
+        self.left: list[tuple[float, float]] = []
+
+    def flow(self, end_ms: float) -> Flow:
+        """What became of it, after warming up."""
+        start = _WARM_UP * end_ms
+        latencies = np.array([latency for at, latency in self.left if at >= start])
+        fps = 1e3 * len(latencies) / (end_ms - start)
+        quantiles = np.percentile(latencies, (50, 90, 99)) if len(latencies) else [float("nan")] * 3
+        return Flow(self.stream.name, fps, self.dropped, *map(float, quantiles))
 
 
 class _Simulation:
     def __init__(self, streams: Sequence[Stream], duration_ms: float, contention: Contention | None) -> None:
         self._end_ms = duration_ms
-        self._lines = [_line(stream) for stream in streams]
+        self._lines = [_Line(stream) for stream in streams]
         self._time = Timeline()
         self._accelerators = Accelerators(self._time, contention)
 
@@ -307,7 +316,7 @@ class _Simulation:
                 self._time.at(line.stream.start_ms, partial(self._arrive, line))
         self._time.run(self._end_ms)
         busy = {name: used.busy_ms / self._end_ms for name, used in self._accelerators.used().items()}
-        return Played(tuple(self._flow(line) for line in self._lines), busy)
+        return Played(tuple(line.flow(self._end_ms) for line in self._lines), busy)
 
     def _arrive(self, line: _Line) -> None:
         if line.stream.rate_hz:
@@ -341,21 +350,3 @@ class _Simulation:
             line.inside -= 1
             if line.stream.rate_hz is None:
                 self._time.at(now, partial(self._arrive, line))
-
-    def _flow(self, line: _Line) -> Flow:
-        start = _WARM_UP * self._end_ms
-        latencies = np.array([latency for at, latency in line.left if at >= start])
-        fps = 1e3 * len(latencies) / (self._end_ms - start)
-        quantiles = np.percentile(latencies, (50, 90, 99)) if len(latencies) else [float("nan")] * 3
-        return Flow(line.stream.name, fps, line.dropped, *map(float, quantiles))
-
-
-def _line(stream: Stream) -> _Line:
-    dispatcher = Dispatcher([replica.weight for replica in stream.replicas])
-    return _Line(stream, _room(stream), dispatcher, ReorderBuffer(dispatcher))
-
-
-def _room(stream: Stream) -> int | None:
-    if stream.in_flight is None and stream.rate_hz is None:
-        return 2 * len(stream.replicas)
-    return stream.in_flight

@@ -25,13 +25,11 @@ class Demand:
     Attributes:
         model: its name in the file.
         rate_hz: runs per second, over all stages that use it.
-        stages: those stages.
         notes: what had to be assumed.
     """
 
     model: str
     rate_hz: float
-    stages: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -41,45 +39,30 @@ def demands(config: PipelineConfig) -> tuple[Demand, ...]:
     A stage runs once per frame of each of its sources, or on every n-th; on crops of detections as often as its
     ``limit`` allows, since a plan has to hold on a busy frame.
     """
-    rates, assumed = _source_rates(config.stages)
+    fps = {name: stage.fps for name, stage in config.stages.items() if isinstance(stage, SourceStage)}
     sources = sources_of(config.stages)
     found = []
     for model in config.models:
-        stages = [
-            name for name, stage in config.stages.items() if isinstance(stage, InferStage) and stage.infer == model
-        ]
-        if not stages:
+        runs = {
+            name: _runs_per_frame(config.stages, name, stage)
+            for name, stage in config.stages.items()
+            if isinstance(stage, InferStage) and stage.infer == model
+        }
+        if not runs:
             continue
-        runs = {name: _runs_per_frame(config.stages, name) for name in stages}
-        rate_hz = sum(runs[name] * rates[source] for name in stages for source in sources[name])
-        unsure = sorted({source for name in stages for source in sources[name]} & assumed)
+        rate_hz = sum(count * (fps[source] or ASSUMED_HZ) for name, count in runs.items() for source in sources[name])
+        unsure = sorted({source for name in runs for source in sources[name] if fps[source] is None})
         notes = [f"{source}: {ASSUMED_HZ:g} fps assumed; write fps: to plan for another rate" for source in unsure]
         notes += [f"{name}: planned for {count:g} crops a frame" for name, count in runs.items() if count > 1]
-        found.append(Demand(model, rate_hz, tuple(stages), tuple(notes)))
+        found.append(Demand(model, rate_hz, tuple(notes)))
     return tuple(found)
 
 
-def _source_rates(stages: Mapping[str, StageConfig]) -> tuple[dict[str, float], set[str]]:
-    sources = {name: stage for name, stage in stages.items() if isinstance(stage, SourceStage)}
-    rates = {name: stage.fps or ASSUMED_HZ for name, stage in sources.items()}
-    return rates, {name for name, stage in sources.items() if stage.fps is None}
-
-
-def _runs_per_frame(stages: Mapping[str, StageConfig], name: str) -> float:
+def _runs_per_frame(stages: Mapping[str, StageConfig], name: str, stage: InferStage) -> float:
     """Crops multiply from stage to stage: a stage on crops, after a stage that crops, runs once for each."""
-    stage = stages[name]
-    assert isinstance(stage, InferStage)
-    own = stage.crop.limit if stage.crop is not None else 1
-    return own * _crops_before(stages, name) / stage.every
-
-
-def _crops_before(stages: Mapping[str, StageConfig], name: str) -> float:
-    count = 1.0
-    for other in upstream(stages, name):
-        stage = stages[other]
-        if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple):
-            count *= stage.crop.limit
-    return count
+    before = (stages[other] for other in upstream(stages, name))
+    crops = [one.crop.limit for one in before if isinstance(one, CropStage) and not isinstance(one.crop, tuple)]
+    return (stage.crop.limit if stage.crop is not None else 1) * float(math.prod(crops)) / stage.every
 
 
 # A pipeline with fallback models, level by level, as a governor may choose to run it.
@@ -90,18 +73,11 @@ _LOADED: tuple[Kind, ...] = ("weights", "activations", "bindings", "structure") 
 def levels_of(file: PipelineFile) -> tuple[PipelineFile, ...]:
     """The pipeline as its file has it, then with every model's first fallback model, and so on to the last."""
     config = file.config
-    count = 1 + len(fallbacks(config.stages, config.models))
-    return tuple(_at(file, level) for level in range(count))
-
-
-def fallback_models_at(file: PipelineFile, level: int) -> tuple[str, ...]:
-    """The fallback models that run at a level; none at 0."""
-    return ((), *fallbacks(file.config.stages, file.config.models))[level]
-
-
-def _at(file: PipelineFile, level: int) -> PipelineFile:
-    stages = stages_at(file.config.stages, file.config.models, level)
-    return replace(file, config=file.config.model_copy(update={"stages": stages})) if level else file
+    smaller = (
+        config.model_copy(update={"stages": stages_at(config.stages, config.models, level)})
+        for level, _ in enumerate(fallbacks(config.stages, config.models), 1)
+    )
+    return file, *(replace(file, config=one) for one in smaller)
 
 
 def with_fallbacks(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
@@ -116,7 +92,8 @@ def with_fallbacks(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
     def held(one: Row) -> Row:
         return replace(one, memory=tuple(memory), memory_bytes=held_bytes)
 
-    named = [held(replace(one, fallback_models=fallback_models_at(file, level))) for level, one in enumerate(others, 1)]
+    smaller = fallbacks(file.config.stages, file.config.models)
+    named = [held(replace(one, fallback_models=models)) for one, models in zip(others, smaller, strict=False)]
     return held(replace(row, fallbacks=tuple(named)))
 
 

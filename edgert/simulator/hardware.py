@@ -104,7 +104,14 @@ class Cores:
     def run(self, step: Step, then: Then) -> None:
         """Begins at once, as fast as the others leave room; ``then`` follows when the step is done."""
         time_ms = step.drawn_ms(self._rng) if isinstance(step, CoreStep) else step.time_ms
-        job = _Job(step, Progress(self._timeline, time_ms, lambda: self._finish(job, then)))
+
+        def finish() -> None:
+            self._catch_up(job)
+            self._jobs.remove(job)
+            self._pace()
+            then()
+
+        job = _Job(step, Progress(self._timeline, time_ms, finish))
         self._jobs.append(job)
         self._pace()
 
@@ -113,12 +120,6 @@ class Cores:
         for job in self._jobs:
             self._catch_up(job)
         return self._used
-
-    def _finish(self, job: _Job, then: Then) -> None:
-        self._catch_up(job)
-        self._jobs.remove(job)
-        self._pace()
-        then()
 
     def _catch_up(self, job: _Job) -> None:
         passed_ms = job.progress.catch_up()
@@ -132,17 +133,14 @@ class Cores:
         busy = sum(load > 0 for load in loads)
         for job, cores in zip(self._jobs, places, strict=True):
             share = sum(1 / loads[core] for core in cores) / len(cores)
-            speed = share / self._slowdown(job.step, max(0, busy - len(set(cores))))
+            speed = share
+            if isinstance(job.step, CoreStep) and job.step.slowdown != 1.0:
+                # Each of the other cores that are busy is taken to ask the memory for as much as this step.
+                demand = demand_of(job.step.slowdown, len(self._names))
+                speed /= MEASURED.slowdown(demand, max(0, busy - len(set(cores))) * demand)
             if speed != job.progress.speed:
                 self._catch_up(job)
                 job.progress.go_on(speed)
-
-    def _slowdown(self, step: Step, others: int) -> float:
-        """While so many other cores are busy, each of which is taken to ask the memory for as much as this step."""
-        if not isinstance(step, CoreStep) or step.slowdown == 1.0:
-            return 1.0
-        demand = demand_of(step.slowdown, len(self._names))
-        return MEASURED.slowdown(demand, others * demand)
 
     def _placed(self) -> tuple[list[list[int]], list[int]]:
         """The cores of every job, and how many share each core: pinned ones first, the others where least is."""
@@ -241,12 +239,8 @@ class ThermalModel:
         self._ticks.append(self.power_w)
         settled_c = self.cooling.ambient_c + self.cooling.c_per_w * self.power_w
         self.temperature_c += (settled_c - self.temperature_c) * (1 - math.exp(-seconds / self.cooling.tau_s))
-        self._throttle(seconds)
-
-    def _throttle(self, seconds: float) -> None:
         self._looked_s += seconds
-        if self._looked_s < _STEP_S:
-            return
-        self._looked_s = 0.0
-        step = -_STEP if self.margin_c <= 0 else _STEP
-        self.clock = min(max(self.clock + step, _SLOWEST), 1.0)
+        if self._looked_s >= _STEP_S:
+            self._looked_s = 0.0
+            step = -_STEP if self.margin_c <= 0 else _STEP
+            self.clock = min(max(self.clock + step, _SLOWEST), 1.0)

@@ -36,7 +36,10 @@ class Pacer:
         with self._lock:
             begins_ns = max(at_ns, self._busy.get(step.accelerator, (0, 0.0))[0])
             asked = 1e3 * step.traffic_bytes / step.time_ms
-            busy_ms = step.time_ms * self._slowdown(step.accelerator, asked, begins_ns) / self.clock
+            busy = self._busy.items()
+            others = sum(rate for name, (ends, rate) in busy if name != step.accelerator and ends > begins_ns)
+            slowdown = 1.0 if self._contention is None else self._contention.slowdown(asked, others)
+            busy_ms = step.time_ms * slowdown / self.clock
             ends_ns = begins_ns + round(1e6 * busy_ms)
             self._busy[step.accelerator] = ends_ns, asked
             used = self._used.setdefault(step.accelerator, Used())
@@ -66,13 +69,6 @@ class Pacer:
         """Accelerator → what it did, or has begun to do."""
         with self._lock:
             return {name: Used(one.busy_ms, one.worked_ms, one.traffic_bytes) for name, one in self._used.items()}
-
-    def _slowdown(self, accelerator: str, asked: float, at_ns: int) -> float:
-        if self._contention is None:
-            return 1.0
-        busy = self._busy.items()
-        others = sum(rate for name, (ends_ns, rate) in busy if name != accelerator and ends_ns > at_ns)
-        return self._contention.slowdown(asked, others)
 
 
 class PacedEngine:

@@ -104,13 +104,17 @@ class _Designer:
     scene: Scene
 
     def design(self) -> Design:
-        sources = tuple(
-            self._source(name, stage) for name, stage in self.stages.items() if isinstance(stage, SourceStage)
-        )
-        fed = [name for name in order(self.stages) if not isinstance(self.stages[name], SourceStage)]
-        return Design(sources, tuple(node for name in fed for node in self._nodes(name)))
+        crops = [stage.crop for stage in self.stages.values() if isinstance(stage, (InferStage, CropStage))]
+        most = max((crop.limit for crop in crops if crop is not None and not isinstance(crop, tuple)), default=0)
+        sources, nodes = [], []
+        for name, stage in self.stages.items():
+            if isinstance(stage, SourceStage):
+                sources.append(self._source(name, stage, most))
+        for name in order(self.stages):
+            nodes += self._nodes(name, self.stages[name])
+        return Design(tuple(sources), tuple(nodes))
 
-    def _source(self, name: str, stage: SourceStage) -> Source:
+    def _source(self, name: str, stage: SourceStage, most: int) -> Source:
         measured = self.scene.times.of(name)
         trace = self.scene.traces.get(name) or self.scene.traces.get("")
         is_camera = kind_of(stage.source, self.directory) in ("camera", "network", "gst")
@@ -129,31 +133,23 @@ class _Designer:
             steps=_own(measured, ANY_CORE),
             limit=stage.limit,
             objects=trace.objects if trace is not None else self.scene.objects,
-            most=_most_objects(self.stages),
+            most=most,
         )
 
-    def _nodes(self, name: str) -> list[Node]:
-        stage = self.stages[name]
-        inputs = tuple(self._edge(other, stage) for other in inputs_of(stage))
+    def _nodes(self, name: str, stage: StageConfig) -> list[Node]:
+        """Those of a stage; none of a source."""
+        if isinstance(stage, SourceStage):
+            return []
+        inputs = tuple(
+            Edge(other, *queue_of(self.stages[other], stage, is_live_source(self.stages[other], self.directory)))
+            for other in inputs_of(stage)
+        )
         if isinstance(stage, InferStage):
             return self._infers(name, stage, inputs)
         spread = stage.crop.limit if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple) else None
         measured = self.scene.times.of(name)
         task = Task(_together(_own(measured, ANY_CORE), measured.jitter), jitter=measured.jitter)
-        return [
-            Node(
-                name,
-                inputs,
-                task,
-                spread=spread,
-                wakeup_latency_ms=measured.wakeup_latency_ms,
-                startup_ms=measured.startup_ms,
-            )
-        ]
-
-    def _edge(self, producer: str, stage: StageConfig) -> Edge:
-        before = self.stages[producer]
-        return Edge(producer, *queue_of(before, stage, is_live_source(before, self.directory)))
+        return [_node(name, inputs, measured, task=task, spread=spread)]
 
     def _infers(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
         """One thread, a chain of them, or a dispatcher, chains and what puts their results in order again."""
@@ -166,7 +162,8 @@ class _Designer:
             labels = [*(f"{name}:{number}" for number in range(first)), name]
             return self._chain(name, stage, slots, labels, inputs, capacity)
         label, weights = f"{name}:dispatch", tuple(slots[0].weight for _, slots in branches)
-        dispatcher = self._passing(label, inputs, weights=weights, levels=tuple(level for level, _ in branches))
+        levels = tuple(level for level, _ in branches)
+        dispatcher = _node(label, inputs, self.scene.times.of(label), weights=weights, levels=levels)
         nodes, ends, count = [dispatcher], [], 0
         for _, slots in branches:
             feed = (Edge(dispatcher.name, capacity, "never"),)
@@ -175,7 +172,8 @@ class _Designer:
             count += len(made)
             ends.append(Edge(made[-1].name, capacity, "never"))
             nodes += made
-        return [*nodes, self._passing(name, tuple(ends), reorders=dispatcher.name, joins=False)]
+        times = self.scene.times.of(name)
+        return [*nodes, _node(name, tuple(ends), times, reorders=dispatcher.name, joins=False)]
 
     def _branches(self, name: str, stage: InferStage) -> list[tuple[int, Sequence[InferenceSlot]]]:
         """The threads, or chains of them, that a stage has, each with the level at which it gets frames and its slots
@@ -191,11 +189,6 @@ class _Designer:
             return [(level, (slot,)) for level, slots in enumerate(levels) for slot in slots]
         return [(0, slots) for slots in zip(*levels, strict=True)]
 
-    def _passing(self, name: str, inputs: tuple[Edge, ...], **how: Any) -> Node:
-        """One that dispatches frames or restores their order."""
-        measured = self.scene.times.of(name)
-        return Node(name, inputs, wakeup_latency_ms=measured.wakeup_latency_ms, startup_ms=measured.startup_ms, **how)
-
     def _chain(
         self,
         name: str,
@@ -208,32 +201,24 @@ class _Designer:
         """The threads of one slot, or of one at each level; what the stage does besides its model is done by the
         first."""
         nodes: list[Node] = []
+        times = self.scene.times
         for number, label in enumerate(labels):
-            measured = self._measured(label, name, len(labels))
+            if len(labels) > 1:
+                measured = times.of(label)  # a run that was cut elsewhere has no times of this segment
+            else:
+                measured = times.of_stage(name) if label == name else times.of_part(label, name)
             task = self._task(stage, slots[0], number, measured)
             others = tuple(_instead(task, stage, slots[0], slot, number) for slot in slots[1:])
-            node = Node(
-                label,
-                inputs,
-                task,
-                wakeup_latency_ms=measured.wakeup_latency_ms,
-                startup_ms=measured.startup_ms,
-                fallbacks=others,
-            )
-            nodes.append(node)
+            nodes.append(_node(label, inputs, measured, task=task, fallbacks=others))
             inputs = (Edge(label, capacity, "never"),)
         return nodes
-
-    def _measured(self, label: str, name: str, threads: int) -> StageTime:
-        times = self.scene.times
-        if threads > 1:
-            return times.of(label)  # a run that was cut elsewhere has no times of this segment
-        return times.of_stage(name) if label == name else times.of_part(label, name)
 
     def _task(self, stage: InferStage, slot: InferenceSlot, number: int, measured: StageTime) -> Task:
         crops = stage.crop.limit if stage.crop is not None else None
         runs = 1.0 if crops is None else self._objects(crops)
-        jitter = measured.jitter if self._is_even(stage) else STEADY
+        # Where results are not all the same work, the jitter of a run is that of the work as well.
+        is_even = stage.every == 1 and (stage.crop is None or not (self.scene.traces or self.scene.objects))
+        jitter = measured.jitter if is_even else STEADY
         own = _own(measured, slot.core(0), slot.part_ms(0) * runs, jitter.quantiles or slot.jitter)
         batch, parts = _batch(stage, slot), slot.parts[number]
         if batch is not None and measured.batch_fill_ms:
@@ -242,16 +227,16 @@ class _Designer:
         wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
         return Task(steps, run, stage.every, crops, slot.rows, batch, wait_ms, jitter)
 
-    def _is_even(self, stage: InferStage) -> bool:
-        """Whether all results are the same work. If not, the jitter of a run is that of the work as well."""
-        return stage.every == 1 and (stage.crop is None or not (self.scene.traces or self.scene.objects))
-
     def _objects(self, most: int) -> float:
         """The mean on a frame, as far as a stage looks at them."""
         counts = [min(count, most) for trace in self.scene.traces.values() for count in trace.objects]
         if counts:
             return sum(counts) / len(counts)
         return min(self.scene.objects if self.scene.objects is not None else most, most)
+
+
+def _node(name: str, inputs: tuple[Edge, ...], measured: StageTime, **how: Any) -> Node:
+    return Node(name, inputs, wakeup_latency_ms=measured.wakeup_latency_ms, startup_ms=measured.startup_ms, **how)
 
 
 def _own(measured: StageTime, core: str, engine_ms: float = 0.0, jitter: Quantiles = ()) -> tuple[Step, ...]:
@@ -299,11 +284,6 @@ def _together(steps: Sequence[Step], jitter: Jitter) -> tuple[Step, ...]:
     plain = (replace(step, jitter=()) if isinstance(step, CoreStep) else step for step in steps)
     means = (step.mean_ms / jitter.mean for step in steps)
     return tuple(replace(step, time_ms=mean_ms) for step, mean_ms in zip(plain, means, strict=True))
-
-
-def _most_objects(stages: Mapping[str, StageConfig]) -> int:
-    crops = [stage.crop for stage in stages.values() if isinstance(stage, (InferStage, CropStage))]
-    return max((crop.limit for crop in crops if crop is not None and not isinstance(crop, tuple)), default=0)
 
 
 def _check_traces(stages: Mapping[str, StageConfig], traces: Mapping[str, Trace]) -> None:

@@ -87,15 +87,12 @@ class _Simulation:
         self._time.at(TICK_MS, self._tick)
         if self._loop is not None:
             self._time.at(1e3 * PERIOD_S, self._look)
-        while self._time.now_ms < self._end_ms and not self._is_over():
+        while self._time.now_ms < self._end_ms and not self._is_stopped:
+            is_working = any(thread.is_working for thread in self._threads)
+            if not is_working and all(camera.has_ended for camera in self._cameras):
+                break
             self._time.run(min(self._time.now_ms + TICK_MS, self._end_ms))
         return self._meter.result(self._time.now_ms, self._used(), self._loop.report() if self._loop else None)
-
-    def _is_over(self) -> bool:
-        """Whether sources have ended and nothing is under way any more, or a governor has stopped everything."""
-        return self._is_stopped or (
-            all(camera.has_ended for camera in self._cameras) and not any(thread.is_working for thread in self._threads)
-        )
 
     def _perform(self, steps: Sequence[Step], then: Then) -> None:
         """One after the other; never at once, so that nothing goes on forever at one moment."""

@@ -56,12 +56,10 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
         before.append((time_ms, objects))
     if not found or any(len(frames) < 2 for frames in found.values()):
         raise ConfigError(f"trace {path} is too short", why="a stream needs two frames to have a rate", fix=_FIX)
-    return {stream: _trace(frames) for stream, frames in found.items()}
-
-
-def _trace(frames: list[tuple[float, int]]) -> Trace:
-    first_ms = frames[0][0]
-    return Trace(tuple(time_ms - first_ms for time_ms, _ in frames), tuple(objects for _, objects in frames))
+    return {
+        stream: Trace(tuple(time_ms - frames[0][0] for time_ms, _ in frames), tuple(objects for _, objects in frames))
+        for stream, frames in found.items()
+    }
 
 
 def _lines(text: str, path: Path) -> Iterator[tuple[str, float, int, str]]:
@@ -163,18 +161,11 @@ def read_stage_times(path: Path) -> StageTimes:
 
 
 def _stage_time(busy_ms: float, timing: Mapping[str, Any]) -> StageTime:
-    if not math.isfinite(busy_ms) or busy_ms < 0:
-        raise ValueError(f"busy_ms_per_result is {busy_ms}")
+    rest = {name: float(timing.get(name) or 0.0) for name in ("batch_fill_ms", "startup_ms", "first_result_ms")}
+    for name, value in {"busy_ms_per_result": busy_ms, **rest}.items():
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(f"{name} is {value}")
     jitter = check_quantiles(tuple(map(float, timing.get("jitter", ()))))
     slow_phases = check_slow_phases(tuple(map(float, timing.get("slow_phases", ()))))
-    rest = (_milliseconds(timing, name) for name in ("batch_fill_ms", "startup_ms", "first_result_ms"))
     wakeup_latency_ms = check_quantiles(tuple(map(float, timing.get("wakeup_latency_ms", ()))))
-    return StageTime(busy_ms, Jitter(jitter, slow_phases), wakeup_latency_ms, *rest)
-
-
-def _milliseconds(timing: Mapping[str, Any], name: str) -> float:
-    """0 where they are not given."""
-    value = float(timing.get(name) or 0.0)
-    if not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} is {value}")
-    return value
+    return StageTime(busy_ms, Jitter(jitter, slow_phases), wakeup_latency_ms, **rest)

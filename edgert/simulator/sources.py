@@ -117,20 +117,18 @@ class Camera(Sender):
         return self.source.limit is not None and self.passed + self.lost + self.throttled >= self.source.limit
 
     def _due(self) -> float:
-        """When the next frame is due."""
-        return self.source.start_ms + self._since_first()
-
-    def _since_first(self) -> float:
-        """Frames of a trace come in its order, those of a rate in the order of time."""
-        count, times_ms = self._count, self.source.times_ms
+        """When the next frame is due. Frames of a trace come in its order, those of a rate in the order of time."""
+        source, count, times_ms = self.source, self._count, self.source.times_ms
         self._count += 1
         if times_ms:
             rounds, place = divmod(count, len(times_ms))
-            return rounds * (times_ms[-1] + times_ms[-1] / max(1, len(times_ms) - 1)) + times_ms[place]
-        assert self.source.rate_hz is not None
-        period_ms = 1e3 / self.source.rate_hz
-        late_ms = draw(self.source.late_ms, self._rng) if self.source.late_ms else 0.0
-        return count * period_ms + late_ms + max(0.0, self._rng.gauss(0.0, self.source.jitter * period_ms))
+            round_ms = times_ms[-1] + times_ms[-1] / max(1, len(times_ms) - 1)
+            return source.start_ms + (rounds * round_ms + times_ms[place])
+        assert source.rate_hz is not None
+        period_ms = 1e3 / source.rate_hz
+        late_ms = draw(source.late_ms, self._rng) if source.late_ms else 0.0
+        jitter_ms = max(0.0, self._rng.gauss(0.0, source.jitter * period_ms))
+        return source.start_ms + (count * period_ms + late_ms + jitter_ms)
 
     def _objects(self, index: int) -> int:
         objects = self.source.objects
@@ -172,13 +170,8 @@ def connected(cameras: Sequence[Camera], threads: Sequence[Thread]) -> None:
         under_way[node.name] = most_under_way(edges, node.joins)
         carried = [streams[edge.producer] for edge in node.inputs]
         streams[node.name] = frozenset().union(*carried)
-        thread.join = join_of(carried, under_way[node.name], _merged) if node.joins else None
+        thread.join = join_of(carried, under_way[node.name], lambda _, last: last) if node.joins else None
         before = senders.get(node.reorders)
         if isinstance(before, Thread) and before.dispatcher is not None:
             thread.reorder = ReorderBuffer(before.dispatcher)
         senders[node.name] = thread
-
-
-def _merged(_: Token, last: Token) -> Token:
-    """Of two parts of a frame: they are alike."""
-    return last

@@ -153,19 +153,24 @@ class Meter:
         thermal = self._thermal
         known_s = self._ticked_ms / 1e3
         power_w = thermal.energy_j / known_s if thermal and known_s else None
+        values = self._latencies_ms
+        p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist() if values else (0.0, 0.0, 0.0)
         return Simulated(
             seconds=seconds,
             frames_in=frames_in,
             frames_out=frames_out,
             dropped=self._lost(),
             fps=frames_out / seconds,
-            latency_ms=_percentiles(self._latencies_ms),
+            latency_ms=Percentiles(p50, p95, p99, float(np.mean(values)) if values else 0.0, len(values)),
             power_w=power_w,
             energy_j_per_frame=power_w * seconds / frames_out if power_w is not None and frames_out else None,
             temperature_c=self._hottest_c if thermal else None,
             throttled_s=self._throttled_ms / 1e3,
             busy={name: one.busy_ms / now_ms for name, one in used.items()},
-            stages=self._stages(),
+            stages={
+                **{one.source.name: StageCount(one.passed, one.passed, one.lost) for one in self._cameras},
+                **{one.node.name: StageCount(one.taken, one.passed, one.dropped) for one in self._threads},
+            },
             moments=tuple(self._moments),
             governed=governed,
         )
@@ -193,17 +198,6 @@ class Meter:
     def _lost(self) -> int:
         return sum(thread.dropped for thread in self._threads)
 
-    def _stages(self) -> dict[str, StageCount]:
-        sources = {one.source.name: StageCount(one.passed, one.passed, one.lost) for one in self._cameras}
-        threads = {one.node.name: StageCount(one.taken, one.passed, one.dropped) for one in self._threads}
-        return {**sources, **threads}
-
 
 def _percentile(values: Sequence[float], percent: float) -> float | None:
     return float(np.percentile(values, percent)) if values else None
-
-
-def _percentiles(values: Sequence[float]) -> Percentiles:
-    """As in the runtime's summary; zeros when empty."""
-    p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist() if values else (0.0, 0.0, 0.0)
-    return Percentiles(p50, p95, p99, float(np.mean(values)) if values else 0.0, len(values))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -65,7 +65,7 @@ class Sender:
         self._pending: deque[tuple[Channel, Token]] = deque()
         self._then: Then | None = None
 
-    def send(self, puts: Iterator[tuple[Channel, Token]], then: Then) -> None:
+    def send(self, puts: Iterable[tuple[Channel, Token]], then: Then) -> None:
         """Does it, sooner or later, and then what follows."""
         self._pending.extend(puts)
         self._then = then
@@ -154,7 +154,12 @@ class Thread(Sender):
             self._finished(self, token)
         results = [result for token in tokens for result in self._results(token)]
         self.passed += len(results)
-        self.send(((channel, result) for result in results for channel in self._listeners(result)), self.free)
+        if self.dispatcher is None:
+            puts = [(channel, result) for result in results for channel in self.outlets]
+        else:
+            turns = [self.dispatcher.branch(result, result.index, self.level) for result in results]
+            puts = [(self.outlets[turn], result) for turn, result in zip(turns, results, strict=True)]
+        self.send(puts, self.free)
 
     def free(self) -> None:
         """Takes the next result, if one waits."""
@@ -176,26 +181,15 @@ class Thread(Sender):
         else:
             yield token
 
-    def _listeners(self, token: Token) -> Sequence[Channel]:
-        if self.dispatcher is None:
-            return self.outlets
-        return (self.outlets[self.dispatcher.branch(token, token.index, self.level)],)
-
     def _steps(self, token: Token) -> Sequence[Step]:
         task = self.task
         if token.index % task.every:
             return ()
         if task.crops is None:
             return task.steps + task.run
-        return task.steps + tuple(step for count in _batches(task, token.objects) for step in times(task.run, count))
-
-
-def _batches(task: Task, objects: int) -> Iterator[int]:
-    """How many crops each run takes."""
-    left = min(objects, task.crops or 0)
-    while left > 0:
-        yield min(left, task.rows)
-        left -= task.rows
+        crops = min(token.objects, task.crops)
+        runs = (min(task.rows, crops - first) for first in range(0, crops, task.rows))
+        return task.steps + tuple(step for count in runs for step in times(task.run, count))
 
 
 def times(steps: Sequence[Step], count: float) -> Iterator[Step]:
@@ -231,12 +225,9 @@ class BatchThread(Thread):
         self.perform(tuple(times(self._current.steps, self._pace)) if is_wanted else (), self._filled)
 
     def _filled(self) -> None:
-        if self._batch.is_due(self._sampler.timeline.now_ms, idle=not self.ready):
-            self._run()
-        else:
+        if not self._batch.is_due(self._sampler.timeline.now_ms, idle=not self.ready):
             self.free()
-
-    def _run(self) -> None:
+            return
         rows = self._batch.rows
         held = tuple(token for token, _ in self._batch.take())
         self.perform(tuple(times(self._current.run, rows * self._pace)), partial(self.done, held))

@@ -39,6 +39,8 @@ ON_GPU = ("onnxruntime-cuda", "tensorrt")
 FORMS = {"float": "float", "fp16": "fp16", "ort": "int8"}
 """Form of a model in a bundle → the name of its precision."""
 _CHANGES = {
+    "conv_search": "{} convolutions",
+    "optimization": "{} optimizations",
     "spinning": "no spinning",
     "arena": "no arena",
     "shared_arena": "shared arena",
@@ -81,18 +83,14 @@ class Tactic:
         """``"ort int8, 2 × 1 thread, pinned, no arena"``."""
         share = f"{self.replicas} × " if self.replicas > 1 else ""
         threads = f"{share}{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return ", ".join([f"{self.backend} {FORMS.get(self.form, self.form)}", threads, *self._more()])
-
-    def _more(self) -> list[str]:
         parts = [f"batches of {self.batch}"] if self.batch > 1 else []
         parts += ["pinned"] if self.pinned else []
-        if self.tuning.conv_search != DEFAULT_TUNING.conv_search:
-            parts.append(f"{self.tuning.conv_search} convolutions")
-        if self.tuning.optimization != DEFAULT_TUNING.optimization:
-            parts.append(f"{self.tuning.optimization} optimizations")
-        return parts + [
-            text for key, text in _CHANGES.items() if getattr(self.tuning, key) != getattr(DEFAULT_TUNING, key)
+        parts += [
+            text.format(getattr(self.tuning, key))
+            for key, text in _CHANGES.items()
+            if getattr(self.tuning, key) != getattr(DEFAULT_TUNING, key)
         ]
+        return ", ".join([f"{self.backend} {FORMS.get(self.form, self.form)}", threads, *parts])
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -210,7 +208,12 @@ def forms_of(precision: str, made: Collection[str]) -> tuple[str, ...]:
 
 
 def combinations(space: SearchSpace) -> tuple[Tactic, ...]:
-    """Every backend, form, batch and sharing of the threads, the default first."""
+    """Every backend, form, batch and sharing of the threads, the default first.
+
+    With and without TF32, which is faster, and may differ too much from float32.
+    """
+    default = space.default.tuning
+    exact = replace(default, tf32=False)
     found = [
         Tactic(backend, form, replicas, threads, pinned, tuning, batch)
         for backend in space.backends
@@ -219,15 +222,9 @@ def combinations(space: SearchSpace) -> tuple[Tactic, ...]:
         for replicas, threads, pinned in _shares(space, backend)
         for batch in space.batches.get(form, (1,))
         if batch == 1 or replicas == 1  # the dispatcher gives frames to replicas one by one
-        for tuning in _tunings(backend, form, space.default.tuning)
+        for tuning in ((default, exact) if (backend, form) == (ORT_CUDA, "float") else (default,))
     ]
     return tuple(dict.fromkeys([space.default, *found]))
-
-
-def _tunings(backend: str, form: str, default: Tuning) -> tuple[Tuning, ...]:
-    """With and without TF32, which is faster, and may differ too much from float32."""
-    may_round = (backend, form) == (ORT_CUDA, "float") and default.tf32
-    return (default, replace(default, tf32=False)) if may_round else (default,)
 
 
 def _shares(space: SearchSpace, backend: str) -> Iterator[tuple[int, int, bool]]:

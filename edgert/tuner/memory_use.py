@@ -37,12 +37,16 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
     Raises:
         BuildError: the backend refuses the model, is not there, or crashed.
     """
+    section = config.model_dump(mode="json", include={"task", "input", "profiles"}, by_alias=True)
+    if config.input.size is not None:  # as in a file
+        section["input"]["size"] = "{}x{}".format(*config.input.size)
+    question = {"tactic": tactic.to_json(), "section": {**section, "onnx": str(onnx.absolute())}}
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     try:
         done = subprocess.run(
             [sys.executable, "-m", "edgert.tuner.memory_use"],
-            input=_question(tactic, onnx, config),
+            input=json.dumps(question),
             capture_output=True,
             text=True,
             timeout=_LIMIT_S,
@@ -59,13 +63,6 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
     if "refused" in answer:
         raise BuildError(answer["refused"], why=answer["why"], where=str(config.onnx))
     return Footprint(**answer)
-
-
-def _question(tactic: Tactic, onnx: Path, config: ModelConfig) -> str:
-    section = config.model_dump(mode="json", include={"task", "input", "profiles"}, by_alias=True)
-    if config.input.size is not None:  # as in a file
-        section["input"]["size"] = "{}x{}".format(*config.input.size)
-    return json.dumps({"tactic": tactic.to_json(), "section": {**section, "onnx": str(onnx.absolute())}})
 
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:

@@ -81,8 +81,9 @@ class Candidate:
         self.tactic = tactic
         self._engine = build_engine(model, applied(config, tactic), tactic.threads, tactic.batch)
         self._sessions = [self._engine.session() for _ in range(tactic.replicas)]
-        for session in self._sessions:
-            _fill(session, feed)
+        for tensors in (session.inputs for session in self._sessions):
+            for name in tensors.keys() & feed.keys():
+                tensors[name][...] = feed[name]
         self._runs = [one_run(session, tactic.batch) for session in self._sessions]
         self._threads = _threads(tactic)
 
@@ -122,12 +123,6 @@ class Candidate:
 def _repeat(run: Run, times: int) -> None:
     for _ in range(times):
         run()
-
-
-def _fill(session: Session, feed: Mapping[str, Array]) -> None:
-    for name, tensor in session.inputs.items():
-        if name in feed:
-            tensor[...] = feed[name]
 
 
 def _threads(tactic: Tactic) -> Sequence[ThreadPoolExecutor]:

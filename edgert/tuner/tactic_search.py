@@ -72,7 +72,13 @@ class Search:
         try:
             chosen, gain, runs = self._settled(self._leader())
         except Stopped as error:
-            error.why = self._so_far()
+            ran = [one for one in self.trials.values() if one.gain is not None and not one.excluded]
+            best = max(ran, key=lambda one: one.gain or 0.0, default=None)
+            error.why = "nothing was compared yet"
+            if best is not None:
+                error.why = (
+                    f"best so far: {best.tactic}, {best.gain:.2f} × as fast as the default, not yet compared again"
+                )
             raise
         self._weigh(chosen)
         ranked = sorted(self.trials.values(), key=lambda one: -(one.gain or 0.0))
@@ -203,14 +209,6 @@ class Search:
             if self._trial(tactic).frame is None:
                 self._bar(tactic, _OVER)
         return is_over
-
-    def _so_far(self) -> str:
-        """The fastest that ran, for users who end the search early."""
-        ran = [one for one in self.trials.values() if one.gain is not None and not one.excluded]
-        if not ran:
-            return "nothing was compared yet"
-        best = max(ran, key=lambda one: one.gain or 0.0)
-        return f"best so far: {best.tactic}, {best.gain:.2f} × as fast as the default, not yet compared again"
 
     def _nothing_left(self) -> BudgetError:
         """Shows the tactic that is nearest to the bounds."""

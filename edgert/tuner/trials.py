@@ -3,6 +3,7 @@
 import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,6 +23,8 @@ from edgert.tuner.candidates import Tactic, tactic_of
 def identity() -> dict[str, str]:
     """Processor, cores, system, GPUs, and the versions of what runs models here. Raises DeviceError without ONNX
     Runtime."""
+    driver = cuda_driver()
+    gpus = [gpu.name for gpu in driver.gpus] if driver is not None else []
     return {
         "cpu": cpu_name(),
         "cores": str(core_count()),
@@ -29,7 +32,7 @@ def identity() -> dict[str, str]:
         "onnxruntime": OrtBackend().version,
         "openvino": _version("openvino"),
         "tensorrt": _version("tensorrt"),
-        "gpu": _gpus(),
+        "gpu": ", ".join([*gpus, f"CUDA {driver.version}"]) if driver is not None and gpus else "",
     }
 
 
@@ -37,12 +40,6 @@ def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     """``"cores 8 → 2, openvino none → 2026.4.1"``; empty where nothing differs."""
     keys = [key for key in (*then, *(now.keys() - then.keys())) if then.get(key, "") != now.get(key, "")]
     return ", ".join(f"{key} {then.get(key) or 'none'} → {now.get(key) or 'none'}" for key in keys)
-
-
-def _gpus() -> str:
-    """``"Orin, CUDA 12.6"``; empty without one."""
-    driver = cuda_driver()
-    return ", ".join([*(gpu.name for gpu in driver.gpus), f"CUDA {driver.version}"]) if driver and driver.gpus else ""
 
 
 def _version(package: str) -> str:
@@ -135,8 +132,10 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known = _read(path)
+        self._path, self._known = path, dict[str, Any]()
+        with suppress(OSError, ValueError):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            self._known = found if isinstance(found, dict) else {}
 
     def once(self, asked: object, answer: Callable[[], Any]) -> Any:
         """The measurement in the file, as plain data; else measures and writes it. Raises ArtifactError."""
@@ -145,11 +144,3 @@ class Journal:
             self._known[key] = answer()
             replace_text(self._path, json.dumps(self._known))
         return self._known[key]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from report import main
 
 from edgert.benchmark.measure import Figure
-from edgert.benchmark.startup import startup
+from edgert.benchmark.suite import startup
 
 HELLO = Path(__file__).parents[2] / "pipelines" / "hello.yaml"
 

@@ -10,17 +10,19 @@ VideoCapture.read, resize, letterbox, float NCHW, session.run, and the same deco
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import onnxruntime
 from report import DATA, main, needs
 
-from edgert.benchmark.measure import Figure
-from edgert.benchmark.video_loop import Letterbox, preprocess_cost, preprocess_error, read_bgr, whole_pipeline
+from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
+from edgert.benchmark.video_loop import F32, Letterbox, preprocess_cost, preprocess_error, read_bgr
 from edgert.board.host import core_count
 from edgert.config import DetectTask
 from edgert.memory import Counter, lend
@@ -41,6 +43,46 @@ stages:
   keep: {{sink: callback, from: find}}
   events: {{sink: jsonl, from: find, path: {out}}}
 """
+
+
+def whole_pipeline(
+    pipeline: Callable[[], list[Detections]], loop: Callable[[], list[Detections]], rounds: int = 5
+) -> list[Figure]:
+    """Frames per second of a pipeline over those of a sequential loop, and whether they find the same."""
+    found = (pipeline(), loop())
+    mine, theirs = in_turn(rounds, lambda: wall_ms(pipeline), lambda: wall_ms(loop))
+    frames = len(found[0])
+    detail: dict[str, Any] = {
+        "edgert_fps": frames / statistics.median(mine) * 1e3,
+        "opencv_fps": frames / statistics.median(theirs) * 1e3,
+    }
+    agreement, pairs = agreement_of(*found)
+    return [
+        Figure("pipeline / sequential loop", median_ratio(theirs, mine), "of its fps", 1.25, "higher", rounds, detail),
+        Figure("detections ≥ 0.4 that both find at IoU ≥ 0.9", agreement * 100, "%", 99.0, "higher", pairs),
+    ]
+
+
+def agreement_of(first: list[Detections], second: list[Detections], score: float = 0.4) -> tuple[float, int]:
+    """The part of ``first``'s detections that ``second`` has too: same frame, same class, IoU ≥ 0.9; and their number.
+
+    A detection whose score lies at the threshold may be on either side of it, so the other's may be a little lower.
+    """
+    same = total = 0
+    for mine, theirs in zip(first, second, strict=True):
+        wanted = mine.select(mine.scores >= score)
+        overlap = _iou(wanted.boxes, theirs.boxes) * (wanted.classes[:, None] == theirs.classes[None])
+        total += len(wanted)
+        same += int((overlap.max(axis=1, initial=0) >= 0.9).sum())
+    return (same / total if total else 1.0), total
+
+
+def _iou(a: F32, b: F32) -> F32:
+    low, high = np.maximum(a[:, None, :2], b[None, :, :2]), np.minimum(a[:, None, 2:], b[None, :, 2:])
+    both = np.clip(high - low, 0, None).prod(axis=2)
+    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (a, b)]
+    iou: F32 = both / np.maximum(areas[0][:, None] + areas[1][None] - both, 1e-9)
+    return iou
 
 
 def write_photos(path: Path) -> Path:
