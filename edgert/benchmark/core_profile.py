@@ -63,17 +63,13 @@ def profile(model: Model, runs: int = 12) -> Profile:
     works = units(graph)
     bench = _Bench(ready, runs)
     rounds = [{name: bench.turn(name, cores) for name in cores} for _ in range(_ROUNDS)]
-    kernels = {name: min((one[name].kernels for one in rounds), key=_sum_ms) for name in cores}
-    whole = {
-        name: Whole(
-            min(one[name].alone_ms for one in rounds),
-            min(one[name].busy_ms for one in rounds),
-            _sum_ms(kernels[name]),
-            jitter([one[name].busy for one in rounds]),
-        )
-        for name in cores
-    }
-    found = {name: unit_times(works, graph, kernels[name], whole[name].alone_ms) for name in cores}
+    whole, found = {}, {}
+    for name in cores:
+        kernels, alone_ms, busy = zip(*(one[name] for one in rounds), strict=True)
+        quickest = min(kernels, key=_sum_ms)
+        busy_ms = min(statistics.median(run.cpu_ms for run in runs) for runs in busy)
+        whole[name] = Whole(min(alone_ms), busy_ms, _sum_ms(quickest), jitter(busy))
+        found[name] = unit_times(works, graph, quickest, min(alone_ms))
     profiled = tuple(
         ProfiledUnit(work.name, work.nodes, {name: found[name][index] for name in cores})
         for index, work in enumerate(works)
@@ -104,17 +100,6 @@ def _sum_ms(kernels: Sequence[Kernel]) -> float:
     return sum(kernel.time_ms for kernel in kernels)
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    kernels: tuple[Kernel, ...]
-    alone_ms: float
-    busy: Sequence[Run]
-
-    @property
-    def busy_ms(self) -> float:
-        return statistics.median(run.cpu_ms for run in self.busy)
-
-
 class _Bench:
     """Engines of one thread, and the ways of timing them."""
 
@@ -123,15 +108,15 @@ class _Bench:
         self._engine = _engine(model)
         self._feeds = {spec.name: array for spec, array in zip(inputs(model), _arrays(self._engine), strict=True)}
 
-    def turn(self, name: str, cores: Mapping[str, int]) -> _Turn:
-        """Kernels, and the whole alone and with company, one right after the other."""
+    def turn(self, name: str, cores: Mapping[str, int]) -> tuple[Sequence[Kernel], float, Sequence[Run]]:
+        """Kernels, milliseconds of the whole alone, and its runs with company, one right after the other."""
         session = _filled(self._engine)
         with pinned(cores[name]):
             kernels = kernel_times(self._model, self._feeds, self._runs)
             alone_ms = statistics.median(run.cpu_ms for run in timed(session.run, self._runs))
             with company(self._engine, [core for other, core in cores.items() if other != name]):
                 busy = timed(session.run, _BUSY_RUNS * self._runs)
-        return _Turn(kernels, alone_ms, busy)
+        return kernels, alone_ms, busy
 
     def transition(self, graph: Graph, works: Sequence[Work], core: int) -> MeasuredTransition:
         """Whole models against the same cut in two, in turn; what is left over is the price of the cut."""

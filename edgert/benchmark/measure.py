@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, Literal
 
-from edgert.board.host import core_count
+from edgert.board.host import core_count, cpu_name
 from edgert.jitter import Quantiles, quantiles_of
 
 # Runs timed by two clocks, and how they jitter when nobody else disturbs them.
@@ -100,7 +100,7 @@ class Figure:
 
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
-    return {"cpu": _cpu_name(), "cores": core_count(), "python": platform.python_version(), "system": platform.system()}
+    return {"cpu": cpu_name(), "cores": core_count(), "python": platform.python_version(), "system": platform.system()}
 
 
 def cpu_ms(work: Callable[[], object]) -> float:
@@ -130,12 +130,3 @@ def in_turn(rounds: int, *works: Callable[[], float]) -> list[list[float]]:
 def median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
     """The median of the pairwise ratios first/second."""
     return statistics.median(a / b for a, b in zip(first, second, strict=True))
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - a virtual file
-            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()

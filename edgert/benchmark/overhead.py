@@ -174,10 +174,10 @@ class _Stopwatch(NullSink):
         return (self._last_ns - self._first_ns) / 1e6 / (self._count - 1)
 
 
-def engine_speed(path: Path, threads: int | None = None, runs: int = 50, null: bool = False) -> Figure:
+def engine_speed(path: Path, threads: int, runs: int = 50) -> Figure:
     """Milliseconds per run of one model by itself."""
-    options = EngineOptions(threads or core_count(), store=FileStore(cache_folder() / "ort"))
-    session = backend("null" if null else "auto").compile(load(path), options).session()
+    options = EngineOptions(threads, store=FileStore(cache_folder() / "ort"))
+    session = backend("auto").compile(load(path), options).session()
     for _ in range(3):
         session.run()
     samples = [wall_ms(session.run) for _ in range(runs)]

@@ -127,7 +127,14 @@ def against(target: Path, peer: str, torch: str | None = None, rounds: int = 41)
         DeviceError: the peer is not installed.
         EdgertError: the model or pipeline is wrong.
     """
-    _check(peer, torch)
+    if peer not in PEERS:
+        raise ConfigError(f"no peer {peer!r}{nearest(peer, PEERS)}", where="--peer", fix=f"--peer {' or '.join(PEERS)}")
+    if (peer == "torch") != (torch is not None):
+        raise ConfigError(
+            "PyTorch runs no ONNX file" if torch is None else "--torch is for --peer torch",
+            where="--peer",
+            fix="--peer torch --torch module:function, which returns the nn.Module that the model was exported from",
+        )
     with _subjects(target) as subjects:
         if torch is not None and len(subjects) != 1:
             raise ConfigError(
@@ -138,17 +145,6 @@ def against(target: Path, peer: str, torch: str | None = None, rounds: int = 41)
             )
         for subject in subjects:
             yield _race(subject, peer, torch, rounds)
-
-
-def _check(peer: str, torch: str | None) -> None:
-    if peer not in PEERS:
-        raise ConfigError(f"no peer {peer!r}{nearest(peer, PEERS)}", where="--peer", fix=f"--peer {' or '.join(PEERS)}")
-    if (peer == "torch") != (torch is not None):
-        raise ConfigError(
-            "PyTorch runs no ONNX file" if torch is None else "--torch is for --peer torch",
-            where="--peer",
-            fix="--peer torch --torch module:function, which returns the nn.Module that the model was exported from",
-        )
 
 
 @contextmanager

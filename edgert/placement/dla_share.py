@@ -37,11 +37,6 @@ class Survey:
     summary: Summary
 
     @property
-    def macs_share(self) -> float:
-        """Share of the multiply-adds that surely runs on the DLA, 0 to 1."""
-        return self.summary.macs_yes
-
-    @property
     def loadables(self) -> int:
         """Loadables of what is sure; a core holds 16, over all engines."""
         return len(self.regions)
@@ -54,12 +49,8 @@ class Survey:
     @property
     def allowed(self) -> frozenset[str]:
         """Names of the nodes that surely run on the DLA."""
-        return self._named("yes")
-
-    @property
-    def doubtful(self) -> frozenset[str]:
-        """Names of the nodes that only the device can answer for."""
-        return self._named("verify")
+        pairs = zip(self.nodes, self.verdicts, strict=True)
+        return frozenset(node.name for node, verdict in pairs if verdict.answer == "yes")
 
     @property
     def fixes(self) -> tuple[str, ...]:
@@ -92,10 +83,6 @@ class Survey:
         names = [self.nodes[place].name for place in region.places]
         return {**asdict(region), "places": list(region.places), "nodes": names}
 
-    def _named(self, answer: Answer) -> frozenset[str]:
-        pairs = zip(self.nodes, self.verdicts, strict=True)
-        return frozenset(node.name for node, verdict in pairs if verdict.answer == answer)
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -126,44 +113,42 @@ def survey(
     target: Target,
     scaled: Collection[str] | None = None,
     macs: Mapping[str, int] | None = None,
-    *,
-    min_nodes: int = 1,
 ) -> Survey:
     """Asks the rules about every node and grows segments. Clean the graph first, as a build does.
 
     Args:
         scaled: tensors with an INT8 scale, or tensor → scale; None where calibration is still to come.
         macs: node name → multiply-adds; None counts them from the shapes.
-        min_nodes: smaller segments are left to the GPU.
     """
     nodes = dla_nodes(graph)
     work = multiply_adds(graph) if macs is None else dict(macs)
     verdicts = check_graph(nodes, target, scaled)
 
-    grown = partial(regions, nodes, verdicts, target, macs=work, outputs=graph.output_names, min_nodes=min_nodes)
+    grown = partial(regions, nodes, verdicts, target, macs=work, outputs=graph.output_names)
     sure, maybe = grown(), grown(answers=_HOPED)
     hoped = tuple(region for region in maybe if any(verdicts[place].answer == "yes" for place in region.places))
     counted = tuple(work.get(node.name, 0) for node in nodes)
     return Survey(target, nodes, verdicts, counted, sure, hoped, summarize(nodes, verdicts, sure, hoped, work))
 
 
+_COMPARED = (
+    ("work on the DLA", "macs_yes", True),
+    ("work to be verified", "macs_verify", False),
+    ("nodes", "nodes", None),
+    ("nodes on the DLA", "yes", True),
+    ("nodes refused", "no", False),
+    ("nodes to be verified", "verify", False),
+    ("segments (loadables)", "segments", False),
+)
+"""What a comparison shows, its name in a summary, and whether more of it is better."""
+
+
 def compare(before: Survey, after: Survey) -> tuple[Difference, ...]:
     """What changed between two surveys of one network, for example by rewrites."""
-    old, new = before.summary, after.summary
-    return (
-        _share("work on the DLA", old.macs_yes, new.macs_yes),
-        _share("work to be verified", old.macs_verify, new.macs_verify, more=False),
-        _count("nodes", old.nodes, new.nodes, more=None),
-        _count("nodes on the DLA", old.yes, new.yes, more=True),
-        _count("nodes refused", old.no, new.no, more=False),
-        _count("nodes to be verified", old.verify, new.verify, more=False),
-        _count("segments (loadables)", old.segments, new.segments, more=False),
-    )
-
-
-def _share(what: str, old: float, new: float, *, more: bool = True) -> Difference:
-    return Difference(what, f"{100 * old:.1f} %", f"{100 * new:.1f} %", None if old == new else (new > old) == more)
-
-
-def _count(what: str, old: int, new: int, *, more: bool | None) -> Difference:
-    return Difference(what, str(old), str(new), None if old == new or more is None else (new > old) == more)
+    found = []
+    for what, name, more in _COMPARED:
+        old, new = getattr(before.summary, name), getattr(after.summary, name)
+        is_better = None if old == new or more is None else (new > old) == more
+        first, second = (f"{100 * one:.1f} %" if name.startswith("macs") else str(one) for one in (old, new))
+        found.append(Difference(what, first, second, is_better))
+    return tuple(found)

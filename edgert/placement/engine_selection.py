@@ -18,23 +18,8 @@ _RARE = 1e-6  # an engine that runs a smaller share of its network's frames is n
 
 Key = tuple[int, Assignment]
 """An engine: index of its network, and where that runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One network on its accelerators.
-
-    Attributes:
-        network: its index.
-        assignment: of the units.
-        load: of one run.
-        runs_hz: how often it runs.
-    """
-
-    network: int
-    assignment: Assignment
-    load: Load
-    runs_hz: float
+Engines = list[tuple[Assignment, Load, float]]
+"""Those of one network: where each runs, what a run takes, and how often it runs a second."""
 
 
 class EngineSelector:
@@ -57,15 +42,15 @@ class EngineSelector:
         self._time_limit_s = time_limit_s
         self._loads: dict[Key, Load] = {}
 
-    def select(self, mixed: Blend) -> tuple[float, tuple[Engine, ...]]:
-        """(multiplier met, engines): the mix as it is where that keeps the limits, the best engines for it otherwise.
+    def select(self, mixed: Blend) -> tuple[float, list[Engines]]:
+        """(multiplier met, engines of each network): the mix as it is where that keeps the limits, else the best ones.
 
         Raises:
             PlacementError: no engines keep the limits.
         """
         engines = self._engines(self._filled(mixed))
         for name, most in self._limits.loadables.items():
-            if sum(engine.load.segments.get(name, 0) for engine in engines) > most:
+            if sum(load.segments.get(name, 0) for own in engines for _, load, _ in own) > most:
                 return self._chosen(mixed)
         return mixed.multiplier, engines
 
@@ -99,18 +84,21 @@ class EngineSelector:
             room -= needed
             yield network, _renamed(names, members[0], members[member]), left
 
-    def _engines(self, pieces: Iterable[tuple[int, Assignment, float]]) -> tuple[Engine, ...]:
+    def _engines(self, pieces: Iterable[tuple[int, Assignment, float]]) -> list[Engines]:
         runs: dict[Key, float] = defaultdict(float)
         for network, assignment, often in pieces:
             runs[network, assignment] += often
-        return tuple(Engine(*key, self._load(*key), often) for key, often in sorted(runs.items()))
+        found: list[Engines] = [[] for _ in self._networks]
+        for (network, assignment), often in sorted(runs.items()):
+            found[network].append((assignment, self._load(network, assignment), often))
+        return found
 
     def _load(self, network: int, assignment: Assignment) -> Load:
         if (network, assignment) not in self._loads:
             self._loads[network, assignment] = loads(self._networks[network], assignment)
         return self._loads[network, assignment]
 
-    def _chosen(self, mixed: Blend) -> tuple[float, tuple[Engine, ...]]:
+    def _chosen(self, mixed: Blend) -> tuple[float, list[Engines]]:
         """An integer program over the columns that run, plain ones, and some with fewer segments."""
         keys = list(dict.fromkeys(self._candidates(mixed)))
         program = Program()

@@ -85,18 +85,16 @@ class Answer:
 
 
 class Program:
-    """Minimize a sum over variables from 0 to 1, or to ``upper``, under rows."""
+    """Minimize a sum over variables from 0 to 1 under rows."""
 
     def __init__(self) -> None:
         self._costs: list[float] = []
-        self._upper: list[float] = []
         self._whole: list[bool] = []
         self._rows: list[tuple[Terms, float]] = []
 
-    def variable(self, cost: float = 0.0, *, whole: bool = False, upper: float = 1.0) -> int:
+    def variable(self, cost: float = 0.0, *, whole: bool = False) -> int:
         """A new one's index."""
         self._costs.append(cost)
-        self._upper.append(upper)
         self._whole.append(whole)
         return len(self._costs) - 1
 
@@ -115,7 +113,7 @@ class Program:
         found = optimize.milp(
             np.array(self._costs),
             integrality=np.array(self._whole, int),
-            bounds=optimize.Bounds(0, np.array(self._upper)),
+            bounds=optimize.Bounds(0, 1),
             constraints=optimize.LinearConstraint(*self._matrix()) if self._rows else (),
             options={"time_limit": max(time_limit_s, 0.01), "mip_rel_gap": gap},
         )

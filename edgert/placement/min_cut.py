@@ -99,49 +99,32 @@ class Arcs:
 
     def _hand(self, edge: Edge) -> None:
         """A tensor: from its producer or home to its readers and, an output, home."""
-        (first, second), home, transitions = self._pair, self._network.home, edge.transitions
-        source, sink = (SOURCE, SINK) if edge.producer is None else (edge.producer, edge.producer)
-        origins = (first, second) if edge.producer is not None else (home, home)
-        returns = home if edge.is_output and edge.producer is not None else None
-        if origins[0] != second and (transition := transitions.get((origins[0], second))):
-            self._to_second(edge.consumers, source, transition, origins[0], is_sure=returns == second)
-        if origins[1] != first and (transition := transitions.get((origins[1], first))):
-            self._to_first(edge.consumers, sink, transition, origins[1], is_sure=returns == first)
-        if returns is not None and returns not in self._pair:
-            if transition := transitions.get((first, home)):
-                self._cross((source, SINK), transition, first, home)
-            if transition := transitions.get((second, home)):
-                self._cross((SOURCE, source), transition, second, home)
+        home, transitions, producer = self._network.home, edge.transitions, edge.producer
+        returns = home if edge.is_output and producer is not None else None
+        for to_second, outside in ((True, SOURCE), (False, SINK)):
+            start, end = self._pair[not to_second] if producer is not None else home, self._pair[to_second]
+            if start != end and (transition := transitions.get((start, end))):
+                source = outside if producer is None else producer
+                self._arrive(edge.consumers, source, transition, start, to_second, is_sure=returns == end)
+        if producer is not None and returns is not None and returns not in self._pair:
+            for name, arc in zip(self._pair, ((producer, SINK), (SOURCE, producer)), strict=True):
+                if transition := transitions.get((name, home)):
+                    self._cross(arc, transition, name, home)
 
-    def _to_second(
-        self, consumers: Sequence[int], source: int, transition: Transition, start: str, *, is_sure: bool
+    def _arrive(
+        self, readers: Sequence[int], source: int, one: Transition, start: str, to_second: bool, *, is_sure: bool
     ) -> None:
-        """Paid when the source is on the first's side and a reader on the second's; ``is_sure``: the home is there."""
-        second = self._pair[1]
+        """Paid when the source is on one side and a reader on the other; ``is_sure``: the home is there."""
+        if not readers and not is_sure:
+            return
+        end = readers[0] if len(readers) == 1 else self.nodes
         if is_sure:
-            self._cross((source, SINK), transition, start, second)
-        elif len(consumers) == 1:
-            self._cross((source, consumers[0]), transition, start, second)
-        elif consumers:
-            self._cross((source, self.nodes), transition, start, second)
-            members = [(self.nodes, unit) for unit in consumers]
-            self.second_any += members
-            self.endless += members
-            self.nodes += 1
-
-    def _to_first(
-        self, consumers: Sequence[int], sink: int, transition: Transition, start: str, *, is_sure: bool
-    ) -> None:
-        """Paid when the source, here ``sink``, is on the second's side and a reader on the first's."""
-        first = self._pair[0]
-        if is_sure:
-            self._cross((SOURCE, sink), transition, start, first)
-        elif len(consumers) == 1:
-            self._cross((consumers[0], sink), transition, start, first)
-        elif consumers:
-            self._cross((self.nodes, sink), transition, start, first)
-            self.first_any += [(self.nodes, unit) for unit in consumers]
-            self.endless += [(unit, self.nodes) for unit in consumers]
+            end = SINK if to_second else SOURCE
+        self._cross((source, end) if to_second else (end, source), one, start, self._pair[to_second])
+        if end == self.nodes:  # paid once however many read it
+            members = [(end, unit) for unit in readers]
+            (self.second_any if to_second else self.first_any).extend(members)
+            self.endless += members if to_second else [(unit, end) for unit in readers]
             self.nodes += 1
 
 

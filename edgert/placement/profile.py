@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,6 @@ class Whole:
     def contention(self) -> float:
         """How much longer it takes when all other accelerators are busy."""
         return max(1.0, self.busy_ms / self.alone_ms)
-
-    def demand(self, accelerators: int) -> float:
-        """What it asks of a memory that has 1 to give, so that as many of it as there are accelerators slow one another
-        by :attr:`contention` in :data:`~edgert.placement.contention.MEASURED`."""
-        return demand_of(self.contention, accelerators)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +156,15 @@ def _profile(data: dict[str, Any]) -> Profile:
         ProfiledUnit(str(unit["name"]), tuple(map(str, unit["nodes"])), _times(unit["time_ms"]))
         for unit in data["units"]
     )
-    whole = {str(name): _whole(one) for name, one in data["whole"].items()}
+    whole = {}
+    for name, one in data["whole"].items():
+        times = _times({key: value for key, value in one.items() if key != "jitter"})
+        whole[str(name)] = Whole(**times, jitter=check_quantiles(tuple(map(float, one.get("jitter", ())))))
     if not units or not whole or any(unit.time_ms.keys() != whole.keys() for unit in units):
         raise ValueError("units and accelerators do not fit together")
     return Profile(
         **{**data, "units": units, "whole": whole, "transition": MeasuredTransition(**_times(data["transition"]))}
     )
-
-
-def _whole(data: Mapping[str, Any]) -> Whole:
-    times = _times({name: value for name, value in data.items() if name != "jitter"})
-    return Whole(**times, jitter=check_quantiles(tuple(map(float, data.get("jitter", ())))))
 
 
 def _times(data: Mapping[str, Any]) -> dict[str, float]:
@@ -199,16 +193,12 @@ def network_of(profile: Profile, graph: Graph) -> Network:
             why=f"{other!r} is in {'the model' if other in names else 'the profile'} alone",
             fix="profile the model as it will be placed: of fixed shapes, in the same precision",
         )
-    demand = {name: whole.demand(len(profile.whole)) for name, whole in profile.whole.items()}
-    units = tuple(
-        Unit(unit.name, unit.nodes, {name: _cost(time_ms, demand[name]) for name, time_ms in unit.time_ms.items()})
-        for unit in profile.units
-    )
-    return Network(profile.model, units, _edges(profile, graph), home=next(iter(profile.whole)))
-
-
-def _cost(time_ms: float, demand: float) -> Cost:
-    return Cost(time_ms, traffic_bytes=demand * time_ms / 1e3)
+    demand = {name: demand_of(whole.contention, len(profile.whole)) for name, whole in profile.whole.items()}
+    units = []
+    for unit in profile.units:
+        costs = {name: Cost(ms, traffic_bytes=demand[name] * ms / 1e3) for name, ms in unit.time_ms.items()}
+        units.append(Unit(unit.name, unit.nodes, costs))
+    return Network(profile.model, tuple(units), _edges(profile, graph), home=next(iter(profile.whole)))
 
 
 def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:
@@ -221,16 +211,13 @@ def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:
         leaves = name in graph.output_names
         if users or leaves:
             size_bytes = tensor_bytes(graph, name)
-            is_free = producer is None or not users  # what comes in or goes out is in memory anyway
-            transitions = {} if is_free else _transitions(profile, size_bytes)
+            transitions = {}
+            if producer is not None and users:  # what comes in or goes out is in memory anyway
+                time_ms = profile.transition.hop_ms + profile.transition.time_ms(size_bytes)
+                each = Transition(time_ms, from_ms=time_ms / 2, to_ms=time_ms / 2)
+                transitions = dict.fromkeys(permutations(profile.whole, 2), each)
             edges.append(Edge(name, producer, tuple(users), leaves, transitions, size_bytes))
     return tuple(edges)
-
-
-def _transitions(profile: Profile, size_bytes: int) -> dict[tuple[str, str], Transition]:
-    time_ms = profile.transition.hop_ms + profile.transition.time_ms(size_bytes)
-    each = Transition(time_ms, from_ms=time_ms / 2, to_ms=time_ms / 2)
-    return {(a, b): each for a in profile.whole for b in profile.whole if a != b}
 
 
 def tensor_bytes(graph: Graph, name: str) -> int:

@@ -235,14 +235,13 @@ class Flow:
     Attributes:
         fps: frames that left, per second.
         dropped: frames that found no room.
-        p50_ms, p90_ms, p99_ms: latency from arrival until leaving in order; nan if none left.
+        p50_ms, p99_ms: latency from arrival until leaving in order; nan if none left.
     """
 
     name: str
     fps: float
     dropped: int
     p50_ms: float
-    p90_ms: float
     p99_ms: float
 
 
@@ -299,7 +298,7 @@ class _Line:
         start = _WARM_UP * end_ms
         latencies = np.array([latency for at, latency in self.left if at >= start])
         fps = 1e3 * len(latencies) / (end_ms - start)
-        quantiles = np.percentile(latencies, (50, 90, 99)) if len(latencies) else [float("nan")] * 3
+        quantiles = np.percentile(latencies, (50, 99)) if len(latencies) else [float("nan")] * 2
         return Flow(self.stream.name, fps, self.dropped, *map(float, quantiles))
 
 

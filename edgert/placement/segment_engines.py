@@ -111,12 +111,13 @@ class SegmentedEngine:
         segments: in the order in which they run.
         inputs, outputs, outputs_known, batched: as :class:`~edgert.backend.Engine` has them, of the whole model.
         info: plain facts for the summary.
+        tensors: everything that goes in, out, or from segment to segment.
     """
 
     def __init__(self, parts: Sequence[Part], engines: Sequence[_Engine], graph: Graph, path: Path) -> None:
         self.segments, self._engines, self._path = tuple(parts), tuple(engines), path
-        self._tensors = {t.name: t for engine in engines for t in (*engine.inputs, *engine.outputs)}
-        missing = [spec.name for spec in graph.outputs if spec.name not in self._tensors]
+        self.tensors: Mapping[str, Tensor] = {t.name: t for one in engines for t in (*one.inputs, *one.outputs)}
+        missing = [spec.name for spec in graph.outputs if spec.name not in self.tensors]
         if missing:
             raise PlacementError(
                 f"output {missing[0]!r} is computed by no segment",
@@ -125,9 +126,9 @@ class SegmentedEngine:
                 fix="placement: auto, or one accelerator for the whole model",
             )
         self.inputs: tuple[Tensor, ...] = tuple(
-            self._tensors[spec.name] for spec in graph.inputs if spec.name in self._tensors
+            self.tensors[spec.name] for spec in graph.inputs if spec.name in self.tensors
         )
-        self.outputs: tuple[Tensor, ...] = tuple(self._tensors[spec.name] for spec in graph.outputs)
+        self.outputs: tuple[Tensor, ...] = tuple(self.tensors[spec.name] for spec in graph.outputs)
         self.outputs_known = all(spec.is_static for spec in graph.outputs)
         self.batched = share_first_dimension([t.shape for t in self.inputs], [t.shape for t in self.outputs])
         self.info: Mapping[str, Any] = {
@@ -152,11 +153,6 @@ class SegmentedEngine:
         leaves = any(name == tensor.name for tensor in self.outputs)
         return users[0], len(self.segments) - 1 if leaves else users[-1]
 
-    @property
-    def tensors(self) -> Mapping[str, Tensor]:
-        """Everything that goes in, out, or from segment to segment."""
-        return self._tensors
-
     def close(self) -> None:
         """Gives the engines' memory back."""
         for engine in self._engines:
@@ -174,7 +170,14 @@ class Chain:
     def __init__(self, engine: SegmentedEngine, engines: Sequence[_Engine], slots: int) -> None:
         self.slots, self.segments = slots, len(engines)
         self._parts = engine.segments
-        self._sets = _tensor_sets(engine, slots)
+        self._sets: list[dict[str, Array]] = [{} for _ in range(slots)]
+        for name, tensor in engine.tensors.items():
+            first, last = engine.lives(name)  # what only one segment touches is the same array in all sets
+            arrays = [aligned_empty(tensor.shape, tensor.dtype) for _ in range(slots if last > first else 1)]
+            for array in arrays:
+                array.fill(0)
+            for number, tensors in enumerate(self._sets):
+                tensors[name] = arrays[number % len(arrays)]
         self._outputs = [[tensors[tensor.name] for tensor in engine.outputs] for tensors in self._sets]
         self._runs = [
             [
@@ -215,16 +218,3 @@ def compile_segments(model: Model, graph: Graph, parts: Sequence[Part], store: S
     options = EngineOptions(threads=1, store=store)
     engines = [OrtBackend().compile(cut(graph, part, model), options) for part in parts]
     return SegmentedEngine(parts, engines, graph, model.path)
-
-
-def _tensor_sets(engine: SegmentedEngine, slots: int) -> list[dict[str, Array]]:
-    """One mapping per slot; tensors that only one segment touches are the same array in all of them."""
-    sets: list[dict[str, Array]] = [{} for _ in range(slots)]
-    for name, tensor in engine.tensors.items():
-        first, last = engine.lives(name)
-        arrays = [aligned_empty(tensor.shape, tensor.dtype) for _ in range(slots if last > first else 1)]
-        for array in arrays:
-            array.fill(0)
-        for number, tensors in enumerate(sets):
-            tensors[name] = arrays[number % len(arrays)]
-    return sets

@@ -79,10 +79,7 @@ def _most_frames(networks: Sequence[Network], objective: Objective, limits: Limi
         rest = [Demand(share * demand.slope, float(demand.slope == 0)) for demand in wanted]
         left = blend(networks, resources, rest)
         _, engines = EngineSelector(networks, resources, rest, limits, time_limit_s).select(left)
-    each: list[Placed] = []
-    for index, network in enumerate(networks):
-        own = [(one.assignment, one.load, one.runs_hz) for one in engines if one.network == index]
-        each.append(placed(network, own))
+    each = [placed(network, own) for network, own in zip(networks, engines, strict=True)]
     gap = max(0.0, 1 - multiplier / mixed.bound)
     return together(objective, networks, each, limits, multiplier, gap)
 

@@ -20,7 +20,7 @@ from edgert.planner.plan_rows import Choice, RowMaker, distinct, host_parts, lim
 from edgert.planner.planned_model import bound_to
 from edgert.planner.selection import Machine, judged
 from edgert.simulator.board_platform import static_graph
-from edgert.simulator.design import Demand, counterpart, demands, levels_of, with_fallbacks
+from edgert.simulator.design import Demand, check_demands, counterpart, demands, levels_of, with_fallbacks
 
 _HEADROOM_RUNS, _ROUNDS, _KEPT_UP = 500, 5, 0.995
 
@@ -38,10 +38,9 @@ def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Object
         ConfigError: a model has no profile.
         PlacementError: a profile does not fit its model.
     """
+    check_demands(file)
     known = {one.digest: one for one in profiles}
     levels = [(at, demands(at.config)) for at in levels_of(file)]
-    if not levels[0][1]:
-        raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
     first = profile_of(file, levels[0][1][0].model, known)
     found, *others = [list(_rows(at, models, known, tuple(first.whole), objective)) for at, models in levels]
     rows = [with_fallbacks(file, row, [counterpart(row, one) for one in others]) for row in found]

@@ -11,15 +11,14 @@ from edgert.config import ModelConfig, PipelineFile
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.engine import default_profile
 from edgert.errors import EdgertError, PlacementError
-from edgert.graph import Change, Graph, load, read
-from edgert.graph.count import multiply_adds, peak_bytes
+from edgert.graph import Graph, load, read
+from edgert.graph.count import multiply_adds
 from edgert.graph.dla_rewrites import fit, ready, without
 from edgert.placement.cutting import no_node
 from edgert.placement.dla_share import Survey, survey
 from edgert.placement.problem import Network, Unit, is_asked_for
 from edgert.simulator.design import Demand, demands
 
-_HELD: Mapping[Precision, str] = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
 _DLA = "dla"
 
 
@@ -32,7 +31,6 @@ class PlannedModel:
         config: its section.
         where: its place in the file, for errors.
         graph: static, clean, and rewritten for a DLA.
-        changes: those rewrites.
         precision: of its units.
     """
 
@@ -40,13 +38,7 @@ class PlannedModel:
     config: ModelConfig
     where: str
     graph: Graph
-    changes: tuple[Change, ...]
     precision: Precision
-
-    @cached_property
-    def tensor_bytes(self) -> int:
-        """Memory of its tensors while it runs."""
-        return peak_bytes(self.graph, {"float32": _HELD[self.precision]})
 
     @property
     def wants_dla(self) -> bool:
@@ -81,13 +73,13 @@ def _planned_model(file: PipelineFile, demand: Demand) -> PlannedModel:
         model = load(config.onnx)
         shapes = next(iter((config.profiles or default_profile(model, config)).values()))
         names = without(config.skip_rewrites, f"{where}.skip_rewrites")
-        graph, changes = fit(read(ready(model, shapes)), names)
+        graph = fit(read(ready(model, shapes)), names)[0]
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     # What auto means on a board: INT8 where there are images to calibrate on, and FP16 otherwise, which every Jetson's
     # GPU and DLA is faster in than in FP32.
     auto: Precision = "int8" if config.calibrate is not None else "fp16"
-    return PlannedModel(demand, config, where, graph, changes, auto if config.precision == "auto" else config.precision)
+    return PlannedModel(demand, config, where, graph, auto if config.precision == "auto" else config.precision)
 
 
 def overridden(network: Network, subject: PlannedModel, found: Survey | None) -> Network:

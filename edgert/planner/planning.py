@@ -34,7 +34,7 @@ from edgert.planner.plan_text import check_mode, check_objective, releases
 from edgert.planner.planned_model import PlannedModel, overridden, planned_models
 from edgert.planner.selection import Machine, frame_rate_hz, judged
 from edgert.simulator.board_platform import contention_of, platform_of, sized
-from edgert.simulator.design import counterpart, demands, levels_of, with_fallbacks
+from edgert.simulator.design import check_demands, counterpart, demands, levels_of, with_fallbacks
 
 ALL = "all"
 _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
@@ -89,10 +89,9 @@ def plan(
     if mode != ALL:
         check_mode(asked, mode)
     about_trt = releases(asked, tensorrt)
+    check_demands(file)
     levels = [(one, planned_models(one)) for one in levels_of(file)]
     planned = levels[0][1]
-    if not planned:
-        raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
     measured = _measured([subject for _, subjects in levels for subject in subjects], profiles)
     made = []
     for number, one in enumerate(asked):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from edgert.planner.power_steps import step_of
 from edgert.simulator import Design, Governing, Platform, Simulated
 from edgert.simulator import simulate as play
 from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, platform_of
-from edgert.simulator.design import ASSUMED_HZ, demands, levels_of
+from edgert.simulator.design import ASSUMED_HZ, check_demands, demands, levels_of
 from edgert.simulator.pipeline_design import Scene, Slots, design_of
 from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
 
@@ -112,7 +111,10 @@ def simulate(
         BudgetError: no share of the frames is predicted to keep the budgets, which are to be enforced.
     """
     file = load_pipeline(pipeline, overrides)
-    _check(file, scenario)
+    if not scenario.seconds > 0:
+        why = f"cannot simulate {scenario.seconds:g} seconds"
+        raise ConfigError(why, where="--duration", fix="a time above 0, like 60")
+    check_demands(file)
     traces = read_trace(scenario.trace) if scenario.trace is not None else {}
     times = read_stage_times(scenario.stages) if scenario.stages is not None else StageTimes()
     scene = Scene(traces, scenario.objects, scenario.jitter, times)
@@ -157,8 +159,11 @@ def _played(
     if row is not None and platform.power is not None:  # what is predicted at each level of degraded models
         steps = [step_of(one, platform.power) for one in (row, *row.fallbacks)]
     else:  # as in a run, the slowest engine's only
-        slowest_ms = starmap(_slowest_ms, zip(levels_of(file), slots, strict=True))
-        steps = [PowerStep("", 0.0, 0.0, 1.0, time_ms) for time_ms in slowest_ms]
+        steps = []
+        for at, one in zip(levels_of(file), slots, strict=True):
+            stages = [(name, stage) for name, stage in at.config.stages.items() if isinstance(stage, InferStage)]
+            slowest_ms = max(min(slot.engine_ms for slot in one(name, stage, True)) for name, stage in stages)
+            steps.append(PowerStep("", 0.0, 0.0, 1.0, slowest_ms))
     governing = _governing(file, budget, steps)
     played = play(design, platform, scenario.seconds, seed=scenario.seed, governing=governing)
     return Simulation(
@@ -172,20 +177,6 @@ def _played(
         notes=(*notes, *_notes(file, design, scene, row)),
         played=played,
     )
-
-
-def _check(file: PipelineFile, scenario: Scenario) -> None:
-    if not scenario.seconds > 0:
-        raise ConfigError(
-            f"cannot simulate {scenario.seconds:g} seconds", where="--duration", fix="a time above 0, like 60"
-        )
-    if not any(isinstance(stage, InferStage) for stage in file.config.stages.values()):
-        raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
-
-
-def _slowest_ms(file: PipelineFile, slots: Slots) -> float:
-    stages = [(name, stage) for name, stage in file.config.stages.items() if isinstance(stage, InferStage)]
-    return max(min(slot.engine_ms for slot in slots(name, stage, True)) for name, stage in stages)
 
 
 def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -> Governing | None:

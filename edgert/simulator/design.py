@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from edgert.budget.footprint import Kind
 from edgert.config import CropStage, InferStage, PipelineConfig, PipelineFile, SourceStage, StageConfig
 from edgert.config.flow import fallbacks, sources_of, stages_at, upstream
+from edgert.errors import ConfigError
 from edgert.jitter import STEADY, Jitter
 from edgert.placement.plan_record import Row
 from edgert.placement.segment_engines import Step
@@ -56,6 +57,12 @@ def demands(config: PipelineConfig) -> tuple[Demand, ...]:
         notes += [f"{name}: planned for {count:g} crops a frame" for name, count in runs.items() if count > 1]
         found.append(Demand(model, rate_hz, tuple(notes)))
     return tuple(found)
+
+
+def check_demands(file: PipelineFile) -> None:
+    """Raises ConfigError where no stage of a pipeline runs a model."""
+    if not demands(file.config):
+        raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
 
 
 def _runs_per_frame(stages: Mapping[str, StageConfig], name: str, stage: InferStage) -> float:

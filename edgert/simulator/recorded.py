@@ -68,8 +68,7 @@ def _lines(text: str, path: Path) -> Iterator[tuple[str, float, int, str]]:
             continue
         where = f"{path}:{number}"
         try:
-            data = json.loads(line)
-            yield *_frame(data), where
+            yield *_frame(json.loads(line)), where
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError("a line of the trace does not parse", why=str(error), where=where, fix=_FIX) from error
 

@@ -86,7 +86,7 @@ def told(found: Survey, when: str) -> dict[str, Any]:
         f"nodes_{when}": found.summary.nodes,
         f"nodes_dla_{when}": found.summary.yes,
         f"nodes_verify_{when}": found.summary.verify,
-        f"macs_percent_{when}": 100 * found.macs_share,
+        f"macs_percent_{when}": 100 * found.summary.macs_yes,
         f"segments_{when}": len(found.regions),
         f"working_segments_{when}": sum(1 for region in found.regions if region.macs),
     }
@@ -102,7 +102,7 @@ def share(name: str) -> Figure:
               "gmacs_after": sum(second.macs) / 1e9, "changes": len(changes), "max_error": proof.error,
               "max_output": proof.largest, "rewrites": sorted({change.rule for change in changes})}  # fmt: skip
     whole = name in WHOLE and detail["working_segments_after"] == 1
-    value = 100 * second.macs_share if whole or name not in WHOLE else 0.0
+    value = 100 * second.summary.macs_yes if whole or name not in WHOLE else 0.0
     bar = 100.0 if name in WHOLE else None
     return Figure(f"{name}: work on the DLA", value, "%", bar, "higher", detail=detail)
 

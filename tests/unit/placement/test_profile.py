@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from edgert.errors import ArtifactError, PlacementError
 from edgert.graph import Graph, read
 from edgert.jitter import AT
-from edgert.placement.contention import MEASURED
+from edgert.placement.contention import MEASURED, demand_of
 from edgert.placement.cutting import partition
 from edgert.placement.profile import (
     MeasuredTransition,
@@ -191,7 +191,7 @@ def test_company_slows_as_much_as_was_measured_and_only_while_it_is_there() -> N
 @pytest.mark.parametrize("accelerators", [2, 3, 8])
 @pytest.mark.parametrize("contention", [1.0, 1.3, 2.5])
 def test_all_together_slow_one_another_as_much_as_was_measured(accelerators: int, contention: float) -> None:
-    demand = Whole(10.0, 10.0 * contention, 9.5).demand(accelerators)
+    demand = demand_of(Whole(10.0, 10.0 * contention, 9.5).contention, accelerators)
     assert MEASURED.slowdown(demand, 0.0) == 1.0
     assert MEASURED.slowdown(demand, (accelerators - 1) * demand) == pytest.approx(contention)
 

@@ -66,11 +66,11 @@ def test_no_mix_of_all_placements_is_better(seed: int) -> None:
     assert found.multiplier == pytest.approx(best, rel=1e-6)
     assert found.bound >= best * (1 - 1e-9) and found.gap <= 1e-6
     multiplier, engines = EngineSelector(nets, resources, demands(nets), limits).select(found)
-    busy = {name: sum(one.runs_hz * one.load.busy_ms.get(name, 0) for one in engines) for name in among}
+    busy = {name: sum(runs * load.busy_ms.get(name, 0) for own in engines for _, load, runs in own) for name in among}
     assert multiplier == pytest.approx(best, rel=1e-6)
     assert max(busy.values()) <= 1000 * (1 + 1e-5)
     for index, net in enumerate(nets):
-        runs = sum(one.runs_hz for one in engines if one.network == index)
+        runs = sum(runs_hz for _, _, runs_hz in engines[index])
         assert runs == pytest.approx(best * (net.rate_hz or 0), rel=1e-4)
 
 
