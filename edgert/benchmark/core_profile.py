@@ -23,8 +23,7 @@ from edgert.errors import DeviceError
 from edgert.files import FileStore, cache_folder
 from edgert.graph import Graph, Model, clean, inputs, read
 from edgert.jitter import AT
-from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.work import Work
+from edgert.placement.cost.work import Work, units
 from edgert.placement.cutting import Part, cut, partition
 from edgert.placement.profile import MAX_GAP, MeasuredTransition, Profile, ProfiledUnit, Whole, tensor_bytes
 

@@ -150,11 +150,7 @@ def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
     return {
         "mode": row.mode,
         "placement": row.name,
-        "fps": row.fps,
-        "headroom": row.headroom,
-        "p99_ms": row.p99_ms,
-        "power_w": row.power_w,
-        "memory_bytes": row.memory_bytes,
+        **{name: getattr(row, name) for name in ("fps", "headroom", "p99_ms", "power_w", "memory_bytes")},
         "memory": [asdict(part) for part in row.memory] if is_chosen else [],
         "memory_steps": list(row.steps),
         "energy_mj_per_frame": row.energy_mj,

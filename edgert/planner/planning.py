@@ -20,18 +20,16 @@ from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients
 from edgert.placement.cost.formulas import power
-from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.work import Work
+from edgert.placement.cost.work import Work, units
 from edgert.placement.dla_share import Survey
 from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row
 from edgert.placement.problem import Network
 from edgert.placement.profile import read_profile
 from edgert.placement.solver import solve
 from edgert.planner.host_plan import plan_host
-from edgert.planner.measured_units import scaled
 from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts, distinct, is_dla, limited
 from edgert.planner.plan_text import check_mode, check_objective, releases
-from edgert.planner.planned_model import PlannedModel, overridden, planned_models
+from edgert.planner.planned_model import PlannedModel, overridden, planned_models, scaled
 from edgert.planner.selection import Machine, frame_rate_hz, judged
 from edgert.simulator.board_platform import contention_of, platform_of, sized
 from edgert.simulator.design import check_demands, counterpart, demands, levels_of, with_fallbacks

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 
 import numpy as np
 
@@ -90,9 +89,7 @@ class Candidate:
     def __enter__(self) -> Candidate:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for thread in self._threads:
             thread.shutdown()
         self._engine.close()
@@ -253,7 +250,7 @@ def _opened(setup: RoundSetup, tactic: Tactic) -> Candidate:
     one = Candidate(tactic, setup.models[tactic.form], setup.config, setup.feed)
     why = setup.wrong(tactic.form, one.outputs())
     if why:
-        one.__exit__(None, None, None)
+        one.__exit__()
         raise BuildError(f"{tactic} is not accurate enough", why=why, where=str(setup.config.onnx))
     return one
 

@@ -15,8 +15,7 @@ from edgert.board.record import Board, board
 from edgert.board.sections import Mode
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
 from edgert.placement.cost.formulas import Speed, dla_seconds, dla_speed, gpu_seconds, gpu_speed
-from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.work import Numbers, Table, Work, table
+from edgert.placement.cost.work import Numbers, Table, Work, table, units
 from scripts.networks.table import build
 
 PUBLISHED = Path(__file__).parents[2] / "configs" / "costs" / "published.yaml"

@@ -8,8 +8,7 @@ from edgert.board.sections import Mode, Precision
 from edgert.graph import Graph
 from edgert.placement.cost import formulas
 from edgert.placement.cost.coefficients import Coefficients
-from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.work import Shapes, Table, Work, table
+from edgert.placement.cost.work import Shapes, Table, Work, table, units
 from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
 
 

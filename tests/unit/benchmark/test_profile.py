@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from edgert.backend.ort.timing import Kernel
 from edgert.benchmark.core_profile import Cut, fit, node_of, unit_times
 from edgert.graph import Graph, read
-from edgert.placement.cost.fused_kernels import units
+from edgert.placement.cost.work import units
 from tests.helpers import models
 
 

@@ -10,7 +10,7 @@ import pytest
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ArtifactError, ConfigError, PlacementError
 from edgert.graph import clean, load, read
-from edgert.placement.cost.fused_kernels import units
+from edgert.placement.cost.work import units
 from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
 from edgert.planner import plan
 from edgert.planner.plan_page import render

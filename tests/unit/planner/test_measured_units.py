@@ -16,7 +16,7 @@ from edgert.errors import ArtifactError, ConfigError
 from edgert.graph import load
 from edgert.placement.problem import Cost, Network, Unit
 from edgert.planner import plan
-from edgert.planner.measured_units import factors_of, scaled, times_of
+from edgert.planner.planned_model import factors_of, scaled, times_of
 from tests.helpers.trt_bench import ORIN
 from tests.helpers.trt_bundle import PIPELINE, bench, engine, trt_bundle
 

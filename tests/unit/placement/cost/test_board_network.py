@@ -13,7 +13,7 @@ from edgert.installation import shipped
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients, load
 from edgert.placement.cost.formulas import power
-from edgert.placement.cost.fused_kernels import units
+from edgert.placement.cost.work import units
 from edgert.placement.problem import Network
 from edgert.simulator.board_platform import contention_of
 from scripts.networks.builder import Builder

@@ -9,8 +9,7 @@ import pytest
 
 from edgert.errors import ModelError
 from edgert.graph import Graph, Node, TensorSpec
-from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.work import PRODUCT, Work
+from edgert.placement.cost.work import PRODUCT, Work, units
 from scripts.networks.builder import Builder
 from scripts.networks.table import build
 

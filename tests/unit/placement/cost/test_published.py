@@ -7,7 +7,7 @@ import pytest
 
 from edgert.board.record import board
 from edgert.placement.cost.coefficients import coefficients
-from edgert.placement.cost.fused_kernels import units
+from edgert.placement.cost.work import units
 from scripts.fitting.parts import GPU_START, contention_error
 from scripts.fitting.published import Design, Timing, timings
 from scripts.fitting.solve import HIGHEST, fit

@@ -12,8 +12,7 @@ from edgert.errors import ConfigError
 from edgert.graph import Graph
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
 from edgert.placement.cost.formulas import Speed, dla_bytes, dla_seconds, dla_speed, gpu_bytes, gpu_seconds, gpu_speed
-from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.work import Table, table
+from edgert.placement.cost.work import Table, table, units
 from scripts.networks.builder import Builder
 
 GPU = GpuCost(
