@@ -26,7 +26,7 @@ _TOLERANCE = 1e-3
 """Of NVIDIA's qdq-translator."""
 
 
-def weight_problems(graph: Graph, steps: Mapping[str, Step]) -> Iterator[str]:
+def _weight_problems(graph: Graph, steps: Mapping[str, Step]) -> Iterator[str]:
     """A sentence for each weighted node whose scales are not max|w| / 127 per output channel."""
     for node in graph.nodes:
         if not is_weighted(graph, node) or node.inputs[1] not in steps:
@@ -40,18 +40,13 @@ def weight_problems(graph: Graph, steps: Mapping[str, Step]) -> Iterator[str]:
             yield f"node {node.name!r} has {step.scale.size} weight scales; TensorRT will use {computed.size}"
             continue
         given = np.broadcast_to(step.scale.reshape(-1) if computed.ndim else step.scale.reshape(()), computed.shape)
-        off = alive & (np.abs(computed / given - 1) > _TOLERANCE)
-        if np.any(off):
-            worst = float(np.max(np.abs(computed / given - 1), where=off, initial=0.0))
+        away = np.where(alive, np.abs(computed / given - 1), 0.0)
+        if np.any(away > _TOLERANCE):
+            count = int(np.sum(away > _TOLERANCE))
             yield (
-                f"node {node.name!r}: in {int(np.sum(off))} of {computed.size} channels the weight's scale is not "
-                f"max|w|/127, by up to {worst:.2%}; TensorRT rounds it again with its own"
+                f"node {node.name!r}: in {count} of {computed.size} channels the weight's scale is not max|w|/127, "
+                f"by up to {away.max():.2%}; TensorRT rounds it again with its own"
             )
-
-
-def float_nodes(graph: Graph, steps: Mapping[str, Step]) -> tuple[str, ...]:
-    """Names of the weighted nodes whose weight was not quantized."""
-    return tuple(node.name for node in graph.nodes if is_weighted(graph, node) and node.inputs[1] not in steps)
 
 
 _UNIT = float(np.float32(1) / np.float32(LIMIT))
@@ -65,8 +60,7 @@ def propagate_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[
 
     A scale holds for everything that moves, pools, concatenates or bounds values, both ways, as a DLA needs it
     (:func:`~edgert.quantization.lowering.trt_cache.dla_groups`); of several the largest holds. What a fused
-    convolution hands to the
-    addition behind it is never rounded, and gets the addition's.
+    convolution hands to the addition behind it is never rounded, and gets the addition's.
 
     Args:
         graph: the float graph.
@@ -79,7 +73,12 @@ def propagate_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[
         found.update(dict.fromkeys(members, scale) if scale else {})
     _hand_back(graph, found)
     names = calibrated(graph)
-    problems += [_gap(graph, name) for name in names if name not in found]
+    for name in (name for name in names if name not in found):
+        maker = graph.producers.get(name)
+        what = f"input {name!r}" if maker is None else f"tensor {name!r} (from {maker.op} {maker.name!r})"
+        problems.append(
+            f"{what} has no scale: no Q/DQ is on it or on what shares one with it, and the DLA will not run it in INT8"
+        )
     return {name: found[name] for name in names if name in found}, tuple(problems)
 
 
@@ -102,13 +101,13 @@ def _common(
 
 def _is_bounded(graph: Graph, members: Collection[str]) -> bool:
     """Whether every tensor of the set comes from a bounded function, directly or from another one of the set."""
-    for name in members:
-        maker = graph.producers.get(name)
-        if maker is None or maker.domain:
-            return False
-        if not about(maker.op).is_bounded and not set(data_inputs(graph, maker)) <= set(members):
-            return False
-    return True
+    makers = [graph.producers.get(name) for name in members]
+    return all(
+        maker is not None
+        and not maker.domain
+        and (about(maker.op).is_bounded or set(data_inputs(graph, maker)) <= set(members))
+        for maker in makers
+    )
 
 
 def _hand_back(graph: Graph, found: dict[str, float]) -> None:
@@ -119,13 +118,8 @@ def _hand_back(graph: Graph, found: dict[str, float]) -> None:
         for name in node.outputs:
             if name in inside and name not in found:
                 (reader,) = graph.consumers[name]
-                found.update({name: found[reader.outputs[0]]} if reader.outputs[0] in found else {})
-
-
-def _gap(graph: Graph, name: str) -> str:
-    maker = graph.producers.get(name)
-    what = f"input {name!r}" if maker is None else f"tensor {name!r} (from {maker.op} {maker.name!r})"
-    return f"{what} has no scale: no Q/DQ is on it or on what shares one with it, and the DLA will not run it in INT8"
+                if reader.outputs[0] in found:
+                    found[name] = found[reader.outputs[0]]
 
 
 # Models that come quantized, with QuantizeLinear and DequantizeLinear nodes: their float form and their scales.
@@ -168,8 +162,10 @@ def ranges_of_qdq(graph: Graph) -> Unquantized:
     """
     stripped = strip(graph)
     scales, gaps = propagate_scales(stripped.graph, stripped.scales)
-    problems = (*stripped.problems, *weight_problems(stripped.graph, stripped.weights), *gaps)
-    return Unquantized(stripped.graph, scales, float_nodes(stripped.graph, stripped.weights), problems)
+    problems = (*stripped.problems, *_weight_problems(stripped.graph, stripped.weights), *gaps)
+    weighted = [node for node in stripped.graph.nodes if is_weighted(stripped.graph, node)]
+    floats = tuple(node.name for node in weighted if node.inputs[1] not in stripped.weights)
+    return Unquantized(stripped.graph, scales, floats, problems)
 
 
 # A model that came with Q/DQ nodes in the forms of a DLA: its own scales instead of ranges measured on images.
@@ -203,13 +199,9 @@ class QdqModel(Unquantized):
         graph = read(self.model)
         kept = set(_units_of(self.float_nodes, scheme(graph, "dla", dla=dla)))
         plan = scheme(graph, "dla", kept, dla)
-        kept.update(_units_of(self._without_scale(plan), plan))
-        return write(lower(graph, scheme(graph, "dla", kept, dla), self._amax), self.model)
-
-    def _without_scale(self, plan: Scheme) -> Collection[str]:
-        """Nodes that read a tensor for which there is no scale."""
         gaps = [name for name, group in plan.groups.items() if self.scales.keys().isdisjoint(group)]
-        return {reader for name in gaps for reader in plan.points[name].readers}
+        kept.update(_units_of({reader for name in gaps for reader in plan.points[name].readers}, plan))
+        return write(lower(graph, scheme(graph, "dla", kept, dla), self._amax), self.model)
 
     def _amax(self, names: tuple[str, ...]) -> float:
         known = [self.scales[name] for name in names if name in self.scales]

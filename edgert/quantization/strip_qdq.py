@@ -10,6 +10,7 @@ from edgert.errors import ModelError
 from edgert.graph import Graph, Node
 from edgert.graph.operators import QDQ, about, is_integer
 
+_OUTPUT_TYPES = {2: np.uint8, 3: np.int8}  # TensorProto.DataType, as output_dtype has it
 _MIDDLE = {"int8": 0, "uint8": 128}
 """Zero points of symmetric quantization, by stored type."""
 
@@ -33,6 +34,19 @@ class Step:
         axis = self.axis % rank if rank else 0
         return values.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
+    def integers(self, stored: Array) -> Array:
+        """What QuantizeLinear makes of a stored tensor: halves to even."""
+        bounds = np.iinfo(self.zero.dtype)
+        zero = self.along_axis(self.zero, stored.ndim).astype(np.float64)
+        found = np.rint(stored / self.along_axis(self.scale, stored.ndim)) + zero
+        return np.asarray(np.clip(found, bounds.min, bounds.max)).astype(self.zero.dtype)
+
+    def values(self, stored: Array) -> Array:
+        """What DequantizeLinear makes of stored integers."""
+        zero = self.along_axis(self.zero, stored.ndim).astype(np.int64)
+        centered = (stored.astype(np.int64) - zero).astype(np.float32)
+        return np.asarray(centered * self.along_axis(self.scale, stored.ndim), np.float32)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stripped:
@@ -53,14 +67,6 @@ class Stripped:
 
 def strip(graph: Graph) -> Stripped:
     """See :func:`edgert.quantization.from_qdq.ranges_of_qdq`. Raises ModelError."""
-    _refuse_others(graph)
-    walk = _Walk(graph)
-    for node in graph.nodes:
-        walk.add(node)
-    return walk.finish()
-
-
-def _refuse_others(graph: Graph) -> None:
     for node in graph.nodes:
         if is_integer(node.op):
             raise ModelError(
@@ -70,6 +76,10 @@ def _refuse_others(graph: Graph) -> None:
             )
     if not any(node.op in QDQ for node in graph.nodes):
         raise ModelError("the model has no Q/DQ nodes", why="it is not quantized", fix="calibrate it")
+    walk = _Walk(graph)
+    for node in graph.nodes:
+        walk.add(node)
+    return walk.finish()
 
 
 @dataclass
@@ -90,7 +100,6 @@ class _Walk:
     weights: dict[str, Step] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
-        """Raises ModelError."""
         if about(node.op).kind == "quantize" and not node.domain:
             self._quantize(node)
         elif about(node.op).kind == "dequantize" and not node.domain:
@@ -102,22 +111,27 @@ class _Walk:
             self.nodes.append(replace(node, inputs=tuple(self.floats.get(name, name) for name in node.inputs)))
 
     def finish(self) -> Stripped:
-        """Raises ModelError."""
         for name in self.graph.output_names & (set(self.rounded) | set(self.integers)):
             raise ModelError(f"output {name!r} is integers", why="a Q without a DQ makes it", fix="add a DQ behind it")
         nodes, renamed = self._with_outputs()
+        problems = [
+            f"tensor {name!r} is rounded with different scales by {', '.join(map(repr, found))}: TensorRT has one, "
+            f"the largest is taken"
+            for name, found in self.scales.items()
+            if len(set(found.values())) > 1
+        ]
         kept = {name: array for name, array in self.graph.constants.items() if name not in self.constants}
         graph = replace(self.graph, nodes=nodes, constants={**kept, **self.constants})
         scales = {renamed.get(name, name): max(found.values()) for name, found in self.scales.items()}
-        return Stripped(graph, scales, self.weights, tuple(self._problems()))
+        return Stripped(graph, scales, self.weights, tuple(problems))
 
     def _quantize(self, node: Node) -> None:
         step, source = self._step(node), self.floats.get(node.inputs[0], node.inputs[0])
         self._refuse_integers(source, node)
         self._check_middle(node, step)
-        stored = self._stored(source)
+        stored = self.constants.get(source, self.graph.constants.get(source))
         if stored is not None:
-            self.integers[node.outputs[0]] = _integers(stored, step), source
+            self.integers[node.outputs[0]] = step.integers(stored), source
             return
         if not step.is_per_tensor:
             raise ModelError(
@@ -145,14 +159,15 @@ class _Walk:
         step = self._step(node)
         if stored.dtype != np.int32:
             self._check_middle(node, step, stored)
-        self.constants[output] = _values(stored, step)
+        self.constants[output] = step.values(stored)
         self.weights[output] = step
 
     def _step(self, node: Node) -> Step:
-        """Raises ModelError."""
         scale = self.graph.constants.get(node.inputs[1])
         zero_name = node.inputs[2] if len(node.inputs) > 2 else ""
-        zero = self.graph.constants.get(zero_name) if zero_name else _default_zero(node)
+        zero = self.graph.constants.get(zero_name)
+        if not zero_name:  # 0, of the type that the ONNX standard gives a Q without a zero point
+            zero = np.zeros((), _OUTPUT_TYPES.get(int(node.attributes.get("output_dtype", 0)), np.uint8))
         if scale is None or zero is None:
             why = "its scale is computed as the model runs"
             raise ModelError(f"node {node.name!r} quantizes at run time", why=why, fix="export it with fixed scales")
@@ -163,10 +178,6 @@ class _Walk:
         if not bool(np.all(np.isfinite(scale) & (scale > 0))):
             raise ModelError(f"node {node.name!r} has a scale that is not positive and finite", fix="export it again")
         return Step(scale.astype(np.float32), zero, int(node.attributes.get("axis", 1)))
-
-    def _stored(self, name: str) -> Array | None:
-        found = self.constants.get(name)
-        return self.graph.constants.get(name) if found is None else found
 
     def _check_middle(self, node: Node, step: Step, stored: Array | None = None) -> None:
         """Raises ModelError for a zero point that is not the middle of what the type holds."""
@@ -181,7 +192,6 @@ class _Walk:
             )
 
     def _check_pair(self, first: Node, second: Node) -> None:
-        """Raises ModelError."""
         one, other = self._step(first), self._step(second)
         if not np.array_equal(one.scale.reshape(-1), other.scale.reshape(-1)) or np.any(one.zero != other.zero):
             raise ModelError(
@@ -191,7 +201,6 @@ class _Walk:
             )
 
     def _refuse_integers(self, name: str, node: Node) -> None:
-        """Raises ModelError."""
         if name in self.rounded or name in self.integers:
             raise ModelError(
                 f"node {node.name!r} ({node.op}) computes on integers",
@@ -200,7 +209,6 @@ class _Walk:
             )
 
     def _refuse_captures(self, node: Node) -> None:
-        """Raises ModelError."""
         for name in sorted(node.captured & set(self.floats)):
             raise ModelError(
                 f"the body of node {node.name!r} ({node.op}) reads {name!r}, which a DQ makes",
@@ -220,40 +228,12 @@ class _Walk:
                 renamed[source] = name
             else:
                 copies.append(Node("Identity", (renamed.get(source, source),), (name,), name=f"{name}_copy"))
-        return (*(_renamed(node, renamed) for node in self.nodes), *copies), renamed
-
-    def _problems(self) -> list[str]:
-        return [
-            f"tensor {name!r} is rounded with different scales by {', '.join(map(repr, found))}: TensorRT has one, "
-            f"the largest is taken"
-            for name, found in self.scales.items()
-            if len(set(found.values())) > 1
+        nodes = [
+            replace(
+                node,
+                inputs=tuple(renamed.get(name, name) for name in node.inputs),
+                outputs=tuple(renamed.get(name, name) for name in node.outputs),
+            )
+            for node in self.nodes
         ]
-
-
-def _renamed(node: Node, names: Mapping[str, str]) -> Node:
-    inputs = tuple(names.get(name, name) for name in node.inputs)
-    return replace(node, inputs=inputs, outputs=tuple(names.get(name, name) for name in node.outputs))
-
-
-_OUTPUT_TYPES = {2: np.uint8, 3: np.int8}  # TensorProto.DataType, as output_dtype has it
-
-
-def _default_zero(node: Node) -> Array:
-    """0, of the type that the ONNX standard gives a Q without a zero point."""
-    return np.zeros((), _OUTPUT_TYPES.get(int(node.attributes.get("output_dtype", 0)), np.uint8))
-
-
-def _integers(stored: Array, step: Step) -> Array:
-    """What QuantizeLinear makes of a stored tensor: halves to even."""
-    bounds = np.iinfo(step.zero.dtype)
-    zero = step.along_axis(step.zero, stored.ndim).astype(np.float64)
-    found = np.rint(stored / step.along_axis(step.scale, stored.ndim)) + zero
-    return np.asarray(np.clip(found, bounds.min, bounds.max)).astype(step.zero.dtype)
-
-
-def _values(stored: Array, step: Step) -> Array:
-    """What DequantizeLinear makes of stored integers."""
-    zero = step.along_axis(step.zero, stored.ndim).astype(np.int64)
-    centered = (stored.astype(np.int64) - zero).astype(np.float32)
-    return np.asarray(centered * step.along_axis(step.scale, stored.ndim), np.float32)
+        return (*nodes, *copies), renamed

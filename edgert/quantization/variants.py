@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from edgert.quantization.scheme.units import Scheme, Target
 
 PRECISIONS = ("int8", "fp16")
 """What can run here."""
-EMULATED = ("dla", "gpu")
+EMULATED: tuple[Target, ...] = ("dla", "gpu")
 """Whose INT8 can be emulated."""
 
 
@@ -96,11 +96,6 @@ class Wanted:
     images: str = ""
     ranges: Path | None = None
 
-    @property
-    def needs_ranges(self) -> bool:
-        """Whether anything becomes INT8."""
-        return "int8" in self.precisions or bool(self.emulated)
-
 
 def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run = ALONE) -> Mapping[str, Version]:
     """Makes all versions that are wanted, name → version. Ranges are measured once for all of them.
@@ -116,14 +111,25 @@ def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run
         CalibrationError: no images are named, or too few; ranges of another model; stopped.
         EdgertError: the model or the images cannot be used.
     """
-    _check(wanted)
+    for given, known, option in (
+        (wanted.precisions, PRECISIONS, "--precision"),
+        (wanted.emulated, EMULATED, "--emulate"),
+    ):
+        for name in (name for name in given if name not in known):
+            raise ConfigError(f"{option} {name}{nearest(name, known)}", fix=f"{option} {' or '.join(known)}")
+    needs_ranges = "int8" in wanted.precisions or bool(wanted.emulated)
+    for option, value in (("--images", wanted.images), ("--ranges", wanted.ranges)):
+        if value and not needs_ranges:
+            raise ConfigError(
+                f"{option} is for INT8, and none is asked for", fix="add --precision int8 or --emulate dla"
+            )
     found: list[Version] = []
     try:
-        if wanted.needs_ranges:
+        if needs_ranges:
             base = _ranges(config, wanted, images, run)
-            makers: list[Callable[[Base], Version]] = [int8_candidate] if "int8" in wanted.precisions else []
-            makers += [_EMULATED[name] for name in dict.fromkeys(wanted.emulated)]
-            found += [make(base) for make in makers]
+            targets: list[Target] = ["ort"] if "int8" in wanted.precisions else []
+            targets += sorted((one for one in EMULATED if one in wanted.emulated), key=wanted.emulated.index)
+            found += [_int8(base, target) for target in targets]
         if "fp16" in wanted.precisions:
             found.append(Version("fp16", "FP16", fp16_model(load(config.onnx), config).model))
     except EdgertError as error:
@@ -132,7 +138,7 @@ def versions(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Base:
+class _Base:
     """What INT8 versions are made from.
 
     Attributes:
@@ -145,38 +151,13 @@ class Base:
 
     config: ModelConfig
     calibrated: Calibrated
-    run: Run = ALONE
-    source: str = ""
+    run: Run
+    source: str
     learns: bool = True
 
 
-def int8_candidate(base: Base) -> Version:
-    """The model in INT8 for this machine; nothing is kept in higher precision but what the section names."""
-    made = _made(Quantizer, base, "ort")
-    return Version("int8", "INT8", made.made.quantized.model, False, made)
-
-
-def gpu_candidate(base: Base) -> Version:
-    """The model with Q/DQ nodes for TensorRT on a GPU, every node computed as the ONNX standard defines it."""
-    return _emulated("gpu", _made(Quantizer, base, "gpu"))
-
-
-def dla_candidate(base: Base) -> Version:
-    """The model as a DLA would compute it, as far as is publicly known; corrections are measured on that too."""
-    return _emulated("dla", _made(_DlaQuantizer, base, "dla"))
-
-
-def _emulated(name: Target, made: QuantizedVersion) -> Version:
-    """Not fused: ONNX Runtime would multiply scales into weights, and integers would not stay integers."""
-    run = Function(made.made.quantized.model, fused=False)
-    return Version(f"int8 {name} (emulated)", f"INT8, {name.upper()} emulated", run, True, made)
-
-
-_EMULATED: Mapping[str, Callable[[Base], Version]] = {"dla": dla_candidate, "gpu": gpu_candidate}
-
-
 class _DlaQuantizer(Quantizer):
-    """Its models are emulations."""
+    """Its models are emulations: corrections are measured on what a DLA computes, as far as is publicly known."""
 
     def lowered(
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
@@ -185,21 +166,25 @@ class _DlaQuantizer(Quantizer):
         return emulate_dla(graph, plan, self.table.amax, per_channel=self.recipe.per_channel, rounded=rounded or {})
 
 
-def _made(kind: type[Quantizer], base: Base, target: Target) -> QuantizedVersion:
+def _int8(base: _Base, target: Target) -> Version:
     """As quantizing makes it, but for the units that an accuracy budget would keep."""
     started = time.perf_counter()
-    config, title = (
-        base.config.model_copy(update={"accuracy": None}),
-        f"int8{'' if target == 'ort' else f' for {target}'}",
-    )
+    config = base.config.model_copy(update={"accuracy": None})
+    title = "int8" if target == "ort" else f"int8 for {target}"
     run = replace(base.run, where="", directory=None, log=lambda text: base.run.log(f"{title}: {text}"))
     evaluator = evaluator_of(config, base.calibrated, run) if base.learns else None
+    kind = _DlaQuantizer if target == "dla" else Quantizer
     made = recovered(base.calibrated, recipe_of(config, target), evaluator, run, smooth=True, kind=kind)
     seconds = time.perf_counter() - started
-    return QuantizedVersion(config, made, base.calibrated.feeds(SCAN_IMAGES), base.source, seconds)
+    parts = QuantizedVersion(config, made, base.calibrated.feeds(SCAN_IMAGES), base.source, seconds)
+    if target == "ort":
+        return Version("int8", "INT8", made.quantized.model, False, parts)
+    # Not fused: ONNX Runtime would multiply scales into weights, and integers would not stay integers.
+    emulated = Function(made.quantized.model, fused=False)
+    return Version(f"int8 {target} (emulated)", f"INT8, {target.upper()} emulated", emulated, True, parts)
 
 
-def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run) -> Base:
+def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run) -> _Base:
     asked = config.calibrate
     limit = asked.limit if asked else CalibrateConfig.model_fields["limit"].default
     given = wanted.images or (str(asked.images) if asked else "")
@@ -212,28 +197,11 @@ def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run)
     images = open_images(given, limit=limit) if given else images
     if wanted.ranges is None:
         run.log(f"calibrating on {given}")
-        return Base(config, calibrate_section(config, images=images, run=run), run, given)
+        return _Base(config, calibrate_section(config, images=images, run=run), run, given)
     model = prepared(load(config.onnx), config)
     table = load_table(wanted.ranges, model)
-    used = config if given else _uncorrected(config)
-    feed = feed_of(images, model, config)
-    return Base(used, Calibrated(model, table, feed), run, str(wanted.ranges), learns=bool(given))
-
-
-def _uncorrected(config: ModelConfig) -> ModelConfig:
-    """Without what images are needed for beside ranges: the evaluation's own would flatter."""
-    plain = config.quantize.model_copy(update={"correct_bias": False, "adaround": ()})
-    return config.model_copy(update={"quantize": plain, "calibrate": None})
-
-
-def _check(wanted: Wanted) -> None:
-    for given, known, option in (
-        (wanted.precisions, PRECISIONS, "--precision"),
-        (wanted.emulated, EMULATED, "--emulate"),
-    ):
-        for name in given:
-            if name not in known:
-                raise ConfigError(f"{option} {name}{nearest(name, known)}", fix=f"{option} {' or '.join(known)}")
-    for name, value in (("--images", wanted.images), ("--ranges", wanted.ranges)):
-        if value and not wanted.needs_ranges:
-            raise ConfigError(f"{name} is for INT8, and none is asked for", fix="add --precision int8 or --emulate dla")
+    calibrated = Calibrated(model, table, feed_of(images, model, config))
+    if not given:  # without what images are needed for beside ranges: the evaluation's own would flatter
+        plain = config.quantize.model_copy(update={"correct_bias": False, "adaround": ()})
+        config = config.model_copy(update={"quantize": plain, "calibrate": None})
+    return _Base(config, calibrated, run, str(wanted.ranges), learns=bool(given))

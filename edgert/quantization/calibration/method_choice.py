@@ -78,9 +78,17 @@ def choices(
         for name, values in zip(readers, walk(graph, list(readers), feeds, like, stop=stop), strict=True):
             group = scheme.groups[name]
             for node in readers[name]:
-                for errors in pool.map(partial(_errors, _linear(graph, node, like), name, thresholds[group]), values):
+                # without its bias: what it makes of an error of its input is the error of its output
+                alone = replace(graph, nodes=(replace(node, inputs=node.inputs[:2]),))
+                linear = Function(write(extract(alone, node.outputs[:1], [name]), like), fused=False)
+                for errors in pool.map(partial(_errors, linear, name, thresholds[group]), values):
                     totals[group].update(errors)
-    return tuple(_chosen(group, thresholds[group], totals[group]) for group in groups)
+    found = []
+    for group in groups:
+        errors = totals[group] if any(totals[group].values()) else {}
+        best = min(METHODS, key=lambda method: (errors.get(method, 0.0), method != DEFAULT))
+        found.append(Choice(group, best, thresholds[group], dict(errors)))
+    return tuple(found)
 
 
 def _readers(graph: Graph, scheme: Scheme, groups: Mapping[tuple[str, ...], object]) -> Mapping[str, list[Node]]:
@@ -96,13 +104,6 @@ def _readers(graph: Graph, scheme: Scheme, groups: Mapping[tuple[str, ...], obje
     return found
 
 
-def _linear(graph: Graph, node: Node, like: Model) -> Function:
-    """The node without its bias: what it makes of an error of its input is the error of its output."""
-    bare = replace(node, inputs=node.inputs[:2])
-    alone = replace(graph, nodes=(bare,))
-    return Function(write(extract(alone, node.outputs[:1], node.inputs[:1]), like), fused=False)
-
-
 def _errors(function: Function, name: str, thresholds: Mapping[str, float], values: Array) -> Mapping[str, float]:
     """Method → error of the node's output for one image, relative to the output's own square."""
 
@@ -111,20 +112,8 @@ def _errors(function: Function, name: str, thresholds: Mapping[str, float], valu
         return float(np.square(output, dtype=np.float64).sum())
 
     signal = power(values) or 1.0
-    found = {amax: power(_rounded(values, amax) - values) / signal for amax in set(thresholds.values())}
+    found = {}
+    for amax in set(thresholds.values()):
+        scale = np.float32(amax) / np.float32(LIMIT)
+        found[amax] = power(np.clip(np.rint(values / scale), -LIMIT, LIMIT) * scale - values) / signal
     return {method: found[amax] for method, amax in thresholds.items()}
-
-
-def _rounded(values: Array, amax: float) -> Array:
-    """What is left of values after INT8, symmetric around 0."""
-    scale = np.float32(amax) / np.float32(LIMIT)
-    rounded: Array = np.clip(np.rint(values / scale), -LIMIT, LIMIT) * scale
-    return rounded
-
-
-def _chosen(group: tuple[str, ...], thresholds: Mapping[str, float], errors: Mapping[str, float]) -> Choice:
-    """The least error; the default among equals, which differ from it by nothing that can be measured."""
-    if not any(errors.values()):
-        return Choice(group, DEFAULT, thresholds, {})
-    best = min(METHODS, key=lambda method: (errors[method], method != DEFAULT))
-    return Choice(group, best, thresholds, dict(errors))

@@ -73,8 +73,18 @@ class RangeTable:
             CalibrationError: no names, or a tensor is not in the table or never had an element.
         """
         group = (names,) if isinstance(names, str) else tuple(sorted(set(names)))
-        if group not in self._known:
-            self._known[group] = self._search(group)
+        if group in self._known:
+            return self._known[group]
+        if not group:
+            raise CalibrationError("no threshold of no tensors", why="the group is empty")
+        histograms = [self._histogram(name) for name in group]
+        whole = histograms[0] if len(group) == 1 else Histogram.merged(histograms)
+        if not whole.values:
+            raise CalibrationError(
+                f"tensor {group[0]!r} has no range", why="it had no elements in any image", fix="leave it in float32"
+            )
+        methods = {self.chosen.get(name, self.method) for name in group}
+        self._known[group] = max(threshold(whole, method, percentile=self.percentile) for method in methods)
         return self._known[group]
 
     def span(self, names: Iterable[str] | str) -> tuple[float, float]:
@@ -86,10 +96,9 @@ class RangeTable:
         found = [self._histogram(name) for name in ((names,) if isinstance(names, str) else names)]
         return min(one.low for one in found), max(one.high for one in found)
 
-    def with_method(self, method: str, *, percentile: float | None = None) -> RangeTable:
+    def with_method(self, method: str) -> RangeTable:
         """The same values under one method for all tensors. Raises CalibrationError for an unknown one."""
-        share = self.percentile if percentile is None else percentile
-        return replace(self, method=method, percentile=share, chosen={})
+        return replace(self, method=method, chosen={})
 
     def with_chosen(self, chosen: Mapping[str, str]) -> RangeTable:
         """The same values with these methods where they differ from the table's, instead of what was chosen before."""
@@ -98,18 +107,6 @@ class RangeTable:
     def with_warnings(self, *warnings: str) -> RangeTable:
         """The same table with further warnings, each only once."""
         return replace(self, warnings=tuple(dict.fromkeys((*self.warnings, *warnings))))
-
-    def _search(self, group: tuple[str, ...]) -> float:
-        if not group:
-            raise CalibrationError("no threshold of no tensors", why="the group is empty")
-        histograms = [self._histogram(name) for name in group]
-        whole = histograms[0] if len(group) == 1 else Histogram.merged(histograms)
-        if not whole.values:
-            raise CalibrationError(
-                f"tensor {group[0]!r} has no range", why="it had no elements in any image", fix="leave it in float32"
-            )
-        methods = {self.chosen.get(name, self.method) for name in group}
-        return max(threshold(whole, method, percentile=self.percentile) for method in methods)
 
     def _histogram(self, name: str) -> Histogram:
         if name not in self.histograms:
@@ -126,7 +123,30 @@ def save_table(table: RangeTable, path: str | Path) -> None:
 
     One line per tensor for people, then one per histogram for :func:`load_table`. Raises ArtifactError if it cannot.
     """
-    replace_text(Path(path), _text(table))
+    head = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "about": _ABOUT,
+        "edgert": table.version,
+        "model": table.model,
+        "images": table.images,
+        "available": table.available,
+        "method": table.method,
+        "percentile": table.percentile,
+        "warnings": list(table.warnings),
+    }
+    stored = {name: table.histograms[name].to_json() for name in sorted(table.histograms)}
+    tensors = {}
+    counts = {name: content.pop("counts") for name, content in stored.items()}
+    for name, content in stored.items():
+        own = {"method": table.chosen[name]} if name in table.chosen else {}
+        amax = short(table.amax(name)) if table.histograms[name].values else None
+        tensors[name] = {"amax": amax, **own, **content}
+    lines = [f"{_dump(key)}: {_dump(value)}" for key, value in head.items()]
+    for key, rows in (("tensors", tensors), ("counts", counts)):
+        inner = ",\n".join(f"  {_dump(name)}: {_dump(row)}" for name, row in rows.items())
+        lines.append(f"{_dump(key)}: {{\n{inner}\n}}")
+    replace_text(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
@@ -158,37 +178,6 @@ def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
     return table
 
 
-def _text(table: RangeTable) -> str:
-    head = {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "about": _ABOUT,
-        "edgert": table.version,
-        "model": table.model,
-        "images": table.images,
-        "available": table.available,
-        "method": table.method,
-        "percentile": table.percentile,
-        "warnings": list(table.warnings),
-    }
-    stored = {name: table.histograms[name].to_json() for name in sorted(table.histograms)}
-    tensors = {name: _entry(table, name, content) for name, content in stored.items()}
-    counts = {name: content["counts"] for name, content in stored.items()}
-    lines = [f"{_dump(key)}: {_dump(value)}" for key, value in head.items()]
-    return "{\n" + ",\n".join([*lines, _lines("tensors", tensors), _lines("counts", counts)]) + "\n}\n"
-
-
-def _entry(table: RangeTable, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    own = {"method": table.chosen[name]} if name in table.chosen else {}
-    amax = short(table.amax(name)) if table.histograms[name].values else None
-    return {"amax": amax, **own, **{key: content[key] for key in content if key != "counts"}}
-
-
-def _lines(key: str, rows: Mapping[str, Any]) -> str:
-    inner = ",\n".join(f"  {_dump(name)}: {_dump(row)}" for name, row in rows.items())
-    return f"{_dump(key)}: {{\n{inner}\n}}"
-
-
 def _dump(value: object) -> str:
     return json.dumps(value, allow_nan=False)  # in ASCII, so any name survives, even one that is not valid Unicode
 
@@ -216,14 +205,19 @@ def _content(file: Path) -> dict[str, Any]:
 
 def _table(content: Mapping[str, Any]) -> RangeTable:
     tensors, counts = content["tensors"], content["counts"]
-    if tensors.keys() != counts.keys():
-        odd = min(tensors.keys() ^ counts.keys())
-        raise _damaged(f"tensor {odd!r} has only one of its two entries")
+    if odd := tensors.keys() ^ counts.keys():
+        raise _damaged(f"tensor {min(odd)!r} has only one of its two entries")
+    histograms = {}
+    for name, entry in tensors.items():
+        try:
+            histograms[name] = Histogram.from_json({**entry, "counts": counts[name]})
+        except CalibrationError as error:
+            raise _damaged(f"the entry of tensor {name!r}: {error.why}") from error
     return RangeTable(
         model=_as(str, content["model"]),
         images=_as(int, content["images"]),
         method=content["method"],
-        histograms={name: _histogram(name, {**entry, "counts": counts[name]}) for name, entry in tensors.items()},
+        histograms=histograms,
         chosen={name: entry["method"] for name, entry in tensors.items() if "method" in entry},
         warnings=tuple(_as(str, warning) for warning in _as(list, content["warnings"])),
         percentile=content["percentile"],
@@ -236,13 +230,6 @@ def _as(kind: type[Any], value: Any) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"expected {kind.__name__}, got {value!r}")
     return value
-
-
-def _histogram(name: str, content: Mapping[str, Any]) -> Histogram:
-    try:
-        return Histogram.from_json(content)
-    except CalibrationError as error:
-        raise _damaged(f"the entry of tensor {name!r}: {error.why}") from error
 
 
 def _wrong_file(file: Path, why: str) -> CalibrationError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +126,8 @@ def _divergences(bins: Floats, last: npt.NDArray[np.int64]) -> Floats:
     Sums over bins become differences of running sums: P log P of a run of bins is one, and P log Q of a level is its
     mass times the log of its mass per bin.
     """
-    mass, full, plogp = (_running(values) for values in (bins, bins > 0, _xlogx(bins)))
+    rows = np.stack([bins, bins > 0, _xlogx(bins)])
+    mass, full, plogp = np.pad(np.cumsum(rows, axis=1), ((0, 0), (1, 0)))
     edges = -(-np.arange(_TARGET_BINS + 1) * last[:, None] // _TARGET_BINS)  # first bin of each level
     level_mass, level_full = np.diff(mass[edges], axis=1), np.diff(full[edges], axis=1)
     height = _log(level_mass / np.maximum(level_full, 1))  # log Q before it is normalized
@@ -138,10 +138,6 @@ def _divergences(bins: Floats, last: npt.NDArray[np.int64]) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         found = (entropy_p - cross) / total - np.log(total) + np.log(inside)
     return np.where((inside > 0) & ((end > 0) | (outside == 0)), found, np.inf)
-
-
-def _running(values: npt.NDArray[Any]) -> Floats:
-    return np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
 
 
 def _log(values: Floats) -> Floats:
@@ -237,7 +233,8 @@ def _sums(density: _Density, steps: Floats) -> Floats:
     ends = LEVELS * steps
     number, first, second = density.beyond[:, cut]
     clipped = second - 2 * ends * first + ends**2 * number
-    total: Floats = inside + clipped + density.point * _squared_error(density.amax, steps)
+    peak = (density.amax - np.minimum(np.rint(density.amax / steps), LEVELS) * steps) ** 2
+    total: Floats = inside + clipped + density.point * peak
     return total
 
 
@@ -250,9 +247,3 @@ def _integral(u: Floats) -> Floats:
     k /= 12
     u += k
     return u
-
-
-def _squared_error(value: float, steps: Floats) -> Floats:
-    rounded = np.minimum(np.rint(value / steps), LEVELS) * steps
-    error: Floats = (value - rounded) ** 2
-    return error

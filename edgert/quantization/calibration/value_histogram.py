@@ -117,23 +117,19 @@ class Histogram:
             CalibrationError: an element is NaN or infinite; nothing of the array is counted then.
             TypeError: the elements are not real numbers.
         """
-        blocks = _blocks(array)
-        if len(blocks) == 1:
-            self._count(_float32s(blocks[0]))
+        flat = np.ravel(array, order="K")  # a view, unless there are gaps
+        if 0 < flat.size <= _BLOCK:
+            self._count(flat)
             return
         fresh = Histogram()  # a late block may be refused
-        for block in blocks:
-            fresh._count(_float32s(block))
+        for start in range(0, flat.size, _BLOCK):
+            fresh._count(flat[start : start + _BLOCK])
         self.merge(fresh)
 
     def merge(self, other: Histogram) -> None:
         """Adds all values of another histogram, which stays as it is."""
         self._reach(other.exponent)
         self._gain(_coarser(other.counts, self.exponent - other.exponent), other.values, other._low, other._high)
-
-    def copy(self) -> Histogram:
-        """Another histogram of the same values."""
-        return Histogram.merged([self])
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; ``counts`` is base64 of zlib of 2,048 little-endian int64."""
@@ -152,15 +148,20 @@ class Histogram:
         """What :meth:`to_json` returned. Raises CalibrationError when it is damaged."""
         histogram = cls()
         try:
-            histogram.counts = _unpacked(content["counts"])
+            unpack = zlib.decompressobj()
+            data = unpack.decompress(base64.b64decode(content["counts"], validate=True), BINS * 8 + 1)
+            if len(data) != BINS * 8 or not unpack.eof:
+                raise ValueError(f"there are not {BINS} counts")
+            histogram.counts = np.frombuffer(data, "<i8").astype(np.int64)
             histogram.exponent, histogram.values = int(content["exponent"]), int(content["values"])
             if histogram.values:
                 histogram._low, histogram._high = _float32(content["low"]), _float32(content["high"])
             wrong = histogram._fault() or ("" if content["digest"] == histogram.digest else "its checksum does not fit")
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, binascii.Error, zlib.error) as error:
-            raise _damaged(f"{type(error).__name__}: {error}") from error
+            why, fix = f"{type(error).__name__}: {error}", "calibrate again"
+            raise CalibrationError("a histogram is damaged", why=why, fix=fix) from error
         if wrong:
-            raise _damaged(wrong)
+            raise CalibrationError("a histogram is damaged", why=wrong, fix="calibrate again")
         return histogram
 
     def __eq__(self, other: object) -> bool:
@@ -175,10 +176,18 @@ class Histogram:
         return self.exponent, self.values, self.low, self.high, self.counts.tobytes()
 
     def _count(self, block: Array) -> None:
-        """Counts up to ``_BLOCK`` contiguous float32 values."""
+        """Counts up to ``_BLOCK`` contiguous values."""
+        if block.dtype != np.float32:
+            with np.errstate(over="ignore"):  # becomes infinite, which is refused
+                block = block.astype(np.float32, casting="same_kind")
         low, high = float(np.minimum.reduce(block)) + 0.0, float(np.maximum.reduce(block)) + 0.0  # -0.0 + 0.0 is 0.0
         if not (math.isfinite(low) and math.isfinite(high)):  # NaN is kept by both min and max
-            raise _not_finite(block)
+            nan, infinite = int(np.isnan(block).sum()), int(np.isinf(block).sum())
+            raise CalibrationError(
+                "there are values that are not finite",
+                why=f"{nan} NaN and {infinite} infinite among {block.size} values",
+                fix="check what the model is fed (mean, std, color order); a float model that overflows has no ranges",
+            )
         self._reach(_exponent(max(-low, high)))
         self._gain(_counted(block, self.exponent), block.size, low, high)
 
@@ -254,18 +263,6 @@ def _histogram(index: npt.NDArray[np.uint16], bins: int) -> npt.NDArray[np.float
     return np.asarray(counts, np.float32).ravel()
 
 
-def _blocks(array: Array) -> list[Array]:
-    flat = np.ravel(array, order="K")  # a view, unless there are gaps
-    return [flat[start : start + _BLOCK] for start in range(0, flat.size, _BLOCK)]
-
-
-def _float32s(block: Array) -> Array:
-    if block.dtype == np.float32:
-        return block
-    with np.errstate(over="ignore"):  # becomes infinite, which is refused
-        return block.astype(np.float32, casting="same_kind")
-
-
 def _exponent(amax: float) -> int:
     """The smallest that amax is below 2 to the power of; a power of two needs one more than its own."""
     return max(MIN_EXPONENT, math.frexp(amax)[1]) if amax else MIN_EXPONENT
@@ -279,24 +276,3 @@ def _coarser(counts: Counts, doublings: int) -> Counts:
     kept = BINS >> min(doublings, _LOG2_BINS)
     merged[:kept] = counts.reshape(kept, -1).sum(axis=1)
     return merged
-
-
-def _unpacked(text: str) -> Counts:
-    unpack = zlib.decompressobj()
-    data = unpack.decompress(base64.b64decode(text, validate=True), BINS * 8 + 1)
-    if len(data) != BINS * 8 or not unpack.eof:
-        raise ValueError(f"there are not {BINS} counts")
-    return np.frombuffer(data, "<i8").astype(np.int64)
-
-
-def _not_finite(block: Array) -> CalibrationError:
-    nan, infinite = int(np.isnan(block).sum()), int(np.isinf(block).sum())
-    return CalibrationError(
-        "there are values that are not finite",
-        why=f"{nan} NaN and {infinite} infinite among {block.size} values",
-        fix="check what the model is fed (mean, std, color order); a float model that overflows has no ranges",
-    )
-
-
-def _damaged(why: str) -> CalibrationError:
-    return CalibrationError("a histogram is damaged", why=why, fix="calibrate again")

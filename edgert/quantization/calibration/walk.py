@@ -64,7 +64,8 @@ def cut(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tuple[Slice,
     filled_bytes, blocked = 0, -1
     for position, node in enumerate(needed.nodes):
         specs = {name: needed.specs.get(name) for name in node.outputs if name}
-        size_bytes = sum(_FLOAT_BYTES * math.prod(_dims(spec)) for spec in specs.values())
+        static = [spec.shape for spec in specs.values() if spec is not None and spec.is_static]
+        size_bytes = sum(_FLOAT_BYTES * math.prod(dim for dim in shape if isinstance(dim, int)) for shape in static)
         if filled_bytes + size_bytes > limit_bytes and filled_bytes and position > blocked:
             groups.append([])
             filled_bytes = 0
@@ -75,10 +76,6 @@ def cut(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tuple[Slice,
         blocked = max([blocked, *(uses.get(name, -1) for name in untyped)])
     seen = {n: number for number, nodes in enumerate(groups) for node in nodes for n in node.outputs if n in wanted}
     return tuple(part for part in _slices(needed, groups, seen) if part.made)
-
-
-def _dims(spec: TensorSpec | None) -> list[int]:
-    return [d for d in spec.shape if isinstance(d, int)] if spec is not None and spec.is_static else [0]
 
 
 def pieces(graph: Graph, targets: Sequence[str]) -> tuple[Slice, ...]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from ctypes import c_bool
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
@@ -259,11 +260,10 @@ class Processes:
         del self._waiting[shard.start]
 
     def _start_waiting(self) -> None:
-        try:
+        # where the pool is broken it stays among the waiting; whoever takes the next result begins again
+        with suppress(BrokenProcessPool):
             for shard in list(self._waiting.values()):
                 self._start(shard)
-        except BrokenProcessPool:
-            return  # it stays among the waiting; whoever takes the next result begins again
 
     def _begin_again(self, shard: Shard, cause: BrokenProcessPool) -> None:
         """New workers, and the shards of the old ones put back."""

@@ -4,7 +4,7 @@ It models the arithmetic that public sources describe, and was never compared wi
 what is modeled, what is assumed, and what is left out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -33,12 +33,7 @@ _AVERAGING = frozenset({"AveragePool", "Resize"})
 
 
 def emulate_dla(
-    graph: Graph,
-    scheme: Scheme,
-    amax: Amax,
-    *,
-    per_channel: bool = True,
-    rounded: Mapping[str, Array] = {},
+    graph: Graph, scheme: Scheme, amax: Amax, *, per_channel: bool = True, rounded: Mapping[str, Array] = {}
 ) -> Graph:
     """The graph with every float32 tensor as a DLA would have it; what no DLA can run stays float32.
 
@@ -92,10 +87,10 @@ class _Form:
         elif mode == "moved":
             self._move(node)
         elif mode == "fp16":
-            self._add_fp16(self._with_fp16_constants(node), self._tensors.fp16, "fp16")
+            self._add_fp16(self._in_fp16(node), self._tensors.fp16, "fp16")
         elif mode == "lookup":
             self._add_fp16(node, self._tensors.fp16_from_steps, "int8")
-        elif is_weighted(self._graph, node) and self._has_stored_bias(node):
+        elif is_weighted(self._graph, node) and all(name in self._graph.constants for name in node.inputs[2:] if name):
             self._add_weighted(node)
         else:
             self._add_integer(node)
@@ -109,10 +104,9 @@ class _Form:
         self._append(node, read, outputs)
 
     def _append(self, node: Node, read: Callable[[str], str], outputs: list[str]) -> None:
+        data: Collection[str] = data_inputs(self._graph, node)
         if self._mode[node.name] == "float":  # may read float32 tensors in any place
-            data: tuple[str, ...] = tuple(name for name in node.inputs if is_activation(self._graph, name))
-        else:
-            data = data_inputs(self._graph, node)
+            data = [name for name in node.inputs if is_activation(self._graph, name)]
         inputs = tuple(read(name) if name in data else name for name in node.inputs)
         self.builder.nodes.append(replace(node, inputs=inputs, outputs=tuple(outputs)))
 
@@ -138,8 +132,12 @@ class _Form:
         if self._unrounded.isdisjoint(data) and (alone or set(filter(None, node.inputs)) <= set(data)):
             if node.op in _EXACT | _AVERAGING and self._has_one_scale(node):
                 return self._add_exact(node)
-            if node.op in SUMS and len(node.inputs) > 1:
-                return self._add_sum(node)
+            if node.op in SUMS and len(node.inputs) > 1:  # integers of the coarsest scale among the operands
+                common = max((self._scales[name] for name in node.inputs), key=float)
+                total = self.builder.name(f"{node.outputs[0]}_sum")
+                self._append(node, lambda name: self._tensors.steps_at(name, common), [total])
+                add_values(self.builder, total, common, self._tensors.place(node.outputs[0], "int8"))
+                return None
         return self._emit(node, self._tensors.inside, "int8")
 
     def _add_exact(self, node: Node) -> None:
@@ -152,16 +150,6 @@ class _Form:
                 fractional = node.op in _AVERAGING and self._mode[node.name] == "int8"
                 found = self._tensors.rounded(steps, np.float32(1), name) if fractional else steps
                 self._tensors.set_steps(name, found)
-
-    def _add_sum(self, node: Node) -> None:
-        """The node on integers of the coarsest scale among its operands, and what its result stands for."""
-        common = max((self._scales[name] for name in node.inputs), key=float)
-        total = self.builder.name(f"{node.outputs[0]}_sum")
-        self._append(node, lambda name: self._tensors.steps_at(name, common), [total])
-        add_values(self.builder, total, common, self._tensors.place(node.outputs[0], "int8"))
-
-    def _has_stored_bias(self, node: Node) -> bool:
-        return not "".join(node.inputs[2:3]) or node.inputs[2] in self._graph.constants
 
     def _add_weighted(self, node: Node) -> None:
         """Products of integers and their sum, the bias in it, and what the sum stands for."""
@@ -186,12 +174,12 @@ class _Form:
                 add_fp16(self.builder, exact, self._tensors.place(name, kind))
         return None
 
-    def _with_fp16_constants(self, node: Node) -> Node:
-        return replace(node, inputs=tuple(map(self._fp16_constant, node.inputs)))
-
-    def _fp16_constant(self, name: str) -> str:
-        stored = self._graph.constants.get(name)
-        if stored is None or stored.dtype != np.float32:
-            return name
-        with np.errstate(over="ignore"):
-            return self.builder.store(stored.astype(np.float16).astype(np.float32), f"{name}_fp16")
+    def _in_fp16(self, node: Node) -> Node:
+        """The node with its stored float32 inputs rounded to float16."""
+        inputs = list(node.inputs)
+        for place, name in enumerate(inputs):
+            stored = self._graph.constants.get(name)
+            if stored is not None and stored.dtype == np.float32:
+                with np.errstate(over="ignore"):
+                    inputs[place] = self.builder.store(stored.astype(np.float16).astype(np.float32), f"{name}_fp16")
+        return replace(node, inputs=tuple(inputs))

@@ -7,13 +7,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dla import Form, fuses
+from dla import fuses
 from edgert.backend.base import Array
 from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.operators import about, is_copy, non_negative
 from edgert.quantization.lowering.weights import (
-    Scales,
     bias_factor,
     quantize_weight,
     scale_axis,
@@ -49,13 +48,18 @@ def add_steps(builder: Builder, tensor: str, scale: np.float32, wanted: str, *, 
     Returns:
         The name of the result, like ``wanted``.
     """
-    steps = tensor if scale == 1 else _binary(builder, "Div", tensor, scale, f"{wanted}_steps")
-    if positive:
-        rounded = _floor(builder, steps, wanted)
-    else:
-        size = builder.add("Abs", [steps], builder.name(f"{wanted}_size"))
-        sign = builder.add("Sign", [steps], builder.name(f"{wanted}_sign"))
-        rounded = builder.add("Mul", [_floor(builder, size, wanted), sign], builder.name(f"{wanted}_rounded"))
+
+    def add(op: str, inputs: list[str], end: str) -> str:
+        return builder.add(op, inputs, builder.name(f"{wanted}_{end}"))
+
+    def number(value: np.float32, end: str) -> str:
+        return builder.store(np.asarray(value, np.float32), f"{wanted}_{end}_by")
+
+    steps = tensor if scale == 1 else add("Div", [tensor, number(scale, "steps")], "steps")
+    size = steps if positive else add("Abs", [steps], "size")
+    rounded = add("Floor", [add("Add", [size, number(_BELOW_HALF, "up")], "up")], "floor")
+    if not positive:
+        rounded = add("Mul", [rounded, add("Sign", [steps], "sign")], "rounded")
     bounds = [builder.store(np.asarray(bound, np.float32), f"int8_{bound}") for bound in (LOW, HIGH)]
     return builder.add("Clip", [rounded, *bounds], builder.name(wanted))
 
@@ -70,16 +74,6 @@ def add_fp16(builder: Builder, tensor: str, output: str) -> str:
     """Adds the rounding of a tensor to float16, halves to even, as ``output``; what is too large becomes infinite."""
     short = builder.add("Cast", [tensor], builder.name(f"{output}_fp16"), {"to": _FLOAT16})
     return builder.add("Cast", [short], output, {"to": _FLOAT})
-
-
-def _floor(builder: Builder, tensor: str, wanted: str) -> str:
-    return builder.add("Floor", [_binary(builder, "Add", tensor, _BELOW_HALF, f"{wanted}_up")],
-                       builder.name(f"{wanted}_floor"))  # fmt: skip
-
-
-def _binary(builder: Builder, op: str, tensor: str, value: np.float32, wanted: str) -> str:
-    number = builder.store(np.asarray(value, np.float32), f"{wanted}_by")
-    return builder.add(op, [tensor, number], builder.name(wanted))
 
 
 # A weighted node on integers: what it multiplies by, what it adds, and what one step of its sums is worth.
@@ -117,25 +111,13 @@ def weighted_form(
     values = rounded.get(label)
     if values is None:
         values = quantize_weight(weight, scales, axis).values
-    steps = np.asarray(input_scale * scales, np.float32)
-    bias, attributes = _bias(graph, node, steps)
-    return WeightedForm(values.astype(np.float32), bias, _along_output(node, steps, weight.ndim), attributes)
-
-
-def _bias(graph: Graph, node: Node, steps: Scales) -> tuple[npt.NDArray[np.float32] | None, Mapping[str, Any]]:
-    name = node.inputs[2] if len(node.inputs) > 2 else ""
-    if not name:
-        return None, node.attributes
-    bias = graph.constants[name].astype(np.float64)
-    steps64 = steps.astype(np.float64)
-    return away(bias * bias_factor(node) / steps64).astype(np.float32), with_plain_bias(node)
-
-
-def _along_output(node: Node, steps: Scales, rank: int) -> npt.NDArray[np.float32]:
-    """One value per channel of a convolution's output stands before its spatial dimensions."""
-    if steps.ndim and about(node.op).kind == "conv":
-        return steps.reshape([-1, *[1] * (rank - 2)])
-    return steps
+    steps, bias, attributes = np.asarray(input_scale * scales, np.float32), None, node.attributes
+    if name := "".join(node.inputs[2:3]):
+        exact = graph.constants[name].astype(np.float64) * bias_factor(node) / steps.astype(np.float64)
+        bias, attributes = away(exact).astype(np.float32), with_plain_bias(node)
+    if steps.ndim and about(node.op).kind == "conv":  # a channel's value stands before the spatial dimensions
+        steps = steps.reshape([-1, *[1] * (weight.ndim - 2)])
+    return WeightedForm(values.astype(np.float32), bias, steps, attributes)
 
 
 # How a DLA would run each node: in INT8, in FP16, or not at all.
@@ -152,39 +134,32 @@ def modes(graph: Graph, scheme: Scheme) -> Mapping[str, Mode]:
     """Node name → how it runs, for every node."""
     kept = frozenset(name for unit in scheme.kept for name in unit.nodes)
     able = frozenset(name for point in scheme.points.values() for name in point.readers)
-    return {node.name: _mode(graph, node, scheme.forms[node.name], kept, able) for node in graph.nodes}
 
-
-def _mode(graph: Graph, node: Node, form: Form, kept: Collection[str], able: Collection[str]) -> Mode:
-    if node.domain or node.captured or not data_inputs(graph, node) or not data_outputs(graph, node):
-        return "float"
-    if is_copy(graph, node):
-        return "moved"
-    if form != "none" and node.name in kept:
-        return "fp16"
-    match form:
-        case "fp16":
+    def mode(node: Node) -> Mode:
+        form = scheme.forms[node.name]
+        if node.domain or node.captured or not data_inputs(graph, node) or not data_outputs(graph, node):
+            return "float"
+        if is_copy(graph, node):
+            return "moved"
+        if form == "fp16" or (form != "none" and node.name in kept):
             return "fp16"
-        case "int8" | "lookup" if node.name in able:
-            return form
-    return "float"
+        return form if form != "none" and node.name in able else "float"
+
+    return {node.name: mode(node) for node in graph.nodes}
 
 
 def unrounded(graph: Graph, scheme: Scheme, mode: Mapping[str, Mode]) -> frozenset[str]:
-    """Tensors inside a fused unit: the next node has them before they are rounded."""
+    """Tensors inside a fused unit: the next node, the only reader of a convolution or addition and in the same kernel,
+    has them before they are rounded."""
     units = {name: unit.name for unit in (*scheme.units, *scheme.kept) for name in unit.nodes}
-    return frozenset(node.outputs[0] for node in graph.nodes if _is_fused(graph, node, units, mode))
-
-
-def _is_fused(graph: Graph, node: Node, units: Mapping[str, str], mode: Mapping[str, Mode]) -> bool:
-    """Whether the only reader of a convolution or addition belongs to the same kernel."""
-    if not node.outputs or not graph.is_private(node.outputs[0]):
-        return False
-    (reader,) = graph.consumers[node.outputs[0]]
-    if not fuses(node.op, reader.op):
-        return False
-    same = mode[node.name] == mode[reader.name] and mode[node.name] in ("int8", "fp16")
-    return same and node.name in units and units.get(reader.name) == units[node.name]
+    found = set()
+    for node in graph.nodes:
+        if node.name in units and mode[node.name] in ("int8", "fp16") and graph.is_private(node.outputs[0]):
+            (reader,) = graph.consumers[node.outputs[0]]
+            same = mode[node.name] == mode[reader.name] and units.get(reader.name) == units[node.name]
+            if same and fuses(node.op, reader.op):
+                found.add(node.outputs[0])
+    return frozenset(found)
 
 
 Kind = Literal["int8", "fp16", "real"]

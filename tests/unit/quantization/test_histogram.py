@@ -77,7 +77,7 @@ def test_order_batches_and_merging_do_not_matter(values: list[float], data: st.D
 def test_json_and_copies_keep_all(values: list[float]) -> None:
     histogram = of(values)
     again = Histogram.from_json(json.loads(json.dumps(histogram.to_json())))
-    assert again == histogram == histogram.copy() == copy.deepcopy(histogram)
+    assert again == histogram == copy.deepcopy(histogram)
     assert (again.low, again.high, again.digest) == (histogram.low, histogram.high, histogram.digest)
 
 
@@ -161,7 +161,7 @@ def test_what_is_not_finite_is_refused_and_nothing_counted(bad: float, place: in
     array = large("normal", 2**18 + 10)
     array[place] = bad
     histogram = of([1.0, -3.0])
-    before = histogram.copy()
+    before = copy.deepcopy(histogram)
     with pytest.raises(CalibrationError) as caught:
         histogram.add(array)
     assert histogram == before
@@ -200,7 +200,7 @@ def test_opencv_threads_do_not_matter() -> None:
 
 def test_merging_leaves_the_other_alone() -> None:
     small, great = of([0.5]), of([100.0])
-    before = small.copy()
+    before = copy.deepcopy(small)
     great.merge(small)
     small.merge(Histogram())
     assert small == before

@@ -70,7 +70,7 @@ def test_a_group_of_different_choices_takes_the_widest() -> None:
 
 
 def test_the_percentile_is_the_tables() -> None:
-    ranges = table().with_method("percentile", percentile=90)
+    ranges = table(percentile=90).with_method("percentile")
     assert ranges.amax("small") == threshold(SMALL, "percentile", percentile=90)
     assert ranges.with_method("percentile").percentile == 90
 

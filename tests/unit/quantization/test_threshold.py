@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def test_a_threshold_is_a_positive_float32_up_to_the_largest_magnitude(method: s
     histogram = of(DATA[name])
     found = threshold(histogram, method)
     assert 0 < found <= histogram.amax
-    assert found == float(np.float32(found)) == threshold(histogram.copy(), method)
+    assert found == float(np.float32(found)) == threshold(copy.deepcopy(histogram), method)
 
 
 def test_minmax_is_the_largest_magnitude() -> None:
