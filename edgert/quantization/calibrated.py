@@ -65,32 +65,26 @@ def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
 
 
 def _check_types(model: Model) -> None:
-    graph = read(model)
-    for node in graph.nodes:
-        if node.op in QDQ or is_integer(node.op):
-            raise ModelError(
-                f"model {str(model.path)!r} is already quantized",
-                why=f"node {node.name!r} is a {node.op}",
-                where=str(model.path),
-                fix="give the float32 model that it was made from; run this one as it is: precision: fp32; or take the "
-                "scales of its Q/DQ nodes to a DLA: edgert quantize --target cache, or --target dla",
-            )
+    graph, name = read(model), f"model {str(model.path)!r}"
+    integer = next((node for node in graph.nodes if node.op in QDQ or is_integer(node.op)), None)
     narrow = [name for name, array in graph.constants.items() if array.dtype.name in _16_BITS]
     narrow += [spec.name for spec in graph.inputs if spec.dtype in _16_BITS]
-    if narrow:
-        raise ModelError(
-            f"model {str(model.path)!r} is a float16 model",
-            why=f"tensor {narrow[0]!r} is stored or fed in 16 bits; ranges are measured in float32",
-            where=str(model.path),
-            fix="export it in float32; edgert makes fp16 and int8 from that",
+    if integer is not None:
+        what, why = "is already quantized", f"node {integer.name!r} is a {integer.op}"
+        fix = (
+            "give the float32 model that it was made from; run this one as it is: precision: fp32; or take the "
+            "scales of its Q/DQ nodes to a DLA: edgert quantize --target cache, or --target dla"
         )
-    if not any(spec.dtype == "float32" for spec in graph.inputs):
-        raise ModelError(
-            f"model {str(model.path)!r} takes no float32 input",
-            why=f"its inputs are {', '.join(map(str, graph.inputs)) or 'none'}",
-            where=str(model.path),
-            fix="export it with a float32 input, without the conversion from bytes",
-        )
+    elif narrow:
+        what = "is a float16 model"
+        why = f"tensor {narrow[0]!r} is stored or fed in 16 bits; ranges are measured in float32"
+        fix = "export it in float32; edgert makes fp16 and int8 from that"
+    elif not any(spec.dtype == "float32" for spec in graph.inputs):
+        what, why = "takes no float32 input", f"its inputs are {', '.join(map(str, graph.inputs)) or 'none'}"
+        fix = "export it with a float32 input, without the conversion from bytes"
+    else:
+        return
+    raise ModelError(f"{name} {what}", why=why, where=str(model.path), fix=fix)
 
 
 def _static(model: Model) -> Model:
@@ -132,10 +126,6 @@ class Calibrated:
     table: RangeTable
     feed: ImageFeed | None
     whole: Scheme | None = None
-
-    def whole_for(self, recipe: Recipe) -> Scheme | None:
-        """The scheme, if it is the recipe's."""
-        return self.whole if self.whole is not None and self.whole.target == recipe.target else None
 
     def feeds(self, count: int, first: int = 0) -> Sequence[Feeds]:
         """Images from number ``first`` on, at most ``count``, as the model's input; none without images."""
@@ -276,8 +266,10 @@ def calibrate_section(
     return Calibrated(model, table, feed, whole)
 
 
-def with_ranges(config: ModelConfig, ranges: Path, *, where: str = "") -> Calibrated:
-    """Takes ranges measured before. Images of the section, if it names any, serve to correct biases and to compare.
+def with_ranges(
+    config: ModelConfig, ranges: Path, *, images: ImageDataset | None = None, where: str = ""
+) -> Calibrated:
+    """Takes ranges measured before. Images, or those that the section names, serve to correct biases and to compare.
 
     Raises:
         CalibrationError: the file is damaged, or of another model.
@@ -286,8 +278,9 @@ def with_ranges(config: ModelConfig, ranges: Path, *, where: str = "") -> Calibr
     try:
         model = prepared(load(config.onnx), config)
         table = load_table(ranges, model)
-        asked = config.calibrate
-        feed = feed_of(open_images(asked.images, limit=asked.limit), model, config) if asked else None
+        if images is None and config.calibrate is not None:
+            images = open_images(config.calibrate.images, limit=config.calibrate.limit)
+        feed = None if images is None else feed_of(images, model, config)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     return Calibrated(model, table, feed)

@@ -198,7 +198,8 @@ def recipe_of(config: ModelConfig, target: Target, dla: Dla = USUAL_DLA) -> Reci
 
 
 def _quantizer(calibrated: Calibrated, recipe: Recipe, run: Run, kind: type[Quantizer] = Quantizer) -> Quantizer:
-    feeds, whole = calibrated.feeds(CORRECTION_IMAGES), calibrated.whole_for(recipe)
+    whole = calibrated.whole if calibrated.whole and calibrated.whole.target == recipe.target else None
+    feeds = calibrated.feeds(CORRECTION_IMAGES)
     return kind(calibrated.model, calibrated.table, recipe, feeds, run, calibrated.more, whole)
 
 
@@ -214,31 +215,18 @@ def outcome_of(made: Recovered, recipe: Recipe, feeds: Sequence[Feeds], seconds:
     Raises:
         BuildError: ONNX Runtime cannot run the model.
     """
-    maker = made.quantizer
-    return QuantizationResult(
-        prepared=maker.model,
-        table=maker.table,
-        recipe=recipe,
-        quantized=made.quantized,
-        kept=reasons(made),
-        scan=made.scan,
-        search=made.search,
-        sqnr_db=sqnr(maker.graph, made.quantized.graph, feeds, None, maker.model) if feeds else {},
-        seconds=seconds,
-    )
-
-
-def reasons(made: Recovered) -> Mapping[str, str]:
-    """Unit left in higher precision → why."""
-    found = {skipped.node: skipped.reason for skipped in made.quantized.scheme.skipped}
-    found |= dict.fromkeys(sorted(made.quantizer.keep), "asked for")
+    maker, graph = made.quantizer, made.quantized.graph
+    kept = {skipped.node: skipped.reason for skipped in made.quantized.scheme.skipped}
+    kept |= dict.fromkeys(sorted(maker.keep), "asked for")
     if made.search and made.scan:
         costs = {item.unit: item.cost for item in made.scan.ranked}
         for name in made.search.kept:
-            cost = costs[name]
-            noise = f"; alone in INT8 it makes {cost:.1%} of the outputs noise" if cost else ""
-            found[name] = f"needed for accuracy{noise}"
-    return found
+            noise = f"; alone in INT8 it makes {costs[name]:.1%} of the outputs noise" if costs[name] else ""
+            kept[name] = f"needed for accuracy{noise}"
+    noise_db = sqnr(maker.graph, graph, feeds, None, maker.model) if feeds else {}
+    return QuantizationResult(
+        maker.model, maker.table, recipe, made.quantized, kept, made.scan, made.search, noise_db, seconds
+    )
 
 
 def _warnings(evaluator: Evaluator, made: Recovered) -> Iterator[str]:

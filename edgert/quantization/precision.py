@@ -152,9 +152,8 @@ def check_precision(config: ModelConfig, where: str = "") -> None:
 
 def _int8(model: Model, config: ModelConfig, job: _Job) -> Model:
     calibrated = _calibrated(config, job)
-    is_open = (
-        _opened_float(model, calibrated, job) is not None
-    )  # an error here comes before accuracy is measured for minutes
+    # an error here comes before accuracy is measured for minutes
+    is_open = _opened_float(model, calibrated, job) is not None
     made = _quantized(config, calibrated, job, strict=True).model
     return _opened(made, calibrated) if is_open else made
 

@@ -26,7 +26,7 @@ from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds, check_stop
 from edgert.quantization.equalization import equalize
 from edgert.quantization.lowering.lower import Activation, Storage, align, lower
-from edgert.quantization.lowering.weights import along_axis, scale_axis, weight_scales
+from edgert.quantization.lowering.weights import along_axis, integer_weight
 from edgert.quantization.quantization_error import OutputNoise, correct_biases
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import USUAL_DLA, Scheme, Target
@@ -236,9 +236,8 @@ class Quantizer:
         self._log(f"AdaRound of {len(nodes)} nodes")
         grids = {}
         for node in (node for node in self.graph.nodes if node.name in nodes):
-            weight = self.graph.constants[node.inputs[1]]
-            axis = scale_axis(node, weight) if self.recipe.per_channel else None
-            grids[node.inputs[1]] = along_axis(weight_scales(weight, axis), axis, weight.ndim)
+            plain = integer_weight(self.graph, node, self.recipe.per_channel, {})
+            grids[node.inputs[1]] = along_axis(plain.scales, plain.axis, plain.values.ndim)
         coarse = self.lowered(self.graph, plan)
         found = roundings(self.graph, coarse, grids, self.feeds, self.model, stop=self.stop)
         return {one.weight: one.values for one in found}

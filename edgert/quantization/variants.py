@@ -10,12 +10,11 @@ from pathlib import Path
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.config import CalibrateConfig, ModelConfig
-from edgert.dataset import ImageDataset, feed_of, open_images
+from edgert.dataset import ImageDataset, open_images
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.evaluation import Candidate
 from edgert.graph import Graph, load
-from edgert.quantization.calibrated import Calibrated, calibrate_section, prepared
-from edgert.quantization.calibration.ranges import load_table
+from edgert.quantization.calibrated import Calibrated, calibrate_section, with_ranges
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.evaluator import evaluator_of
 from edgert.quantization.int8_model import QuantizationResult, outcome_of, recipe_of, recovered
@@ -198,9 +197,7 @@ def _ranges(config: ModelConfig, wanted: Wanted, images: ImageDataset, run: Run)
     if wanted.ranges is None:
         run.log(f"calibrating on {given}")
         return _Base(config, calibrate_section(config, images=images, run=run), run, given)
-    model = prepared(load(config.onnx), config)
-    table = load_table(wanted.ranges, model)
-    calibrated = Calibrated(model, table, feed_of(images, model, config))
+    calibrated = with_ranges(config, wanted.ranges, images=images)
     if not given:  # without what images are needed for beside ranges: the evaluation's own would flatter
         plain = config.quantize.model_copy(update={"correct_bias": False, "adaround": ()})
         config = config.model_copy(update={"quantize": plain, "calibrate": None})

@@ -12,13 +12,7 @@ from edgert.backend.base import Array
 from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.operators import about, is_copy, non_negative
-from edgert.quantization.lowering.weights import (
-    bias_factor,
-    quantize_weight,
-    scale_axis,
-    weight_scales,
-    with_plain_bias,
-)
+from edgert.quantization.lowering.weights import bias_factor, integer_weight, with_plain_bias
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs
 
 LOW, HIGH = -128, 127
@@ -104,20 +98,14 @@ def weighted_form(
     The bias is rounded to multiples of ``input_scale`` times the weight's scale, as int32 would hold it. Where int32
     would overflow, which takes weights next to nothing beside their bias, it does not here.
     """
-    label = node.inputs[1]
-    weight = graph.constants[label]
-    axis = scale_axis(node, weight) if per_channel else None
-    scales = weight_scales(weight, axis)
-    values = rounded.get(label)
-    if values is None:
-        values = quantize_weight(weight, scales, axis).values
-    steps, bias, attributes = np.asarray(input_scale * scales, np.float32), None, node.attributes
+    weight = integer_weight(graph, node, per_channel, rounded)
+    steps, bias, attributes = np.asarray(input_scale * weight.scales, np.float32), None, node.attributes
     if name := "".join(node.inputs[2:3]):
         exact = graph.constants[name].astype(np.float64) * bias_factor(node) / steps.astype(np.float64)
         bias, attributes = away(exact).astype(np.float32), with_plain_bias(node)
     if steps.ndim and about(node.op).kind == "conv":  # a channel's value stands before the spatial dimensions
-        steps = steps.reshape([-1, *[1] * (weight.ndim - 2)])
-    return WeightedForm(values.astype(np.float32), bias, steps, attributes)
+        steps = steps.reshape([-1, *[1] * (weight.values.ndim - 2)])
+    return WeightedForm(weight.values.astype(np.float32), bias, steps, attributes)
 
 
 # How a DLA would run each node: in INT8, in FP16, or not at all.

@@ -30,11 +30,11 @@ from edgert.quantization.lowering.weights import (
     Weight,
     along_axis,
     fit_bias,
+    integer_weight,
+    outputs_of,
     quantize_bias,
     quantize_weight,
-    scale_axis,
     store_dequantized,
-    weight_scales,
 )
 from edgert.quantization.scheme.units import CLIPS, Scheme, Sharing, is_weighted
 
@@ -124,7 +124,7 @@ def roundings(
             scale, zero = threshold / np.float32(_STEPS), 0
         else:
             scale, zero = threshold / np.float32(LIMIT), 128
-        found[name] = Rounding(float(scale), np.uint8(zero) if storage == "uint8" else np.int8(zero - 128))
+        found[name] = Rounding(np.float32(scale), np.uint8(zero) if storage == "uint8" else np.int8(zero - 128))
     return found
 
 
@@ -199,11 +199,7 @@ class _Form:
             inputs[1:] = self._parameters(node)
         if node.op in WEIGHTED and node.inputs[0] in self._stored and self._stays_float(node):
             inputs[0] = self._held(inputs[0], node.inputs[0])
-        points = (self._scheme.points.get(name) for name in node.outputs)
-        outputs = tuple(  # a graph output given out rounded leaves its name to that
-            self.builder.name(f"{name}_raw") if point is not None and point.is_output else name
-            for name, point in zip(node.outputs, points, strict=True)
-        )
+        outputs = outputs_of(self.builder, self._scheme, node)
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
         for raw, name in zip(outputs, node.outputs, strict=True):
             self.computed(raw, name)
@@ -285,17 +281,14 @@ class _Form:
 
     def _weight(self, node: Node, step: float | None) -> Weight:
         """The weight as integers; with scales grown for an integer bias where the input's step is given."""
-        label = node.inputs[1]
-        weight = self._graph.constants[label]
-        axis = scale_axis(node, weight) if self._per_channel else None
-        wanted = scales = weight_scales(weight, axis)
-        if step is not None and len(node.inputs) > 2:
-            scales = fit_bias(wanted, self._graph.constants[node.inputs[2]].reshape(-1), step)
-        found = quantize_weight(weight, scales, axis)
-        if label not in self._rounded:
-            return found
-        same = along_axis(scales == wanted, axis, weight.ndim)
-        return replace(found, values=np.where(same, self._rounded[label], found.values).astype(np.int8))
+        own = integer_weight(self._graph, node, self._per_channel, self._rounded)
+        if step is None or len(node.inputs) < 3:
+            return own
+        weight = self._graph.constants[node.inputs[1]]
+        scales = fit_bias(own.scales, self._graph.constants[node.inputs[2]].reshape(-1), step)
+        same = along_axis(scales == own.scales, own.axis, weight.ndim)
+        grown = quantize_weight(weight, scales, own.axis)
+        return replace(grown, values=np.where(same, own.values, grown.values))
 
 
 # Channels of zeros that nothing outside sees, added where they pay.

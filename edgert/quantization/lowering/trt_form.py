@@ -12,14 +12,7 @@ from edgert.graph.draft import Builder
 from edgert.graph.model import Array
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.lowering.trt_cache import Amax, cache_of, dla_scales, parse_cache
-from edgert.quantization.lowering.weights import (
-    LIMIT,
-    Rounding,
-    quantize_weight,
-    scale_axis,
-    store_dequantized,
-    weight_scales,
-)
+from edgert.quantization.lowering.weights import LIMIT, Rounding, integer_weight, outputs_of, store_dequantized
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from edgert.quantization.scheme.units import Scheme
@@ -51,12 +44,8 @@ class _Form:
         inputs = [self._read.get((node.name, name), name) for name in node.inputs]
         if node.name in self._scheme.weighted:
             inputs[1] = self._weight(node)
-        points = (self._scheme.points.get(name) for name in node.outputs)
-        outputs = [
-            self.builder.name(f"{name}_raw") if point is not None and point.is_output else name
-            for name, point in zip(node.outputs, points, strict=True)
-        ]
-        self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=tuple(outputs)))
+        outputs = outputs_of(self.builder, self._scheme, node)
+        self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
         for raw, name in zip(outputs, node.outputs, strict=True):
             self.round(raw, name)
 
@@ -73,16 +62,10 @@ class _Form:
         self._read.update({(reader, name): back for reader in point.readers})
 
     def _weight(self, node: Node) -> str:
-        label = node.inputs[1]
-        weight = self._graph.constants[label]
-        axis = scale_axis(node, weight) if self._per_channel else None
-        key = (label, axis)
+        weight = integer_weight(self._graph, node, self._per_channel, self._rounded)
+        label, key = node.inputs[1], (node.inputs[1], weight.axis)
         if key not in self._weights:
-            scales = weight_scales(weight, axis)
-            values = self._rounded.get(label)
-            if values is None:
-                values = quantize_weight(weight, scales, axis).values
-            self._weights[key] = store_dequantized(self.builder, values.astype(np.int8), scales, axis, label)
+            self._weights[key] = store_dequantized(self.builder, weight.values, weight.scales, weight.axis, label)
         return self._weights[key]
 
 

@@ -12,6 +12,7 @@ from edgert.backend.base import Array
 from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.operators import WEIGHTED, about
+from edgert.quantization.scheme.units import Scheme
 
 F64 = npt.NDArray[np.float64]
 
@@ -264,6 +265,20 @@ def quantize_weight(weight: Array, scales: Scales, axis: int | None) -> Weight:
     return Weight(np.clip(steps, -LIMIT, LIMIT).astype(np.int8), scales, axis)
 
 
+def integer_weight(graph: Graph, node: Node, per_channel: bool, rounded: Mapping[str, Array]) -> Weight:
+    """A node's weight with scales of its own.
+
+    Args:
+        per_channel: one scale per output channel, else one for all.
+        rounded: weight name → int8 values decided elsewhere, for these scales; others are the nearest.
+    """
+    weight = graph.constants[node.inputs[1]]
+    axis = scale_axis(node, weight) if per_channel else None
+    scales = weight_scales(weight, axis)
+    values = rounded.get(node.inputs[1])
+    return quantize_weight(weight, scales, axis) if values is None else Weight(values.astype(np.int8), scales, axis)
+
+
 def along_axis(scales: npt.NDArray[T], axis: int | None, rank: int) -> npt.NDArray[T]:
     """Values per channel shaped so that they meet a weight of that rank channel by channel."""
     if axis is None:
@@ -292,6 +307,7 @@ def quantize_bias(bias: Array, scales: Scales, input_scale: float) -> tuple[npt.
 # What quantized graphs are built of: Q and DQ nodes, and weights stored behind a DQ.
 
 
+@dataclass(frozen=True, slots=True)
 class Rounding:
     """Q and DQ nodes of one scale each.
 
@@ -300,9 +316,8 @@ class Rounding:
         zero: zero point, a scalar of the stored type.
     """
 
-    def __init__(self, scale: float, zero: np.int8 | np.uint8) -> None:
-        self.scale = np.float32(scale)
-        self.zero = zero
+    scale: np.float32
+    zero: np.int8 | np.uint8
 
     def quantize(self, builder: Builder, tensor: str, output: str, label: str) -> str:
         """Adds the Q from a tensor to ``output``."""
@@ -321,6 +336,12 @@ class Rounding:
     def _parameters(self, builder: Builder, label: str) -> list[str]:
         scale = builder.store(np.asarray(self.scale, np.float32), f"{label}_scale")
         return [scale, builder.store(np.asarray(self.zero), f"{label}_zero_point")]
+
+
+def outputs_of(builder: Builder, scheme: Scheme, node: Node) -> tuple[str, ...]:
+    """What a node is to call its outputs: a graph output given out rounded leaves its name to that."""
+    rounded = {name for name in node.outputs if name in scheme.points and scheme.points[name].is_output}
+    return tuple(builder.name(f"{name}_raw") if name in rounded else name for name in node.outputs)
 
 
 def store_dequantized(builder: Builder, values: Array, scales: Scales, axis: int | None, label: str) -> str:
