@@ -201,8 +201,12 @@ def why_not(engine: str, machine: Machine, trt: TrtBackend, *, runs: bool = True
     Args:
         runs: False asks only whether TensorRT can compile: that is possible without a GPU's memory and PyCUDA.
     """
-    if engine == TENSORRT_DLA and (missing := _why_no_dla(machine)):
-        return missing
+    board = machine.board
+    if engine == TENSORRT_DLA and (board is None or not board.dla.cores):
+        return f"{board.title if board else machine.name} has no DLA"
+    off = [mode.name for mode in board.modes if not mode.dla_cores] if board is not None else []
+    if engine == TENSORRT_DLA and machine.mode in off:
+        return f"power mode {machine.mode} switches the DLA off: sudo nvpmodel -m NUMBER sets another"
     if engine in (TENSORRT, TENSORRT_DLA):
         return trt.why_not() if runs else trt.why_no_library()
     if engine == ORT_CUDA:
@@ -210,12 +214,3 @@ def why_not(engine: str, machine: Machine, trt: TrtBackend, *, runs: bool = True
 
         return cuda.why_not()
     return "" if engine == ORT else f"this edgert knows no engine {engine!r}"
-
-
-def _why_no_dla(machine: Machine) -> str:
-    if machine.board is None or not machine.board.dla.cores:
-        return f"{machine.board.title if machine.board else machine.name} has no DLA"
-    modes = {mode.name: mode for mode in machine.board.modes}
-    if machine.mode in modes and not modes[machine.mode].dla_cores:
-        return f"power mode {machine.mode} switches the DLA off: sudo nvpmodel -m NUMBER sets another"
-    return ""

@@ -1,8 +1,7 @@
 """Engines whose tensors lie on a GPU: what a pipeline needs of them so that pixels and tensors stay there."""
 
 import math
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import threading
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -59,26 +58,13 @@ class GpuSession(Session, Protocol):
         recordable: whether runs may be recorded as CUDA graphs.
     """
 
-    @property
-    def device(self) -> CudaDevice: ...
-
-    @property
-    def stream(self) -> Stream: ...
-
-    @property
-    def exclusive(self) -> AbstractContextManager[object]: ...
-
-    @property
-    def inputs_on_gpu(self) -> Mapping[str, GpuTensor]: ...
-
-    @property
-    def outputs_on_gpu(self) -> tuple[GpuTensor, ...]: ...
-
-    @property
-    def dynamic(self) -> bool: ...
-
-    @property
-    def recordable(self) -> bool: ...
+    device: CudaDevice
+    stream: Stream
+    exclusive: threading.RLock
+    inputs_on_gpu: dict[str, GpuTensor]
+    outputs_on_gpu: tuple[GpuTensor, ...]
+    dynamic: bool
+    recordable: bool
 
     def enqueue(self, rows: int | None = None) -> None:
         """Puts one run over what the GPU holds on the stream. Does not wait, and copies nothing.
@@ -90,12 +76,13 @@ class GpuSession(Session, Protocol):
 
 
 class GpuEngine(Engine, Protocol):
-    """An engine of such sessions. ``close`` takes their memory back; the GPU must be done with it."""
+    """An engine of such sessions. ``close`` takes their memory back; the GPU must be done with it.
 
-    @property
-    def device(self) -> CudaDevice:
-        """The GPU that its sessions' tensors are on."""
-        ...
+    Attributes:
+        device: the GPU that its sessions' tensors are on.
+    """
+
+    device: CudaDevice
 
     def session(self, profile: str | None = None) -> GpuSession:
         """A new set of bound tensors. Raises ModelError for an unknown profile."""

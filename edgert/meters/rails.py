@@ -102,7 +102,20 @@ def channel_watts(volts: str, amperes: str) -> float:
 
 def hwmon_rails(root: Path) -> tuple[Rail, ...]:
     """Every rail of every INA3221 and INA238, in the order of their I2C addresses."""
-    return tuple(sorted(_rails(root), key=lambda rail: rail.device))
+    found = list[Rail]()
+    for folder in _sensors(root, "ina3221"):
+        for channel in _CHANNELS:
+            name = read_text(folder / f"in{channel}_label")
+            if name and not _is_not_connected(name):
+                volts, amperes = folder / f"in{channel}_input", folder / f"curr{channel}_input"
+                source = f"{reading.shown_path(volts, root)} x {amperes.name}"
+                watts = reading.gauge("W", source, partial(channel_watts, str(volts), str(amperes)))
+                found.append(Rail(name, _device(folder), watts))
+    for folder in _sensors(root, "ina238"):
+        name = read_text(folder / "label") or read_text(folder / "device/label") or "VIN"
+        watts = reading.file_gauge(folder / "power1_input", root, "W", 1e-6, 0.0, MOST_W)
+        found.append(Rail(name, _device(folder), watts))
+    return tuple(sorted(found, key=lambda rail: rail.device))
 
 
 def over_current(root: Path) -> dict[str, reading.Gauge]:
@@ -116,20 +129,6 @@ def over_current(root: Path) -> dict[str, reading.Gauge]:
             if not _is_not_connected(rail):
                 found[f"{rail}.{kind}"] = reading.file_gauge(path, root, "", high=1.0)
     return found
-
-
-def _rails(root: Path) -> Iterator[Rail]:
-    for folder in _sensors(root, "ina3221"):
-        for channel in _CHANNELS:
-            name = read_text(folder / f"in{channel}_label")
-            if name and not _is_not_connected(name):
-                volts, amperes = folder / f"in{channel}_input", folder / f"curr{channel}_input"
-                source = f"{reading.shown_path(volts, root)} x {amperes.name}"
-                watts = reading.gauge("W", source, partial(channel_watts, str(volts), str(amperes)))
-                yield Rail(name, _device(folder), watts)
-    for folder in _sensors(root, "ina238"):
-        name = read_text(folder / "label") or read_text(folder / "device/label") or "VIN"
-        yield Rail(name, _device(folder), reading.file_gauge(folder / "power1_input", root, "W", 1e-6, 0.0, MOST_W))
 
 
 def _sensors(root: Path, name: str) -> Iterator[Path]:

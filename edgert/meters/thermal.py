@@ -76,7 +76,11 @@ class Thermal:
 def zones(root: Path) -> Iterator[Zone]:
     """The thermal zones that mean something; of one name, the second is called ``name-2``."""
     seen: dict[str, int] = {}
-    for folder in _folders(root):
+    for place in ("sys/class/thermal", "sys/devices/virtual/thermal"):
+        folders = [folder for folder in reading.children(root / place) if folder.name.startswith("thermal_zone")]
+        if folders:
+            break
+    for folder in sorted(folders, key=lambda folder: (len(folder.name), folder.name)):
         kind = read_text(folder / "type")
         if not kind or kind.lower().startswith(_CONSTANT):
             continue
@@ -90,23 +94,12 @@ def zones(root: Path) -> Iterator[Zone]:
         yield Zone(name if seen[name] == 1 else f"{name}-{seen[name]}", degrees, min(limits_c, default=None))
 
 
-def _folders(root: Path) -> list[Path]:
-    for place in ("sys/class/thermal", "sys/devices/virtual/thermal"):
-        found = [folder for folder in reading.children(root / place) if folder.name.startswith("thermal_zone")]
-        if found:
-            return sorted(found, key=lambda folder: (len(folder.name), folder.name))
-    return []
-
-
 def _hottest(degrees: Mapping[str, reading.Reading]) -> reading.Reading:
     """The junction's temperature, which is the hottest of the chip; without one, the hottest zone."""
-    junction = degrees.get("tj")
-    if junction is not None and junction.is_known:
-        return junction
-    known = [one for one in degrees.values() if one.value is not None]
+    known = {name: one for name, one in degrees.items() if one.value is not None}
     if not known:
         return reading.unavailable("C", "thermal zones", "none of them can be read")
-    return max(known, key=lambda one: one.value or 0.0)
+    return known.get("tj") or max(known.values(), key=lambda one: one.value or 0.0)
 
 
 def _margin(found: tuple[Zone, ...], degrees: Mapping[str, reading.Reading]) -> reading.Reading:

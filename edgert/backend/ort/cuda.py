@@ -64,11 +64,6 @@ class OrtCudaBackend:
     def __init__(self, device: CudaDevice | None = None) -> None:
         self._device = device
 
-    @property
-    def version(self) -> str:
-        """Of ONNX Runtime. Raises DeviceError when it is not installed."""
-        return str(ort().__version__)
-
     def compile(self, model: Model, options: base.EngineOptions) -> OrtCudaEngine:
         """See :class:`~edgert.backend.base.Backend`.
 
@@ -86,12 +81,20 @@ class OrtCudaBackend:
         check_sizes(model, profiles)
         settings, tuning = session_settings(options.threads, options.tuning), options.tuning
         ready = prepared(model, static, settings)
-        info = {"backend": self.name, "version": self.version, "device": device.name, "cached": False}
+        info = {"backend": self.name, "version": str(ort().__version__), "device": device.name, "cached": False}
         content = to_bytes(ready)
 
         def opened(kernels: Mapping[str, str]) -> OrtCudaEngine:
             stream = device.stream()
-            session = _open(content, settings, {**provider_options(device, stream, tuning), **kernels}, model)
+            options = {
+                "device_id": str(device.ordinal),
+                "user_compute_stream": str(stream.handle),  # ours, so that its work is ordered with ours
+                "arena_extend_strategy": "kSameAsRequested",  # not in powers of two
+                "cudnn_conv_algo_search": tuning.conv_search.upper(),
+                **({} if tuning.tf32 else {"use_tf32": "0"}),  # not known to releases before 1.18, where it is on, too
+                **kernels,
+            }
+            session = _open(content, settings, options, model)
             info["compile_s"] = round(time.perf_counter() - started, 3)
             return OrtCudaEngine(session, profiles, str(model.path), info, device, stream)
 
@@ -142,18 +145,6 @@ def check_sizes(model: Model, profiles: Mapping[str, base.Shapes]) -> None:
                     where=str(model.path),
                     fix="backend: ort runs it on the CPU; or export the model without NonMaxSuppression",
                 )
-
-
-def provider_options(device: CudaDevice, stream: Stream, tuning: base.Tuning) -> Mapping[str, str]:
-    """Our stream, so that its work is ordered with ours; memory in the sizes asked for, not in powers of two."""
-    exact = {} if tuning.tf32 else {"use_tf32": "0"}  # not known to releases before 1.18, where it is on as well
-    return {
-        "device_id": str(device.ordinal),
-        "user_compute_stream": str(stream.handle),
-        "arena_extend_strategy": "kSameAsRequested",
-        "cudnn_conv_algo_search": tuning.conv_search.upper(),
-        **exact,
-    }
 
 
 def too_little(model: Model, shapes: base.Shapes, device: CudaDevice) -> DeviceError:

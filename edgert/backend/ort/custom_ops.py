@@ -250,10 +250,8 @@ class CustomOpEngine:
 
     def close(self) -> None:
         """Drops the sessions of all parts."""
-        for chain in self._chains.values():
-            for _, engine in chain.sections:
-                if engine is not None:
-                    engine.close()
+        for engine in (engine for chain in self._chains.values() for _, engine in chain.sections if engine is not None):
+            engine.close()
         self._chains.clear()
 
 

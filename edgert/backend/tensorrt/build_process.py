@@ -222,11 +222,12 @@ def _crash(request: BuildRequest, run: _Run, code: int) -> CompileError:
     suspects = next((record.layer for record in reversed(run.log) if record.layer), "")
     ends = " to ".join(repr(name) for name in foreign_ends(suspects)) or (repr(suspects) if suspects else "")
     why = f"its last line about a layer names {ends}: " if ends else ""
+    printed = (run.folder / "printed.txt").read_text(errors="replace").strip().splitlines()
     if code == -signal.SIGKILL:
         why = f"it was killed from outside, as Linux does when memory runs out; {why}"
     return CompileError(
         f"TensorRT {how} while it was building",
-        why=why + (tail(run.log) or run.printed() or "it printed nothing"),
+        why=why + (tail(run.log) or " | ".join(printed[-3:]) or "it printed nothing"),
         where=request.title,
         fix="larger pools, or these nodes on the GPU",
     )
@@ -264,7 +265,10 @@ class _Run:
         ends_at: float | None = None
         for line in self._lines():
             if line:
-                yield self._event(json.loads(line))
+                event = json.loads(line)
+                if "log" in event:
+                    self.log.append(LogRecord(**event["log"]))
+                yield self.log[-1] if "log" in event else Progress(**event["step"])
             now = time.monotonic()
             if cancel is not None and cancel.is_set():
                 self.stopped = self.stopped or "canceled"
@@ -290,11 +294,6 @@ class _Run:
             self._process.kill()
             self._process.wait()
 
-    def printed(self) -> str:
-        """The last lines that the process, or a library in it, printed."""
-        lines = (self.folder / "printed.txt").read_text(errors="replace").strip().splitlines()
-        return " | ".join(lines[-3:])
-
     def _lines(self) -> Iterator[bytes]:
         """Whole lines as they come, and an empty one whenever nothing came for a while."""
         rest = b""
@@ -310,12 +309,6 @@ class _Run:
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from lines
                 yield b""
-
-    def _event(self, event: dict[str, Any]) -> LogRecord | Progress:
-        if "step" in event:
-            return Progress(**event["step"])
-        self.log.append(LogRecord(**event["log"]))
-        return self.log[-1]
 
 
 def _python_path() -> str:

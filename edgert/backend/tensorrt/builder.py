@@ -17,14 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from edgert.backend.tensorrt.build_process import (
-    BuildResult,
-    CompileError,
-    Progress,
-    read_request,
-    write_error,
-    write_result,
-)
+from edgert.backend.tensorrt import build_process as process
+from edgert.backend.tensorrt import network as networks
 from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.backend.tensorrt.dialects import dialect_of
 from edgert.backend.tensorrt.library import (
@@ -44,15 +38,6 @@ from edgert.backend.tensorrt.library import (
     load,
 )
 from edgert.backend.tensorrt.log import LogRecord, asked_bytes, foreign_ends, logger_to, tail
-from edgert.backend.tensorrt.network import (
-    add_profiles,
-    check_core,
-    correspond,
-    network_layers,
-    parse,
-    place,
-    set_formats,
-)
 from edgert.backend.tensorrt.plugin import check_plugins, register_operators
 from edgert.board.devices import cuda_driver, gpu_free_bytes
 from edgert.board.host import free_bytes
@@ -62,11 +47,11 @@ from edgert.units import format_bytes
 
 Report = Callable[[LogRecord], object]
 
-Step = Callable[[Progress], bool]
+Step = Callable[[process.Progress], bool]
 """Called with each step; False cancels."""
 
 
-def compile_engine(library: Library, request: BuildRequest, report: Report, step: Step) -> BuildResult:
+def compile_engine(library: Library, request: BuildRequest, report: Report, step: Step) -> process.BuildResult:
     """Builds an engine. Blocks until done.
 
     Args:
@@ -93,25 +78,25 @@ def compile_engine(library: Library, request: BuildRequest, report: Report, step
     trt: Trt = library.trt
     logger: ILogger = logger_to(trt, note)
     builder: Builder = trt.Builder(logger)
-    check_core(builder, request)
+    networks.check_core(builder, request)
     config: IBuilderConfig = builder.create_builder_config()
     network: INetworkDefinition = dialect.create_network(builder)
     dialect.set_target(config, request)
     parser: OnnxParser = trt.OnnxParser(network, logger)
     dialect.set_parser(parser, config, request)
-    parse(parser, network, request)
-    layers = network_layers(network)
-    set_formats(trt, network, request)
-    add_profiles(builder, network, config, request)
+    networks.parse(parser, network, request)
+    layers = networks.network_layers(network)
+    networks.set_formats(trt, network, request)
+    networks.add_profiles(builder, network, config, request)
     _configure(trt, config, request)
     if not dialect.set_timing_cache(config, request.timing_cache):
         note(LogRecord("WARNING", "the timing cache is of another TensorRT or GPU: measuring again"))
-    parts = correspond(layers, request.nodes)
+    parts = networks.correspond(layers, request.nodes)
     dialect.set_precision(network, config, request, layers, parts)
-    refused = place(trt, network, config, request, parts)
-    canceled: list[Progress] = []
+    refused = networks.place(trt, network, config, request, parts)
+    canceled: list[process.Progress] = []
 
-    def on_progress(progress: Progress) -> bool:
+    def on_progress(progress: process.Progress) -> bool:
         if not step(progress):
             canceled.append(progress)
         return not canceled
@@ -125,7 +110,7 @@ def compile_engine(library: Library, request: BuildRequest, report: Report, step
     seconds = round(time.perf_counter() - started, 3)
     cache = dialect.timing_cache(config)
     inspector = inspection(trt, logger, plan, request) if _has_gpu() else ""
-    return BuildResult(plan, cache, tuple(log), inspector, layers, refused, library.title, seconds)
+    return process.BuildResult(plan, cache, tuple(log), inspector, layers, refused, library.title, seconds)
 
 
 def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool = False) -> BuildError:
@@ -142,10 +127,10 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool =
         needed, there_was = asked_bytes(log), gpu_free_bytes() or free_bytes()  # right after the builder gave up
         asked = f"{format_bytes(needed)} were needed" if needed else "it did not report how much it needed"
         why = f"{asked}, {format_bytes(there_was)} there were: {tail(log)}"
-        return CompileError(what, why=why, where=request.title, fix=fix)
+        return process.CompileError(what, why=why, where=request.title, fix=fix)
     else:
         what, fix = "TensorRT built no engine", ""
-    return CompileError(what, why=tail(log) or "it gave no reason", where=request.title, fix=fix)
+    return process.CompileError(what, why=tail(log) or "it gave no reason", where=request.title, fix=fix)
 
 
 def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:
@@ -188,7 +173,7 @@ def _has_gpu() -> bool:
     return driver is not None and bool(driver.gpus)
 
 
-def monitor_to(trt: Trt, progress: Callable[[Progress], bool]) -> IProgressMonitor:
+def monitor_to(trt: Trt, progress: Callable[[process.Progress], bool]) -> IProgressMonitor:
     """A progress monitor.
 
     Args:
@@ -213,46 +198,35 @@ def monitor_to(trt: Trt, progress: Callable[[Progress], bool]) -> IProgressMonit
 
         def _report(self, phase: str, step: int) -> bool:
             parent, steps = self._phases.get(phase, ("", 0))
-            return progress(Progress(phase, parent, step, steps))
+            return progress(process.Progress(phase, parent, step, steps))
 
     return Monitor()
-
-
-class Events:
-    """The pipe to the process that waits. Thread-safe: TensorRT calls from threads of its own."""
-
-    def __init__(self, descriptor: int, folder: Path) -> None:
-        self._descriptor, self._cancel = descriptor, folder / "cancel"
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def log(self, record: LogRecord) -> None:
-        """Sends a line of the log."""
-        self._send({"log": asdict(record)})
-
-    def step(self, progress: Progress) -> bool:
-        """Sends a step; False when the build is to stop."""
-        self._send({"step": asdict(progress)})
-        return not (self._closed or self._cancel.exists())
-
-    def _send(self, event: Mapping[str, Any]) -> None:
-        line = memoryview(json.dumps(event).encode() + b"\n")
-        with self._lock:
-            while line and not self._closed:
-                try:
-                    line = line[os.write(self._descriptor, line) :]
-                except BrokenPipeError:
-                    self._closed = True  # the other end is gone
 
 
 def main(folder: Path, descriptor: int, wanted: Wanted) -> int:
     """Builds; returns the exit code."""
     faulthandler.enable()  # a crash in the compiler then prints on which of our lines
-    events = Events(descriptor, folder)
+    lock, open_pipes = threading.Lock(), [descriptor]  # TensorRT calls from threads of its own
+
+    def send(event: Mapping[str, Any]) -> bool:
+        """Whether the build is to go on."""
+        line = memoryview(json.dumps(event).encode() + b"\n")
+        with lock:
+            while line and open_pipes:
+                try:
+                    line = line[os.write(descriptor, line) :]
+                except BrokenPipeError:
+                    open_pipes.clear()  # the other end is gone
+        return bool(open_pipes) and not (folder / "cancel").exists()
+
     try:
-        write_result(compile_engine(load(wanted), read_request(folder), events.log, events.step), folder)
+        request, library = process.read_request(folder), load(wanted)
+        result = compile_engine(
+            library, request, lambda record: send({"log": asdict(record)}), lambda step: send({"step": asdict(step)})
+        )
+        process.write_result(result, folder)
     except EdgertError as error:
-        write_error(error, folder)
+        process.write_error(error, folder)
         return EXIT_ERROR
     return EXIT_OK
 

@@ -95,11 +95,7 @@ def correspond(layers: Sequence[Layer], nodes: Mapping[str, tuple[str, ...]]) ->
     for layer in layers:
         named = tuple(known_names(metadata_names(layer.metadata) or (layer.name,), nodes, makers))
         direct.append(named or tuple(dict.fromkeys(makers[tensor] for tensor in layer.outputs if tensor in makers)))
-    readers: dict[str, list[int]] = {}
-    for position, layer in enumerate(layers):
-        for tensor in layer.inputs:
-            readers.setdefault(tensor, []).append(position)
-    nodes_of = _helped(layers, direct, readers)
+    nodes_of = _helped(layers, direct)
     layers_of: dict[str, list[int]] = {}
     for position, names in enumerate(nodes_of):
         for name in names:
@@ -122,12 +118,13 @@ def known_names(names: Sequence[str], nodes: Mapping[str, object], makers: Mappi
             yield makers[name.removeprefix(_UNNAMED)]
 
 
-def _helped(
-    layers: Sequence[Layer], direct: Sequence[tuple[str, ...]], readers: Mapping[str, list[int]]
-) -> list[tuple[str, ...]]:
+def _helped(layers: Sequence[Layer], direct: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """The nodes of every layer, those of a helper being its readers'; layers stand in the order they run, or nearly."""
-    found = list(direct)
-    changed = True
+    readers: dict[str, list[int]] = {}
+    for position, layer in enumerate(layers):
+        for tensor in layer.inputs:
+            readers.setdefault(tensor, []).append(position)
+    found, changed = list(direct), True
     while changed:
         changed = False
         for position in range(len(layers) - 1, -1, -1):
@@ -218,11 +215,9 @@ def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest)
 
 def _error(error: ParserError, request: BuildRequest) -> BuildError:
     """Releases before 10.0 report the node's position only."""
-    names = tuple(request.nodes)
     name = error.node_name() if hasattr(error, "node_name") else ""
     operator = error.node_operator() if hasattr(error, "node_operator") else ""
-    position = error.node()
-    name = name or (names[position] if 0 <= position < len(names) else "")
+    name = name or dict(enumerate(request.nodes)).get(error.node(), "")
     opset = f"opset {request.opset}" if request.opset else ""
     kind = ", ".join(filter(None, (operator, opset)))
     subject = f"node {name!r}{f' ({kind})' if kind else ''}" if name else "the model"

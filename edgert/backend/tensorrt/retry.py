@@ -5,6 +5,7 @@ Pure: what was tried and the last log go in, the next try comes out. Who builds 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Literal
 
 from edgert.backend.tensorrt.build_process import BuildResult, CompileError
@@ -111,12 +112,8 @@ def _blamed(log: Sequence[LogRecord], placement: Placement, order: Sequence[str]
 
 def _longest(placement: Placement, order: Sequence[str]) -> list[str]:
     """The longest run of nodes on the DLA."""
-    longest: list[str] = []
-    run: list[str] = []
-    for name in order:
-        run = [*run, name] if placement.get(name, GPU) != GPU else []
-        longest = max(longest, run, key=len)
-    return longest
+    runs = [list(run) for on_gpu, run in groupby(order, lambda name: placement.get(name, GPU) == GPU) if not on_gpu]
+    return max(runs, key=len, default=[])
 
 
 # Building until it works: each rung of the ladder is reported before it is tried.

@@ -10,20 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions, Shapes, Span, Store, has_open_batch
+from edgert.backend.tensorrt import engine_cache
 from edgert.backend.tensorrt.build_process import BuildResult, Progress, build
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
-from edgert.backend.tensorrt.engine_cache import (
-    BuiltEngine,
-    Facts,
-    cache_engine,
-    changes,
-    key_of,
-    last_facts,
-    machine_facts,
-    read_built_engine,
-    request_facts,
-    timing_cache,
-)
 from edgert.backend.tensorrt.library import Library, Wanted, load
 from edgert.backend.tensorrt.retry import build_retrying
 from edgert.backend.tensorrt.sessions import Queue
@@ -146,7 +135,7 @@ class TrtBackend:
         self._given_machine, self._root, self._given_library = machine, root, library
         self._open_device, self._once = device or _open_gpu, once or build
         self.listener = listener or Listener()
-        self._resident: Counter[int] = Counter()
+        self._resident: Counter[int | None] = Counter()
         self._queues: dict[int | None, Queue] = {}
 
     @cached_property
@@ -155,10 +144,10 @@ class TrtBackend:
         return self._given_library or load()
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> engine_cache.Facts:
         """What of this machine engines depend on."""
         machine = self._given_machine or detect(self._root)
-        return machine_facts(self.library, machine, cuda_driver(), self._root)
+        return engine_cache.machine_facts(self.library, machine, cuda_driver(), self._root)
 
     @cached_property
     def _device(self) -> CudaDevice:
@@ -190,7 +179,7 @@ class TrtBackend:
         request = static_request(model, options)
         return self.open(self.built(request, options.store), options.profiles)
 
-    def built(self, request: BuildRequest, store: Store | None = None) -> BuiltEngine:
+    def built(self, request: BuildRequest, store: Store | None = None) -> engine_cache.BuiltEngine:
         """The engine of a request: from the store, else compiled, and cached there.
 
         Before it is compiled again the listener gets what changed since the last time.
@@ -198,22 +187,26 @@ class TrtBackend:
         Raises:
             BuildError, DeviceError: as :meth:`compile`.
         """
-        facts = {**self.facts, **request_facts(request)}
-        cached = self._cached(request, facts, store)
-        if cached is not None:
-            return cached
-        before = last_facts(store, request.title)
+        facts = {**self.facts, **engine_cache.request_facts(request)}
+        key = engine_cache.key_of(facts)
+        content = store.get(key) if store is not None else None
+        if content is not None:
+            try:
+                return engine_cache.read_built_engine(content, request, key)
+            except ArtifactError as error:
+                self.listener.report(f"{request.title} is compiled again: the cached engine cannot be read ({error})")
+        before = engine_cache.last_facts(store, request.title)
         if before is not None and before != facts:
-            self.listener.report(f"{request.title} is compiled again: {', '.join(changes(before, facts))}")
-        asked = replace(request, timing_cache=timing_cache(store, self.facts))
+            self.listener.report(f"{request.title} is compiled again: {', '.join(engine_cache.changes(before, facts))}")
+        asked = replace(request, timing_cache=engine_cache.timing_cache(store, self.facts))
         built = build_retrying(asked, self._build, lambda attempt: self.listener.report(f"again: {attempt.reason}"))
         reasons = tuple(attempt.reason for attempt in built.attempts if attempt.reason)
-        made = BuiltEngine(facts, built.request, built.result, reasons)
+        made = engine_cache.BuiltEngine(facts, built.request, built.result, reasons)
         if store is not None:
-            cache_engine(store, made, self.facts)
+            engine_cache.cache_engine(store, made, self.facts)
         return made
 
-    def open(self, made: BuiltEngine, profiles: Mapping[str, Shapes] | None = None) -> TrtEngine:
+    def open(self, made: engine_cache.BuiltEngine, profiles: Mapping[str, Shapes] | None = None) -> TrtEngine:
         """Opens an engine for running.
 
         Raises:
@@ -223,44 +216,26 @@ class TrtBackend:
         core, loadables = made.request.dla_core, made.engine_facts.loadables
         scales = {name: form.scale for name, form in made.request.formats.items() if form.scale}
         with self._device:
+            queue = self._queues.get(core) or Queue(self._device.stream(), threading.RLock())
+            if core is not None:  # which so gets one job at a time
+                self._queues[core] = queue
             engine = TrtEngine(
                 made.result.plan,
                 self.library,
                 self._device,
-                queue=self._queue(core),
+                queue=queue,
                 profiles=profiles or {DEFAULT_PROFILE: {}},
                 scales=scales,
                 dla_core=core,
                 loadables=loadables,
-                resident=self._resident[core] if core is not None else 0,
+                resident=self._resident[core],
                 host_code=made.request.version_compatible,
                 title=made.request.title,
             )
-        if core is not None:
-            self._resident[core] += loadables
+        self._resident[core] += loadables  # none where there is no core
         compiled = {"cached": made.cached, "compile_s": made.result.seconds, "attempts": list(made.attempts)}
         engine.info = {**engine.info, **compiled}
         return engine
-
-    def _queue(self, core: int | None) -> Queue:
-        """That of the DLA core, which so gets one job at a time; else a new one."""
-        if core in self._queues:
-            return self._queues[core]
-        made = Queue(self._device.stream(), threading.RLock())
-        if core is not None:
-            self._queues[core] = made
-        return made
-
-    def _cached(self, request: BuildRequest, facts: Facts, store: Store | None) -> BuiltEngine | None:
-        key = key_of(facts)
-        content = store.get(key) if store is not None else None
-        if content is None:
-            return None
-        try:
-            return read_built_engine(content, request, key)
-        except ArtifactError as error:
-            self.listener.report(f"{request.title} is compiled again: the cached engine cannot be read ({error})")
-            return None
 
     def _build(self, request: BuildRequest) -> BuildResult:
         listener = self.listener

@@ -41,7 +41,6 @@ class TrtEngine:
         dla_core: the DLA core it was built for; None for none.
         loadables: DLA programs in it (:attr:`~edgert.backend.tensorrt.engine_layers.EngineFacts.loadables`).
         resident: DLA programs of other engines on that core.
-        kernels: what :meth:`kernels` gave (TensorRT-RTX).
         host_code: whether the plan's code for the processor may be run; version-compatible ones bring a runtime along.
         title: for messages.
 
@@ -62,7 +61,6 @@ class TrtEngine:
         dla_core: int | None = None,
         loadables: int = 0,
         resident: int = 0,
-        kernels: bytes = b"",
         host_code: bool = False,
         title: str = "engine",
     ) -> None:
@@ -88,7 +86,6 @@ class TrtEngine:
         self._profiles = profiles or {DEFAULT_PROFILE: {}}
         self._sessions: list[TrtSession] = []
         self._kernels: IRuntimeCache = None
-        self._saved = kernels
         self.profiles = tuple(self._profiles)
         self.recordable = loadables == 0
         """Whether runs may be recorded as CUDA graphs: not with DLA layers (TensorRT issue 3524)."""
@@ -137,10 +134,6 @@ class TrtEngine:
             return int(self._engine.device_memory_size_v2)
         return int(self._engine.device_memory_size) if hasattr(self._engine, "device_memory_size") else 0
 
-    def kernels(self) -> bytes:
-        """Kernels compiled so far, to be given to :class:`TrtEngine` next time; empty but for TensorRT-RTX."""
-        return serialized(self._kernels) if self._kernels is not None else self._saved
-
     def close(self) -> None:
         """Gives the memory of all sessions back, then the engine, then the runtime, which must outlive it."""
         for session in self._sessions:
@@ -167,7 +160,8 @@ class TrtEngine:
     def _context(self) -> IExecutionContext:
         if self._library.kind != "rtx":
             return self._engine.create_execution_context()
-        settings, self._kernels = runtime_settings(self._engine, self.kernels())
+        known = serialized(self._kernels) if self._kernels is not None else b""
+        settings, self._kernels = runtime_settings(self._engine, known)
         return self._engine.create_execution_context(settings)
 
     def _names(self, mode: str) -> Sequence[str]:

@@ -122,10 +122,6 @@ class DeviceView:
         array: npt.NDArray[Any] = np.ndarray(self.shape, self.dtype, raw.data, strides=self.strides)
         return np.ascontiguousarray(array)
 
-    def written_on(self, stream: Stream) -> DeviceView:
-        """The same, for consumers on other streams: they wait for what the stream has now."""
-        return replace(self, stream=stream, base=self.base or self)
-
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3: https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html."""

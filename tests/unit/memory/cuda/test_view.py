@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def test_the_stream_that_wrote_it_is_told() -> None:
     stream = open_device(driver=CudaDouble()).stream()
     view = view_on(np.zeros(8, np.uint8))
     assert view.__cuda_array_interface__["stream"] is None
-    assert view.written_on(stream)[2:].__cuda_array_interface__["stream"] == stream.handle
+    assert replace(view, stream=stream)[2:].__cuda_array_interface__["stream"] == stream.handle
 
 
 class TestDlpack:
@@ -112,7 +113,7 @@ class TestDlpack:
     def test_waits_for_the_writer_unless_told_not_to(self) -> None:
         gpu = CudaDouble()
         stream = open_device(driver=gpu).stream()
-        view, done = view_on(np.zeros(8, np.uint8)).written_on(stream), []
+        view, done = replace(view_on(np.zeros(8, np.uint8)), stream=stream), []
         gpu.paused = True
         gpu.stack.append(None)  # type: ignore[arg-type]
         stream.raw.put(lambda: done.append(1))
