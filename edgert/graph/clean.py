@@ -1,11 +1,12 @@
-"""Passes that change no arithmetic: nodes sorted, constants stored, nodes without effect or reader removed."""
+"""A model made fit for a backend: the same results from fewer nodes.
 
-from __future__ import annotations
+The passes here change no arithmetic: nodes sorted, constants stored, nodes without effect or reader removed.
+"""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -14,42 +15,31 @@ from edgert.graph.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
 from edgert.graph.draft import Draft, needed
 from edgert.graph.fold_constants import FOLD_CONSTANTS, tensor_summary
 from edgert.graph.ir import Change, Graph, Node, Pass, Result, run
-from edgert.graph.model import Array, Model, TensorSpec, dtype_name, to_array
+from edgert.graph.model import Array, Model, dtype_name, to_array
 from edgert.graph.onnx_convert import to_graph, write
-from edgert.graph.type_inference import infer_specs
-
-# The list of nodes: their order, and nodes that nobody needs.
+from edgert.graph.type_inference import LazySpecs
 
 
 def _sort_nodes(graph: Graph) -> Result:
-    order = _topological_order(graph)
-    if order == list(range(len(order))):
-        return graph, ()
-    nodes = tuple(graph.nodes[position] for position in order)
-    change = Change("sort-nodes", "graph", f"{len(order)} nodes put in the order in which they run")
-    return replace(graph, nodes=nodes), (change,)
-
-
-def _topological_order(graph: Graph) -> list[int]:
-    """Kahn's algorithm; among the nodes that are ready the one written first goes first, so sorted graphs stay."""
+    """Among the nodes that are ready the one written first goes first."""
     needs = _needs(graph)
-    followers: dict[int, list[int]] = {}
-    for position, before in enumerate(needs):
-        for earlier in before:
-            followers.setdefault(earlier, []).append(position)
-    waiting = {position: len(before) for position, before in enumerate(needs)}
-    ready = [position for position, count in waiting.items() if count == 0]
+    if all(earlier < position for position, before in enumerate(needs) for earlier in before):
+        return graph, ()
+    sorter = TopologicalSorter(dict(enumerate(needs)))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        name, why = graph.nodes[min(error.args[1])].name, "the graph has a cycle"
+        raise ModelError(f"node {name!r} waits for its own result", why=why, fix="export it again") from error
+    ready: list[int] = []
     order: list[int] = []
-    while ready:
-        position = heapq.heappop(ready)
-        order.append(position)
-        for follower in followers.get(position, ()):
-            waiting[follower] -= 1
-            if waiting[follower] == 0:
-                heapq.heappush(ready, follower)
-    if len(order) < len(graph.nodes):
-        raise _cycle(graph.nodes, waiting)
-    return order
+    while sorter.is_active():
+        for position in sorter.get_ready():
+            heapq.heappush(ready, position)
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
+    change = Change("sort-nodes", "graph", f"{len(order)} nodes put in the order in which they run")
+    return replace(graph, nodes=tuple(graph.nodes[position] for position in order)), (change,)
 
 
 def _needs(graph: Graph) -> list[set[int]]:
@@ -61,24 +51,15 @@ def _needs(graph: Graph) -> list[set[int]]:
     for node in graph.nodes:
         for name in filter(None, node.inputs):
             if name not in makers and name not in known:
-                raise _dangling(node, name, makers)
+                raise ModelError(
+                    f"node {node.name!r} reads {name!r}, which nothing makes",
+                    why=f"no node, input or stored tensor has that name{nearest(name, makers)}",
+                    fix="export the model again",
+                )
         # a body may use a name of its own that its node also gives out; that is no cycle
         names = {*node.inputs, *(node.captured - set(node.outputs))}
         found.append({makers[name] for name in names if name in makers})
     return found
-
-
-def _dangling(node: Node, name: str, makers: Mapping[str, int]) -> ModelError:
-    return ModelError(
-        f"node {node.name!r} reads {name!r}, which nothing makes",
-        why=f"no node, input or stored tensor has that name{nearest(name, makers)}",
-        fix="export the model again",
-    )
-
-
-def _cycle(nodes: Sequence[Node], waiting: Mapping[int, int]) -> ModelError:
-    name = next(node.name for position, node in enumerate(nodes) if waiting[position] > 0)
-    return ModelError(f"node {name!r} waits for its own result", why="the graph has a cycle", fix="export it again")
 
 
 def _remove_dead(graph: Graph) -> Result:
@@ -89,18 +70,6 @@ def _remove_dead(graph: Graph) -> Result:
     dead = [node for node in graph.nodes if id(node) not in alive]
     changes = (Change("remove-dead", node.name, f"{node.op} removed, nothing reads its result") for node in dead)
     return replace(graph, nodes=kept), tuple(changes)
-
-
-SORT_NODES = Pass(
-    "sort-nodes", "nodes are reordered, if need be, so that each comes after what it reads", "runtimes want it",
-    _sort_nodes,
-)  # fmt: skip
-REMOVE_DEAD = Pass(
-    "remove-dead", "nodes that no graph output depends on go; needs sorted nodes", "they compute nothing", _remove_dead
-)
-
-
-# Constant nodes and stored tensors.
 
 
 def _store_constants(graph: Graph) -> Result:
@@ -127,44 +96,19 @@ def constant_value(node: Node) -> Array | None:
 
 def _remove_unused(graph: Graph) -> Result:
     used = {name for node in graph.nodes for name in node.reads} | graph.output_names
-    unused = [name for name in graph.constants if name not in used]
-    if not unused:
+    gone = {name: array for name, array in graph.constants.items() if name not in used}
+    if not gone:
         return graph, ()
     kept = {name: array for name, array in graph.constants.items() if name in used}
-    changes = (
-        Change("remove-unused", name, f"unused {tensor_summary(graph.constants[name])} removed") for name in unused
-    )
+    changes = (Change("remove-unused", name, f"unused {tensor_summary(array)} removed") for name, array in gone.items())
     return replace(graph, constants=kept), tuple(changes)
 
 
-STORE_CONSTANTS = Pass(
-    "store-constants",
-    "Constant nodes become stored tensors of the same name",
-    "there is nothing to run",
-    _store_constants,
-)
-REMOVE_UNUSED = Pass("remove-unused", "stored tensors that nothing reads go", "they only take memory", _remove_unused)
-
-
-_CANDIDATES = ("Cast", "Concat", "Dropout", "Identity", "Transpose")
-
-
-class _Walk:
+class _Noops:
     """One walk over a graph in order."""
 
     def __init__(self, graph: Graph) -> None:
-        self.draft = Draft(graph, "remove-noops")
-        self.graph = graph
-
-    @cached_property
-    def _specs(self) -> Mapping[str, TensorSpec]:
-        """Types of tensors; inferred when first asked for, since most graphs hold nothing that asks."""
-        return infer_specs(self.graph)
-
-    def _spec(self, name: str) -> TensorSpec | None:
-        recorded = self.graph.specs.get(name)
-        known = recorded is not None and recorded.ranked and recorded.dtype != "unknown"
-        return recorded if known else self._specs.get(name)
+        self.draft, self.graph, self.specs = Draft(graph, "remove-noops"), graph, LazySpecs(graph)
 
     def visit(self, node: Node) -> None:
         """Takes a node out that does nothing, or lets it do the work of the Transpose before it."""
@@ -180,7 +124,7 @@ class _Walk:
             case "Concat":
                 return len(node.inputs) == 1
             case "Cast":
-                spec = self._spec(node.inputs[0])
+                spec = self.specs.get(node.inputs[0])
                 return spec is not None and spec.dtype == dtype_name(node.attributes["to"])
             case "Dropout":
                 return self._is_idle_dropout(node)
@@ -201,7 +145,7 @@ class _Walk:
         """The order a Transpose puts axes in; None when it is the default and the rank is not known."""
         if "perm" in node.attributes:
             return list(node.attributes["perm"])
-        spec = self._spec(node.inputs[0])
+        spec = self.specs.get(node.inputs[0])
         return list(reversed(range(len(spec.shape)))) if spec is not None and spec.ranked else None
 
     def _merge(self, node: Node) -> None:
@@ -220,13 +164,30 @@ class _Walk:
 
 
 def _remove_noops(graph: Graph) -> Result:
-    walk = _Walk(graph)
+    walk = _Noops(graph)
     for node in graph.nodes:
-        if node.op in _CANDIDATES and not node.domain and walk.draft.is_free(node):
+        known = node.op in ("Cast", "Concat", "Dropout", "Identity", "Transpose") and not node.domain
+        if known and walk.draft.is_free(node):
             walk.visit(node)
     return walk.draft.done()
 
 
+SORT_NODES = Pass(
+    "sort-nodes",
+    "nodes are reordered, if need be, so that each comes after what it reads",
+    "runtimes want it",
+    _sort_nodes,
+)
+REMOVE_DEAD = Pass(
+    "remove-dead", "nodes that no graph output depends on go; needs sorted nodes", "they compute nothing", _remove_dead
+)
+REMOVE_UNUSED = Pass("remove-unused", "stored tensors that nothing reads go", "they only take memory", _remove_unused)
+STORE_CONSTANTS = Pass(
+    "store-constants",
+    "Constant nodes become stored tensors of the same name",
+    "there is nothing to run",
+    _store_constants,
+)
 REMOVE_NOOPS = Pass(
     "remove-noops",
     "Identity, idle Dropout, Cast to the same type, Concat of one and Transposes that undo each other go; two "
@@ -234,10 +195,6 @@ REMOVE_NOOPS = Pass(
     "a DLA has none of them",
     _remove_noops,
 )
-
-
-# A model made fit for a backend: the same results from fewer nodes.
-
 PASSES: tuple[Pass, ...] = (
     SORT_NODES,
     REMOVE_DEAD,
@@ -258,8 +215,7 @@ def clean(model: Model, passes: Sequence[Pass] = PASSES) -> tuple[Model, tuple[C
     are also listed as inputs leave that list, so that runtimes may fold them. Outputs stay the same up to rounding
     (folded weights are computed in float64 and stored in their own type). Bodies of If, Loop and Scan are left alone.
     Equal models give equal bytes. Fix dynamic shapes first, with :func:`~edgert.graph.static_shape.with_shapes`: then
-    more can
-    be folded.
+    more can be folded.
 
     Returns:
         The new model (the given one when nothing changed) and every change, in order.

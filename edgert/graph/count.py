@@ -2,7 +2,9 @@
 
 What is counted, per inference at the model's static shapes:
 
-- **macs**: multiply-adds, see :mod:`edgert.graph.count`. Pooling and elementwise nodes cost traffic, not MACs.
+- **macs**: multiply-adds. One is one MAC, the bias is free, and operators that are no sums of products have none: the
+  convention of the papers that publish "M MACs" (MobileNet, https://arxiv.org/abs/1704.04861). Which formula an
+  operator has stands in :mod:`edgert.graph.operators`. Pooling and elementwise nodes cost traffic, not MACs.
 - **params**: elements of the stored tensors the node reads, in the first node that reads them, so the sum counts each
   weight once. Integer tensors that hold shapes, axes or indices (int64) are no parameters.
 - **weight_bytes**: bytes of the stored tensors the node reads, shapes too, in every node that reads them.
@@ -12,26 +14,17 @@ What is counted, per inference at the model's static shapes:
 Bodies of If, Loop and Scan are not counted: how often they run is not known beforehand.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgert.errors import ModelError
 from edgert.graph.clean import constant_value
 from edgert.graph.ir import Graph, Node
-from edgert.graph.model import Model, TensorSpec, dtype_name, inputs, tensor_bytes
+from edgert.graph.model import Model, TensorSpec, inputs
 from edgert.graph.onnx_convert import to_graph
 from edgert.graph.operators import ACTIVATIONS, KNOWN_FROM_SHAPES, VIEWS, about, of_kind
 from edgert.graph.static_shape import types
-from edgert.graph.type_inference import lighten
-
-# Multiply-adds of nodes, as the matrix products inside them.
-#
-# One multiply-add is one MAC, the bias is free, and operators that are no sums of products have none: the
-# convention of the papers that publish "M MACs" (MobileNet, https://arxiv.org/abs/1704.04861, calls them
-# mult-adds). Which formula an operator has stands in :mod:`edgert.graph.operators`.
 
 ShapeOf = Callable[[str], tuple[int, ...]]
 """Tensor name → its static shape; may raise for a tensor that has none."""
@@ -70,15 +63,12 @@ def product_of(node: Node, shape_of: ShapeOf) -> Product:
 
 def multiply_adds(graph: Graph) -> dict[str, int]:
     """Node name → multiply-adds; 0 where a shape is open or not known."""
-    known = {spec.name: spec for spec in (*graph.specs.values(), *graph.inputs, *graph.outputs) if spec.is_static}
-    shapes = {name: tuple(dim for dim in spec.shape if isinstance(dim, int)) for name, spec in known.items()}
-    shapes |= {name: array.shape for name, array in graph.constants.items()}
-    return {
-        node.name: product_of(node, shapes.__getitem__).macs
-        if shapes.keys() >= {*filter(None, node.inputs), *node.outputs[:1]}
-        else 0
-        for node in graph.nodes
-    }
+    found = {}
+    for node in graph.nodes:
+        shapes = {name: graph.shape(name) for name in (*filter(None, node.inputs), *node.outputs[:1])}
+        known = {name: shape for name, shape in shapes.items() if shape is not None}
+        found[node.name] = product_of(node, known.__getitem__).macs if len(known) == len(shapes) else 0
+    return found
 
 
 def _conv(node: Node, weight: int, shape_of: ShapeOf) -> Product:
@@ -146,10 +136,9 @@ _FORMULAS: dict[str, Callable[[Node, int, ShapeOf], Product]] = {
 }
 
 
-# Memory that a graph's tensors need while it runs, node after node in its order.
-
 _IN_PLACE = ACTIVATIONS | of_kind("affine")
 """Fused into what feeds them, or computed where their input stands, if nobody else reads that."""
+_FREE = VIEWS | KNOWN_FROM_SHAPES
 
 
 def peak_bytes(graph: Graph, dtypes: Mapping[str, str] | None = None) -> int:
@@ -163,7 +152,12 @@ def peak_bytes(graph: Graph, dtypes: Mapping[str, str] | None = None) -> int:
         dtypes: computed type → the type it is held in, as ``{"float32": "float16"}``.
     """
     buffers = _buffers(graph)
-    sizes = {name: _size_bytes(graph.specs.get(name), dtypes or {}) for name in set(buffers.values())}
+    found = {name: graph.specs.get(name) for name in set(buffers.values())}
+    held = dtypes or {}
+    sizes = {
+        name: replace(spec, dtype=held.get(spec.dtype, spec.dtype)).size_bytes if spec else 0
+        for name, spec in found.items()
+    }
     bound = {buffers.get(spec.name, spec.name) for spec in (*graph.inputs, *graph.outputs)}
     last = {
         buffers[name]: position for position, node in enumerate(graph.nodes) for name in node.reads if name in buffers
@@ -179,32 +173,14 @@ def peak_bytes(graph: Graph, dtypes: Mapping[str, str] | None = None) -> int:
 
 
 def _buffers(graph: Graph) -> dict[str, str]:
-    """Computed or fed tensor → the tensor whose memory it is in."""
+    """Computed or fed tensor → the tensor whose memory it is in: for some nodes that of their first input."""
     found = {spec.name: spec.name for spec in graph.inputs}
     for node in graph.nodes:
+        source = node.inputs[0] if node.inputs else ""
+        in_place = node.op in _IN_PLACE and graph.is_private(source) and source in graph.producers
         for name in filter(None, node.outputs):
-            source = node.inputs[0] if _shares(graph, node) else name
-            found[name] = found.get(source, name)
+            found[name] = found.get(source, name) if node.op in VIEWS or in_place else name
     return found
-
-
-def _shares(graph: Graph, node: Node) -> bool:
-    """Whether a node's output stands where its first input does."""
-    return bool(node.inputs) and (
-        node.op in VIEWS
-        or (node.op in _IN_PLACE and graph.is_private(node.inputs[0]) and node.inputs[0] in graph.producers)
-    )
-
-
-def _size_bytes(spec: TensorSpec | None, dtypes: Mapping[str, str]) -> int:
-    if spec is None or not spec.is_static or spec.dtype in ("unknown", "object"):
-        return 0
-    return tensor_bytes(
-        dtypes.get(spec.dtype, spec.dtype), math.prod(dim for dim in spec.shape if isinstance(dim, int))
-    )
-
-
-_FREE = VIEWS | KNOWN_FROM_SHAPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,93 +218,58 @@ def count(model: Model) -> tuple[NodeCost, ...]:
 
 def stored_tensors(model: Model) -> dict[str, TensorSpec]:
     """What is there before the first frame: initializers and what Constant nodes hold, by name; needs no shapes."""
-    return _stored(model, _light_graph(model))
-
-
-def stored_bytes(stored: Mapping[str, TensorSpec]) -> int:
-    """Bytes of stored tensors."""
-    return sum(map(_spec_bytes, stored.values()))
+    return _stored(to_graph(model.proto)[0])
 
 
 def parameters(stored: Mapping[str, TensorSpec]) -> int:
-    """Number of weights among stored tensors, each counted once."""
-    return sum(_elements(spec) for spec in stored.values() if _is_weight(spec))
+    """Number of weights among stored tensors, each counted once; shapes, axes and indices (int64) are none."""
+    return sum(math.prod(spec.sizes or ()) for spec in stored.values() if spec.dtype != "int64")
 
 
 class _Counter:
     """One walk over a model in order; ``seen`` are the weights already counted."""
 
     def __init__(self, model: Model) -> None:
-        self.model, self.graph = model, _light_graph(model)
+        self.model, self.graph = model, to_graph(model.proto)[0]
         self.specs: Mapping[str, TensorSpec] = types(self.graph)
-        self.stored = _stored(model, self.graph)
+        self.stored = _stored(self.graph)
         self.seen: set[str] = set()
 
     def cost(self, node: Node) -> NodeCost:
         reads, writes = (tuple(filter(None, names)) for names in (node.inputs, node.outputs))
+        stored = {name: self.stored[name] for name in reads if name in self.stored}
+        fresh = {name: spec for name, spec in stored.items() if name not in self.seen}
+        self.seen.update(fresh)
+        moved = () if node.op in _FREE else tuple(name for name in (*reads, *writes) if name not in self.stored)
         return NodeCost(
             name=node.name,
             op=f"{node.domain}.{node.op}" if node.domain else node.op,
-            macs=product_of(node, lambda tensor: self.shape(tensor, node)).macs,
-            params=self._params(reads),
-            weight_bytes=sum(_spec_bytes(self.stored[name]) for name in reads if name in self.stored),
-            activation_bytes=self._activation_bytes(node, (*reads, *writes)),
-            output_shape=self.shape(writes[0], node) if writes else (),
+            macs=product_of(node, lambda tensor: self.static(tensor, node).sizes or ()).macs,
+            params=parameters(fresh),
+            weight_bytes=sum(self.stored[name].size_bytes for name in reads if name in stored),
+            activation_bytes=sum(self.static(name, node).size_bytes for name in moved),
+            output_shape=self.static(writes[0], node).sizes or () if writes else (),
         )
 
-    def shape(self, tensor: str, node: Node) -> tuple[int, ...]:
-        """A tensor's static shape. Raises ModelError."""
+    def static(self, tensor: str, node: Node) -> TensorSpec:
+        """A tensor's type with a static shape. Raises ModelError."""
         spec = self.stored.get(tensor) or self.specs.get(tensor)
         if spec is not None and spec.is_static:
-            return tuple(dim for dim in spec.shape if isinstance(dim, int))
-        raise self._not_static(tensor, node, spec)
-
-    def _params(self, reads: tuple[str, ...]) -> int:
-        fresh = {name for name in reads if name in self.stored and name not in self.seen}
-        self.seen |= fresh
-        return parameters({name: self.stored[name] for name in fresh})
-
-    def _activation_bytes(self, node: Node, tensors: tuple[str, ...]) -> int:
-        moved = [] if node.op in _FREE else [tensor for tensor in tensors if tensor not in self.stored]
-        elements = {name: math.prod(self.shape(name, node)) for name in moved}
-        return sum(tensor_bytes(self.specs[name].dtype, elements[name]) for name in moved)
-
-    def _not_static(self, tensor: str, node: Node, spec: TensorSpec | None) -> ModelError:
-        dynamic = [item for item in inputs(self.model) if not item.is_static]
+            return spec
         path = str(self.model.path)
         what = f"node {node.name!r} of model {path!r} cannot be counted: its tensor {tensor!r} has no size"
+        dynamic = [item for item in inputs(self.model) if not item.is_static]
         if dynamic:
             dims = "; ".join(f"input {item.name!r} has dynamic dimensions {_open_dims(item)}" for item in dynamic)
-            return ModelError(what, why=dims, fix="fix these shapes first: a shape profile, or with_shapes in Python")
+            raise ModelError(what, why=dims, fix="fix these shapes first: a shape profile, or with_shapes in Python")
         why = f"its shape depends on the data ({spec})" if spec else "no shape can be inferred for it"
-        return ModelError(what, why=why, fix="export with static shapes and standard operators only")
+        raise ModelError(what, why=why, fix="export with static shapes and standard operators only")
 
 
-def _light_graph(model: Model) -> Graph:
-    """The nodes of a model as they stand, large stored tensors left out."""
-    return to_graph(lighten(model.proto))[0]
-
-
-def _stored(model: Model, graph: Graph) -> dict[str, TensorSpec]:
-    initializers = model.proto.graph.initializer
-    found = {item.name: TensorSpec(item.name, tuple(item.dims), dtype_name(item.data_type)) for item in initializers}
-    for node in graph.nodes:
-        array = constant_value(node)
-        if array is not None:
-            found[node.outputs[0]] = TensorSpec(node.outputs[0], array.shape, array.dtype.name)
-    return found
-
-
-def _is_weight(spec: TensorSpec) -> bool:
-    return spec.dtype != "int64"  # those are shapes, axes and indices
-
-
-def _elements(spec: TensorSpec) -> int:
-    return math.prod(dim for dim in spec.shape if isinstance(dim, int))
-
-
-def _spec_bytes(spec: TensorSpec) -> int:
-    return tensor_bytes(spec.dtype, _elements(spec))
+def _stored(graph: Graph) -> dict[str, TensorSpec]:
+    constants = {node.outputs[0]: array for node in graph.nodes if (array := constant_value(node)) is not None}
+    arrays = {**graph.constants, **constants}
+    return {name: TensorSpec(name, array.shape, array.dtype.name) for name, array in arrays.items()}
 
 
 def _open_dims(spec: TensorSpec) -> str:

@@ -1,14 +1,13 @@
-"""Single ONNX nodes computed with NumPy: the small operators that exporters build shapes and grids from.
+"""The pass that computes shape chains, grids and other small constants once, instead of at every frame.
 
-Meanings are those of the ONNX operator specification (https://onnx.ai/onnx/operators/), for opset 7 and later.
+Single nodes are computed with NumPy: the small operators that exporters build shapes and grids from. Meanings are those
+of the ONNX operator specification (https://onnx.ai/onnx/operators/), for opset 7 and later.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ import numpy.typing as npt
 
 from edgert.graph.draft import Draft
 from edgert.graph.ir import Graph, Node, Pass, Result
-from edgert.graph.model import Array, TensorSpec, dtype_name, to_array
-from edgert.graph.type_inference import infer_specs
+from edgert.graph.model import Array, dtype_name, to_array
+from edgert.graph.type_inference import LazySpecs
 
 MIN_OPSET = 7
 """Older arithmetic broadcasts by attribute."""
@@ -52,6 +51,11 @@ class Call:
         found = self.optional(position)
         values = self.attributes.get(name) if found is None else found.reshape(-1).tolist()
         return None if values is None else [int(value) for value in values]
+
+    def axes(self) -> tuple[int, ...] | None:
+        """What a reduction or Squeeze is over; None when not given."""
+        axes = self.integers("axes", 1)
+        return None if axes is None else tuple(axes)
 
     def allow(self, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
         """Raises TooLargeError unless a result of that shape may be made."""
@@ -91,17 +95,13 @@ def _elementwise(function: Callable[..., Array]) -> Callable[[Call], Array]:
     return compute
 
 
-def _folded(function: Callable[[Array, Array], Array]) -> Callable[[Call], Array]:
-    return _elementwise(lambda *operands: reduce(function, operands))
-
-
 def _reduction(function: Callable[..., Array]) -> Callable[[Call], Array]:
     def compute(call: Call) -> Array:
-        data, axes = call.array(0), call.integers("axes", 1)
+        data, axes = call.array(0), call.axes()
         if not axes and call.attributes.get("noop_with_empty_axes", 0):
             return data
         keep = bool(call.attributes.get("keepdims", 1))
-        reduced = function(data, axis=tuple(axes) if axes else None, keepdims=keep)
+        reduced = function(data, axis=axes or None, keepdims=keep)
         return np.asarray(reduced, data.dtype)  # NumPy sums small integers in wider ones; modulo 2^n it is the same
 
     return compute
@@ -126,10 +126,6 @@ def _modulo(call: Call) -> Array:
     return _elementwise(np.mod)(call)
 
 
-def _power(base: Array, exponent: Array) -> Array:
-    return np.asarray(np.power(base, exponent), base.dtype)
-
-
 def _cast(call: Call) -> Array:
     name = dtype_name(call.attributes["to"])
     dtype = np.dtype(name)  # TypeError for types NumPy lacks
@@ -140,11 +136,6 @@ def _cast(call: Call) -> Array:
     if dtype.kind in "iu" and not np.array_equal(cast, np.trunc(call.array(0))):
         raise ValueError(name)  # out of range: undefined in ONNX, so every backend may differ
     return cast
-
-
-def _shape(call: Call) -> Array:
-    start, end = call.attributes.get("start", 0), call.attributes.get("end")
-    return np.array(call.array(0).shape[start:end], np.int64)
 
 
 def _gather(call: Call) -> Array:
@@ -187,16 +178,6 @@ def _split(call: Call) -> list[Array]:
     if sizes is None:
         raise KeyError("split")  # even splits depend on the number of outputs, which differs between opsets
     return np.split(data, np.cumsum(sizes)[:-1], axis=axis)
-
-
-def _unsqueeze(call: Call) -> Array:
-    axes = call.integers("axes", 1)
-    return np.expand_dims(call.array(0), tuple(axes or ()))
-
-
-def _squeeze(call: Call) -> Array:
-    axes = call.integers("axes", 1)
-    return np.squeeze(call.array(0), axis=None if axes is None else tuple(axes))
 
 
 def _reshape(call: Call) -> Array:
@@ -269,15 +250,15 @@ _OPERATORS: dict[str, Callable[[Call], Array | list[Array]]] = {
     "Less": _elementwise(np.less),
     "LessOrEqual": _elementwise(np.less_equal),
     "Log": _elementwise(np.log),
-    "Max": _folded(np.maximum),
-    "Min": _folded(np.minimum),
+    "Max": _elementwise(lambda *operands: reduce(np.maximum, operands)),
+    "Min": _elementwise(lambda *operands: reduce(np.minimum, operands)),
     "Mod": _modulo,
     "Mul": _elementwise(np.multiply),
     "Neg": _elementwise(np.negative),
     "NonZero": _nonzero,
     "Not": _elementwise(np.logical_not),
     "Or": _elementwise(np.logical_or),
-    "Pow": _elementwise(_power),
+    "Pow": _elementwise(lambda base, exponent: np.asarray(np.power(base, exponent), base.dtype)),
     "Range": _range,
     "Reciprocal": _elementwise(np.reciprocal),
     "ReduceMax": _reduction(np.max),
@@ -285,22 +266,20 @@ _OPERATORS: dict[str, Callable[[Call], Array | list[Array]]] = {
     "ReduceProd": _reduction(np.prod),
     "ReduceSum": _reduction(np.sum),
     "Reshape": _reshape,
-    "Shape": _shape,
+    "Shape": lambda call: np.array(call.array(0).shape[call.attributes.get("start", 0) : call.attributes.get("end")]),
     "Sin": _elementwise(np.sin),
     "Size": lambda call: np.array(call.array(0).size, np.int64),
     "Slice": _slice,
     "Split": _split,
     "Sqrt": _elementwise(np.sqrt),
-    "Squeeze": _squeeze,
+    "Squeeze": lambda call: np.squeeze(call.array(0), call.axes()),
     "Sub": _elementwise(np.subtract),
     "Tile": _tile,
     "Transpose": lambda call: np.transpose(call.array(0), call.attributes.get("perm")),
-    "Unsqueeze": _unsqueeze,
+    "Unsqueeze": lambda call: np.expand_dims(call.array(0), call.integers("axes", 1) or ()),
     "Where": _elementwise(np.where),
 }
 
-
-# The pass that computes shape chains, grids and other small constants once, instead of at every frame.
 
 TENSOR_CAP_BYTES = 2**20
 """A folded tensor may take this much, or as much as what it was computed from: a model must not swell."""
@@ -319,11 +298,7 @@ class _Folder:
         self.known: dict[str, Array] = {}
         self.partial: dict[str, Array] = {}
         self.left_bytes = TOTAL_CAP_BYTES
-
-    @cached_property
-    def specs(self) -> Mapping[str, TensorSpec]:
-        """Types of tensors; inferred when first asked for, since many graphs hold nothing that asks."""
-        return infer_specs(self.graph)
+        self.specs = LazySpecs(graph)
 
     def fold(self, node: Node) -> bool:
         """Whether the node's outputs are now among the known."""
@@ -331,11 +306,11 @@ class _Folder:
             return False
         made = self._shape(node) if node.op in ("Shape", "Size") else self._compute(node, self._value)
         if made is None and node.op in _MOVERS:
-            made = self._compute(node, self._partial_value)
+            made = self._compute(node, lambda name: self.partial[name] if name in self.partial else self._value(name))
         return made is not None and self._keep(node, made)
 
     def _keep(self, node: Node, made: list[Array]) -> bool:
-        if any(_has_unknown(array) for array in made):
+        if any(array.dtype == np.int64 and np.any(array == _UNKNOWN) for array in made):
             self.partial.update(zip(node.outputs, made, strict=False))
             return False
         size_bytes = sum(array.nbytes for array in made)
@@ -346,7 +321,7 @@ class _Folder:
         return True
 
     def _shape(self, node: Node) -> list[Array] | None:
-        spec = self._spec(node.inputs[0])
+        spec = self.specs.get(node.inputs[0], static=True)
         if spec is None or not spec.ranked or (node.op == "Size" and not spec.is_static):
             return None
         dims = [dim if isinstance(dim, int) else _UNKNOWN for dim in spec.shape]
@@ -354,13 +329,6 @@ class _Folder:
             return [np.array(np.prod(dims, dtype=np.int64))]
         cut = node.attributes
         return [np.array(dims[cut.get("start", 0) : cut.get("end")], np.int64)]
-
-    def _spec(self, name: str) -> TensorSpec | None:
-        if name in self.graph.constants:
-            array = self.graph.constants[name]
-            return TensorSpec(name, array.shape, array.dtype.name)
-        recorded = self.graph.specs.get(name)
-        return recorded if recorded is not None and recorded.is_static else self.specs.get(name)
 
     def _compute(self, node: Node, value: Callable[[str], Array | None]) -> list[Array] | None:
         operands = [value(name) if name else None for name in node.inputs]
@@ -374,9 +342,6 @@ class _Folder:
 
     def _value(self, name: str) -> Array | None:
         return self.known[name] if name in self.known else self.graph.constants.get(name)
-
-    def _partial_value(self, name: str) -> Array | None:
-        return self.partial[name] if name in self.partial else self._value(name)
 
 
 def _folder(graph: Graph) -> tuple[_Folder, list[Node]]:
@@ -417,10 +382,6 @@ def with_known(graph: Graph) -> Graph:
 def tensor_summary(array: Array) -> str:
     """``int64[4]``."""
     return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
-
-
-def _has_unknown(array: Array) -> bool:
-    return array.dtype == np.int64 and bool(np.any(array == _UNKNOWN))
 
 
 FOLD_CONSTANTS = Pass(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgert.errors import ModelError
-from edgert.graph.count import NodeCost, count, parameters, stored_bytes, stored_tensors
+from edgert.graph.count import NodeCost, count, parameters, stored_tensors
 from edgert.graph.load import load
 from edgert.graph.model import (
     DEFAULT_DOMAINS,
@@ -33,8 +33,6 @@ from edgert.graph.type_inference import custom_operator_of
 if TYPE_CHECKING:
     import onnx
 
-
-# Nodes whose operator an engine may not have, named for an error: outside the standard, or not in its version.
 
 _NAMED = 4
 _KNOWN = ("com.microsoft", "ai.onnx.")
@@ -72,7 +70,7 @@ def _why(node: onnx.NodeProto, opset: int) -> str:
     return "" if known else "outside the ONNX standard"
 
 
-_INSPECT_NAMED = 6  # how many operators or dimensions a warning names before "and others"
+_LISTED = 6  # how many operators or dimensions a warning names before "and others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,11 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
     """
     loaded = source if isinstance(source, Model) else load(source)
     model = with_shapes(loaded, shapes) if shapes else loaded
-    costs, uncounted = _costs(model)
+    costs, uncounted = tuple[NodeCost, ...](), ""
+    try:
+        costs = count(model)
+    except ModelError as error:  # not knowing them is a normal answer here
+        uncounted = error.why
     proto, given, stored = model.proto, inputs(model), stored_tensors(model)
     counted = not uncounted
     return ModelSummary(
@@ -160,7 +162,7 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
         ops=dict(Counter(map(op_name, proto.graph.node)).most_common()),
         macs=sum(cost.macs for cost in costs) if counted else None,
         params=parameters(stored),
-        weight_bytes=stored_bytes(stored),
+        weight_bytes=sum(spec.size_bytes for spec in stored.values()),
         activation_bytes=sum(cost.activation_bytes for cost in costs) if counted else None,
         costs=costs,
         uncounted=uncounted,
@@ -168,14 +170,6 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
         warnings=tuple(_warnings(model)),
         metadata={item.key: item.value for item in proto.metadata_props},
     )
-
-
-def _costs(model: Model) -> tuple[tuple[NodeCost, ...], str]:
-    """Node costs, or why there are none: not knowing them is a normal answer here."""
-    try:
-        return count(model), ""
-    except ModelError as error:
-        return (), error.why
 
 
 def _dynamic_dims(specs: Iterable[TensorSpec]) -> Iterator[str]:
@@ -197,75 +191,36 @@ def _quantized(proto: onnx.ModelProto) -> str:
 
 
 def _warnings(model: Model) -> Iterator[str]:
-    for check in _CHECKS:
-        text = check(model)
-        if text:
-            yield text
-
-
-def _warn_listed(model: Model) -> str:
-    graph = model.proto.graph
+    graph, opset = model.proto.graph, default_opset(model.proto)
     weights = initializer_names(graph)
-    listed = sum(item.name in weights for item in graph.input)
-    text = f"{listed} stored tensors also stand among the graph inputs, which keeps runtimes from folding them"
-    return f"{text}; edgert cleans this" if listed else ""
-
-
-def _warn_quantized(model: Model) -> str:
-    texts = {
-        "qoperator": "already quantized, as QOperator nodes: TensorRT takes no such model",
-        "qdq": "already quantized, with Q/DQ nodes: its own scales are used",
-        "qoperator+qdq": "already quantized, partly as QOperator nodes: TensorRT takes no such model",
-    }
-    return texts.get(_quantized(model.proto), "")
-
-
-def _warn_domains(model: Model) -> str:
+    if listed := sum(item.name in weights for item in graph.input):
+        text = f"{listed} stored tensors also stand among the graph inputs, which keeps runtimes from folding them"
+        yield f"{text}; edgert cleans this"
+    quantized = _quantized(model.proto)
+    if quantized == "qdq":
+        yield "already quantized, with Q/DQ nodes: its own scales are used"
+    elif quantized:
+        partly = ", partly" if "qdq" in quantized else ","
+        yield f"already quantized{partly} as QOperator nodes: TensorRT takes no such model"
     local = {(function.domain, function.name) for function in model.proto.functions}
-    others = {
-        op_name(node)
-        for node in all_nodes(model.proto.graph)
-        if not is_standard(node) and (node.domain, node.op_type) not in local
-    }
-    if not others:
-        return ""
-    only = all(name.startswith("com.microsoft.") for name in others)
-    runs = "run in ONNX Runtime only" if only else "need a backend that has them"
-    return f"operators outside the ONNX standard: {_listing(others)}; they {runs}"
-
-
-def _warn_unknown(model: Model) -> str:
-    opset = default_opset(model.proto)
-    unknown = {
-        node.op_type
-        for node in all_nodes(model.proto.graph)
-        if is_standard(node) and not has_schema(node.op_type, opset)
-    }
-    if not unknown:
-        return ""
-    return f"operators that opset {opset} does not have: {_listing(unknown)}; most backends refuse them"
-
-
-def _warn_control_flow(model: Model) -> str:
-    found = {node.op_type for node in model.proto.graph.node if any(True for _ in subgraphs(node))}
-    return f"control flow ({_listing(found)}): the work inside is not counted" if found else ""
-
-
-def _warn_dynamic(model: Model) -> str:
-    found = list(_dynamic_dims(inputs(model)))
-    return f"dynamic dimensions: {_listing(found)}; engines want static shapes or profiles" if found else ""
-
-
-_CHECKS: tuple[Callable[[Model], str], ...] = (
-    _warn_listed,
-    _warn_quantized,
-    _warn_domains,
-    _warn_unknown,
-    _warn_control_flow,
-    _warn_dynamic,
-)
+    others, unknown = set(), set()
+    for node in all_nodes(graph):
+        if is_standard(node) and not has_schema(node.op_type, opset):
+            unknown.add(node.op_type)
+        elif not is_standard(node) and (node.domain, node.op_type) not in local:
+            others.add(op_name(node))
+    if others:
+        only = all(name.startswith("com.microsoft.") for name in others)
+        runs = "run in ONNX Runtime only" if only else "need a backend that has them"
+        yield f"operators outside the ONNX standard: {_listing(others)}; they {runs}"
+    if unknown:
+        yield f"operators that opset {opset} does not have: {_listing(unknown)}; most backends refuse them"
+    if found := {node.op_type for node in graph.node if any(True for _ in subgraphs(node))}:
+        yield f"control flow ({_listing(found)}): the work inside is not counted"
+    if dims := list(_dynamic_dims(inputs(model))):
+        yield f"dynamic dimensions: {_listing(dims)}; engines want static shapes or profiles"
 
 
 def _listing(names: Iterable[str]) -> str:
     ordered = sorted(names)
-    return ", ".join(ordered[:_INSPECT_NAMED]) + (" and others" if len(ordered) > _INSPECT_NAMED else "")
+    return ", ".join(ordered[:_LISTED]) + (" and others" if len(ordered) > _LISTED else "")

@@ -117,6 +117,22 @@ class Graph:
         """Names of the graph's outputs."""
         return frozenset(spec.name for spec in self.outputs)
 
+    def spec(self, name: str) -> TensorSpec | None:
+        """The type of a tensor, stored ones among them; None where it is not known."""
+        array = self.constants.get(name)
+        if array is not None:
+            return TensorSpec(name, array.shape, array.dtype.name)
+        return self.specs.get(name) or self._ends.get(name)
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """A tensor's shape; None unless all of it is known."""
+        spec = self.spec(name)
+        return None if spec is None else spec.sizes
+
+    @cached_property
+    def _ends(self) -> Mapping[str, TensorSpec]:
+        return {spec.name: spec for spec in (*self.inputs, *self.outputs)}
+
     @cached_property
     def captured(self) -> frozenset[str]:
         """Names that the bodies of If, Loop and Scan nodes may read; whoever makes them keeps them."""

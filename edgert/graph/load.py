@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from edgert.errors import ModelError, cause, nearest
 from edgert.graph import model as messages
@@ -54,12 +54,27 @@ def check_standard(model: Model) -> None:
 
 def check_graph(proto: onnx.ModelProto, file: Path) -> None:
     """Raises ModelError when the graph or a part of it is missing, or a node lacks what its operator needs."""
-    missing = _missing(proto)
+    graph, missing = proto.graph, ""
+    names_opset = any(item.domain in messages.DEFAULT_DOMAINS for item in proto.opset_import)
+    if not proto.HasField("graph"):
+        missing = "no graph"
+    elif not graph.output:
+        missing = "no outputs"
+    elif proto.ir_version >= 3 and any(map(messages.is_standard, graph.node)) and not names_opset:
+        missing = "no operator-set version"
     if missing:
         raise ModelError(f"model {str(file)!r} is incomplete: {missing}", why="cut short, or a bad export", fix=_AGAIN)
     if any(isinstance(text, bytes) for text in _texts(proto)):
         raise _damaged(file, "a name in it is not text")
-    _check_outputs(proto.graph, file)
+    made = {name for node in graph.node for name in node.output} | {item.name for item in graph.input}
+    made |= messages.initializer_names(graph)
+    for output in graph.output:
+        if output.name not in made:
+            raise ModelError(
+                f"model {str(file)!r} never computes its output {output.name!r}",
+                why=f"no node makes it{nearest(output.name, made)}",
+                fix="export the model again",
+            )
     for problem in _node_problems(proto):
         raise _damaged(file, problem)
 
@@ -74,19 +89,8 @@ def check_tensors(proto: onnx.ModelProto, file: Path) -> None:
             raise _damaged(file, f"tensor {tensor.name!r} does not fill its shape {list(tensor.dims)}")
 
 
-def _damaged(file: Path, why: str) -> ModelError:
-    return ModelError(f"model {str(file)!r} is damaged", why=why, fix=_AGAIN)
-
-
-def _missing(proto: onnx.ModelProto) -> str:
-    if not proto.HasField("graph"):
-        return "no graph"
-    if not proto.graph.output:
-        return "no outputs"
-    needs_opset = proto.ir_version >= 3 and any(map(messages.is_standard, proto.graph.node))
-    if needs_opset and not any(item.domain in messages.DEFAULT_DOMAINS for item in proto.opset_import):
-        return "no operator-set version"
-    return ""
+def _damaged(file: Path, why: str, fix: str = _AGAIN) -> ModelError:
+    return ModelError(f"model {str(file)!r} is damaged", why=why, fix=fix)
 
 
 def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
@@ -102,19 +106,6 @@ def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
     for node in messages.all_nodes(graph):
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (item.name for item in node.attribute)
-
-
-def _check_outputs(graph: onnx.GraphProto, file: Path) -> None:
-    made = {name for node in graph.node for name in node.output}
-    made |= {item.name for item in graph.input} | {item.name for item in graph.initializer}
-    made |= {item.values.name for item in graph.sparse_initializer}
-    for output in graph.output:
-        if output.name not in made:
-            raise ModelError(
-                f"model {str(file)!r} never computes its output {output.name!r}",
-                why=f"no node makes it{nearest(output.name, made)}",
-                fix="export the model again",
-            )
 
 
 def _node_problems(proto: onnx.ModelProto) -> Iterator[str]:
@@ -159,29 +150,30 @@ def _is_full(tensor: onnx.TensorProto, dtype: str) -> bool:
 
 # What a file that is not an ONNX model looks like instead, so that the error can say so.
 
-_LEADING = (
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"\x89PNG", "a PNG image"),
-    (b"GIF8", "a GIF image"),
-    (b"%PDF", "a PDF"),
-    (b"PK\x03\x04", "a zip archive, such as a PyTorch .pt file"),
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"7z\xbc\xaf", "a 7-zip archive"),
-    (b"\x89HDF", "an HDF5 file, such as a Keras model"),
-    (b"\x80\x02", "a Python pickle, such as an old PyTorch .pth file"),
-    (b"\x80\x03", "a Python pickle"),
-    (b"\x80\x04", "a Python pickle"),
-    (b"\x80\x05", "a Python pickle"),
-    (b"ftrt", "a TensorRT engine"),
-    (b"\x7fELF", "a program or shared library"),
-    (b"GGUF", "a GGUF model"),
-    (b"version https://git-lfs.github.com/spec", "a Git LFS pointer"),
+_MAGIC = (
+    (0, b"\xff\xd8\xff", "a JPEG image"),
+    (0, b"\x89PNG", "a PNG image"),
+    (0, b"GIF8", "a GIF image"),
+    (0, b"%PDF", "a PDF"),
+    (0, b"PK\x03\x04", "a zip archive, such as a PyTorch .pt file"),
+    (0, b"\x1f\x8b", "a gzip archive"),
+    (0, b"7z\xbc\xaf", "a 7-zip archive"),
+    (0, b"\x89HDF", "an HDF5 file, such as a Keras model"),
+    (0, b"\x80\x02", "a Python pickle, such as an old PyTorch .pth file"),
+    (0, b"\x80\x03", "a Python pickle"),
+    (0, b"\x80\x04", "a Python pickle"),
+    (0, b"\x80\x05", "a Python pickle"),
+    (0, b"ftrt", "a TensorRT engine"),
+    (0, b"\x7fELF", "a program or shared library"),
+    (0, b"GGUF", "a GGUF model"),
+    (0, b"version https://git-lfs.github.com/spec", "a Git LFS pointer"),
+    (4, b"ORTM", "an ONNX Runtime .ort file"),
+    (4, b"TFL3", "a TensorFlow Lite model"),
+    (4, b"ftyp", "an MP4 video"),
+    (8, b'{"', "a safetensors file"),
+    (8, b"{}", "a safetensors file"),
 )
-_AT_FOUR = (
-    (b"ORTM", "an ONNX Runtime .ort file"),
-    (b"TFL3", "a TensorFlow Lite model"),
-    (b"ftyp", "an MP4 video"),
-)
+"""Where bytes stand, the bytes, and what they are a sign of."""
 _ULTRALYTICS, _YOLOV5 = "a checkpoint of Ultralytics' YOLO", "a checkpoint of YOLOv5"
 _CHECKPOINTS = ((b"cultralytics.", _ULTRALYTICS), (b"cmodels.yolo\n", _YOLOV5))
 """How pickles name the module of a class: the opcode GLOBAL, ``c``. PyTorch stores its pickle without compression."""
@@ -199,7 +191,7 @@ _FIXES = {
     "a Python pickle, such as an old PyTorch .pth file": "edgert import module:function, or torch.onnx.export",
     "an HDF5 file, such as a Keras model": "convert it to ONNX with tf2onnx",
 }
-DEFAULT_FIX = "give a file written by an ONNX exporter, such as torch.onnx.export"
+_DEFAULT_FIX = "give a file written by an ONNX exporter, such as torch.onnx.export"
 
 
 def looks_like(data: bytes) -> str:
@@ -207,50 +199,28 @@ def looks_like(data: bytes) -> str:
     for mark, name in _CHECKPOINTS:
         if data.startswith((b"PK\x03\x04", b"\x80")) and mark in data:
             return name
-    for magic, name in _LEADING:
-        if data.startswith(magic):
+    for start, magic, name in _MAGIC:
+        if data.startswith(magic, start):
             return name
-    for magic, name in _AT_FOUR:
-        if data[4:8] == magic:
-            return name
-    if data[8:9] == b"{" and data[9:10] in (b'"', b"}"):
-        return "a safetensors file"
-    return _text(data[:512])
-
-
-def fix_for(kind: str) -> str:
-    """What to do about a file of that kind."""
-    return _FIXES.get(kind, DEFAULT_FIX)
-
-
-def _text(head: bytes) -> str:
+    head = data[:512]
     for mark, name in _MARKUP:
         if head.lstrip().lower().startswith(mark):
             return name
     if head and not any(head):
         return "a file of zeros"
-    printable = all(byte >= 32 or byte in b"\t\n\r\f" for byte in head)
-    return "a text file" if head and printable and _is_utf8(head) else ""
-
-
-def _is_utf8(head: bytes) -> bool:
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # incremental: the sample may end inside a character
     except UnicodeDecodeError:
-        return False
-    return True
+        return ""
+    return "a text file" if head and all(byte >= 32 or byte in b"\t\n\r\f" for byte in head) else ""
 
+
+# Weights in files of their own.
 
 _FIX = "copy the data file next to the model, or export with the weights inside"
 
 
-class Digest(Protocol):
-    """What :mod:`hashlib` makes."""
-
-    def update(self, data: bytes, /) -> None: ...
-
-
-def embed_external_data(proto: onnx.ModelProto, file: Path, digest: Digest) -> None:
+def embed_external_data(proto: onnx.ModelProto, file: Path, digest: hashlib._Hash) -> None:
     """Reads external tensors into ``proto``; adds each data file's name and bytes, in order of name, to ``digest``.
 
     Data may lie only below the model's own folder: a model from elsewhere must not read the machine's other files.
@@ -258,9 +228,11 @@ def embed_external_data(proto: onnx.ModelProto, file: Path, digest: Digest) -> N
     Raises:
         ModelError: a data file is missing, cut short, or outside the model's folder.
     """
+    functions = (tensor for function in proto.functions for tensor in messages.node_tensors(function.node))
     groups: dict[str, list[onnx.TensorProto]] = {}
-    for tensor in _external_tensors(proto):
-        groups.setdefault(_entries(tensor).get("location", ""), []).append(tensor)
+    for tensor in (*messages.tensors(proto.graph), *functions):
+        if tensor.data_location == tensor.EXTERNAL:
+            groups.setdefault(_entries(tensor).get("location", ""), []).append(tensor)
     for location, tensors in sorted(groups.items()):
         data = _read(file, location)
         digest.update(location.encode() + b"\0")
@@ -269,74 +241,55 @@ def embed_external_data(proto: onnx.ModelProto, file: Path, digest: Digest) -> N
             _embed(tensor, data, file)
 
 
-def _external_tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
-    found = list(messages.tensors(proto.graph))
-    for function in proto.functions:
-        found.extend(messages.node_tensors(function.node))
-    return [tensor for tensor in found if tensor.data_location == tensor.EXTERNAL]
-
-
 def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
     return {item.key: item.value for item in tensor.external_data}
 
 
 def _read(file: Path, location: str) -> bytes:
-    _check_location(file, location)
-    data_file = file.parent / location
-    inside = file.parent.resolve()
-    if not data_file.resolve().is_relative_to(inside):
-        raise _outside(file, location, f"it is a link that leads to {str(data_file.resolve())!r}")
-    try:
-        if not data_file.is_file():
-            raise ModelError(
-                f"model {str(file)!r} lacks its data file {location!r}",
-                why=f"no such file in {str(inside)!r}",
-                fix=_FIX,
-            )
-        return data_file.read_bytes()
-    except OSError as error:
-        why = cause(error)
-        raise ModelError(f"cannot read data file {location!r} of model {str(file)!r}", why=why, fix=_FIX) from error
-
-
-def _check_location(file: Path, location: str) -> None:
     path = PureWindowsPath(location)  # takes both / and \, and sees drive letters
     if not location or "\0" in location:
         raise ModelError(f"model {str(file)!r} names no data file for a tensor", why="a bad export", fix=_FIX)
+    data_file, inside = file.parent / location, file.parent.resolve()
+    outside = ""
     if path.anchor:
-        raise _outside(file, location, "it is an absolute path")
-    if ".." in path.parts:
-        raise _outside(file, location, "it climbs out with '..'")
-
-
-def _outside(file: Path, location: str, why: str) -> ModelError:
-    what = f"data file {location!r} of model {str(file)!r} lies outside the model's folder"
-    return ModelError(what, why=f"{why}; external data is read only from the model's own folder", fix=_FIX)
+        outside = "it is an absolute path"
+    elif ".." in path.parts:
+        outside = "it climbs out with '..'"
+    elif not data_file.resolve().is_relative_to(inside):
+        outside = f"it is a link that leads to {str(data_file.resolve())!r}"
+    if outside:
+        what = f"data file {location!r} of model {str(file)!r} lies outside the model's folder"
+        raise ModelError(what, why=f"{outside}; external data is read only from the model's own folder", fix=_FIX)
+    try:
+        if data_file.is_file():
+            return data_file.read_bytes()
+    except OSError as error:
+        what = f"cannot read data file {location!r} of model {str(file)!r}"
+        raise ModelError(what, why=cause(error), fix=_FIX) from error
+    why = f"no such file in {str(inside)!r}"
+    raise ModelError(f"model {str(file)!r} lacks its data file {location!r}", why=why, fix=_FIX)
 
 
 def _embed(tensor: onnx.TensorProto, data: bytes, file: Path) -> None:
     entries = _entries(tensor)
     needed = messages.tensor_bytes(messages.dtype_name(tensor.data_type), math.prod(tensor.dims))
-    offset = _number(entries, "offset", 0, tensor, file)
-    length = _number(entries, "length", needed, tensor, file)
+    numbers = {key: entries.get(key, str(default)) for key, default in (("offset", 0), ("length", needed))}
+    for key, text in numbers.items():
+        if not text.isascii() or not text.isdigit():
+            raise _damaged(
+                file, f"tensor {tensor.name!r} has {key} {text!r}; expected a number of bytes", "export it again"
+            )
+    offset, length = map(int, numbers.values())
     if length != needed:
         why = f"tensor {tensor.name!r} of shape {list(tensor.dims)} takes {needed} bytes, the model records {length}"
-        raise ModelError(f"model {str(file)!r} is damaged", why=why, fix="export it again")
+        raise _damaged(file, why, "export it again")
     if offset + needed > len(data):
         why = f"tensor {tensor.name!r} ends at byte {offset + needed}, the file at {len(data)}"
         what = f"data file {entries['location']!r} of model {str(file)!r} is cut short"
-        raise ModelError(what, why=why, fix="download or export it again")
+        raise ModelError(what, why=why, fix=_AGAIN)
     tensor.raw_data = data[offset : offset + needed]
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
-
-
-def _number(entries: dict[str, str], key: str, default: int, tensor: onnx.TensorProto, file: Path) -> int:
-    text = entries.get(key, str(default))
-    if not text.isascii() or not text.isdigit():
-        why = f"tensor {tensor.name!r} has {key} {text!r}; expected a number of bytes"
-        raise ModelError(f"model {str(file)!r} is damaged", why=why, fix="export it again")
-    return int(text)
 
 
 # An ONNX file to a :class:`Model`, or the reason why not.
@@ -365,27 +318,20 @@ def load(path: str | PathLike[str]) -> Model:
 def read_file(file: Path) -> bytes:
     """The bytes of a regular file. Raises ModelError."""
     try:
-        _check_file(file)
-        return file.read_bytes()
-    except OSError as error:
-        raise ModelError(
-            f"cannot read model {str(file)!r}",
-            why=cause(error),
-            fix="check the permissions of the file and its folders",
-        ) from error
-
-
-def _check_file(file: Path) -> None:
-    if file.is_dir():
-        inside = sorted(item.name for item in file.glob("*.onnx"))
-        fix = f"name a file in it, like {inside[0]}" if inside else "give the .onnx file itself"
-        raise ModelError(f"model {str(file)!r} is a directory", fix=fix)
-    if not file.exists():
+        if file.is_file():
+            return file.read_bytes()
+        if file.is_dir():
+            inside = sorted(item.name for item in file.glob("*.onnx"))
+            fix = f"name a file in it, like {inside[0]}" if inside else "give the .onnx file itself"
+            raise ModelError(f"model {str(file)!r} is a directory", fix=fix)
+        if file.exists():
+            raise ModelError(f"model {str(file)!r} is not a regular file", fix="give the .onnx file itself")
         known = [item.name for item in file.parent.glob("*.onnx")] if file.parent.is_dir() else []
         why = f"no file {file.name!r} in {str(file.parent.absolute())!r}{nearest(file.name, known)}"
         raise ModelError(f"model {str(file)!r} does not exist", why=why, fix="check the path")
-    if not file.is_file():
-        raise ModelError(f"model {str(file)!r} is not a regular file", fix="give the .onnx file itself")
+    except OSError as error:
+        fix = "check the permissions of the file and its folders"
+        raise ModelError(f"cannot read model {str(file)!r}", why=cause(error), fix=fix) from error
 
 
 def _parse(data: bytes, file: Path) -> onnx.ModelProto:
@@ -393,7 +339,7 @@ def _parse(data: bytes, file: Path) -> onnx.ModelProto:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     if not data:
-        raise ModelError(f"model {str(file)!r} is empty", why="0 bytes", fix="download or export it again")
+        raise ModelError(f"model {str(file)!r} is empty", why="0 bytes", fix=_AGAIN)
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
     except DecodeError as error:
@@ -408,10 +354,10 @@ def _not_onnx(data: bytes, file: Path, detail: str) -> ModelError:
     if kind:
         why = f"it looks like {kind}, {len(data)} bytes"
         pipeline = "edgert validate checks a pipeline file; here, name the model that it names"
-        fix = pipeline if file.suffix in (".yaml", ".yml") else fix_for(kind)
+        fix = pipeline if file.suffix in (".yaml", ".yml") else _FIXES.get(kind, _DEFAULT_FIX)
         return ModelError(f"{str(file)!r} is not an ONNX model", why=why, fix=fix)
     if data[:1] == b"\x08":  # an ONNX file starts with field 1, its IR version
         what = f"model {str(file)!r} is cut short or damaged"
         why = f"it starts like an ONNX file but does not end like one after {len(data)} bytes"
-        return ModelError(what, why=why, fix="download or export it again")
-    return ModelError(f"{str(file)!r} is not an ONNX model", why=f"{detail} ({len(data)} bytes)", fix=DEFAULT_FIX)
+        return ModelError(what, why=why, fix=_AGAIN)
+    return ModelError(f"{str(file)!r} is not an ONNX model", why=f"{detail} ({len(data)} bytes)", fix=_DEFAULT_FIX)

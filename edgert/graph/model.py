@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,8 +218,8 @@ class Model:
 
 def from_proto(proto: onnx.ModelProto, path: str | Path = "<memory>") -> Model:
     """A model around a message made in memory; takes ownership of it. Raises ModelError above 2 GiB."""
-    data = _serialize(proto, Path(path))
-    return Model(proto, Path(path), hashlib.sha256(data).hexdigest())
+    made = Model(proto, Path(path), "")
+    return replace(made, digest=hashlib.sha256(to_bytes(made)).hexdigest())
 
 
 def from_bytes(content: bytes, path: str | Path = "<memory>") -> Model:
@@ -231,18 +231,14 @@ def from_bytes(content: bytes, path: str | Path = "<memory>") -> Model:
 
 def to_bytes(model: Model) -> bytes:
     """The model as one ONNX file, weights inside; equal models give equal bytes. Raises ModelError above 2 GiB."""
-    return _serialize(model.proto, model.path)
-
-
-def _serialize(proto: onnx.ModelProto, path: Path) -> bytes:
-    size_bytes = proto.ByteSize()
+    size_bytes = model.proto.ByteSize()
     if size_bytes > MAX_PROTO_BYTES:
         raise ModelError(
-            f"model {str(path)!r} is too large for one ONNX file",
+            f"model {str(model.path)!r} is too large for one ONNX file",
             why=f"it takes {size_bytes} bytes with its weights inside; ONNX files end at {MAX_PROTO_BYTES}",
             fix="use a smaller model, or quantize its weights first",
         )
-    data: bytes = proto.SerializeToString(deterministic=True)
+    data: bytes = model.proto.SerializeToString(deterministic=True)
     return data
 
 
@@ -272,7 +268,18 @@ class TensorSpec:
     @property
     def is_static(self) -> bool:
         """Whether every dimension is a known number."""
-        return self.ranked and all(isinstance(dim, int) for dim in self.shape)
+        return self.sizes is not None
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """The shape where every dimension is a known number; None otherwise."""
+        known = tuple(dim for dim in self.shape if isinstance(dim, int))
+        return known if self.ranked and len(known) == len(self.shape) else None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor, dense; 0 where its shape or type has no known size."""
+        return 0 if self.sizes is None else tensor_bytes(self.dtype, math.prod(self.sizes))
 
     def __str__(self) -> str:
         dims = ", ".join("?" if dim is None else str(dim) for dim in self.shape)

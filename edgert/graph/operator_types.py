@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from edgert.graph.ir import Graph, Node
-from edgert.graph.model import DEFAULT_DOMAINS, dtype_name
+from edgert.graph.model import DEFAULT_DOMAINS, dtype_name, element_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,6 @@ def dtypes(graph: Graph) -> dict[str, str]:
 def cast_node(source: str, target: str, dtype: str, name: str) -> Node:
     """A node that converts a tensor to ``"float16"``, ``"int64"``, …"""
     return Node("Cast", (source,), (target,), {"to": element_type(dtype)}, name)
-
-
-def element_type(dtype: str) -> int:
-    """ONNX's number of a type (``TensorProto.DataType``). Raises KeyError for what ONNX has not."""
-    from onnx import TensorProto
-
-    numbers: dict[str, int] = {dtype_name(number): number for number in TensorProto.DataType.values()}
-    return numbers[dtype]
 
 
 def _output_dtype(graph: Graph, node: Node, position: int, known: Mapping[str, str]) -> str:

@@ -7,7 +7,6 @@ that it does not know, and are rewritten here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 _HIDDEN = "edgert.hidden"
 _RESIZE_OPSET = 11
 """The first whose Resize defines where it samples; Upsample ended with 9 (https://onnx.ai/onnx/operators/)."""
-_AGAIN = "export the model again with standard operators and opset 13 or newer"
 
 
 def opset(model: Model) -> int:
@@ -66,18 +64,17 @@ def _check_operators(model: Model, wanted: int) -> None:
     for position, node in enumerate(all_nodes(model.proto.graph)):
         if is_standard(node) and not has_schema(node.op_type, version):
             why = f"node {label(node, position)!r} is a {node.op_type}, which opset {version} does not have"
-            raise _unfit(model, why, _AGAIN)
-    bodies = (body for node in model.proto.graph.node for body in subgraphs(node))
-    for node in (node for body in bodies for node in all_nodes(body)):
-        if version < _RESIZE_OPSET <= wanted and _is_resampling(node):
-            why = f"node {node.name!r} in the body of an If, Loop or Scan is a {node.op_type} of opset {version}"
-            raise _unfit(model, why, _AGAIN)
+            raise _unfit(model, why)
+        for inner in (inner for body in subgraphs(node) for inner in body.node):
+            if version < _RESIZE_OPSET <= wanted and _is_resampling(inner):
+                where = "in the body of an If, Loop or Scan"
+                raise _unfit(model, f"node {inner.name!r} {where} is a {inner.op_type} of opset {version}")
 
 
 def _converted(proto: onnx.ModelProto, wanted: int, model: Model) -> onnx.ModelProto:
     from onnx import helper, version_converter
 
-    before = set(_operators(proto))
+    before = {node.op_type for node in all_nodes(proto.graph) if is_standard(node)}
     metadata = list(proto.metadata_props)
     try:
         converted: onnx.ModelProto = version_converter.convert_version(proto, wanted)
@@ -85,16 +82,12 @@ def _converted(proto: onnx.ModelProto, wanted: int, model: Model) -> onnx.ModelP
         text = " ".join(str(error).split())
         named = sorted((name for name in before if name in text), key=len, reverse=True)
         why = f"operator {named[0]}: {text}" if named else f"one of {', '.join(sorted(before))}: {text}"
-        raise _unfit(model, why[:500], _AGAIN) from error
+        raise _unfit(model, why[:500]) from error
     del converted.metadata_props[:]
     converted.metadata_props.extend(metadata)
     known = [item for item in converted.opset_import if item.domain in DEFAULT_DOMAINS]
     converted.ir_version = max(converted.ir_version, helper.find_min_ir_version_for(known))
     return converted
-
-
-def _operators(proto: onnx.ModelProto) -> Iterator[str]:
-    return (node.op_type for node in all_nodes(proto.graph) if is_standard(node))
 
 
 def _hide_resampling(proto: onnx.ModelProto) -> bool:
@@ -129,37 +122,25 @@ def _resize(node: Node, draft: Draft, model: Model) -> Node:
     Output pixel i lies at i / scale of the input in all of them: "asymmetric". To the nearest means the pixel before,
     or, where Resize shrinks, the one behind, as ONNX Runtime has it (upsample.cc, "SIMPLE").
     """
-    scales = _scales(node, draft)
-    mode = _MODES.get(node.attributes.get("mode", b"nearest"), b"linear")
-    given = {"mode": mode, "coordinate_transformation_mode": "asymmetric"}
-    if mode == b"nearest":
-        given["nearest_mode"] = _nearest(node, scales, model)
-    stored = len(node.inputs) > 1
-    operand = node.inputs[1] if stored else draft.constant(np.asarray(scales), f"{node.name}_scales")
+    is_stored = len(node.inputs) > 1
+    scales = draft.value(node.inputs[1]) if is_stored else np.asarray(node.attributes["scales"], np.float32)
+    given = {"mode": b"linear", "coordinate_transformation_mode": "asymmetric"}  # bilinear in the oldest
+    if node.attributes.get("mode", b"nearest") == b"nearest":
+        given |= {"mode": b"nearest", "nearest_mode": _nearest(node, scales, model)}
+    operand = node.inputs[1] if is_stored else draft.constant(np.asarray(scales), f"{node.name}_scales")
     return replace(node, op="Resize", domain="", inputs=(node.inputs[0], "", operand), attributes=given)
-
-
-_MODES = {b"nearest": b"nearest"}  # the other is called linear, or bilinear in the oldest
-
-
-def _scales(node: Node, draft: Draft) -> Array | None:
-    """Scale of each axis; None when it is computed."""
-    if len(node.inputs) < 2:
-        return np.asarray(node.attributes["scales"], np.float32)
-    return draft.value(node.inputs[1])
 
 
 def _nearest(node: Node, scales: Array | None, model: Model) -> str:
     if node.op == "Upsample":
         return "floor"
     if scales is None:
-        raise _unfit(model, f"node {node.name!r} (Resize) has scales that are computed", _AGAIN)
+        raise _unfit(model, f"node {node.name!r} (Resize) has scales that are computed")
     if (scales < 1).any() and (scales > 1).any():
-        raise _unfit(model, f"node {node.name!r} (Resize) grows one axis and shrinks another", _AGAIN)
+        raise _unfit(model, f"node {node.name!r} (Resize) grows one axis and shrinks another")
     return "ceil" if (scales < 1).any() else "floor"
 
 
-def _unfit(model: Model, why: str, fix: str) -> ModelError:
-    return ModelError(
-        f"model {str(model.path)!r} cannot be raised to a newer opset", why=why, where=str(model.path), fix=fix
-    )
+def _unfit(model: Model, why: str) -> ModelError:
+    path, fix = str(model.path), "export the model again with standard operators and opset 13 or newer"
+    return ModelError(f"model {path!r} cannot be raised to a newer opset", why=why, where=path, fix=fix)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,9 @@ from edgert.errors import ModelError, nearest
 from edgert.graph.clean import SORT_NODES, STORE_CONSTANTS
 from edgert.graph.fold_constants import with_known
 from edgert.graph.ir import Graph
-from edgert.graph.model import Model, TensorSpec, element_type, initializer_names, inputs, outputs, value_spec
+from edgert.graph.model import Model, TensorSpec, element_type, initializer_names, inputs, outputs
 from edgert.graph.onnx_convert import lightened, to_graph
-from edgert.graph.type_inference import infer_graph, infer_values, lighten
+from edgert.graph.type_inference import infer_values, specs_of
 
 if TYPE_CHECKING:
     import onnx
@@ -39,12 +39,18 @@ def with_shapes(model: Model, shapes: Shapes, *, open_batch: bool = False) -> Mo
     symbols = {dim: size for dim, size in symbols.items() if dim not in kept}
     proto = model.copied_proto()
     for value in proto.graph.input:
-        if value.name in specs:
-            sizes = _bound(specs[value.name], shapes, symbols)
-            _fix(value, [None, *sizes[1:]] if open_batch and sizes and value.name in shapes else sizes)
-    _forget_symbols(proto.graph)
-    _check_consistent(proto, model, shapes)
-    _record(proto)
+        if value.name in shapes:
+            given = shapes[value.name]
+            _fix(value, [None if open_batch else given[0], *given[1:]] if given else [])
+        elif value.name in specs:
+            _fix(value, [symbols.get(dim) if isinstance(dim, str) else None for dim in specs[value.name].shape])
+    for value in (*proto.graph.value_info, *proto.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_param"):
+                dim.ClearField("dim_param")  # the exporter's guess; inference must not be held to it
+    graph = to_graph(proto)[0]
+    _check_consistent(graph, model, shapes)
+    _record(proto, graph)
     _restore_symbols(proto.graph, model.proto.graph, symbols)
     return model.derive(proto)
 
@@ -53,7 +59,7 @@ def infer(model: Model) -> Model:
     """The model with the type of every tensor recorded, as far as known. Shape chains are folded to learn more, but
     the graph itself stays. Raises ModelError on a broken graph."""
     proto = model.copied_proto()
-    _record(proto)
+    _record(proto, to_graph(proto)[0])
     return model.derive(proto)
 
 
@@ -70,8 +76,7 @@ def read(model: Model) -> Graph:
 
 def types(graph: Graph) -> dict[str, TensorSpec]:
     """Tensor name → spec for every tensor of the graph whose type is known or can be inferred. Raises ModelError."""
-    found = {name: value_spec(value) for name, value in _infer_folded(graph).items()}
-    return {name: spec for name, spec in found.items() if spec is not None}
+    return specs_of(_infer_folded(graph))
 
 
 def _bind(specs: Mapping[str, TensorSpec], shapes: Shapes, model: Model) -> dict[str, int]:
@@ -81,56 +86,38 @@ def _bind(specs: Mapping[str, TensorSpec], shapes: Shapes, model: Model) -> dict
         if name not in specs:
             why = f"its inputs are {', '.join(map(str, specs.values())) or 'none'}{nearest(name, specs)}"
             raise ModelError(f"model {str(model.path)!r} has no input {name!r}", why=why, fix="correct the name")
-        spec = specs[name]
-        _check_shape(spec, given, model)
-        for dim, size in zip(spec.shape, given, strict=False):
-            if isinstance(dim, str) and symbols.setdefault(dim, size) != size:
-                why = f"dimension {dim!r} is {symbols[dim]} in one input and {size} in another; the model has one size"
-                raise _misfit(spec, given, model, why, "give both the same size")
+        for why, fix in _misfits(specs[name], given, symbols):
+            what = (
+                f"input {name!r} of model {str(model.path)!r} cannot have shape {list(given)}; expected {specs[name]}"
+            )
+            raise ModelError(what, why=why, fix=fix)
     return symbols
 
 
-def _check_shape(spec: TensorSpec, given: Sequence[int], model: Model) -> None:
+def _misfits(spec: TensorSpec, given: Sequence[int], symbols: dict[str, int]) -> Iterator[tuple[str, str]]:
+    """Why an input cannot have a shape, and what to do; adds its named dimensions to ``symbols``."""
     if any(size < 1 for size in given):
-        raise _misfit(spec, given, model, "every dimension must be a positive number", "give positive sizes")
+        yield "every dimension must be a positive number", "give positive sizes"
     if spec.ranked and len(given) != len(spec.shape):
-        why = f"{len(given)} dimensions given, {len(spec.shape)} expected"
-        raise _misfit(spec, given, model, why, "give one size per dimension")
+        yield f"{len(given)} dimensions given, {len(spec.shape)} expected", "give one size per dimension"
     for axis, (dim, size) in enumerate(zip(spec.shape, given, strict=False)):
         if isinstance(dim, int) and dim != size:
             why = f"dimension {axis} is fixed to {dim} in the model, {size} given"
-            raise _misfit(spec, given, model, why, f"give {dim}, or export the model with that dimension dynamic")
+            yield why, f"give {dim}, or export the model with that dimension dynamic"
+    for dim, size in zip(spec.shape, given, strict=False):
+        if isinstance(dim, str) and symbols.setdefault(dim, size) != size:
+            why = f"dimension {dim!r} is {symbols[dim]} in one input and {size} in another; the model has one size"
+            yield why, "give both the same size"
 
 
-def _misfit(spec: TensorSpec, given: Sequence[int], model: Model, why: str, fix: str) -> ModelError:
-    what = f"input {spec.name!r} of model {str(model.path)!r} cannot have shape {list(given)}; expected {spec}"
-    return ModelError(what, why=why, fix=fix)
-
-
-def _bound(spec: TensorSpec, shapes: Shapes, symbols: Mapping[str, int]) -> list[int | None] | None:
-    """The dimensions to write into an input, None for what stays; None for an input of unknown rank left as it is."""
-    if spec.name in shapes:
-        return list(shapes[spec.name])
-    return [symbols.get(dim) if isinstance(dim, str) else None for dim in spec.shape] if spec.ranked else None
-
-
-def _fix(value: onnx.ValueInfoProto, sizes: list[int | None] | None) -> None:
+def _fix(value: onnx.ValueInfoProto, sizes: Sequence[int | None]) -> None:
+    """Writes the dimensions of an input, None for what stays."""
     shape = value.type.tensor_type.shape
-    if sizes is None:
-        return
     while len(shape.dim) < len(sizes):
         shape.dim.add()
     for dim, size in zip(shape.dim, sizes, strict=True):
         if size is not None:
             dim.dim_value = size
-
-
-def _forget_symbols(graph: onnx.GraphProto) -> None:
-    """Names of dimensions inside and behind the model are the exporter's guess; inference must not be held to them."""
-    for value in (*graph.value_info, *graph.output):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.HasField("dim_param"):
-                dim.ClearField("dim_param")
 
 
 def _restore_symbols(graph: onnx.GraphProto, before: onnx.GraphProto, symbols: Mapping[str, int]) -> None:
@@ -147,13 +134,13 @@ def _restore_symbols(graph: onnx.GraphProto, before: onnx.GraphProto, symbols: M
                 dim.dim_param = named.dim_param
 
 
-def _check_consistent(proto: onnx.ModelProto, model: Model, shapes: Shapes) -> None:
+def _check_consistent(graph: Graph, model: Model, shapes: Shapes) -> None:
     """Blames the shapes only when the model on its own is beyond reproach."""
     try:
-        infer_values(proto, strict=True)
+        infer_values(graph, strict=True)
     except ModelError as error:
         try:
-            infer_values(model.proto, strict=True)
+            infer_values(to_graph(model.proto)[0], strict=True)
         except ModelError:
             return  # the model has contradictions or unknown operators of its own; the backend will judge
         given = ", ".join(f"{name} {list(size)}" for name, size in shapes.items())
@@ -164,14 +151,12 @@ def _check_consistent(proto: onnx.ModelProto, model: Model, shapes: Shapes) -> N
         ) from error
 
 
-def _record(proto: onnx.ModelProto) -> None:
+def _record(proto: onnx.ModelProto, read: Graph) -> None:
     """Writes what can be inferred into the message: types of inner tensors and shapes of outputs."""
-    inferred = _infer_folded(to_graph(lighten(proto))[0])
-    graph = proto.graph
+    inferred, graph = _infer_folded(read), proto.graph
     known = {item.name for item in (*graph.input, *graph.output)} | initializer_names(graph)
     made = [name for node in graph.node for name in node.output if name in inferred and name not in known]
-    kept = [item for item in graph.value_info if item.name not in inferred]
-    infos = [*kept, *(inferred[name] for name in made)]
+    infos = [*(item for item in graph.value_info if item.name not in inferred), *(inferred[name] for name in made)]
     del graph.value_info[:]
     graph.value_info.extend(infos)
     for value in graph.output:
@@ -186,7 +171,7 @@ def _infer_folded(graph: Graph) -> dict[str, onnx.ValueInfoProto]:
     for step in (SORT_NODES, STORE_CONSTANTS):
         graph, _ = step.apply(graph)
     graph = with_known(lightened(graph))
-    found = infer_graph(graph)
+    found = infer_values(graph)
     for name, array in graph.constants.items():
         found[name] = helper.make_tensor_value_info(name, element_type(array.dtype.name), array.shape)
     return found

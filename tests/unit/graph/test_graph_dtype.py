@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from edgert.graph import Graph, read
-from edgert.graph.operator_types import cast_node, dtypes, element_type
+from edgert.graph.model import element_type
+from edgert.graph.operator_types import cast_node, dtypes
 from tests.unit.graph.graphs import make, node, value
 
 
