@@ -9,7 +9,7 @@ Standard library only; imports nothing from edgert.
 """
 
 from dla.limit import LIMITS, Limit, banks
-from dla.node import Answer, Form, Node, Tensor, Verdict
+from dla.node import Answer, Form, Node, Tensor, Verdict, Window, window
 from dla.region import MAX_LOADABLES, Region, regions
 from dla.rule import ORIN, PRECISIONS, USUAL_RELEASE, XAVIER, Precision, Rule, Target, supported_by
 from dla.summary import Reason, Summary, summarize
@@ -37,6 +37,7 @@ __all__ = [
     "Target",
     "Tensor",
     "Verdict",
+    "Window",
     "banks",
     "check",
     "check_graph",
@@ -46,4 +47,5 @@ __all__ = [
     "regions",
     "summarize",
     "supported_by",
+    "window",
 ]

@@ -1,11 +1,10 @@
-"""What the rules see of a graph."""
-
-from __future__ import annotations
+"""What the rules see of a graph, and what they answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from math import prod
+from typing import Any, Literal
 
 # The answer to "can the DLA do this?".
 
@@ -118,46 +117,30 @@ class Tensor:
     @property
     def size(self) -> int | None:
         """Number of elements; None while a dimension is open."""
-        if self.shape is None:
-            return None
-        count = 1
-        for dim in self.shape:
-            if dim is None:
-                return None
-            count *= dim
-        return count
+        known = [dim for dim in self.shape or () if dim is not None]
+        return None if self.shape is None or len(known) < len(self.shape) else prod(known)
 
 
-class Node(Protocol):
-    """One ONNX node with the tensors around it."""
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One ONNX node with the tensors around it.
 
-    @property
-    def name(self) -> str:
-        """Its name, which no other node of the graph has."""
+    Attributes:
+        op: its operator, such as ``Conv``.
+        inputs, outputs: in the operator's order; None for one that is left out.
+        attributes: name → int, float, str or bytes, or a list of them.
+        name: which no other node of the graph has.
+        domain: of the operator; empty for the standard ones.
+        opset: version of the standard operators, for defaults that changed.
+    """
 
-    @property
-    def op(self) -> str:
-        """Its operator, such as ``Conv``."""
-
-    @property
-    def domain(self) -> str:
-        """Domain of the operator; empty for the standard ones."""
-
-    @property
-    def opset(self) -> int:
-        """Version of the standard operators, for defaults that changed."""
-
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        """Name → int, float, str or bytes, or a list of them."""
-
-    @property
-    def inputs(self) -> Sequence[Tensor | None]:
-        """In the operator's order; None for one that is left out."""
-
-    @property
-    def outputs(self) -> Sequence[Tensor | None]:
-        """In the operator's order; None for one that is left out."""
+    op: str
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor | None, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    domain: str = ""
+    opset: int = 17
 
 
 def given(node: Node, position: int) -> Tensor | None:
@@ -220,6 +203,65 @@ def axis_of(node: Node, rank: int, default: int) -> int:
     """The axis attribute, counted from the front."""
     axis = whole(node, "axis", default)
     return axis + rank if axis < 0 else axis
+
+
+# The window that a convolution or pooling slides over an image.
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Height before width everywhere; all in pixels.
+
+    Attributes:
+        kernel, stride, dilation: as in ONNX.
+        padding: above, left, below, right; empty where it depends on a size that is not known.
+    """
+
+    kernel: Pair
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+
+    @property
+    def reach(self) -> Pair:
+        """Pixels between the window's first and last, both counted."""
+        high, wide = (dilation * (kernel - 1) + 1 for kernel, dilation in zip(self.kernel, self.dilation, strict=True))
+        return high, wide
+
+
+def window(node: Node) -> Window | None:
+    """A node's window; None where it is not two-dimensional or not known."""
+    weight = given(node, 1)
+    stored = weight.shape[2:] if weight is not None and weight.shape is not None else ()
+    kernel = node.attributes.get("kernel_shape", stored)
+    stride, dilation = numbers(node, "strides", (1, 1)), numbers(node, "dilations", (1, 1))
+    pads = numbers(node, "pads", (0, 0, 0, 0))
+    if None in kernel or (len(kernel), len(stride), len(dilation), len(pads)) != (2, 2, 2, 4):
+        return None
+    bare = Window((int(kernel[0]), int(kernel[1])), (stride[0], stride[1]), (dilation[0], dilation[1]), pads)
+    return replace(bare, padding=_padding(node, bare))
+
+
+def _padding(node: Node, bare: Window) -> tuple[int, ...]:
+    """Padding as it will be: what SAME stands for, and what rounding the size up adds at the end."""
+    mode, image = word(node, "auto_pad", "NOTSET"), given(node, 0)
+    if mode == "VALID":
+        return (0, 0, 0, 0)
+    if min(bare.stride) < 1 or not (mode.startswith("SAME") or whole(node, "ceil_mode", 0)):
+        return bare.padding
+    sides = [side for side in (image.shape or ())[2:] if side is not None] if image is not None else []
+    if len(sides) != 2 or image is None or image.rank != 4:
+        return () if mode.startswith("SAME") else bare.padding
+    axes = list(zip(sides, bare.stride, bare.reach, strict=True))
+    if mode.startswith("SAME"):
+        totals = [max((-(-size // step) - 1) * step + reach - size, 0) for size, step, reach in axes]
+        small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
+        return (*large, *small) if mode == "SAME_LOWER" else (*small, *large)
+    paired = zip(axes, bare.padding[:2], bare.padding[2:], strict=True)
+    end = [last + (reach - size - first - last) % step for (size, step, reach), first, last in paired]
+    return (*bare.padding[:2], *end)
 
 
 # Who reads whom, with nodes that leave no layer behind skipped.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dla.limit import LIMITS
-from dla.node import Node, Verdict, no
+from dla.node import Node, Verdict, no, window
 
 # Which releases of TensorRT can use a DLA.
 #
@@ -157,3 +157,13 @@ def outside(limit: str, what: str, values: Iterable[int | None], fix: str = "") 
     if all(value in allowed for value in known):
         return None
     return no(f"{what} must be {allowed}, got {'×'.join(map(str, known))}", fix)
+
+
+def within(limit: str, field: str, about: str, fix: str, what: str = "") -> Rule:
+    """A rule that a field of a node's window keeps the limit whose name the rule has."""
+
+    def test(node: Node, target: Target) -> Verdict | None:
+        at = window(node)
+        return None if at is None else outside(limit, what or field, getattr(at, field), fix)
+
+    return Rule(limit, LIMITS[limit].source, about, test)

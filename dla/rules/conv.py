@@ -1,9 +1,8 @@
 """Convolutions, and matrix products with stored weights, which become convolutions of 1×1."""
 
 from dla.limit import CBUF_SURE, DECONV_LONG, GUIDE, HEADER, LIMITS, banks
-from dla.node import Node, Tensor, Verdict, given, no, number, numbers, verify, whole
-from dla.region import Pair, window
-from dla.rule import Target, outside, rule
+from dla.node import Node, Pair, Verdict, given, no, number, numbers, verify, whole, window
+from dla.rule import Target, outside, rule, within
 
 _CBUF_FIX = "build it for INT8, use fewer input channels (split them and add) or a smaller kernel, or tile the width"
 _PADDING_FIX = "pad less, or widen the kernel with zeros"
@@ -19,20 +18,9 @@ def weights(node: Node, target: Target) -> Verdict | None:
     return None if bias is None or bias.is_constant else no("its bias is computed at run time", "store the bias")
 
 
-@rule("conv.kernel")
-def kernel(node: Node, target: Target) -> Verdict | None:
-    """Height and width of the kernel."""
-    at = window(node)
-    return (
-        None if at is None else outside("conv.kernel", "kernel", at.kernel, "use a smaller kernel, or several in a row")
-    )
-
-
-@rule("conv.stride")
-def stride(node: Node, target: Target) -> Verdict | None:
-    """Steps of the kernel."""
-    at = window(node)
-    return None if at is None else outside("conv.stride", "stride", at.stride, "use a smaller stride, twice")
+kernel = within("conv.kernel", "kernel", "Height and width of the kernel.", "use a smaller kernel, or several in a row")
+stride = within("conv.stride", "stride", "Steps of the kernel.", "use a smaller stride, twice")
+dilation = within("conv.dilation", "dilation", "Distance between the kernel's elements.", "dilate less")
 
 
 @rule("conv.padding")
@@ -51,13 +39,6 @@ def padding(node: Node, target: Target) -> Verdict | None:
     if any(pad >= size for pad, size, _ in over):
         return verify("padding is smaller than the dilated kernel but not than the kernel; the guide says kernel")
     return None
-
-
-@rule("conv.dilation")
-def dilation(node: Node, target: Target) -> Verdict | None:
-    """Distance between the kernel's elements."""
-    at = window(node)
-    return None if at is None else outside("conv.dilation", "dilation", at.dilation, "dilate less")
 
 
 @rule("conv.channels")
@@ -94,18 +75,12 @@ def cbuf(node: Node, target: Target) -> Verdict | None:
     wide = image.shape[3]
     if wide is None:
         return None
-    each = max(read // max(whole(node, "group", 1), 1), 1)
-    return _fits(banks(each, wide, at.kernel, at.dilation[0], int8=target.is_int8))
-
-
-def _fits(needed: int) -> Verdict | None:
-    allowed = LIMITS["conv.cbuf"]
+    each, allowed = max(read // max(whole(node, "group", 1), 1), 1), LIMITS["conv.cbuf"]
+    needed = banks(each, wide, at.kernel, at.dilation[0], int8=target.is_int8)
     if needed not in allowed:
         return no(f"it needs {needed} banks of the convolution buffer, which has {allowed.high}", _CBUF_FIX)
-    if needed <= CBUF_SURE:
-        return None
-    return verify(f"it needs {needed} of {allowed.high} banks of the convolution buffer: that much was refused before",
-                  _CBUF_FIX)  # fmt: skip
+    text = f"it needs {needed} of {allowed.high} banks of the convolution buffer: that much was refused before"
+    return None if needed <= CBUF_SURE else verify(text, _CBUF_FIX)
 
 
 def _channels(node: Node) -> tuple[int | None, int | None]:
@@ -158,11 +133,8 @@ def factors(node: Node, target: Target) -> Verdict | None:
 def width(node: Node, target: Target) -> Verdict | None:
     """Rows and columns of the matrix are the channels of the convolution."""
     stored = given(node, 1)
-    return None if stored is None else outside("conv.channels", "channels", _matrix(stored), "split the matrix")
-
-
-def _matrix(stored: Tensor) -> tuple[int | None, ...]:
-    return (stored.shape or ())[-2:]
+    matrix = () if stored is None or stored.shape is None else stored.shape[-2:]
+    return outside("conv.channels", "channels", matrix, "split the matrix")
 
 
 GEMM = (operand, flat, factors, width)

@@ -1,40 +1,28 @@
 """Resizing by whole factors."""
 
 from dla.limit import GUIDE_84, HEADER, LRN_WINDOWS
-from dla.node import Node, Shape, Tensor, Verdict, given, no, note, verify, whole, word
-from dla.region import window
-from dla.rule import Target, outside, rule
+from dla.node import Node, Shape, Tensor, Verdict, given, no, note, verify, whole, window, word
+from dla.rule import Target, outside, rule, within
 
 # Pooling and local response normalization.
 
 _LEAVE = "leave it to the GPU"
 
 
-@rule("pool.window")
-def size(node: Node, target: Target) -> Verdict | None:
-    """Height and width of the window."""
-    at = window(node)
-    return (
-        None
-        if at is None
-        else outside("pool.window", "window", at.kernel, "write it as several smaller poolings in a row")
-    )
-
-
-@rule("pool.stride")
-def stride(node: Node, target: Target) -> Verdict | None:
-    """Steps of the window."""
-    at = window(node)
-    return None if at is None else outside("pool.stride", "stride", at.stride, "pool twice, with smaller strides")
-
-
-@rule("pool.padding")
-def padding(node: Node, target: Target) -> Verdict | None:
-    """Padding on every side, with what rounding the size up adds."""
-    at = window(node)
-    return (
-        None if at is None else outside("pool.padding", "padding", at.padding, "pad less, or pad in the layer before")
-    )
+size = within(
+    "pool.window",
+    "kernel",
+    "Height and width of the window.",
+    "write it as several smaller poolings in a row",
+    what="window",
+)
+stride = within("pool.stride", "stride", "Steps of the window.", "pool twice, with smaller strides")
+padding = within(
+    "pool.padding",
+    "padding",
+    "Padding on every side, with what rounding the size up adds.",
+    "pad less, or pad in the layer before",
+)
 
 
 @rule("pool.dilation", GUIDE_84)

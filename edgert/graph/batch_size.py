@@ -3,18 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edgert.graph.draft import Builder
 from edgert.graph.ir import Graph, Node
-from edgert.graph.model import Model, TensorSpec, inputs
+from edgert.graph.model import Array, Model, TensorSpec, inputs
 from edgert.graph.onnx_convert import write
 from edgert.graph.static_shape import read
 
-Sizes = tuple[int, ...]
 BATCH = "batch"
 """What the open dimension is called."""
 
@@ -74,26 +71,22 @@ class _Batch(Builder):
 def _filled(graph: Graph, node: Node, axes: Mapping[str, int], draft: _Batch) -> Node:
     """A Concat beside the batch, with what is the same for every image repeated."""
     axis, rank = axes[node.outputs[0]], len(graph.specs[node.outputs[0]].shape)
-    alike = [name for name in node.inputs if name not in axes and _one_row(graph, name, axis)]
+    shapes = {name: graph.shape(name) for name in node.inputs if name not in axes}
+    alike = [name for name, shape in shapes.items() if shape is not None and shape[axis] == 1]
     if node.attributes["axis"] % rank == axis or not alike:
         return node
     ones = [draft.constant(np.ones(count, np.int64), f"{BATCH}_beside") for count in (axis, rank - axis - 1) if count]
     around = [*ones[: bool(axis)], draft.rows(), *ones[bool(axis) :]]
     sizes = draft.add("Concat", around, draft.name(f"{BATCH}_{node.name}"), {"axis": 0})
-    grown = {name: draft.add("Expand", [name, sizes], draft.name(f"{name}_{BATCH}")) for name in dict.fromkeys(alike)}
+    grown = {name: draft.add("Expand", [name, sizes], draft.name(f"{name}_{BATCH}")) for name in alike}
     return replace(node, inputs=tuple(grown.get(name, name) for name in node.inputs))
-
-
-def _one_row(graph: Graph, tensor: str, axis: int) -> bool:
-    sizes = _sizes(graph, tensor)
-    return sizes is not None and sizes[axis] == 1
 
 
 def batch_axes(graph: Graph) -> dict[str, int]:
     """Tensor → the dimension that holds the batch, alone or merged with others, as far as it can be followed."""
     axes = {spec.name: 0 for spec in graph.inputs if spec.shape[:1] == (1,)}
     for node in graph.nodes:
-        found = [name for name in node.inputs if name in axes and _sizes(graph, name) is not None]
+        found = [name for name in node.inputs if name in axes and graph.shape(name) is not None]
         for output in node.outputs if found else ():
             axis = _moved(graph, node, max(found, key=lambda name: len(graph.specs[name].shape)), output, axes)
             if axis is not None:
@@ -103,7 +96,7 @@ def batch_axes(graph: Graph) -> dict[str, int]:
 
 def _moved(graph: Graph, node: Node, data: str, output: str, axes: Mapping[str, int]) -> int | None:
     """The batch's dimension behind a node; None where it is not known."""
-    before, after, axis = _sizes(graph, data), _sizes(graph, output), axes[data]
+    before, after, axis = graph.shape(data), graph.shape(output), axes[data]
     if before is None or after is None:
         return None
     if node.op == "Transpose":
@@ -114,12 +107,7 @@ def _moved(graph: Graph, node: Node, data: str, output: str, axes: Mapping[str, 
         return axis if axis < taken else axis + len(after) - len(before)
     if len(before) == len(after) and node.op != "Reshape":
         return axis
-    return _counterpart(before, after, axis)
-
-
-def _counterpart(before: Sizes, after: Sizes, axis: int) -> int | None:
-    """Where a dimension lies in a tensor of the same numbers in the same order: as much lies outside of it."""
-    outer = math.prod(before[:axis])
+    outer = math.prod(before[:axis])  # the same numbers in the same order: as much lies outside of it
     places = [place for place in range(len(after)) if math.prod(after[:place]) == outer]
     return next((place for place in places if after[place] == 1), places[0] if places else None)
 
@@ -128,26 +116,21 @@ def _open(spec: TensorSpec) -> TensorSpec:
     return replace(spec, shape=(BATCH, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
 
 
-def _freed(graph: Graph, node: Node, axes: Mapping[str, int]) -> tuple[int, npt.NDArray[Any]] | None:
+def _freed(graph: Graph, node: Node, axes: Mapping[str, int]) -> tuple[int, Array] | None:
     """Port → what a node that keeps sizes of one image is to read there instead; later ports are left out."""
     if node.domain or not node.inputs or node.outputs[0] not in axes:
         return None
-    if node.op == "Reshape":
-        return _reshape(graph, node, axes[node.outputs[0]])
-    return _resize(graph, node) if node.op == "Resize" else None
-
-
-def _reshape(graph: Graph, node: Node, axis: int) -> tuple[int, npt.NDArray[Any]] | None:
-    """Its sizes with that of the batch left to what remains."""
-    made = _sizes(graph, node.outputs[0])
-    if node.inputs[_SHAPE] not in graph.constants or made is None or 0 in made:
+    if node.op == "Resize":
+        return _factors(graph, node)
+    made, axis = graph.shape(node.outputs[0]), axes[node.outputs[0]]
+    if node.op != "Reshape" or node.inputs[_SHAPE] not in graph.constants or made is None or 0 in made:
         return None
-    return _SHAPE, np.array([*made[:axis], -1, *made[axis + 1 :]], np.int64)
+    return _SHAPE, np.array([*made[:axis], -1, *made[axis + 1 :]], np.int64)  # the batch's is what remains
 
 
-def _resize(graph: Graph, node: Node) -> tuple[int, npt.NDArray[Any]] | None:
-    """Its sizes as factors, where these give the same sizes."""
-    before, after = _sizes(graph, node.inputs[0]), _sizes(graph, node.outputs[0])
+def _factors(graph: Graph, node: Node) -> tuple[int, Array] | None:
+    """The sizes of a Resize as factors, where these give the same sizes."""
+    before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
     if len(node.inputs) <= _SIZES or node.inputs[_SIZES] not in graph.constants or "axes" in node.attributes:
         return None
     if before is None or after is None or max(*before, *after) > _FLOAT_EXACT or 0 in before:
@@ -155,12 +138,3 @@ def _resize(graph: Graph, node: Node) -> tuple[int, npt.NDArray[Any]] | None:
     scales = np.array(after, np.float32) / np.array(before, np.float32)
     given = np.floor(np.array(before, np.float32) * scales)
     return (_SCALES, scales) if given.tolist() == list(after) else None
-
-
-def _sizes(graph: Graph, tensor: str) -> Sizes | None:
-    if tensor in graph.constants:
-        return graph.constants[tensor].shape
-    spec = graph.specs.get(tensor)
-    if spec is None or not spec.is_static:
-        return None
-    return tuple(dim for dim in spec.shape if isinstance(dim, int))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.graph.ir import Change, Graph, Names, Node, Result, free_name
+from edgert.graph.ir import Change, Graph, Names, Node, Pass, Result, free_name
 from edgert.graph.model import Array, TensorSpec
 
 FLOATS = ("float16", "float32", "float64")
@@ -94,10 +94,8 @@ class Draft(Additions):
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """A tensor's shape; None unless all of it is known."""
-        if name in self.graph.constants:
-            return self.graph.constants[name].shape
-        spec = self._spec(name)
-        return None if spec is None or not spec.is_static else tuple(dim for dim in spec.shape if isinstance(dim, int))
+        spec = self._specs.get(name) or self.graph.spec(name)
+        return None if spec is None else spec.sizes
 
     def image(self, name: str) -> tuple[int, int, int, int] | None:
         """The shape of a computed float tensor (N, C, H, W); None for any other."""
@@ -108,9 +106,7 @@ class Draft(Additions):
 
     def dtype(self, name: str) -> str:
         """A tensor's element type by NumPy's name; ``"unknown"`` where it is not known."""
-        if name in self.graph.constants:
-            return str(self.graph.constants[name].dtype.name)
-        spec = self._spec(name)
+        spec = self._specs.get(name) or self.graph.spec(name)
         return "unknown" if spec is None else spec.dtype
 
     def value(self, name: str) -> Array | None:
@@ -173,18 +169,14 @@ class Draft(Additions):
             return False
         if target not in self.graph.output_names:
             self._aliases[target] = source
-        elif not self._rename(source, target):
-            return False
+        else:
+            maker = self.graph.producers.get(source)
+            if maker is None or not self.is_free(maker) or self.graph.is_visible(source):
+                return False
+            outputs = tuple(target if name == source else name for name in maker.outputs)
+            self._instead[id(maker)] = (replace(maker, outputs=outputs),)
+            self._aliases[source] = target
         self.put(node, (), detail)
-        return True
-
-    def _rename(self, source: str, target: str) -> bool:
-        maker = self.graph.producers.get(source)
-        if maker is None or not self.is_free(maker) or self.graph.is_visible(source):
-            return False
-        outputs = tuple(target if name == source else name for name in maker.outputs)
-        self._instead[id(maker)] = (replace(maker, outputs=outputs),)
-        self._aliases[source] = target
         return True
 
     def done(self) -> Result:
@@ -200,18 +192,11 @@ class Draft(Additions):
         graph = replace(self.graph, nodes=kept, constants=constants, specs={**self.graph.specs, **self._specs})
         return graph, tuple(self._changes)
 
-    def _spec(self, name: str) -> TensorSpec | None:
-        return self._specs.get(name) or self.graph.specs.get(name)
-
     def _rewired(self, node: Node) -> Node:
-        if not any(name in self._aliases for name in node.inputs):
-            return node
-        return replace(node, inputs=tuple(map(self._followed, node.inputs)))
-
-    def _followed(self, name: str) -> str:
-        while name in self._aliases:
-            name = self._aliases[name]
-        return name
+        inputs = node.inputs
+        while not self._aliases.keys().isdisjoint(inputs):
+            inputs = tuple(self._aliases.get(name, name) for name in inputs)
+        return node if inputs is node.inputs else replace(node, inputs=inputs)
 
 
 def needed(nodes: Sequence[Node], wanted: Collection[str]) -> tuple[Node, ...]:
@@ -230,14 +215,14 @@ class Chain:
     Args:
         draft: where they go.
         node: whose place they take; its first output is theirs.
-        source: what the first of them reads.
+        source: what the first of them reads; the node's first input by default.
     """
 
-    def __init__(self, draft: Draft, node: Node, source: str) -> None:
+    def __init__(self, draft: Draft, node: Node, source: str = "") -> None:
         self._draft, self._node = draft, node
         self._nodes: list[Node] = []
-        self._dtype = draft.dtype(source)
-        self.current = source
+        self.current = source or node.inputs[0]
+        self._dtype = draft.dtype(self.current)
 
     def then(self, op: str, shape: Sequence[int], *others: str, **given: Any) -> Chain:
         """Appends a node that reads the current tensor and ``others`` and computes a tensor of that shape."""
@@ -267,8 +252,29 @@ class Chain:
             return self.then("Clip", shape, min=float(low), max=float(high))
         return self.then("Clip", shape, self.store(np.array(low), "min"), self.store(np.array(high), "max"))
 
+    def conv(
+        self, shape: Sequence[int], weight: Array, bias: Array | None = None, op: str = "Conv", **given: Any
+    ) -> Chain:
+        """Appends a Conv or ConvTranspose that computes a tensor of that shape, with its numbers stored."""
+        stored = [self.store(weight, "weight"), *(() if bias is None else (self.store(bias, "bias"),))]
+        return self.then(op, shape, *stored, kernel_shape=list(weight.shape[2:]), **given)
+
+    def pool(
+        self,
+        op: str,
+        shape: Sequence[int],
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        pads: Sequence[int] = (0, 0, 0, 0),
+        **given: Any,
+    ) -> Chain:
+        """Appends a MaxPool or AveragePool that computes a tensor of that shape."""
+        return self.then(op, shape, kernel_shape=list(kernel), strides=list(strides), pads=list(pads), **given)
+
     def reshape(self, shape: Sequence[int]) -> Chain:
-        """Appends a Reshape."""
+        """Appends a Reshape, unless these nodes have computed that shape."""
+        if self._nodes and self._draft.shape(self.current) == tuple(shape):
+            return self
         return self.then("Reshape", shape, self._draft.constant(np.array(shape, np.int64), f"{self._node.name}_shape"))
 
     def end(self, detail: str) -> None:
@@ -281,8 +287,8 @@ Rule = Callable[[Draft, Node], None]
 """Looks at one node and puts others in its place, or does nothing."""
 
 
-def each(name: str, rules: Mapping[str, Rule]) -> Callable[[Graph], Result]:
-    """A rewrite that shows every node of certain operators to the rule for it, in order."""
+def rewrite(name: str, does: str, because: str, rules: Mapping[str, Rule], *, grows: bool = True) -> Pass:
+    """A pass that shows every node of certain operators to the rule for it, in order; see :class:`Pass`."""
 
     def apply(graph: Graph) -> Result:
         if not any(node.op in rules for node in graph.nodes):
@@ -293,4 +299,4 @@ def each(name: str, rules: Mapping[str, Rule]) -> Callable[[Graph], Result]:
                 rules[node.op](draft, node)
         return draft.done()
 
-    return apply
+    return Pass(name, does, because, apply, grows)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from edgert.graph.ir import Graph, Node
-from edgert.graph.model import TensorSpec
 from edgert.graph.operators import ACTIVATIONS, ARITHMETIC, COMBINING, POINTWISE, about, of_kind
 
 GATE_STEPS = 4
@@ -125,26 +124,16 @@ def _is_shortcut(graph: Graph, node: Node, tensor: str, fusion: Fusion) -> bool:
     others = [name for name in flowing(graph, node) if name != tensor]
     if node.op not in fusion.shortcuts or node.domain or len(others) != 1:
         return False
-    shapes = {_shape(graph, name) for name in (tensor, *others, *node.outputs)}
-    return (
-        len(shapes) == 1
-        and None not in shapes
-        and not (fusion.latest_adds and _is_left_to_another(graph, tensor, others[0]))
-    )
-
-
-def _is_left_to_another(graph: Graph, tensor: str, other: str) -> bool:
-    """Whether a layer that runs later makes the other operand, for nobody else."""
-    rival = graph.producers.get(other)
-    if rival is None or not graph.is_private(other) or not _has_stored_weight(graph, rival):
+    specs = [graph.spec(name) for name in (tensor, *others, *node.outputs)]
+    if len({spec.shape for spec in specs if spec is not None}) != 1 or None in specs:
         return False
+    rival = graph.producers.get(others[0]) if fusion.latest_adds and graph.is_private(others[0]) else None
+    if rival is None or not about(rival.op).work:
+        return True
+    if graph.constants.keys().isdisjoint(rival.inputs[about(rival.op).weight :][:1]):
+        return True
     order = [id(node) for node in graph.nodes]
-    return order.index(id(rival)) > order.index(id(graph.producers[tensor]))
-
-
-def _has_stored_weight(graph: Graph, node: Node) -> bool:
-    info = about(node.op)
-    return bool(info.work) and len(node.inputs) > info.weight and node.inputs[info.weight] in graph.constants
+    return order.index(id(rival)) <= order.index(id(graph.producers[tensor]))  # a later layer takes it in itself
 
 
 def _gate(graph: Graph, tensor: str, readers: Sequence[Node], fusion: Fusion) -> list[Node]:
@@ -157,8 +146,12 @@ def _gate(graph: Graph, tensor: str, readers: Sequence[Node], fusion: Fusion) ->
             continue
         if fusion.is_open_ended:
             return [*chain, end]
-        is_activation = not end.domain and any(node.op in ACTIVATIONS for node in chain)
-        return [*chain, end, *_scaling(graph, end, chain)] if is_activation else []
+        if end.domain or not any(node.op in ACTIVATIONS for node in chain):
+            return []
+        tensor = end.outputs[0]
+        behind = graph.consumers[tensor] if len(chain) > 1 and graph.is_private(tensor) else ()
+        # a hard swish of several nodes ends with a multiplication by a stored number
+        return [*chain, end, *(node for node in behind if node.op in ("Mul", "Div") and _is_function(graph, node))]
     return []
 
 
@@ -173,15 +166,6 @@ def _private_chain(graph: Graph, node: Node, end: Node, fusion: Fusion) -> Itera
         node = graph.consumers[node.outputs[0]][0]
 
 
-def _scaling(graph: Graph, end: Node, chain: Sequence[Node]) -> tuple[Node, ...]:
-    """The multiplication by a stored number that ends a hard swish of several nodes."""
-    tensor = end.outputs[0]
-    if len(chain) < 2 or not graph.is_private(tensor):
-        return ()
-    (node,) = graph.consumers[tensor]
-    return (node,) if node.op in ("Mul", "Div") and _is_function(graph, node) else ()
-
-
 def flowing(graph: Graph, node: Node) -> list[str]:
     """Activations a node reads; index tensors and what is known beforehand are not."""
     return [name for name in node.reads if name not in graph.constants and not is_index(graph, name)]
@@ -189,15 +173,5 @@ def flowing(graph: Graph, node: Node) -> list[str]:
 
 def is_index(graph: Graph, tensor: str) -> bool:
     """Whether a computed tensor holds shapes, indices or truths, which no accelerator moves."""
-    spec = _spec(graph, tensor)
+    spec = graph.spec(tensor)
     return spec is not None and spec.dtype in ("int64", "int32", "bool")
-
-
-def _shape(graph: Graph, tensor: str) -> tuple[object, ...] | None:
-    spec = _spec(graph, tensor)
-    return None if spec is None else spec.shape
-
-
-def _spec(graph: Graph, tensor: str) -> TensorSpec | None:
-    ends = (spec for spec in (*graph.inputs, *graph.outputs) if spec.name == tensor)
-    return graph.specs.get(tensor) or next(ends, None)

@@ -54,8 +54,7 @@ def _upstream(graph: Graph, names: Sequence[str], fed: Mapping[str, object]) -> 
 
 
 def _known(graph: Graph, name: str) -> TensorSpec:
-    ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
-    spec = graph.specs.get(name) or ends.get(name)
+    spec = graph.spec(name)
     if spec is None or spec.dtype == "unknown":
         raise ModelError(
             f"the type of tensor {name!r} is not known",

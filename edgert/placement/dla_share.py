@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from dla import MAX_LOADABLES, Answer, Region, Summary, Target, Verdict, check_graph, regions, summarize
+from dla import MAX_LOADABLES, Answer, Node, Region, Summary, Target, Verdict, check_graph, regions, summarize
 from edgert.errors import ConfigError
 from edgert.graph import Graph
 from edgert.graph.count import multiply_adds
-from edgert.graph.dla_node import DlaNode, dla_nodes
+from edgert.graph.dla_node import dla_nodes
 
 _HOPED: tuple[Answer, ...] = ("yes", "verify")
 
@@ -29,7 +29,7 @@ class Survey:
     """
 
     target: Target
-    nodes: tuple[DlaNode, ...]
+    nodes: tuple[Node, ...]
     verdicts: tuple[Verdict, ...]
     macs: tuple[int, ...]
     regions: tuple[Region, ...]

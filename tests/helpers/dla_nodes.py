@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dla import Target, Tensor, Verdict, check
+from dla import Node, Target, Tensor, Verdict, check
 
 IMAGE = (1, 16, 32, 32)
 ORIN = Target(2, "10.3", "fp16")
@@ -18,16 +18,10 @@ TYPED = Target(2, "11.4.1", "int8")
 
 
 @dataclass(frozen=True)
-class Op:
-    """What the rules read of a node."""
+class Op(Node):
+    """A node that has a name."""
 
-    op: str
-    inputs: tuple[Tensor | None, ...]
-    outputs: tuple[Tensor | None, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
     name: str = "node"
-    domain: str = ""
-    opset: int = 17
 
 
 def data(name: str, *shape: int | None, dtype: str = "float32") -> Tensor:

@@ -1,41 +1,37 @@
-"""Activations that are pieces of straight lines, from those pieces that a DLA has: Relu, and Clip from 0 to 1 … 127.
+"""Activations and arithmetic that a DLA lacks, in operators that it has.
 
-HardSwish(x) = x HardSigmoid(x) with alpha 1/6 and beta 0.5; HardSigmoid(x) = max(0, min(1, alpha x + beta))
-(https://onnx.ai/onnx/operators/onnx__HardSigmoid.html). With 1 / alpha between 1 and 127 that is
-alpha Clip(x + beta / alpha, 0, 1 / alpha), whose numbers stay small: 3 and 6.
+Pieces of straight lines are made of Relu, and Clip from 0 to 1 … 127. HardSwish(x) = x HardSigmoid(x) with alpha 1/6
+and beta 0.5; HardSigmoid(x) = max(0, min(1, alpha x + beta)) (https://onnx.ai/onnx/operators/onnx__HardSigmoid.html).
+With 1 / alpha between 1 and 127 that is alpha Clip(x + beta / alpha, 0, 1 / alpha), whose numbers stay small: 3 and 6.
 """
 
 import math
 
 import numpy as np
 
+from dla import LIMITS
 from edgert.graph.dla_rewrites.resizing import MIN_OPSET, grow
-from edgert.graph.draft import FLOATS, Chain, Draft, each
+from edgert.graph.draft import FLOATS, Chain, Draft, rewrite
 from edgert.graph.ir import Node
-from edgert.graph.model import Array
 
-MIN_CEILING, MAX_CEILING = 1.0, 127.0
-"""Ends of the range for the upper end of a Clip on a DLA; the lower one must be 0:
-https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html."""
-
+_CEILING = LIMITS["clip.ceiling"]
+"""The upper end of a Clip on a DLA, whose lower end must be 0."""
 _USUAL_CEILING = 6.0  # of the many networks with ReLU6; a width the DLA has not is stretched to it
 
 
 def _hard_swish(draft: Draft, node: Node) -> None:
     shape = draft.image(node.inputs[0])
-    if shape is None:
-        return
-    chain = Chain(draft, node, node.inputs[0])
-    chain.scalar("Add", 3).clip(0, 6).scalar("Mul", 1 / 6).then("Mul", shape, node.inputs[0])
-    chain.end("x Clip(x + 3, 0, 6) / 6")
+    if shape is not None:
+        chain = Chain(draft, node).scalar("Add", 3).clip(0, 6).scalar("Mul", 1 / 6)
+        chain.then("Mul", shape, node.inputs[0]).end("x Clip(x + 3, 0, 6) / 6")
 
 
 def _hard_sigmoid(draft: Draft, node: Node) -> None:
     if draft.image(node.inputs[0]) is None:
         return
     alpha, beta = node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5)
-    chain = Chain(draft, node, node.inputs[0])
-    if alpha > 0 and MIN_CEILING <= 1 / alpha <= MAX_CEILING:
+    chain = Chain(draft, node)
+    if alpha > 0 and _CEILING.low <= 1 / alpha <= _CEILING.high:
         chain.scalar("Add", beta / alpha).clip(0, 1 / alpha).scalar("Mul", alpha)
         chain.end(f"{alpha:.4g} Clip(x + {beta / alpha:.4g}, 0, {1 / alpha:.4g})")
     else:
@@ -48,33 +44,26 @@ def _clip(draft: Draft, node: Node) -> None:
     shape = draft.image(node.inputs[0])
     if shape is None or low is None or high is None or not low < high or (low, high) == (-math.inf, math.inf):
         return
-    if low == 0 and MIN_CEILING <= high <= MAX_CEILING:
+    if low == 0 and _CEILING.low <= high <= _CEILING.high:
         return
-    chain = Chain(draft, node, node.inputs[0])
-    if math.isinf(high):
-        _above(chain, shape, low)
-    elif math.isinf(low):
+    chain = Chain(draft, node)
+    if math.isinf(low):
         chain.scalar("Mul", -1).scalar("Add", high).then("Relu", shape).scalar("Mul", -1).scalar("Add", high)
     else:
-        _between(chain, low, high)
+        _from_low(chain, shape, low, high - low)
     chain.end(f"Clip to {low:.4g} … {high:.4g} → {'Relu' if math.isinf(high - low) else 'Clip from 0'}")
 
 
-def _above(chain: Chain, shape: tuple[int, ...], low: float) -> None:
-    if low == 0:
-        chain.then("Relu", shape)
-    else:
-        chain.scalar("Add", -low).then("Relu", shape).scalar("Add", low)
-
-
-def _between(chain: Chain, low: float, high: float) -> None:
-    width = high - low
-    stretch = 1.0 if MIN_CEILING <= width <= MAX_CEILING else _USUAL_CEILING / width
+def _from_low(chain: Chain, shape: tuple[int, ...], low: float, width: float) -> None:
+    stretch = 1.0 if math.isinf(width) or _CEILING.low <= width <= _CEILING.high else _USUAL_CEILING / width
     if low:
         chain.scalar("Add", -low)
     if stretch != 1:
         chain.scalar("Mul", stretch)
-    chain.clip(0, width * stretch)
+    if math.isinf(width):
+        chain.then("Relu", shape)
+    else:
+        chain.clip(0, width * stretch)
     if stretch != 1:
         chain.scalar("Mul", 1 / stretch)
     if low:
@@ -92,9 +81,18 @@ def _end(draft: Draft, node: Node, name: str, position: int, missing: float) -> 
     return missing if abs(value) > 1e30 else value
 
 
-write_hard_swish = each("hard-swish", {"HardSwish": _hard_swish})
-write_hard_sigmoid = each("hard-sigmoid", {"HardSigmoid": _hard_sigmoid})
-write_clip = each("clip", {"Clip": _clip})
+HARD_SWISH = rewrite(
+    "hard-swish", "HardSwish becomes Add, Clip and Mul", "a DLA has no HardSwish", {"HardSwish": _hard_swish}
+)
+HARD_SIGMOID = rewrite(
+    "hard-sigmoid", "HardSigmoid becomes Add, Clip and Mul", "a DLA has no HardSigmoid", {"HardSigmoid": _hard_sigmoid}
+)
+CLIP = rewrite(
+    "clip",
+    "Clip between any two numbers becomes Clip from 0, or Relu",
+    "a DLA clips from 0 to between 1 and 127 only",
+    {"Clip": _clip},
+)
 
 
 # A number per channel combined with a whole image: spread over it first, so that both operands have one size.
@@ -112,24 +110,26 @@ def _spread(draft: Draft, node: Node) -> None:
         if small is None or large is None or small[2:] != (1, 1) or small[:2] != large[:2] or large[2:] == (1, 1):
             continue
         chain = Chain(draft, node, node.inputs[position])
-        if not grow(draft, chain, (large[2], large[3])):
-            return
-        chain.then(node.op, large, node.inputs[1 - position])
-        chain.end(f"{node.inputs[position]!r} enlarged to {large[2]}x{large[3]} first")
+        if grow(draft, chain, (large[2], large[3])):
+            chain.then(node.op, large, node.inputs[1 - position])
+            chain.end(f"{node.inputs[position]!r} enlarged to {large[2]}x{large[3]} first")
         return
 
 
-spread_operands = each("spread", dict.fromkeys(("Add", "Max", "Mul"), _spread))
+SPREAD = rewrite(
+    "spread",
+    "a number per channel that is multiplied or added to an image is enlarged to its size first",
+    "whether a DLA spreads one operand over another is not known",
+    dict.fromkeys(("Add", "Max", "Mul"), _spread),
+)
 
 
 # Arithmetic that a DLA has under another name: Neg, Sub, Div and Sum as Mul and Add, slopes of the input's rank.
 
 
 def _negate(draft: Draft, node: Node) -> None:
-    shape = draft.shape(node.inputs[0])
-    if shape is None or draft.dtype(node.inputs[0]) not in FLOATS:
-        return
-    Chain(draft, node, node.inputs[0]).scalar("Mul", -1).end("Neg → Mul by -1")
+    if draft.shape(node.inputs[0]) is not None and draft.dtype(node.inputs[0]) in FLOATS:
+        Chain(draft, node).scalar("Mul", -1).end("Neg → Mul by -1")
 
 
 def _subtract(draft: Draft, node: Node) -> None:
@@ -139,7 +139,7 @@ def _subtract(draft: Draft, node: Node) -> None:
     if shape is None or draft.dtype(node.outputs[0]) not in FLOATS or (left is None) == (right is None):
         return
     if right is not None:
-        chain = Chain(draft, node, first)
+        chain = Chain(draft, node)
         chain.then("Add", shape, chain.store(-right, "negated")).end("Sub of a constant → Add")
     else:
         chain = Chain(draft, node, second)
@@ -150,33 +150,21 @@ def _divide(draft: Draft, node: Node) -> None:
     shape, divisor = draft.shape(node.outputs[0]), draft.value(node.inputs[1])
     if shape is None or divisor is None or draft.dtype(node.inputs[0]) not in FLOATS or node.inputs[0] == "":
         return
-    inverse = _inverse(divisor)
-    if inverse is None or draft.value(node.inputs[0]) is not None:
+    if draft.value(node.inputs[0]) is not None or not np.all(divisor):
         return
-    chain = Chain(draft, node, node.inputs[0])
-    chain.then("Mul", shape, chain.store(inverse, "inverse")).end("Div by a constant → Mul")
-
-
-def _inverse(divisor: Array) -> Array | None:
-    """One divided by each number; None where that overflows or loses digits in the number's own type."""
-    if not np.all(divisor):
-        return None
-    inverse: Array = 1 / divisor.astype(np.float64)
-    limits = np.finfo(divisor.dtype)
-    size = np.abs(inverse)
-    return inverse if np.all(size <= limits.max) and np.all(size >= limits.tiny) else None
+    inverse, limits = 1 / divisor.astype(np.float64), np.finfo(divisor.dtype)
+    if np.all((np.abs(inverse) <= limits.max) & (np.abs(inverse) >= limits.tiny)):  # else it would lose digits
+        chain = Chain(draft, node)
+        chain.then("Mul", shape, chain.store(inverse, "inverse")).end("Div by a constant → Mul")
 
 
 def _add_up(draft: Draft, node: Node) -> None:
-    shapes = [draft.shape(name) for name in node.inputs]
-    if len(shapes) < 2 or draft.dtype(node.outputs[0]) not in FLOATS:
+    shapes = [shape for name in node.inputs if (shape := draft.shape(name)) is not None]
+    if not 2 <= len(node.inputs) == len(shapes) or draft.dtype(node.outputs[0]) not in FLOATS:
         return
-    known = [shape for shape in shapes if shape is not None]
-    if len(known) < len(shapes):
-        return
-    chain = Chain(draft, node, node.inputs[0])
+    chain = Chain(draft, node)
     for position, name in enumerate(node.inputs[1:], 2):
-        chain.then("Add", np.broadcast_shapes(*known[:position]), name)
+        chain.then("Add", np.broadcast_shapes(*shapes[:position]), name)
     chain.end(f"Sum → {len(shapes) - 1} Add")
 
 
@@ -184,13 +172,25 @@ def _raise_slope(draft: Draft, node: Node) -> None:
     shape, slope = draft.image(node.inputs[0]), draft.value(node.inputs[1])
     if shape is None or slope is None or slope.ndim == 4:
         return
-    chain = Chain(draft, node, node.inputs[0])
+    chain = Chain(draft, node)
     chain.then("PRelu", shape, chain.store(slope.reshape((1,) * (4 - slope.ndim) + slope.shape), "slope"))
     chain.end(f"slope {list(slope.shape)} → 4 dimensions")
 
 
-negate = each("neg", {"Neg": _negate})
-subtract = each("sub", {"Sub": _subtract})
-divide = each("div", {"Div": _divide})
-add_up = each("sum", {"Sum": _add_up})
-raise_slope = each("prelu-slope", {"PRelu": _raise_slope})
+NEG = rewrite("neg", "Neg becomes Mul by -1", "a DLA has no Neg", {"Neg": _negate}, grows=False)
+SUB = rewrite("sub", "Sub with a constant becomes Add", "with a constant a DLA scales and shifts", {"Sub": _subtract})
+DIV = rewrite(
+    "div",
+    "Div by a constant becomes Mul",
+    "a DLA has Div since TensorRT 8.6.12 only",
+    {"Div": _divide},
+    grows=False,
+)
+SUM = rewrite("sum", "Sum becomes Adds of two", "a DLA adds two tensors at a time", {"Sum": _add_up})
+PRELU_SLOPE = rewrite(
+    "prelu-slope",
+    "the slope of a PRelu gets four dimensions",
+    "a DLA wants the input's",
+    {"PRelu": _raise_slope},
+    grows=False,
+)

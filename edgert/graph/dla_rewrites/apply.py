@@ -167,10 +167,8 @@ def _piece(graph: Graph, nodes: Sequence[Node], later: Iterable[Node]) -> Graph:
 
 def _spec(graph: Graph, name: str) -> TensorSpec:
     ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
-    if name in ends:
-        return ends[name]
-    spec = graph.specs.get(name)
-    if spec is None or not spec.is_static:
+    spec = ends.get(name) or graph.spec(name)
+    if spec is None or (name not in ends and not spec.is_static):
         raise PlacementError(
             f"the model cannot be cut at tensor {name!r}",
             why="its shape is not known",
@@ -205,16 +203,19 @@ def static_batch(model: Model, size: int = 1) -> Model:
     Raises:
         ModelError: another dimension of an input is open.
     """
-    open_ones = {spec.name: (size, *spec.shape[1:]) for spec in inputs(model) if spec.ranked and not spec.is_static}
+    shapes: dict[str, tuple[int, ...]] = {}
     for spec in inputs(model):
-        if spec.name in open_ones and not _has_open_batch_only(spec):
+        if not spec.ranked or spec.is_static:
+            continue
+        rest = replace(spec, shape=spec.shape[1:]).sizes
+        if isinstance(spec.shape[0], int) or rest is None:
             raise ModelError(
                 f"input {spec.name!r} of model {str(model.path)!r} has open dimensions: {spec}",
                 why="a DLA runs one size only, and only the batch may be chosen here",
                 where=str(model.path),
                 fix="give its size (--shape, or input: {size: WIDTHxHEIGHT} in the pipeline file)",
             )
-    shapes = {name: [dim for dim in shape if isinstance(dim, int)] for name, shape in open_ones.items()}
+        shapes[spec.name] = (size, *rest)
     return with_shapes(model, shapes) if shapes else model
 
 
@@ -231,7 +232,3 @@ def fit_model(
     begun = ready(model, shapes)
     graph, changes = fit(read(begun), names)
     return (write(graph, begun) if changes else begun), changes
-
-
-def _has_open_batch_only(spec: TensorSpec) -> bool:
-    return not isinstance(spec.shape[0], int) and all(isinstance(dim, int) for dim in spec.shape[1:])

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from dla import Window
 from edgert.graph.dla_rewrites.layout_moves import Tracer
-from edgert.graph.dla_rewrites.pooling import MAX_KERNEL, Window, window_of
+from edgert.graph.dla_rewrites.pooling import MAX_KERNEL, window_of
 from edgert.graph.dla_rewrites.rearrange import gathered
-from edgert.graph.draft import Chain, Draft, each
-from edgert.graph.ir import Graph, Node, Result
+from edgert.graph.draft import Chain, Draft, rewrite
+from edgert.graph.ir import Graph, Node, Pass, Result
 from edgert.graph.model import Array
 from edgert.graph.operators import RESHAPES, non_negative
 
@@ -26,13 +27,12 @@ def _fold(draft: Draft, node: Node) -> None:
     pad = draft.before(node.inputs[0])
     if pad is None or pad.op != "Pad":
         return
-    window = window_of(draft, node, _kernel(draft, node))
+    window = window_of(draft, node)
     around = _pads(draft, pad)
     if window is None or around is None or not _is_same_value(draft, node, pad, window):
         return
-    pads = [own + added for own, added in zip(window.pads, around, strict=True)]
-    reach = [(size - 1) * step + 1 for size, step in zip(window.kernel, window.dilations, strict=True)]
-    if any(pad_px >= size for pad_px, size in zip(pads, reach * 2, strict=True)):
+    pads = [own + added for own, added in zip(window.padding, around, strict=True)]
+    if any(pad_px >= size for pad_px, size in zip(pads, window.reach * 2, strict=True)):
         return
     given: dict[str, Any] = {key: value for key, value in node.attributes.items() if key != "auto_pad"}
     given["pads"] = pads
@@ -40,11 +40,6 @@ def _fold(draft: Draft, node: Node) -> None:
         given["count_include_pad"] = 1
     inputs = (pad.inputs[0], *node.inputs[1:])
     draft.put(node, [replace(node, inputs=inputs, attributes=given)], f"takes in the padding {around} of {pad.name!r}")
-
-
-def _kernel(draft: Draft, node: Node) -> tuple[int, int] | None:
-    shape = draft.shape(node.inputs[1]) if node.op == "Conv" else None
-    return (shape[2], shape[3]) if shape is not None and len(shape) == 4 else None
 
 
 def _pads(draft: Draft, pad: Node) -> list[int] | None:
@@ -55,16 +50,12 @@ def _pads(draft: Draft, pad: Node) -> list[int] | None:
         return None
     axes = draft.integers(pad, "axes", 3)
     if axes is not None:
-        pads = _on_all_axes(pads, axes)
+        given, count = pads, len(axes)
+        pads = [0] * 8
+        for position, axis in enumerate(axes):
+            pads[axis % 4], pads[axis % 4 + 4] = given[position], given[position + count]
     inner = [pads[2], pads[3], pads[6], pads[7]]
     return inner if min(inner) >= 0 and not any((*pads[:2], *pads[4:6])) else None
-
-
-def _on_all_axes(pads: list[int], axes: list[int]) -> list[int]:
-    full, count = [0] * 8, len(axes)
-    for position, axis in enumerate(axes):
-        full[axis % 4], full[axis % 4 + 4] = pads[position], pads[position + count]
-    return full
 
 
 def _is_same_value(draft: Draft, node: Node, pad: Node, window: Window) -> bool:
@@ -75,8 +66,8 @@ def _is_same_value(draft: Draft, node: Node, pad: Node, window: Window) -> bool:
         return value <= _LOWEST or (value == 0 and pad.inputs[0] in non_negative(draft.graph))
     if node.op == "Conv":
         return value == 0
-    counts = not window.is_padded or bool(node.attributes.get("count_include_pad", 0))
-    return value == 0 and counts and not window.ceil
+    counts = not any(window.padding) or bool(node.attributes.get("count_include_pad", 0))
+    return value == 0 and counts and not node.attributes.get("ceil_mode", 0)
 
 
 def _value(draft: Draft, pad: Node) -> float | None:
@@ -87,7 +78,13 @@ def _value(draft: Draft, pad: Node) -> float | None:
     return None if stored is None else float(stored.reshape(-1)[0]) if np.size(stored) else 0.0
 
 
-fold_pad = each("pad", {"Conv": _fold, "AveragePool": _fold, "MaxPool": _fold})
+PAD = rewrite(
+    "pad",
+    "Pad becomes the padding of the Conv, AveragePool or MaxPool behind it",
+    "a DLA has padding inside other layers only",
+    {"Conv": _fold, "AveragePool": _fold, "MaxPool": _fold},
+    grows=False,
+)
 
 
 # Matrix products with stored weights as convolutions, and the layers between them kept in four dimensions.
@@ -134,10 +131,7 @@ def _convolve(draft: Draft, node: Node, matrix: Array, bias: Array | None) -> No
     if size is None:
         chain.reshape((shape[0], depth, 1, 1))
         size = (depth, 1, 1)
-    weight = chain.store(matrix.T.reshape(filters, *size), "weight")
-    stored = () if bias is None else (chain.store(bias, "bias"),)
-    chain.then("Conv", (shape[0], filters, 1, 1), weight, *stored, kernel_shape=list(size[1:]))
-    chain.reshape((shape[0], filters))
+    chain.conv((shape[0], filters, 1, 1), matrix.T.reshape(filters, *size), bias).reshape((shape[0], filters))
     chain.end(f"{node.op} {depth} → {filters} as Conv {size[1]}x{size[2]}")
 
 
@@ -162,23 +156,25 @@ def _convolve_last(draft: Draft, node: Node, matrix: Array) -> None:
         return
     chain = Chain(draft, node, turn.inputs[0])
     filters, size = matrix.shape[1], (image[2], image[3])
-    weight = chain.store(matrix.T.reshape(*matrix.T.shape, 1, 1), "weight")
-    chain.then("Conv", (image[0], filters, *size), weight, kernel_shape=[1, 1])
+    chain.conv((image[0], filters, *size), matrix.T.reshape(*matrix.T.shape, 1, 1))
     chain.then("Transpose", (image[0], *size, filters), perm=_TO_NHWC)
     chain.end(f"MatMul {matrix.shape[0]} → {filters} over channels as 1x1 Conv")
 
 
-convolve_products = each("dense", {"Gemm": _gemm, "MatMul": _matmul})
+DENSE = rewrite(
+    "dense",
+    "Gemm and MatMul with stored weights become Conv",
+    "a DLA multiplies by stored matrices only as a convolution, in four dimensions",
+    {"Gemm": _gemm, "MatMul": _matmul},
+)
 
 
 # A convolution whose channels are taken apart afterwards, as one convolution for each part.
 #
 # The filters are shared out, so there is as much to multiply as before, and nothing left to slice.
 
-_CUTTERS = ("Slice", "Split")
 
-
-def part_convolutions(graph: Graph) -> Result:
+def _part_convolutions(graph: Graph) -> Result:
     """Convs that only Slice and Split along the channels read become one Conv for each of their outputs."""
     draft = Draft(graph, "conv-parts")
     tracer = Tracer(draft)
@@ -190,22 +186,18 @@ def part_convolutions(graph: Graph) -> Result:
 
 def _part(draft: Draft, tracer: Tracer, conv: Node) -> None:
     readers = draft.graph.consumers.get(conv.outputs[0], ())
-    if conv.attributes.get("group", 1) != 1 or not readers or any(item.op not in _CUTTERS for item in readers):
+    cut = all(item.op in ("Slice", "Split") for item in readers)
+    if conv.attributes.get("group", 1) != 1 or not readers or not cut:
         return
-    stored = [draft.value(name) for name in conv.inputs[1:] if name]
     names = [name for reader in readers for name in reader.outputs if name]
     ranges = {name: found for name in names if (found := _range(tracer, name)) is not None}
-    if len(ranges) < len(names) or any(array is None for array in stored) or _overlaps([*ranges.values()]):
+    in_order = sorted(ranges.values(), key=lambda item: item.start)
+    overlap = any(one.stop > two.start for one, two in pairwise(in_order))  # channels that would be computed twice
+    if len(ranges) < len(names) or overlap or any(draft.value(name) is None for name in conv.inputs[1:] if name):
         return
     for reader in readers:
         parts = [_conv(draft, conv, name, ranges[name]) for name in reader.outputs if name]
         draft.put(reader, parts, f"its {len(parts)} part(s) computed by filters of {conv.name!r} of their own")
-
-
-def _overlaps(ranges: list[range]) -> bool:
-    """Whether any channel would be computed twice."""
-    found = sorted(ranges, key=lambda item: item.start)
-    return any(one.stop > two.start for one, two in pairwise(found))
 
 
 def _range(tracer: Tracer, name: str) -> range | None:
@@ -227,3 +219,12 @@ def _conv(draft: Draft, conv: Node, name: str, chosen: range) -> Node:
         if array is not None:
             stored.append(draft.constant(array[chosen.start : chosen.stop], f"{label}_{what}"))
     return replace(conv, inputs=(conv.inputs[0], *stored), outputs=(name,), name=label)
+
+
+CONV_PARTS = Pass(
+    "conv-parts",
+    "a Conv whose channels are sliced apart becomes one Conv for each part",
+    "whether a DLA slices INT8 tensors is not known, and a Reshape beside a Slice is refused",
+    _part_convolutions,
+    grows=True,
+)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph.draft import Chain, Draft, each
+from edgert.graph.draft import Chain, Draft, rewrite
 from edgert.graph.fold_constants import Call, evaluate
 from edgert.graph.ir import Node
 from edgert.graph.model import Array
@@ -88,16 +88,13 @@ class Tracer:
         if name == source:
             return None if shape is None else np.arange(math.prod(shape)).reshape(shape)
         node = self._draft.graph.producers[name]
-        read = [self._origin(item, source) if self._is_data(node, position) else self._draft.value(item)
+        read = [self._origin(item, source) if node.op == "Concat" or not position else self._draft.value(item)
                 for position, item in enumerate(node.inputs)]  # fmt: skip
         if any(array is None and item for array, item in zip(read, node.inputs, strict=True)):
             return None
         made = self._run(node, read)
         found = None if made is None else made[node.outputs.index(name)]
         return found if found is not None and found.shape == shape else None
-
-    def _is_data(self, node: Node, position: int) -> bool:
-        return node.op == "Concat" or position == 0
 
     def _run(self, node: Node, read: list[Array | None]) -> list[Array] | None:
         data = read[0]
@@ -108,15 +105,11 @@ class Tracer:
         if node.op == "DepthToSpace":
             return [_to_space(data, node.attributes["blocksize"], node.attributes.get("mode", b"DCR") == b"CRD")]
         if node.op == "Split" and not self._draft.is_given(node, "split", 1):
-            return self._even_parts(node, data)
+            axis = node.attributes.get("axis", 0)
+            sizes = [shape[axis] for name in node.outputs if (shape := self._draft.shape(name)) is not None]
+            return np.split(data, np.cumsum(sizes)[:-1], axis=axis) if len(sizes) == len(node.outputs) else None
         limit_bytes = 8 * MAX_ELEMENTS
         return evaluate(node.op, Call(read, node.attributes, self._draft.graph.opset, limit_bytes))
-
-    def _even_parts(self, node: Node, data: Array) -> list[Array] | None:
-        axis = node.attributes.get("axis", 0)
-        shapes = [self._draft.shape(name) for name in node.outputs]
-        known = [shape[axis] for shape in shapes if shape is not None]
-        return np.split(data, np.cumsum(known)[:-1], axis=axis) if len(known) == len(shapes) else None
 
 
 def _to_depth(data: Array, block: int) -> Array:
@@ -229,7 +222,11 @@ def _merge(draft: Draft, node: Node) -> None:
     chain.reshape(ends).end(f"does the work of {first.name!r}, too")
 
 
-move_views = each(
-    "view", {**dict.fromkeys(_ALONE, _alone), **dict.fromkeys(_PAIRS, _pair), "Softmax": _softmax}
-    | dict.fromkeys(RESHAPES, _merge)
-)  # fmt: skip
+VIEW = rewrite(
+    "view",
+    "Reshape, Flatten and Transpose move behind what does not mind them, and merge",
+    "a DLA works on four dimensions, and a Reshape between two layers cuts the graph",
+    {**dict.fromkeys(_ALONE, _alone), **dict.fromkeys(_PAIRS, _pair), "Softmax": _softmax}
+    | dict.fromkeys(RESHAPES, _merge),
+    grows=False,
+)

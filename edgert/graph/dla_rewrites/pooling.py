@@ -1,115 +1,48 @@
-"""Large maximum windows as several small ones in a row, and maxima over a whole image as windows.
+"""Poolings with large windows, and reductions of whole images, in windows that a DLA has.
 
 The maximum over a window of k pixels is the maximum over windows of k1, of windows of k2, where k = k1 + k2 - 1: the
 same pixels are compared, so the result is the same to the bit. Padding counts as minus infinity and may be shared out
 among the windows as long as each gets less than its own size: a window that reaches over the edge then always holds
 the window at the edge, too, whose pixels are all those that the missing ones could have shown.
-"""
 
-from __future__ import annotations
+Where the sides are products of numbers up to 8, the mean of means over tiles of equal size is the mean. Where they are
+not, a convolution per channel with all weights 1 / (H W) does it at once, up to the DLA's kernel of 32. Larger
+images are padded with zeros on all sides until they factor; what the zeros took from the mean is given back at the end.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from edgert.graph.draft import Chain, Draft, each
+import dla
+from dla import LIMITS, Window
+from edgert.graph.dla_node import dla_tensor
+from edgert.graph.draft import Chain, Draft, rewrite
 from edgert.graph.ir import Node
 
-# Windows of two-dimensional convolutions and poolings, with automatic padding worked out.
+MAX_WINDOW, MAX_KERNEL = LIMITS["pool.window"].high, LIMITS["conv.kernel"].high
+"""Pixels on a side of the largest window a DLA pools over, and of the largest kernel it convolves with."""
 
-Pair = tuple[int, int]
+Size = tuple[int, int]
 """One number for rows, one for columns."""
+Image = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """How a window moves over an image; all in pixels, (rows, columns).
-
-    Attributes:
-        kernel, strides, dilations: as in ONNX.
-        before, after: padding above and left, below and right.
-        ceil: whether a last window that is not full counts.
-    """
-
-    kernel: Pair
-    strides: Pair
-    before: Pair
-    after: Pair
-    dilations: Pair
-    ceil: bool
-
-    @property
-    def pads(self) -> list[int]:
-        """As ONNX writes it: top, left, bottom, right."""
-        return [*self.before, *self.after]
-
-    @property
-    def is_padded(self) -> bool:
-        """Whether it reaches over the image's edge."""
-        return any(self.pads)
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether its pixels lie side by side."""
-        return self.dilations == (1, 1)
-
-    def count(self, size: Pair) -> Pair:
-        """Windows down and across an image of that size, when only full ones count."""
-        spans = [size[axis] + self.before[axis] + self.after[axis] - self._reach(axis) for axis in (0, 1)]
-        return spans[0] // self.strides[0] + 1, spans[1] // self.strides[1] + 1
-
-    def attributes(self) -> dict[str, list[int]]:
-        """For a node that counts full windows only."""
-        return {"kernel_shape": list(self.kernel), "strides": list(self.strides), "pads": self.pads}
-
-    def _reach(self, axis: int) -> int:
-        return (self.kernel[axis] - 1) * self.dilations[axis] + 1
-
-
-def window_of(draft: Draft, node: Node, kernel: Pair | None = None) -> Window | None:
+def window_of(draft: Draft, node: Node) -> Window | None:
     """The window of a Conv or pooling node over a (N, C, H, W) tensor of known size; None where it has none.
 
-    Args:
-        kernel: for a Conv, the size of its weights; otherwise it is an attribute of the node.
+    Its padding is that of full windows only, whatever ``ceil_mode`` is.
     """
-    shape = draft.image(node.inputs[0])
-    given = node.attributes
-    size = pair(given.get("kernel_shape")) or kernel
-    if shape is None or size is None:
+    if draft.image(node.inputs[0]) is None:
         return None
-    strides = pair(given.get("strides")) or (1, 1)
-    dilations = pair(given.get("dilations")) or (1, 1)
-    ceil = bool(given.get("ceil_mode", 0))
-    auto = given.get("auto_pad", b"NOTSET").decode()
-    if auto == "NOTSET":
-        pads = given.get("pads", [0, 0, 0, 0])
-        return Window(size, strides, (pads[0], pads[1]), (pads[2], pads[3]), dilations, ceil)
-    if auto == "VALID":
-        return Window(size, strides, (0, 0), (0, 0), dilations, False)
-    rows, columns = (_same(shape[2 + axis], size[axis], strides[axis], dilations[axis]) for axis in (0, 1))
-    small, large = (rows // 2, columns // 2), (rows - rows // 2, columns - columns // 2)
-    before, after = (small, large) if auto == "SAME_UPPER" else (large, small)
-    return Window(size, strides, before, after, dilations, False)
+    inputs = tuple(dla_tensor(draft.graph, name, name in draft.graph.constants) for name in node.inputs[:2])
+    return dla.window(dla.Node(node.op, inputs, (), {**node.attributes, "ceil_mode": 0}))
 
 
-def pair(values: Any) -> Pair | None:
-    """Two numbers of an attribute; None for none or another count."""
-    return (int(values[0]), int(values[1])) if values is not None and len(values) == 2 else None
-
-
-def _same(size: int, kernel: int, stride: int, dilation: int) -> int:
-    """Padding on both sides together that gives ceil(size / stride) windows."""
-    windows = -(-size // stride)
-    return max(0, (windows - 1) * stride + (kernel - 1) * dilation + 1 - size)
-
-
-MAX_WINDOW = 8
-"""Pixels on a side of the largest window a DLA pools over:
-https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html."""
+# Maxima.
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,34 +69,35 @@ def factors(size: int) -> list[int] | None:
 
 def _cascade(draft: Draft, node: Node) -> None:
     window, shape = window_of(draft, node), draft.image(node.inputs[0])
-    ends = draft.shape(node.outputs[0])
-    if window is None or shape is None or ends is None or any(node.outputs[1:]) or not window.is_dense:
+    ends = draft.image(node.outputs[0])
+    if window is None or shape is None or ends is None or any(node.outputs[1:]) or window.dilation != (1, 1):
         return
-    window = _rounded_down(window, (shape[2], shape[3]), (ends[2], ends[3]))
+    # the same windows when only full ones count: the padding reaches as far as the last one does
+    first, last = window.padding[:2], window.padding[2:]
+    reach = [(ends[2 + axis] - 1) * window.stride[axis] + window.kernel[axis] - shape[2 + axis] for axis in (0, 1)]
+    window = replace(window, padding=(*first, *(max(last[axis], reach[axis] - first[axis]) for axis in (0, 1))))
     if max(window.kernel) <= MAX_WINDOW or not _fits(window):
         return
     source, rest = _behind_sibling(draft, node, window)
-    steps = _windows(rest, (shape[2], shape[3]), (ends[2], ends[3]))
-    chain = Chain(draft, node, source)
-    size = (shape[2], shape[3])
-    for step in steps:
-        size = (ends[2], ends[3]) if step is steps[-1] else step.count(size)
-        chain.then("MaxPool", (*shape[:2], *size), **step.attributes())
-    sizes = ", ".join(f"{step.kernel[0]}x{step.kernel[1]}" for step in steps)
+    rows, columns = (_steps(rest, axis, shape[2 + axis], ends[2 + axis]) for axis in (0, 1))
+    count = max(len(rows), len(columns))
+    rows, columns = ([_Step()] * (count - len(steps)) + steps for steps in (rows, columns))
+    chain, size = Chain(draft, node, source), shape[2:]
+    for number, pair in enumerate(zip(rows, columns, strict=True), 1):
+        grown = [side + step.before + step.after - step.kernel for side, step in zip(size, pair, strict=True)]
+        size = grown[0] // pair[0].stride + 1, grown[1] // pair[1].stride + 1
+        size = ends[2:] if number == count else size
+        pads = (*(step.before for step in pair), *(step.after for step in pair))
+        kernel, strides = ([getattr(step, what) for step in pair] for what in ("kernel", "stride"))
+        chain.pool("MaxPool", (*shape[:2], *size), kernel, strides, pads)
+    sizes = ", ".join(f"{row.kernel}x{column.kernel}" for row, column in zip(rows, columns, strict=True))
     behind = "" if source == node.inputs[0] else f" behind {source!r}, which has the rest"
     chain.end(f"window {window.kernel[0]}x{window.kernel[1]} → {sizes}{behind}")
 
 
-def _rounded_down(window: Window, size: Pair, ends: Pair) -> Window:
-    """The same windows when only full ones count: the padding reaches as far as the last one does."""
-    reach = [(ends[axis] - 1) * window.strides[axis] + window.kernel[axis] - size[axis] for axis in (0, 1)]
-    after = [max(window.after[axis], reach[axis] - window.before[axis]) for axis in (0, 1)]
-    return replace(window, after=(after[0], after[1]), ceil=False)
-
-
 def _fits(window: Window) -> bool:
     """Whether every window holds at least one pixel of the image."""
-    return all(pad < size for pad, size in zip(window.pads, (*window.kernel, *window.kernel), strict=True))
+    return all(pad < size for pad, size in zip(window.padding, window.kernel * 2, strict=True))
 
 
 def _behind_sibling(draft: Draft, node: Node, window: Window) -> tuple[str, Window]:
@@ -181,46 +115,30 @@ def _behind_sibling(draft: Draft, node: Node, window: Window) -> tuple[str, Wind
 
 def _rest(window: Window, part: Window) -> Window | None:
     """What must follow one window to make another; None where the first is no beginning of it."""
-    if part.strides != (1, 1) or not part.is_dense or not _fits(part):
+    if part.stride != (1, 1) or part.dilation != (1, 1) or not _fits(part):
         return None
-    kernel, before, after = (
-        (whole[0] - begun[0], whole[1] - begun[1])
-        for whole, begun in (
-            (window.kernel, part.kernel),
-            (window.before, part.before),
-            (window.after, part.after),
-        )
-    )
-    rest = Window((kernel[0] + 1, kernel[1] + 1), window.strides, before, after, (1, 1), ceil=False)
-    return rest if min(kernel) >= 0 and max(kernel) > 0 and min(rest.pads) >= 0 and _fits(rest) else None
-
-
-def _windows(window: Window, size: Pair, ends: Pair) -> list[Window]:
-    """Small windows in a row that see what one large window sees."""
-    rows, columns = (_steps(window, axis, size[axis], ends[axis]) for axis in (0, 1))
-    count = max(len(rows), len(columns))
-    rows, columns = ([_Step()] * (count - len(steps)) + steps for steps in (rows, columns))
-    return [_window(row, column) for row, column in zip(rows, columns, strict=True)]
+    rows, columns = (whole - begun for whole, begun in zip(window.kernel, part.kernel, strict=True))
+    padding = tuple(whole - begun for whole, begun in zip(window.padding, part.padding, strict=True))
+    rest = Window((rows + 1, columns + 1), window.stride, padding=padding)
+    return rest if min(rows, columns) >= 0 and max(rows, columns) > 0 and min(padding) >= 0 and _fits(rest) else None
 
 
 def _steps(window: Window, axis: int, size: int, windows: int) -> list[_Step]:
-    """The same along one axis: side by side where the windows do not overlap, else grown pixel by pixel."""
-    kernel, stride = window.kernel[axis], window.strides[axis]
-    before, after = window.before[axis], window.after[axis]
+    """Small windows in a row that see what one large window sees along an axis.
+
+    Side by side where the windows do not overlap, else grown pixel by pixel.
+    """
+    kernel, stride = window.kernel[axis], window.stride[axis]
+    before, after = window.padding[axis], window.padding[axis + 2]
     stride = kernel if windows == 1 and kernel == size else stride
     parts = factors(kernel) if kernel == stride and not (before or after) else None
     if parts is not None:
         return [_Step(part, part) for part in parts]
-    grown = _shares(kernel - 1, max(1, math.ceil((kernel - 1) / (MAX_WINDOW - 1))))
+    count = max(1, math.ceil((kernel - 1) / (MAX_WINDOW - 1)))
+    grown = [(kernel - 1) // count + (part < (kernel - 1) % count) for part in range(count)]
     starts, ends = _padding(before, grown), _padding(after, grown)
     steps = [_Step(part + 1, 1, start, end) for part, start, end in zip(grown, starts, ends, strict=True)]
-    last = steps[-1]
-    return [*steps[:-1], _Step(last.kernel, 1 if windows == 1 else stride, last.before, last.after)]
-
-
-def _shares(whole: int, count: int) -> list[int]:
-    """A number in parts as equal as can be, the larger ones first."""
-    return [whole // count + (part < whole % count) for part in range(count)]
+    return [*steps[:-1], replace(steps[-1], stride=1 if windows == 1 else stride)]
 
 
 def _padding(pad: int, grown: Sequence[int]) -> list[int]:
@@ -232,57 +150,42 @@ def _padding(pad: int, grown: Sequence[int]) -> list[int]:
     return shares
 
 
-def _window(row: _Step, column: _Step) -> Window:
-    return Window(
-        (row.kernel, column.kernel),
-        (row.stride, column.stride),
-        (row.before, column.before),
-        (row.after, column.after),
-        (1, 1),
-        ceil=False,
-    )
-
-
 def _global(draft: Draft, node: Node) -> None:
     shape, ends = draft.image(node.inputs[0]), draft.shape(node.outputs[0])
-    if shape is None or ends is None or not is_over_image(draft, node):
+    if shape is None or ends is None or not _is_over_image(draft, node):
         return
-    size = [shape[2], shape[3]]
-    chain = Chain(draft, node, node.inputs[0])
-    chain.then("MaxPool", (*shape[:2], 1, 1), kernel_shape=size, strides=size, pads=[0, 0, 0, 0])
-    if len(ends) != 4:
-        chain.reshape(ends)
-    chain.end(f"{node.op} over {size[0]}x{size[1]} → MaxPool")
+    chain = Chain(draft, node).pool("MaxPool", (*shape[:2], 1, 1), shape[2:], shape[2:])
+    chain.reshape(ends).end(f"{node.op} over {shape[2]}x{shape[3]} → MaxPool")
 
 
-def is_over_image(draft: Draft, node: Node) -> bool:
+def _is_over_image(draft: Draft, node: Node) -> bool:
     """Whether a global pooling or a reduction of a (N, C, H, W) tensor is over rows and columns and nothing else."""
-    return node.op.startswith("Global") or reduced_axes(draft, node, 4) == {2, 3}
+    return node.op.startswith("Global") or _reduced_axes(draft, node) == {2, 3}
 
 
-def reduced_axes(draft: Draft, node: Node, rank: int) -> set[int]:
-    """The axes that a reduction is over; none where they are not known."""
+def _reduced_axes(draft: Draft, node: Node) -> set[int]:
+    """The axes that a reduction of a (N, C, H, W) tensor is over; none where they are not known."""
     axes = draft.integers(node, "axes", 1)
     if axes is None:
         unknown = draft.is_given(node, "axes", 1) or node.attributes.get("noop_with_empty_axes", 0)
-        return set() if unknown else set(range(rank))
-    return {axis % rank for axis in axes}
+        return set() if unknown else set(range(4))
+    return {axis % 4 for axis in axes}
 
 
-split_max_pool = each("max-pool", {"MaxPool": _cascade})
-pool_global_max = each("global-max", {"GlobalMaxPool": _global, "ReduceMax": _global})
+GLOBAL_MAX = rewrite(
+    "global-max",
+    "GlobalMaxPool and ReduceMax over the image become MaxPool",
+    "a DLA has them only on Orin and since TensorRT 8.6.12",
+    {"GlobalMaxPool": _global, "ReduceMax": _global},
+)
+MAX_POOL = rewrite(
+    "max-pool",
+    "a MaxPool with a window above 8 becomes several small ones in a row",
+    "a DLA pools over 8 pixels a side at most",
+    {"MaxPool": _cascade},
+)
 
-
-# Means and sums over whole images and large windows as small average poolings in a row, or as a convolution.
-#
-# Where the sides are products of numbers up to 8, the mean of means over tiles of equal size is the mean. Where
-# they are not, a convolution per channel with all weights 1 / (H W) does it at once, up to the DLA's kernel of 32.
-# Larger images are padded with zeros on all sides until they factor; what the zeros took from the mean is given
-# back at the end.
-
-MAX_KERNEL = 32
-"""Side of the largest kernel a DLA convolves with:
-https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html."""
+# Means and sums.
 
 _Tiles = tuple[tuple[int, int], ...]
 """(side of a tile, padding on each side) of the poolings along one axis."""
@@ -292,18 +195,18 @@ def _mean(draft: Draft, node: Node) -> None:
     shape, ends = draft.image(node.inputs[0]), draft.shape(node.outputs[0])
     if shape is None or ends is None:
         return
-    if not is_over_image(draft, node):
-        _over_channels(draft, node)
+    chain, is_sum = Chain(draft, node), node.op == "ReduceSum"
+    if _is_over_image(draft, node):
+        how = f"{shape[2]}x{shape[3]} → {_average(chain, shape, shape[2] * shape[3] if is_sum else 1)}"
+    elif _reduced_axes(draft, node) == {1}:  # a convolution with one filter
+        chain.conv((shape[0], 1, *shape[2:]), np.full((1, shape[1], 1, 1), 1.0 if is_sum else 1 / shape[1]))
+        how = f"{shape[1]} channels → 1x1 Conv"
+    else:
         return
-    total = shape[2] * shape[3] if node.op == "ReduceSum" else 1
-    chain = Chain(draft, node, node.inputs[0])
-    how = _average(chain, shape, total)
-    if len(ends) != 4:
-        chain.reshape(ends)
-    chain.end(f"{node.op} over {shape[2]}x{shape[3]} → {how}")
+    chain.reshape(ends).end(f"{node.op} over {how}")
 
 
-def _average(chain: Chain, shape: tuple[int, int, int, int], total: int = 1) -> str:
+def _average(chain: Chain, shape: Image, total: int = 1) -> str:
     """Appends the mean over rows and columns, times ``total``; returns how, in words."""
     rows, columns = (tiles(size, pad=False) for size in shape[2:])
     if rows is not None and columns is not None:
@@ -312,7 +215,8 @@ def _average(chain: Chain, shape: tuple[int, int, int, int], total: int = 1) -> 
             chain.scalar("Mul", total)
         return f"{max(len(rows), len(columns))} AveragePool"
     if max(shape[2:]) <= MAX_KERNEL:
-        _convolve(chain, shape, total / (shape[2] * shape[3]))
+        weight = np.full((shape[1], 1, *shape[2:]), total / (shape[2] * shape[3]))
+        chain.conv((*shape[:2], 1, 1), weight, group=shape[1])
         return f"Conv {shape[2]}x{shape[3]} per channel"
     rows, columns = (tiles(size, pad=True) or () for size in shape[2:])
     grown = _pool(chain, shape, rows, columns)
@@ -329,23 +233,17 @@ def tiles(size: int, *, pad: bool) -> _Tiles | None:
     """
     if size <= MAX_WINDOW:
         return ((size, 0),)
-    best: _Tiles | None = None
+    found = []
     for side in range(MAX_WINDOW, 1, -1):
         for padding in range(side if pad else 1):
-            if (size + 2 * padding) % side:
-                continue
-            rest = tiles((size + 2 * padding) // side, pad=pad)
-            found = None if rest is None else ((side, padding), *rest)
-            if found is not None and (best is None or _cost(found) < _cost(best)):
-                best = found
-    return best
+            grown = size + 2 * padding
+            rest = None if grown % side else tiles(grown // side, pad=pad)
+            if rest is not None:
+                found.append(((side, padding), *rest))
+    return min(found, key=lambda one: (len(one), sum(padding for _, padding in one)), default=None)
 
 
-def _cost(found: _Tiles) -> tuple[int, int]:
-    return len(found), sum(padding for _, padding in found)
-
-
-def _pool(chain: Chain, shape: tuple[int, int, int, int], rows: _Tiles, columns: _Tiles) -> int:
+def _pool(chain: Chain, shape: Image, rows: _Tiles, columns: _Tiles) -> int:
     """Appends the poolings; gives the number of pixels, zeros included, that the result is the mean of."""
     count = max(len(rows), len(columns))
     rows, columns = ((*found, *[(1, 0)] * (count - len(found))) for found in (rows, columns))
@@ -354,50 +252,47 @@ def _pool(chain: Chain, shape: tuple[int, int, int, int], rows: _Tiles, columns:
     for (tall, above), (wide, left) in zip(rows, columns, strict=True):
         height, width = (height + 2 * above) // tall, (width + 2 * left) // wide
         pixels *= tall * wide
+        side, pads = (tall, wide), (above, left, above, left)
         given = {"count_include_pad": 1} if above or left else {}
-        side, pads = [tall, wide], [above, left, above, left]
-        chain.then("AveragePool", (*shape[:2], height, width), kernel_shape=side, strides=side, pads=pads, **given)
+        chain.pool("AveragePool", (*shape[:2], height, width), side, side, pads, **given)
     return pixels
-
-
-def _convolve(chain: Chain, shape: tuple[int, int, int, int], weight: float) -> None:
-    kernel = chain.store(np.full((shape[1], 1, *shape[2:]), weight), "weight")
-    side = list(shape[2:])
-    chain.then("Conv", (*shape[:2], 1, 1), kernel, kernel_shape=side, group=shape[1])
-
-
-def _over_channels(draft: Draft, node: Node) -> None:
-    """A sum or mean over channels is a convolution with one filter."""
-    shape, ends = draft.image(node.inputs[0]), draft.shape(node.outputs[0])
-    if shape is None or ends is None or reduced_axes(draft, node, 4) != {1}:
-        return
-    chain = Chain(draft, node, node.inputs[0])
-    weight = 1.0 if node.op == "ReduceSum" else 1 / shape[1]
-    kernel = chain.store(np.full((1, shape[1], 1, 1), weight), "weight")
-    chain.then("Conv", (shape[0], 1, *shape[2:]), kernel, kernel_shape=[1, 1])
-    if len(ends) != 4:
-        chain.reshape(ends)
-    chain.end(f"{node.op} over {shape[1]} channels → 1x1 Conv")
 
 
 def _large_window(draft: Draft, node: Node) -> None:
     window, shape, ends = window_of(draft, node), draft.image(node.inputs[0]), draft.image(node.outputs[0])
-    if window is None or shape is None or ends is None or max(window.kernel) <= MAX_WINDOW or window.ceil:
+    if window is None or shape is None or ends is None or max(window.kernel) <= MAX_WINDOW:
         return
-    if (window.is_padded and not node.attributes.get("count_include_pad", 0)) or not window.is_dense:
+    is_padded = any(window.padding)
+    uncounted = is_padded and not node.attributes.get("count_include_pad", 0)
+    if uncounted or window.dilation != (1, 1) or node.attributes.get("ceil_mode", 0):
         return
-    chain = Chain(draft, node, node.inputs[0])
-    if window.kernel == shape[2:] and not window.is_padded:
+    chain = Chain(draft, node)
+    if window.kernel == shape[2:] and not is_padded:
         how = _average(chain, shape)
     elif max(window.kernel) <= MAX_KERNEL:
-        kernel = chain.store(np.full((shape[1], 1, *window.kernel), 1 / math.prod(window.kernel)), "weight")
-        chain.then("Conv", ends, kernel, **window.attributes(), group=shape[1])
+        weight = np.full((shape[1], 1, *window.kernel), 1 / math.prod(window.kernel))
+        chain.conv(ends, weight, strides=list(window.stride), pads=list(window.padding), group=shape[1])
         how = "Conv per channel"
     else:
         return
     chain.end(f"window {window.kernel[0]}x{window.kernel[1]} → {how}")
 
 
-pool_mean = each("global-mean", {"GlobalAveragePool": _mean, "ReduceMean": _mean})
-pool_sum = each("reduce-sum", {"ReduceSum": _mean})
-split_average_pool = each("average-pool", {"AveragePool": _large_window})
+GLOBAL_MEAN = rewrite(
+    "global-mean",
+    "GlobalAveragePool and ReduceMean become AveragePools with windows up to 8, or a Conv per channel",
+    "a DLA has no global average, and pools over 8 pixels a side at most",
+    {"GlobalAveragePool": _mean, "ReduceMean": _mean},
+)
+AVERAGE_POOL = rewrite(
+    "average-pool",
+    "an AveragePool with a window above 8 becomes several small ones or a Conv per channel",
+    "a DLA pools over 8 pixels a side at most",
+    {"AveragePool": _large_window},
+)
+REDUCE_SUM = rewrite(
+    "reduce-sum",
+    "ReduceSum becomes AveragePools and a Mul, or a Conv",
+    "a DLA reduces to the maximum only",
+    {"ReduceSum": _mean},
+)

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dla import LIMITS, Window
 from edgert.graph.dla_rewrites.layout_moves import MOVERS, Move, Tracer
-from edgert.graph.dla_rewrites.pooling import MAX_KERNEL, Pair, Window, window_of
-from edgert.graph.draft import FLOATS, Chain, Draft, each
-from edgert.graph.ir import Graph, Node, Result
+from edgert.graph.dla_rewrites.pooling import MAX_KERNEL, Size, window_of
+from edgert.graph.draft import FLOATS, Chain, Draft, rewrite
+from edgert.graph.ir import Graph, Node, Pass, Result
 from edgert.graph.model import Array
 
 # Split as one Slice for each part.
@@ -53,7 +54,7 @@ def cut(draft: Draft, near: Node, target: str, axis: int, start: int, end: int) 
     return Node("Slice", (near.inputs[0], *stored), (target,), {}, label)
 
 
-split_to_slices = each("split", {"Split": _split})
+SPLIT = rewrite("split", "Split becomes one Slice for each part", "a DLA has Slice only", {"Split": _split})
 
 
 # Rearrangements that have a meaning: channels chosen, blocks of pixels laid into channels, and back.
@@ -62,12 +63,15 @@ _LIST = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gathered:
-    """Output pixel (y, x) of channel k is input pixel (y rows + row[k], x columns + column[k]) of channel channel[k].
+class Blocks:
+    """Pixels of blocks laid into channels, or channels into pixels of blocks that tile the output.
+
+    Gathered, output pixel (y, x) of channel k is input pixel (y rows + row[k], x columns + column[k]) of channel
+    channel[k]. Scattered, input channel k is laid into channel ``channel[k]``, at (row[k], column[k]) of each block.
 
     Attributes:
         rows, columns: size of a block; 1 and 1 where only channels are chosen.
-        channel, row, column: one number per output channel.
+        channel, row, column: one number per channel of the side with more of them.
     """
 
     rows: int
@@ -77,18 +81,7 @@ class Gathered:
     column: _LIST
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scattered:
-    """Input channel k is laid into channel ``channel[k]``, at (row[k], column[k]) of each block; blocks tile it."""
-
-    rows: int
-    columns: int
-    channel: _LIST
-    row: _LIST
-    column: _LIST
-
-
-def gathered(move: Move) -> Gathered | None:
+def gathered(move: Move) -> Blocks | None:
     """The move as a choice of channels and pixels; None where it is none."""
     _, channels, height, width = move.shape
     _, _, tall, wide = move.origin.shape
@@ -102,10 +95,10 @@ def gathered(move: Move) -> Gathered | None:
     down = (row[:, None] + np.arange(tall) * rows)[:, :, None]
     across = (column[:, None] + np.arange(wide) * columns)[:, None, :]
     expected = channel[:, None, None] * (height * width) + down * width + across
-    return Gathered(rows, columns, channel, row, column) if _matches(move, expected) else None
+    return Blocks(rows, columns, channel, row, column) if _matches(move, expected) else None
 
 
-def scattered(move: Move) -> Scattered | None:
+def scattered(move: Move) -> Blocks | None:
     """The move as blocks of pixels made of channels; None where it is none, or the blocks are one pixel."""
     _, channels, height, width = move.shape
     _, planes, tall, wide = move.origin.shape
@@ -122,7 +115,7 @@ def scattered(move: Move) -> Scattered | None:
     if not _matches(move, expected.reshape(planes, tall, wide)):
         return None
     place = np.argsort(source, axis=None)
-    return Scattered(rows, columns, place // (rows * columns), place // columns % rows, place % columns)
+    return Blocks(rows, columns, place // (rows * columns), place // columns % rows, place % columns)
 
 
 def _matches(move: Move, expected: _LIST) -> bool:
@@ -134,13 +127,12 @@ def _matches(move: Move, expected: _LIST) -> bool:
 
 MAX_WEIGHTS = 2**22
 """Elements of a kernel; larger rearrangements stay."""
-MAX_STRIDE = 8
-"""Of a convolution on a DLA: https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html."""
-_Writer = Callable[[Draft, Node, Move], bool]
+MAX_STRIDE = LIMITS["conv.stride"].high
+_Writer = Callable[[Draft, Node, Move], object]
 
 
-def _rearrangement(name: str, write: _Writer) -> Callable[[Graph], Result]:
-    """A rewrite that shows every rearranged tensor that something computes with to the writer."""
+def _rearrangement(name: str, does: str, because: str, write: _Writer, *, grows: bool = True) -> Pass:
+    """A pass that shows every rearranged tensor that something computes with to the writer."""
 
     def apply(graph: Graph) -> Result:
         if not any(node.op in MOVERS and node.op != "Concat" for node in graph.nodes):
@@ -148,91 +140,85 @@ def _rearrangement(name: str, write: _Writer) -> Callable[[Graph], Result]:
         draft = Draft(graph, name)
         tracer = Tracer(draft)
         for node in graph.nodes:
-            if tracer.is_moved(node) and _is_used(draft, tracer, node):
-                move = tracer.move(node.outputs[0]) if len(node.outputs) == 1 else None
-                if move is not None:
-                    write(draft, node, move)
+            if not tracer.is_moved(node) or len(node.outputs) > 1:
+                continue
+            readers = graph.consumers.get(node.outputs[0], ())  # anything but a further move
+            is_used = node.outputs[0] in graph.output_names or any(not tracer.is_moved(reader) for reader in readers)
+            move = tracer.move(node.outputs[0]) if is_used else None
+            if move is not None:
+                write(draft, node, move)
         return draft.done()
 
-    return apply
+    return Pass(name, does, because, apply, grows)
 
 
-def _is_used(draft: Draft, tracer: Tracer, node: Node) -> bool:
-    """Whether anything but a further move reads what the node gives."""
-    readers = draft.graph.consumers.get(node.outputs[0], ())
-    return node.outputs[0] in draft.graph.output_names or any(not tracer.is_moved(reader) for reader in readers)
-
-
-def _choose(draft: Draft, node: Node, move: Move) -> bool:
+def _choose(draft: Draft, node: Node, move: Move) -> None:
     """Channels, of whole images."""
     found = gathered(move)
     if found is None or found.rows * found.columns > 1:
-        return False
+        return
     channels, chosen = move.shape[1], found.channel
     if np.array_equal(chosen, np.arange(channels)):
-        return draft.bypass(node, move.source, "gives all channels in order")
-    if np.array_equal(chosen, np.arange(len(chosen)) + chosen[0]):
-        return _slice(draft, node, move, int(chosen[0]))
-    return _convolve(draft, node, move, found, f"{len(chosen)} of {channels} channels in a new order")
+        draft.bypass(node, move.source, "gives all channels in order")
+    elif not np.array_equal(chosen, np.arange(len(chosen)) + chosen[0]):
+        _convolve(draft, node, move, found, "Conv", f"{len(chosen)} of {channels} channels in a new order → Conv 1x1")
+    elif node.op != "Slice" or node.inputs[0] != move.source:
+        near = Node(node.op, (move.source,), node.outputs, name=node.name)
+        start, end = int(chosen[0]), int(chosen[0]) + move.origin.shape[1]
+        draft.put(node, [cut(draft, near, node.outputs[0], 1, start, end)], f"channels {start} to {end - 1} → Slice")
 
 
-def _slice(draft: Draft, node: Node, move: Move, start: int) -> bool:
-    if node.op == "Slice" and node.inputs[0] == move.source:
-        return False
-    near = Node(node.op, (move.source,), node.outputs, name=node.name)
-    end = start + move.origin.shape[1]
-    draft.put(node, [cut(draft, near, node.outputs[0], 1, start, end)], f"channels {start} to {end - 1} → Slice")
-    return True
-
-
-def _fold_space(draft: Draft, node: Node, move: Move) -> bool:
+def _fold_space(draft: Draft, node: Node, move: Move) -> None:
     """Blocks of pixels into channels."""
     found = gathered(move)
     if found is None or found.rows * found.columns == 1 or max(found.rows, found.columns) > MAX_STRIDE:
-        return False
-    in_order = np.array_equal(found.channel, np.arange(move.shape[1]))
-    if in_order and not found.row.any() and not found.column.any():
-        chain, side = Chain(draft, node, move.source), [found.rows, found.columns]
-        chain.then("MaxPool", move.origin.shape, kernel_shape=[1, 1], strides=side, pads=[0, 0, 0, 0])
+        return
+    side = (found.rows, found.columns)
+    if np.array_equal(found.channel, np.arange(move.shape[1])) and not found.row.any() and not found.column.any():
+        chain = Chain(draft, node, move.source).pool("MaxPool", move.origin.shape, (1, 1), side)
         chain.end("pixels left out → MaxPool over one pixel")
-        return True
-    what = f"blocks of {found.rows}x{found.columns} pixels into {len(found.channel)} channels"
-    return _convolve(draft, node, move, found, what)
+        return
+    what = f"blocks of {side[0]}x{side[1]} pixels into {len(found.channel)} channels → Conv {side[0]}x{side[1]}"
+    _convolve(draft, node, move, found, "Conv", what)
 
 
-def _convolve(draft: Draft, node: Node, move: Move, found: Gathered, what: str) -> bool:
-    shape = (len(found.channel), move.shape[1], found.rows, found.columns)
-    if np.prod(shape) > MAX_WEIGHTS:
-        return False
-    weight = np.zeros(shape)
-    weight[np.arange(len(found.channel)), found.channel, found.row, found.column] = 1
-    chain, side = Chain(draft, node, move.source), [found.rows, found.columns]
-    chain.then("Conv", move.origin.shape, chain.store(weight, "weight"), kernel_shape=side, strides=side)
-    chain.end(f"{what} → Conv {side[0]}x{side[1]}")
-    return True
-
-
-def _unfold_space(draft: Draft, node: Node, move: Move) -> bool:
+def _unfold_space(draft: Draft, node: Node, move: Move) -> None:
     """Channels into blocks of pixels."""
     found = scattered(move)
-    return found is not None and _spread(draft, node, move, found)
+    if found is not None:
+        what = f"{move.shape[1]} channels into blocks of {found.rows}x{found.columns} pixels → ConvTranspose"
+        _convolve(draft, node, move, found, "ConvTranspose", what)
 
 
-def _spread(draft: Draft, node: Node, move: Move, found: Scattered) -> bool:
-    shape = (move.shape[1], move.origin.shape[1], found.rows, found.columns)
-    if np.prod(shape) > MAX_WEIGHTS:
-        return False
-    weight = np.zeros(shape)
-    weight[np.arange(move.shape[1]), found.channel, found.row, found.column] = 1
-    chain, side = Chain(draft, node, move.source), [found.rows, found.columns]
-    chain.then("ConvTranspose", move.origin.shape, chain.store(weight, "weight"), kernel_shape=side, strides=side)
-    chain.end(f"{move.shape[1]} channels into blocks of {side[0]}x{side[1]} pixels → ConvTranspose")
-    return True
+def _convolve(draft: Draft, node: Node, move: Move, found: Blocks, op: str, what: str) -> None:
+    fewer = move.shape[1] if op == "Conv" else move.origin.shape[1]
+    shape = (len(found.channel), fewer, found.rows, found.columns)
+    if np.prod(shape) <= MAX_WEIGHTS:
+        weight = np.zeros(shape)
+        weight[np.arange(len(found.channel)), found.channel, found.row, found.column] = 1
+        chain = Chain(draft, node, move.source)
+        chain.conv(move.origin.shape, weight, op=op, strides=[found.rows, found.columns]).end(what)
 
 
-fold_space = _rearrangement("space-to-depth", _fold_space)
-unfold_space = _rearrangement("depth-to-space", _unfold_space)
-choose_channels = _rearrangement("channel-shuffle", _choose)
+SPACE_TO_DEPTH = _rearrangement(
+    "space-to-depth",
+    "blocks of pixels laid into channels (Focus, SpaceToDepth) become a Conv whose stride is its kernel",
+    "a DLA slices with stride 1 only and has no SpaceToDepth",
+    _fold_space,
+    grows=False,
+)
+DEPTH_TO_SPACE = _rearrangement(
+    "depth-to-space",
+    "channels laid into blocks of pixels become a ConvTranspose whose stride is its kernel",
+    "a DLA has no DepthToSpace and no five-dimensional tensors",
+    _unfold_space,
+)
+CHANNEL_SHUFFLE = _rearrangement(
+    "channel-shuffle",
+    "channels put in another order (ShuffleNet) or picked out by Gather become a 1x1 Conv or a Slice",
+    "a DLA has no five-dimensional tensors, no Gather, and no Reshape beside a Slice or Concat",
+    _choose,
+)
 
 
 # A rearrangement written as a convolution, merged into the convolution behind it.
@@ -242,78 +228,61 @@ choose_channels = _rearrangement("channel-shuffle", _choose)
 # become one.
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """A Conv with one 1 in each filter and zeros elsewhere; ``weight`` is (K, C, rows, columns)."""
-
-    source: str
-    weight: Array
-
-    @property
-    def block(self) -> Pair:
-        return self.weight.shape[2], self.weight.shape[3]
-
-
 def _merge(draft: Draft, node: Node) -> None:
-    choice, weight = _choice_before(draft, node), draft.value(node.inputs[1])
+    weight = draft.value(node.inputs[1])
+    source, choice = _choice_before(draft, node)
     if choice is None or weight is None or weight.ndim != 4 or node.attributes.get("group", 1) != 1:
         return
-    window, ends = window_of(draft, node, (weight.shape[2], weight.shape[3])), draft.shape(node.outputs[0])
-    given = None if window is None else _attributes(choice.block, window)
+    window, ends = window_of(draft, node), draft.shape(node.outputs[0])
+    given = None if window is None else _attributes((choice.shape[2], choice.shape[3]), window)
     if ends is None or given is None or not _pays(draft, node, choice, weight, ends):
         return
-    merged = _merged(choice, weight)
-    chain = Chain(draft, node, choice.source)
+    # weight (m, k, i, j) goes to (m, channel of k, rows i + row of k, columns j + column of k)
+    placed = np.einsum("mkij,kcyx->mciyjx", weight, choice)  # sums of one number and zeros: exact
+    sides = [one * two for one, two in zip(weight.shape[2:], choice.shape[2:], strict=True)]
+    merged = placed.reshape(len(weight), choice.shape[1], *sides)
+    chain = Chain(draft, node, source)
     chain.then("Conv", ends, chain.store(merged, "weight"), *node.inputs[2:], **given)
-    sizes = " → ".join(f"{kernel.shape[2]}x{kernel.shape[3]}" for kernel in (weight, merged))
-    chain.end(f"{sizes}, does the rearrangement before it, too")
+    chain.end(f"{weight.shape[2]}x{weight.shape[3]} → {sides[0]}x{sides[1]}, does the rearrangement before it, too")
 
 
-def _choice_before(draft: Draft, node: Node) -> _Choice | None:
-    """The rearrangement that only this node reads."""
+def _choice_before(draft: Draft, node: Node) -> tuple[str, Array | None]:
+    """What a rearrangement that only this node reads is of, and its (K, C, rows, columns) weights: one 1 per filter."""
     first = draft.before(node.inputs[0])
     weight = None if first is None or first.op != "Conv" else draft.value(first.inputs[1])
     if first is None or weight is None or weight.ndim != 4 or not draft.graph.is_private(node.inputs[0]):
-        return None
-    window = window_of(draft, first, (weight.shape[2], weight.shape[3]))
-    whole = window is not None and window.strides == window.kernel and not window.is_padded and window.is_dense
+        return "", None
+    window, flat = window_of(draft, first), weight.reshape(len(weight), -1)
+    whole = window is not None and window == Window(window.kernel, window.kernel)
     plain = len([name for name in first.inputs if name]) == 2 and first.attributes.get("group", 1) == 1
-    return _Choice(first.inputs[0], weight) if whole and plain and _is_choice(weight) else None
+    is_choice = np.all(np.count_nonzero(flat, axis=1) == 1) and np.all(flat.max(axis=1) == 1)
+    return first.inputs[0], weight if whole and plain and is_choice else None
 
 
-def _is_choice(weight: Array) -> bool:
-    flat = weight.reshape(len(weight), -1)
-    return bool(np.all(np.count_nonzero(flat, axis=1) == 1) and np.all(flat.max(axis=1) == 1))
-
-
-def _attributes(block: Pair, window: Window) -> dict[str, Any] | None:
+def _attributes(block: Size, window: Window) -> dict[str, Any] | None:
     """Of the merged Conv; None where a DLA would not take it."""
-    rows, columns = block
-    kernel = (window.kernel[0] * rows, window.kernel[1] * columns)
-    strides = (window.strides[0] * rows, window.strides[1] * columns)
-    spread = block != (1, 1) and not window.is_dense
+    kernel, strides, pads = (
+        [size * step for size, step in zip(sizes, block * 2, strict=False)]
+        for sizes in (window.kernel, window.stride, window.padding)
+    )
+    spread = block != (1, 1) and window.dilation != (1, 1)
     if spread or max(kernel) > MAX_KERNEL or max(strides) > MAX_STRIDE:
         return None
-    pads = [pad * step for pad, step in zip(window.pads, (*block, *block), strict=True)]
-    given = {"kernel_shape": list(kernel), "strides": list(strides), "pads": pads}
-    return {**given, "dilations": list(window.dilations)}
+    return {"kernel_shape": kernel, "strides": strides, "pads": pads, "dilations": list(window.dilation)}
 
 
-def _pays(draft: Draft, node: Node, choice: _Choice, weight: Array, ends: tuple[int, ...]) -> bool:
+def _pays(draft: Draft, node: Node, choice: Array, weight: Array, ends: tuple[int, ...]) -> bool:
     """Whether the merged Conv takes no more multiply-adds than the two."""
     between = draft.shape(node.inputs[0]) or ()
     inputs_px, outputs_px = np.prod(between[2:]), np.prod(ends[2:])
-    merged = weight.size // weight.shape[1] * choice.weight[0].size
-    return bool(merged * outputs_px <= choice.weight.size * inputs_px + weight.size * outputs_px)
+    merged = weight.size // weight.shape[1] * choice[0].size
+    return bool(merged * outputs_px <= choice.size * inputs_px + weight.size * outputs_px)
 
 
-def _merged(choice: _Choice, weight: Array) -> Array:
-    """Weight (m, k, i, j) goes to (m, channel of k, rows i + row of k, columns j + column of k)."""
-    filters, _, tall, wide = weight.shape
-    rows, columns = choice.block
-    placed = np.einsum("mkij,kcyx->mciyjx", weight, choice.weight)  # sums of one number and zeros: exact
-    merged: Array = placed.reshape(filters, choice.weight.shape[1], tall * rows, wide * columns)
-    return merged
-
-
-merge_rearrangements = each("merge-rearrangement", {"Conv": _merge})
+MERGE_REARRANGEMENT = rewrite(
+    "merge-rearrangement",
+    "a Conv that only rearranges is merged into the Conv behind it, where that takes no more multiply-adds",
+    "one layer takes less time and memory traffic than two",
+    {"Conv": _merge},
+    grows=False,
+)

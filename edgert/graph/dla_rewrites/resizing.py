@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dla import LIMITS
 from edgert.graph.dla_rewrites.pooling import factors
-from edgert.graph.draft import Chain, Draft, each
+from edgert.graph.draft import Chain, Draft, rewrite
 from edgert.graph.ir import Node
 
 # Where a Resize samples its input, for each output pixel along one axis.
@@ -64,13 +65,11 @@ def modes(given: Mapping[str, Any]) -> tuple[str, str, str]:
     return mode, transformation, rounding
 
 
-MAX_NEAREST = 32
-"""Largest factor of one nearest resize."""
-MAX_POOL_STRIDE = 16
+MAX_NEAREST, MAX_POOL_STRIDE = LIMITS["resize.nearest"].high, LIMITS["pool.stride"].high
+"""Largest factor of one nearest resize, and of a pooling that leaves pixels out."""
 MIN_OPSET = 11
 """Before it, no Resize defines where it samples."""
 _ROI_OPTIONAL = 13
-_HALVES = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,8 @@ def _resize(draft: Draft, node: Node) -> None:
     shape, ends = draft.image(node.inputs[0]), draft.image(node.outputs[0])
     if draft.graph.opset < MIN_OPSET or shape is None or ends is None or shape[:2] != ends[:2]:
         return
-    if shape == ends or node.attributes.get("antialias", 0) or not _stretches(node):
+    policy = node.attributes.get("keep_aspect_ratio_policy", b"stretch")  # else sizes are what it must fit into
+    if shape == ends or node.attributes.get("antialias", 0) or policy != b"stretch":
         return
     axes = _axes(draft, node, (shape[2], shape[3]), (ends[2], ends[3]))
     if axes is None:
@@ -107,11 +107,6 @@ def _resize(draft: Draft, node: Node) -> None:
         _nearest(draft, node, axes, rounding if mode == "nearest" else "floor")
     elif mode == "linear":
         _linear(draft, node, axes, transformation)
-
-
-def _stretches(node: Node) -> bool:
-    """Whether sizes mean sizes, not what the image must fit into."""
-    return bool(node.attributes.get("keep_aspect_ratio_policy", b"stretch") == b"stretch")
 
 
 def _axes(draft: Draft, node: Node, size: tuple[int, int], target: tuple[int, int]) -> tuple[_Axis, _Axis] | None:
@@ -139,20 +134,15 @@ def _nearest(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], rounding: str)
     taken = [nearest(axis.at, rounding, axis.size) for axis in axes]
     if all(axis.factor and np.array_equal(index, np.arange(axis.target) // axis.factor)
            for axis, index in zip(axes, taken, strict=True)):  # fmt: skip
-        _grow(draft, node, axes)
+        if max(axis.factor for axis in axes) <= MAX_NEAREST and _is_plain(draft, node):
+            return
+        chain, by = Chain(draft, node), (axes[0].factor, axes[1].factor)
+        count = grow(draft, chain, by)
+        if count:
+            chain.end(f"nearest by {by[0]}x{by[1]}, asymmetric with floor, in {count} step(s)")
     elif all(axis.divisor and np.array_equal(index, np.arange(axis.target) * axis.divisor)
              for axis, index in zip(axes, taken, strict=True)):  # fmt: skip
         _leave_out(draft, node, axes)
-
-
-def _grow(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
-    """Nearest by whole numbers, in as many steps as the largest allowed factor asks for."""
-    if max(axis.factor for axis in axes) <= MAX_NEAREST and _is_plain(draft, node):
-        return
-    chain = Chain(draft, node, node.inputs[0])
-    count = grow(draft, chain, (axes[0].factor, axes[1].factor))
-    if count:
-        chain.end(f"nearest by {axes[0].factor}x{axes[1].factor}, asymmetric with floor, in {count} step(s)")
 
 
 def grow(draft: Draft, chain: Chain, by: tuple[int, int]) -> int:
@@ -203,9 +193,8 @@ def _leave_out(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
     ends = draft.image(node.outputs[0])
     if not rows or not columns or ends is None or max(axis.divisor for axis in axes) > MAX_POOL_STRIDE:
         return
-    chain = Chain(draft, node, node.inputs[0])
     strides = [axis.divisor for axis in axes]
-    chain.then("MaxPool", ends, kernel_shape=[1, 1], strides=strides, pads=[0, 0, 0, 0])
+    chain = Chain(draft, node).pool("MaxPool", ends, (1, 1), strides)
     chain.end(f"every {strides[0]}x{strides[1]}th pixel → MaxPool of one pixel")
 
 
@@ -213,15 +202,13 @@ def _linear(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], transformation:
     ends = draft.image(node.outputs[0])
     if ends is None:
         return
-    if all(axis.divisor == 2 and np.allclose(axis.at, np.arange(axis.target) * 2 + _HALVES) for axis in axes):
-        chain = Chain(draft, node, node.inputs[0])
-        chain.then("AveragePool", ends, kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 0, 0])
-        chain.end("linear by one half → AveragePool 2x2")
+    if all(axis.divisor == 2 and np.allclose(axis.at, np.arange(axis.target) * 2 + 0.5) for axis in axes):
+        Chain(draft, node).pool("AveragePool", ends, (2, 2), (2, 2)).end("linear by one half → AveragePool 2x2")
         return
     is_plain = transformation == "half_pixel" and _scales(draft, node) is not None
     if is_plain or not all(axis.factor and _is_half_pixel(axis) for axis in axes):
         return
-    chain = Chain(draft, node, node.inputs[0])
+    chain = Chain(draft, node)
     given = {"mode": b"linear", "coordinate_transformation_mode": b"half_pixel"}
     chain.then("Resize", ends, *_by(draft, chain, axes[0].factor, axes[1].factor), **given)
     chain.end(f"linear by {axes[0].factor}x{axes[1].factor}, half_pixel")
@@ -234,4 +221,9 @@ def _is_half_pixel(axis: _Axis) -> bool:
     return bool(np.allclose(np.clip(axis.at, 0, axis.size - 1), np.clip(usual, 0, axis.size - 1), atol=1e-6))
 
 
-write_resize = each("resize", {"Resize": _resize})
+RESIZE = rewrite(
+    "resize",
+    "Resize gets whole scales and a mode that a DLA has; by one half it becomes a pooling",
+    "a DLA enlarges by whole numbers only, and knows a few modes",
+    {"Resize": _resize},
+)

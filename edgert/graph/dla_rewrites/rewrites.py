@@ -6,9 +6,7 @@ from fnmatch import fnmatchcase
 from edgert.errors import PlacementError, nearest
 from edgert.graph.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
 from edgert.graph.clean import REMOVE_NOOPS
-from edgert.graph.dla_rewrites import activations, convolutions, layout_moves, rearrange, resizing
-from edgert.graph.dla_rewrites import pooling as average_pool
-from edgert.graph.dla_rewrites import pooling as max_pool
+from edgert.graph.dla_rewrites import activations, convolutions, layout_moves, pooling, rearrange, resizing
 from edgert.graph.fold_constants import FOLD_CONSTANTS
 from edgert.graph.ir import Graph, Pass, Result, run
 
@@ -17,144 +15,30 @@ _ALL = (
     REMOVE_NOOPS,
     FOLD_BATCHNORM,
     FOLD_BIAS,
-    Pass(
-        "space-to-depth",
-        "blocks of pixels laid into channels (Focus, SpaceToDepth) become a Conv whose stride is its kernel",
-        "a DLA slices with stride 1 only and has no SpaceToDepth",
-        rearrange.fold_space,
-    ),
-    Pass(
-        "depth-to-space",
-        "channels laid into blocks of pixels become a ConvTranspose whose stride is its kernel",
-        "a DLA has no DepthToSpace and no five-dimensional tensors",
-        rearrange.unfold_space,
-        grows=True,
-    ),
-    Pass(
-        "channel-shuffle",
-        "channels put in another order (ShuffleNet) or picked out by Gather become a 1x1 Conv or a Slice",
-        "a DLA has no five-dimensional tensors, no Gather, and no Reshape beside a Slice or Concat",
-        rearrange.choose_channels,
-        grows=True,
-    ),
-    Pass(
-        "merge-rearrangement",
-        "a Conv that only rearranges is merged into the Conv behind it, where that takes no more multiply-adds",
-        "one layer takes less time and memory traffic than two",
-        rearrange.merge_rearrangements,
-    ),
-    Pass(
-        "pad",
-        "Pad becomes the padding of the Conv, AveragePool or MaxPool behind it",
-        "a DLA has padding inside other layers only",
-        convolutions.fold_pad,
-    ),
-    Pass(
-        "dense",
-        "Gemm and MatMul with stored weights become Conv",
-        "a DLA multiplies by stored matrices only as a convolution, in four dimensions",
-        convolutions.convolve_products,
-        grows=True,
-    ),
-    Pass(
-        "view",
-        "Reshape, Flatten and Transpose move behind what does not mind them, and merge",
-        "a DLA works on four dimensions, and a Reshape between two layers cuts the graph",
-        layout_moves.move_views,
-    ),
-    Pass(
-        "global-mean",
-        "GlobalAveragePool and ReduceMean become AveragePools with windows up to 8, or a Conv per channel",
-        "a DLA has no global average, and pools over 8 pixels a side at most",
-        average_pool.pool_mean,
-        grows=True,
-    ),
-    Pass(
-        "average-pool",
-        "an AveragePool with a window above 8 becomes several small ones or a Conv per channel",
-        "a DLA pools over 8 pixels a side at most",
-        average_pool.split_average_pool,
-        grows=True,
-    ),
-    Pass(
-        "reduce-sum",
-        "ReduceSum becomes AveragePools and a Mul, or a Conv",
-        "a DLA reduces to the maximum only",
-        average_pool.pool_sum,
-        grows=True,
-    ),
-    Pass(
-        "global-max",
-        "GlobalMaxPool and ReduceMax over the image become MaxPool",
-        "a DLA has them only on Orin and since TensorRT 8.6.12",
-        max_pool.pool_global_max,
-        grows=True,
-    ),
-    Pass(
-        "max-pool",
-        "a MaxPool with a window above 8 becomes several small ones in a row",
-        "a DLA pools over 8 pixels a side at most",
-        max_pool.split_max_pool,
-        grows=True,
-    ),
-    Pass(
-        "resize",
-        "Resize gets whole scales and a mode that a DLA has; by one half it becomes a pooling",
-        "a DLA enlarges by whole numbers only, and knows a few modes",
-        resizing.write_resize,
-        grows=True,
-    ),
-    Pass(
-        "spread",
-        "a number per channel that is multiplied or added to an image is enlarged to its size first",
-        "whether a DLA spreads one operand over another is not known",
-        activations.spread_operands,
-        grows=True,
-    ),
-    Pass(
-        "hard-swish",
-        "HardSwish becomes Add, Clip and Mul",
-        "a DLA has no HardSwish",
-        activations.write_hard_swish,
-        grows=True,
-    ),
-    Pass(
-        "hard-sigmoid",
-        "HardSigmoid becomes Add, Clip and Mul",
-        "a DLA has no HardSigmoid",
-        activations.write_hard_sigmoid,
-        grows=True,
-    ),
-    Pass(
-        "clip",
-        "Clip between any two numbers becomes Clip from 0, or Relu",
-        "a DLA clips from 0 to between 1 and 127 only",
-        activations.write_clip,
-        grows=True,
-    ),
-    Pass(
-        "conv-parts",
-        "a Conv whose channels are sliced apart becomes one Conv for each part",
-        "whether a DLA slices INT8 tensors is not known, and a Reshape beside a Slice is refused",
-        convolutions.part_convolutions,
-        grows=True,
-    ),
-    Pass(
-        "split", "Split becomes one Slice for each part", "a DLA has Slice only", rearrange.split_to_slices, grows=True
-    ),
-    Pass("neg", "Neg becomes Mul by -1", "a DLA has no Neg", activations.negate),
-    Pass(
-        "sub",
-        "Sub with a constant becomes Add",
-        "with a constant a DLA scales and shifts",
-        activations.subtract,
-        grows=True,
-    ),
-    Pass("div", "Div by a constant becomes Mul", "a DLA has Div since TensorRT 8.6.12 only", activations.divide),
-    Pass("sum", "Sum becomes Adds of two", "a DLA adds two tensors at a time", activations.add_up, grows=True),
-    Pass(
-        "prelu-slope", "the slope of a PRelu gets four dimensions", "a DLA wants the input's", activations.raise_slope
-    ),
+    rearrange.SPACE_TO_DEPTH,
+    rearrange.DEPTH_TO_SPACE,
+    rearrange.CHANNEL_SHUFFLE,
+    rearrange.MERGE_REARRANGEMENT,
+    convolutions.PAD,
+    convolutions.DENSE,
+    layout_moves.VIEW,
+    pooling.GLOBAL_MEAN,
+    pooling.AVERAGE_POOL,
+    pooling.REDUCE_SUM,
+    pooling.GLOBAL_MAX,
+    pooling.MAX_POOL,
+    resizing.RESIZE,
+    activations.SPREAD,
+    activations.HARD_SWISH,
+    activations.HARD_SIGMOID,
+    activations.CLIP,
+    convolutions.CONV_PARTS,
+    rearrange.SPLIT,
+    activations.NEG,
+    activations.SUB,
+    activations.DIV,
+    activations.SUM,
+    activations.PRELU_SLOPE,
 )
 
 REWRITES: Mapping[str, Pass] = {rewrite.name: rewrite for rewrite in _ALL}
@@ -177,7 +61,10 @@ def fit(graph: Graph, names: Iterable[str] | None = None) -> Result:
     Raises:
         PlacementError: a name is not that of a rewrite.
     """
-    return run(graph, _chosen(names))
+    wanted = set(REWRITES if names is None else names)
+    for name in sorted(wanted - set(REWRITES)):
+        raise _unknown(name)
+    return run(graph, [rewrite for rewrite in REWRITES.values() if rewrite.name in wanted])
 
 
 def without(skipped: Iterable[str], where: str = "") -> tuple[str, ...]:
@@ -194,15 +81,6 @@ def without(skipped: Iterable[str], where: str = "") -> tuple[str, ...]:
         if not any(fnmatchcase(name, glob) for name in REWRITES):
             raise _unknown(glob, where)
     return tuple(name for name in REWRITES if not any(fnmatchcase(name, glob) for glob in globs))
-
-
-def _chosen(names: Iterable[str] | None) -> list[Pass]:
-    if names is None:
-        return list(REWRITES.values())
-    wanted = set(names)
-    for name in sorted(wanted - set(REWRITES)):
-        raise _unknown(name)
-    return [rewrite for rewrite in REWRITES.values() if rewrite.name in wanted]
 
 
 def _unknown(name: str, where: str = "") -> PlacementError:
