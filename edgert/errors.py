@@ -23,7 +23,6 @@ from typing import Any
 
 EXIT_OK = 0
 EXIT_ERROR = 1
-EXIT_USAGE = 2
 EXIT_BUG = 70
 
 

@@ -8,7 +8,7 @@ with edgert.Pipeline("dock.yaml") as pipeline:
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ from edgert.assemble import HERE, Bar, Callback, Environment, assemble
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, StageError, nearest
 from edgert.meters import peak_rss_bytes
+from edgert.policy import Drop
 from edgert.runtime import Node, Result, Runner, Summary, summarize
 from edgert.runtime.announce import Beacon
 from edgert.runtime.branches import connect, disconnect
@@ -109,7 +110,10 @@ class Pipeline:
         self._environment = environment
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
-                self._listen(stage, function)
+                node, listener = self._node(stage), Node(f"callback of {stage}", CallbackSink(stage, function))
+                drop: Drop = "oldest" if self._assembly.live else "never"
+                connect(node, listener, self._assembly.streams[stage], _TAP_QUEUE, drop)
+                self._assembly.nodes.append(listener)
         self._runner = Runner(self._assembly.nodes, environment.clock, self.file.located)
         self._watch: Watch | None = None
         budgets, label = self.file.config.budgets, environment.label
@@ -196,7 +200,8 @@ class Pipeline:
         Raises:
             StageError: no such stage. While iterating: :class:`ResultTimeout`, or the first error of any stage.
         """
-        node, tap = self._node(stage), Node(f"results of {stage}", _NO_WORK)
+        # The reader stands outside the pipeline and takes results itself, but a node needs work.
+        node, tap = self._node(stage), Node(f"results of {stage}", CallbackSink(stage, lambda result: None))
         live = self._assembly.live
         connect(node, tap, self._assembly.streams[stage], 1 if live else _TAP_QUEUE, "oldest" if live else "never")
         self._runner.listen(tap.inlet)
@@ -232,8 +237,16 @@ class Pipeline:
         engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
         wall_ns = end_ns - runner.started_ns if self._started else 0
         counts, rss = assembly.counter.read(), peak_rss_bytes()
-        over = bool(runner.ended_ns)
-        return summarize(assembly.nodes, wall_ns, counts, rss, engines, self._budgets(rss), has_ended=over)
+        budgets, footprint, over = dict[str, Any](), self._footprint, bool(runner.ended_ns)
+        if self._watch is not None:  # what was done to keep them, and memory beside its plan
+            throttled = sum(node.limiter.throttled for node in assembly.nodes if node.limiter is not None)
+            budgets = {"governor": asdict(self._watch.report()), "throttled": throttled}
+            if (used := self._watch.used) is not None:
+                budgets["used"] = asdict(used)
+            if footprint is not None:
+                measured = {"measured_bytes": rss, "more_bytes": rss - footprint.total_bytes}
+                budgets["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": self._watch.nvmap_bytes}
+        return summarize(assembly.nodes, wall_ns, counts, rss, engines, budgets, has_ended=over)
 
     def _leave(self) -> None:
         """Ends what is beside the stages, once they have ended."""
@@ -246,24 +259,6 @@ class Pipeline:
     def _stats(self) -> dict[str, Any]:
         """The state of the run, and what it promised."""
         return {**self.summary().to_json(), "promised": self.file.config.budgets.model_dump(exclude_none=True)}
-
-    def _budgets(self, peak_bytes: int) -> dict[str, Any]:
-        """What was done to keep the budgets, and memory beside its plan, as plain data."""
-        if self._watch is None:
-            return {}
-        throttled = sum(node.limiter.throttled for node in self._assembly.nodes if node.limiter is not None)
-        report: dict[str, Any] = {"governor": asdict(self._watch.report()), "throttled": throttled}
-        if (used := self._watch.used) is not None:
-            report["used"] = asdict(used)
-        if self._footprint is None:
-            return report
-        measured = {"measured_bytes": peak_bytes, "more_bytes": peak_bytes - self._footprint.total_bytes}
-        return {**report, "memory": {**self._footprint.to_json(), **measured, "nvmap_bytes": self._watch.nvmap_bytes}}
-
-    def _listen(self, stage: str, function: Callable[[Result], object]) -> None:
-        node, listener = self._node(stage), Node(f"callback of {stage}", CallbackSink(stage, function))
-        connect(node, listener, self._assembly.streams[stage], _TAP_QUEUE, "oldest" if self._assembly.live else "never")
-        self._assembly.nodes.append(listener)
 
     def _node(self, stage: str) -> Node:
         names = [node.name for node in self._assembly.nodes]
@@ -326,19 +321,3 @@ class Results(Iterator[Result]):
         if self._held is not None:
             self._held.frame.lease.release()
             self._held = None
-
-
-class _NoWork:
-    """Stands for the reader outside the pipeline, where a node needs work."""
-
-    def open(self) -> None:
-        """Nothing."""
-
-    def process(self, result: Result) -> None:
-        """Nothing: the reader takes results itself."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
-_NO_WORK = _NoWork()

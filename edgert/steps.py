@@ -172,15 +172,14 @@ class StepCache:
 
     Args:
         folder: made when first written to.
-        limit_bytes: size it stays under; the least recently used goes first.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
-        self._folder, self._limit_bytes = folder, limit_bytes
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def get(self, key: str, warn: Callable[[str], object]) -> Product | None:
         """The product of a key; None if there is none, or it is damaged, which is passed to ``warn``."""
-        packed = FileStore(self._folder, self._limit_bytes, warn).get(key)
+        packed = FileStore(self._folder, LIMIT_BYTES, warn).get(key)
         if packed is None:
             return None
         try:
@@ -197,7 +196,7 @@ class StepCache:
         content = {f"{_FILES}{name}": data for name, data in product.files.items()}
         archive = io.BytesIO()
         pack({**content, _SUMMARY: product.summary.encode()}, archive)
-        FileStore(self._folder, self._limit_bytes).put(key, archive.getvalue())
+        FileStore(self._folder, LIMIT_BYTES).put(key, archive.getvalue())
 
 
 Result = TypeVar("Result")

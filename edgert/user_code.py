@@ -107,7 +107,17 @@ def load_module(name: str, where: str, search: Path | None = None) -> ModuleType
     """The module of that name; see :func:`load_object`. Raises ConfigError."""
     with _searched(search):
         _refuse_shadow(name, where, search)
-        return _import(name, where, search)
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing = error.name or name
+            if name == missing or name.startswith(f"{missing}."):
+                raise _no_module(missing, where, search) from error
+            what = f"module {name!r} needs {missing!r}, which is not installed"
+            raise ConfigError(what, where=where, fix=f"install {missing}") from error
+        except Exception as error:  # a user's code may raise anything while it is imported; the cause is chained
+            why = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"module {name!r} fails when it is imported", why=why, where=where) from error
 
 
 @contextmanager
@@ -146,20 +156,6 @@ def _refuse_shadow(module: str, where: str, search: Path | None) -> None:
             where=where,
             fix=f"rename {here.origin}",
         )
-
-
-def _import(module: str, where: str, search: Path | None) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = error.name or module
-        if module == missing or module.startswith(f"{missing}."):
-            raise _no_module(missing, where, search) from error
-        what = f"module {module!r} needs {missing!r}, which is not installed"
-        raise ConfigError(what, where=where, fix=f"install {missing}") from error
-    except Exception as error:  # a user's code may raise anything while it is imported; the cause is chained
-        why = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"module {module!r} fails when it is imported", why=why, where=where) from error
 
 
 def _no_module(name: str, where: str, search: Path | None) -> ConfigError:

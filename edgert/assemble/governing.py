@@ -1,8 +1,9 @@
 """A pipeline's budgets as a governor's rules, and what carries its decisions out while the pipeline runs."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from edgert.assemble.graph import Assembly, Environment
@@ -10,8 +11,9 @@ from edgert.assemble.run_settings import PowerStep, RunSetting, clocked, predict
 from edgert.backend import Engine
 from edgert.board import detect
 from edgert.board.host import core_count
-from edgert.budget.governor import Action, Budget, Patience, Rules, Setting, check_meter, check_settings
+from edgert.budget.feasible import check_meter, check_settings
 from edgert.budget.loop import Loop
+from edgert.budget.rules import Action, Budget, Patience, Rules, Setting
 from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, VARIANT_PATIENCE, Observer, Watch
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage
@@ -119,7 +121,7 @@ def watch(
             node.limiter = limiters[node.name] = SourceRateLimiter(node.work.live, clock)
     smaller = fallbacks(file.config.stages, file.config.models)
     found = run_settings(streams, smaller) if budgets.when_exceeded == "degrade" else run_settings(streams)[:1]
-    timed = {name: _timed(_run_of(engine)) for name, engine in assembly.engines.items()}
+    timed = {name: _timed(engine) for name, engine in assembly.engines.items()}
     costs = [_cost(file, assembly.live, timed, level) for level in range(1 + len(smaller))]
     if power is not None:
         found = clocked(found, power.steps)
@@ -144,10 +146,15 @@ def watch(
 
     ends = [node.meter.latency for node in assembly.nodes if not node.outlets]
     recent = RecentLatency(ends, _LATENCY_LOOKS)
-    granted = _share_cpu(budgets, limiters.values(), clock)
+    bucket = None
+    if budgets.cpu is not None and budgets.when_exceeded == "degrade":
+        bucket = CpuTokenBucket(budgets.cpu, clock)  # one for all sources, which keeps the budget by fewer frames
+        for limiter in limiters.values():
+            limiter.bucket = bucket
     # A channel that a file fills is as it should be, as the file waits; a full one of a camera means overload.
     channels = [channel for node in assembly.nodes for channel in node.inlet.channels]
     pressure = QueuePressure([one for one in channels if assembly.live or one.drop != "never"])
+    granted = bucket.share if bucket else lambda: 1.0
     observer = Observer(meters, rules.budget, lambda: recent.percentiles().p99 or None, granted, pressure.look)
 
     def failed(error: Exception) -> None:
@@ -155,17 +162,6 @@ def watch(
         fail(error if isinstance(error, EdgertError) else StageError(own, fix="edgert run --debug").caused_by(error))
 
     return Watch(Loop(rules, carry, clock.now_ns()), observer, clock, failed, notes)
-
-
-def _share_cpu(budgets: BudgetConfig, limiters: Iterable[SourceRateLimiter], clock: Clock) -> Callable[[], float]:
-    """Gives all sources one CPU token bucket, where a CPU budget is kept by fewer frames; returns what reads the share
-    that passed."""
-    if budgets.cpu is None or budgets.when_exceeded != "degrade":
-        return lambda: 1.0
-    bucket = CpuTokenBucket(budgets.cpu, clock)
-    for limiter in limiters:
-        limiter.bucket = bucket
-    return bucket.share
 
 
 def _check(rules: Rules, power: Reading) -> tuple[str, ...]:
@@ -202,29 +198,22 @@ def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float
     return Cost(rates_hz, cores if used else None, max((wall_s * 1e3 for (_, wall_s), _ in used), default=0.0))
 
 
-def _run_of(engine: Engine | SegmentedEngine) -> Callable[[], object]:
-    """One run of a model, of all its segments one after the other where it is cut."""
+def _timed(engine: Engine | SegmentedEngine) -> tuple[float, float]:
+    """CPU and wall seconds of one run: the least of a few, as what disturbs only adds. Of a model that is cut, all its
+    segments one after the other."""
+    runs: list[Callable[[], object]]
     if isinstance(engine, SegmentedEngine):
         chain = engine.chain(0)
-
-        def run() -> None:
-            for segment in range(chain.segments):
-                chain.run(segment, 0)
-
-        return run
-    session = engine.session()
-    return lambda: session.run(1)
-
-
-def _timed(run: Callable[[], object]) -> tuple[float, float]:
-    """CPU and wall seconds of one run: the least of a few, as what disturbs only adds."""
-    run()
+        runs = [partial(chain.run, segment, 0) for segment in range(chain.segments)]
+    else:
+        runs = [partial(engine.session().run, 1)]
     taken = []
-    for _ in range(_RUNS):
+    for _ in range(1 + _RUNS):
         cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
-        run()
+        for run in runs:
+            run()
         taken.append((time.process_time_ns() - cpu_ns, time.perf_counter_ns() - wall_ns))
-    return min(cpu for cpu, _ in taken) / 1e9, min(wall for _, wall in taken) / 1e9
+    return min(cpu for cpu, _ in taken[1:]) / 1e9, min(wall for _, wall in taken[1:]) / 1e9
 
 
 def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:

@@ -6,16 +6,8 @@ from typing import Protocol, TypeGuard, cast, runtime_checkable
 
 from edgert.backend import Engine
 from edgert.backend.gpu import GpuEngine, GpuSession, GpuTensor
-from edgert.config import (
-    DrawStage,
-    InferStage,
-    InputConfig,
-    PackageStage,
-    PythonStage,
-    SinkStage,
-    SourceStage,
-    StageConfig,
-)
+from edgert.config import InputConfig
+from edgert.config import stages as section
 from edgert.config.flow import sources_of
 from edgert.engine import image_input
 from edgert.errors import DeviceError, ModelError
@@ -54,7 +46,7 @@ class SharingSource(Protocol):
 
 
 def put_on_gpu(
-    stages: Mapping[str, StageConfig],
+    stages: Mapping[str, section.StageConfig],
     sources: Mapping[str, object],
     devices: Mapping[str, CudaDevice],
     listened: Collection[str] = (),
@@ -73,9 +65,9 @@ def put_on_gpu(
     streams = sources_of(stages)
     for name, source in sources.items():
         stage = stages[name]
-        if not isinstance(stage, SourceStage):
+        if not isinstance(stage, section.SourceStage):
             continue
-        readers = [one for one in stages if name in streams[one] and not isinstance(stages[one], SourceStage)]
+        readers = [one for one in stages if name in streams[one] and not isinstance(stages[one], section.SourceStage)]
         device = next((devices[reader] for reader in readers if reader in devices), None)
         reason = _host_reason(stages, readers, devices, listened) or ("decode: cpu" if stage.decode == "cpu" else "")
         if not reason:
@@ -96,7 +88,7 @@ def put_on_gpu(
 
 
 def _host_reason(
-    stages: Mapping[str, StageConfig],
+    stages: Mapping[str, section.StageConfig],
     readers: Collection[str],
     devices: Collection[str],
     listened: Collection[str],
@@ -104,15 +96,15 @@ def _host_reason(
     """Why the pixels are wanted on the host; empty when they are not."""
     for name in readers:
         stage = stages[name]
-        if isinstance(stage, InferStage) and name not in devices:
+        if isinstance(stage, section.InferStage) and name not in devices:
             return f"{name!r} runs its model on the processor"
-        if isinstance(stage, DrawStage):
+        if isinstance(stage, section.DrawStage):
             return f"{name!r} draws on them"
-        if isinstance(stage, PythonStage) or name in listened:
+        if isinstance(stage, section.PythonStage) or name in listened:
             return f"your own code sees them at {name!r}"
-        if isinstance(stage, PackageStage) and stage.takes_images:
+        if isinstance(stage, section.PackageStage) and stage.takes_images:
             return f"{name!r} is a stage that takes images: {stage.stage}"
-        if isinstance(stage, SinkStage) and stage.takes_images:
+        if isinstance(stage, section.SinkStage) and stage.takes_images:
             return f"{name!r} is a sink that takes images: {stage.sink}"
     return "" if any(name in devices for name in readers) else "no model reads them on a GPU"
 

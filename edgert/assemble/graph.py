@@ -11,18 +11,8 @@ from edgert.assemble.gpu_models import is_on_gpu, put_on_gpu
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
 from edgert.backend import Engine
 from edgert.clock import REAL, Clock
-from edgert.config import (
-    CropStage,
-    DrawStage,
-    InferStage,
-    PackageStage,
-    PipelineFile,
-    PythonStage,
-    SinkStage,
-    SourceStage,
-    StageConfig,
-    TrackStage,
-)
+from edgert.config import PipelineFile
+from edgert.config import stages as section
 from edgert.config.flow import inputs_of, order, sources_of, upstream
 from edgert.errors import EdgertError
 from edgert.memory import Counter
@@ -142,14 +132,14 @@ def assemble(
     return _Assembler(file, callbacks or {}, environment.clock, models, environment.label).build()
 
 
-def queue_of(before: StageConfig, after: StageConfig, live: bool) -> tuple[int, Drop]:
+def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool) -> tuple[int, Drop]:
     """The bound of one edge: what the listener asks for, else what the source asks for, else what suits it.
 
     Args:
         live: whether ``before`` is a source that does not wait.
     """
-    suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, SourceStage) else STAGE_QUEUE
-    asked = before if isinstance(before, SourceStage) else None
+    suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
+    asked = before if isinstance(before, section.SourceStage) else None
     queue = after.queue or (asked and asked.queue) or suits
     drop = after.drop or (asked and asked.drop) or ("oldest" if live else "never")
     return queue, drop
@@ -172,7 +162,7 @@ class _Assembler:
         stages = self.config.stages
         streams = sources_of(stages)
         nodes: dict[str, list[Node]] = {}  # of every stage, the first takes its input, the last has its name
-        sources_first = sorted(order(stages), key=lambda name: not isinstance(stages[name], SourceStage))
+        sources_first = sorted(order(stages), key=lambda name: not isinstance(stages[name], section.SourceStage))
         for name in sources_first:
             self.live = any(self._is_live(own[-1]) for own in nodes.values())
             nodes[name] = self._nodes(name, stages[name], streams[name])
@@ -197,11 +187,11 @@ class _Assembler:
     def _is_live(node: Node) -> bool:
         return isinstance(node.work, Source) and node.work.live
 
-    def _nodes(self, name: str, stage: StageConfig, streams: frozenset[str]) -> list[Node]:
+    def _nodes(self, name: str, stage: section.StageConfig, streams: frozenset[str]) -> list[Node]:
         """What runs a stage: one node, or connected ones."""
         where = self.file.where("stages", name)
         try:
-            if not isinstance(stage, InferStage):
+            if not isinstance(stage, section.InferStage):
                 return [Node(name, self._make(name, stage, where))]
             branches = self.models.branches(name, stage, self.live)
             is_split = any(len(branch.stages) > 1 for branch in branches)
@@ -212,35 +202,37 @@ class _Assembler:
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
 
-    def _make(self, name: str, stage: StageConfig, where: str) -> Source | Stage:
-        if isinstance(stage, SourceStage):
+    def _make(self, name: str, stage: section.StageConfig, where: str) -> Source | Stage:
+        if isinstance(stage, section.SourceStage):
             return source_for(name, stage, self.counter, self.clock, self.directory)
-        if isinstance(stage, DrawStage):
+        if isinstance(stage, section.DrawStage):
             return Draw(name, stage, self.clock)
-        if isinstance(stage, CropStage):
+        if isinstance(stage, section.CropStage):
             if isinstance(stage.crop, tuple):
                 return CropRegion(stage.crop)
             self.models.check_classes(name, stage.crop)
             return CropDetections(name, stage.crop)
-        function: Any = self.callbacks.get(name) if isinstance(stage, SinkStage) else None
-        code = getattr(stage, "python", None) if isinstance(stage, SinkStage | PythonStage) else None
+        function: Any = self.callbacks.get(name) if isinstance(stage, section.SinkStage) else None
+        code = getattr(stage, "python", None) if isinstance(stage, section.SinkStage | section.PythonStage) else None
         if function is None and code:
             function = load_object(code, where, self.directory)
-        if isinstance(stage, PythonStage):
+        if isinstance(stage, section.PythonStage):
             return python_stage(name, function, stage.args, where)
         context = self._context(name, function)
-        if isinstance(stage, TrackStage):
+        if isinstance(stage, section.TrackStage):
             return Track(name, stage, context)
-        assert isinstance(stage, SinkStage | PackageStage)
+        assert isinstance(stage, section.SinkStage | section.PackageStage)
         own: Stage = made(stage, name, context)
-        return Marked(own, self.label, stage.shows_images) if self.label and isinstance(stage, SinkStage) else own
+        if self.label and isinstance(stage, section.SinkStage):
+            return Marked(own, self.label, stage.shows_images)
+        return own
 
     def _context(self, name: str, function: Callback | None) -> Context:
         """What a stage may use of the pipeline: the state of the run once there is one, and how often detections reach
         it, as far as the file determines that."""
         before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
-        rates = [stage.fps for stage in before if isinstance(stage, SourceStage) and stage.fps]
-        every = max((stage.every for stage in before if isinstance(stage, InferStage)), default=1)
+        rates = [stage.fps for stage in before if isinstance(stage, section.SourceStage) and stage.fps]
+        every = max((stage.every for stage in before if isinstance(stage, section.InferStage)), default=1)
 
         def stats() -> Mapping[str, object]:
             return self.assembly.stats() if self.assembly else {}

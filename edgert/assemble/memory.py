@@ -28,15 +28,7 @@ from edgert.assemble.models import batch_of, replicas_of
 from edgert.assemble.process_memory import process_parts
 from edgert.board.host import free_bytes, system_memory
 from edgert.budget.footprint import Footprint, Part, Step, check_footprint, shrunk
-from edgert.config import (
-    DrawStage,
-    InferStage,
-    PipelineConfig,
-    PipelineFile,
-    SinkStage,
-    SourceStage,
-    StageConfig,
-)
+from edgert.config import DrawStage, InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, StageConfig
 from edgert.config.engine_choice import ORT
 from edgert.config.flow import inputs_of, upstream, users_of, variants_of
 from edgert.engine import default_profile
@@ -294,39 +286,24 @@ def _shrunk(file: PipelineFile, has_engines: bool) -> tuple[PipelineFile, Footpr
 
 
 def _planned(file: PipelineFile, process: tuple[Part, ...], has_engines: bool) -> Footprint:
-    engines = tuple(_engines(file))
-    elsewhere = [part for part in engines if has_engines or not is_ort(file.config, part.name)]
-    doubt_bytes = round(sum(part.size_bytes for part in elsewhere) * (1 - _SURELY))
-    parts = (*process, *engines, *frame_parts(file))
-    machine_bytes = system_memory().most_bytes
-    return Footprint(parts, file.config.budgets.memory, machine_bytes, error=ERROR, doubt_bytes=doubt_bytes)
-
-
-def _engines(file: PipelineFile) -> Iterator[Part]:
-    found = list[Part]()
+    config, engines = file.config, list[Part]()
     for name, replicas in _replicas(file).items():
         try:
-            sizes = sizes_of(file.config, name)
+            engines += engine_parts(name, sizes_of(config, name), replicas)
         except EdgertError as error:
             raise file.located(error, file.where("models", name))  # noqa: B904 - the same error, with its place
-        found += engine_parts(name, sizes, replicas)
-    yield from _shared(file.config, found)
-
-
-def _shared(config: PipelineConfig, parts: list[Part]) -> list[Part]:
-    """Engines' parts where models that take turns share an arena: it is as large as the largest of them needs."""
-    arenas = {part.name: part.size_bytes for part in parts if part.kind == "activations"}
-    inside = dict[str, str]()
+    # Models that take turns may share an arena: it is as large as the largest of them needs.
+    at = {part.name: number for number, part in enumerate(engines) if part.kind == "activations"}
     for turns in alternating_models(config):
         if all(config.models[name].tuning.shared_arena for name in turns):
-            largest = max(turns, key=lambda name: arenas[name])
-            inside |= {name: largest for name in turns if name != largest}
-    return [
-        replace(part, size_bytes=0, note=f"in the arena of {inside[part.name]}, as they take turns")
-        if part.kind == "activations" and part.name in inside
-        else part
-        for part in parts
-    ]
+            largest = max(turns, key=lambda name: engines[at[name]].size_bytes)
+            note = f"in the arena of {largest}, as they take turns"
+            for name in set(turns) - {largest}:
+                engines[at[name]] = replace(engines[at[name]], size_bytes=0, note=note)
+    elsewhere = [part for part in engines if has_engines or not is_ort(config, part.name)]
+    doubt_bytes = round(sum(part.size_bytes for part in elsewhere) * (1 - _SURELY))
+    parts, machine_bytes = (*process, *engines, *frame_parts(file)), system_memory().most_bytes
+    return Footprint(parts, config.budgets.memory, machine_bytes, error=ERROR, doubt_bytes=doubt_bytes)
 
 
 def engine_parts(name: str, sizes: Sizes, replicas: int) -> tuple[Part, ...]:

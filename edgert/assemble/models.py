@@ -11,7 +11,6 @@ from edgert.backend.chain import Replicated
 from edgert.board.host import core_count, share_cores
 from edgert.clock import REAL, Clock
 from edgert.config import (
-    BatchConfig,
     CropConfig,
     InferStage,
     ModelConfig,
@@ -119,11 +118,8 @@ class Models:
         try:
             plan = self._placer.plan(stage.infer, model, stage, lambda: self._model(stage.infer, model))
             if stage.batch and model.placement != "auto":
-                raise ConfigError(
-                    "batch cannot go with placement",
-                    why="placed models take one frame at a time",
-                    fix="placement: auto",
-                )
+                why = "placed models take one frame at a time"
+                raise ConfigError("batch cannot go with placement", why=why, fix="placement: auto")
             if plan.split is not None:
                 return [self._split(name, stage, model, plan.split)]
             return self._whole(name, stage, model, plan.cores, live)
@@ -191,24 +187,20 @@ class Models:
         return inferences[0] if len(inferences) == 1 else VariantInference(inferences, self.choice)
 
     def _infer(self, name: str, stage: InferStage, inference: Inference) -> Stage:
-        if stage.batch is not None:
-            return self._batched(name, stage, stage.batch, inference)
-        if stage.crop is None:
-            return Infer(name, inference, stage.every)
-        self.check_classes(name, stage.crop)
-        return InferCrops(name, inference, stage.crop, stage.every)
-
-    def _batched(self, name: str, stage: InferStage, batch: BatchConfig, inference: Inference) -> Stage:
+        batch = stage.batch
+        if batch is None:
+            if stage.crop is None:
+                return Infer(name, inference, stage.every)
+            self.check_classes(name, stage.crop)
+            return InferCrops(name, inference, stage.crop, stage.every)
         if batch.max > inference.rows:
-            in_bundle = self._by is not None and self._by.in_bundle
-            raise ConfigError(
-                f"batches of {batch.max} for a model that takes {inference.rows} at a time",
-                why="its batch size is fixed" + " in the bundle" * in_bundle,
-                where=self.file.where("stages", name, "batch"),
-                fix="leave batch out, or run the pipeline file itself: a bundle for a board has models of one size"
-                if in_bundle
-                else "export the model with a batch size that is left open, or leave batch out",
-            )
+            why = "its batch size is fixed"
+            fix = "export the model with a batch size that is left open, or leave batch out"
+            if self._by is not None and self._by.in_bundle:
+                why += " in the bundle"
+                fix = "leave batch out, or run the pipeline file itself: a bundle for a board has models of one size"
+            what = f"batches of {batch.max} for a model that takes {inference.rows} at a time"
+            raise ConfigError(what, why=why, where=self.file.where("stages", name, "batch"), fix=fix)
         return InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every)
 
     def _gpu_inference(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuInference | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgert.budget.control import PowerControl
-from edgert.budget.governor import Setting
+from edgert.budget.rules import Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +109,15 @@ def run_settings(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = 
         streams: the last of them stops first; see :func:`edgert.config.flow.streams_of`.
         smaller: for each level of degraded models, those in use; all of the settings once more for each.
     """
-    levels = enumerate(((), *smaller))
-    return tuple(setting for level, names in levels for setting in _settings_at(level, names, streams))
 
-
-def _settings_at(level: int, names: tuple[str, ...], streams: tuple[str, ...]) -> tuple[RunSetting, ...]:
-    def reduced(tenths: int, count: int) -> RunSetting:
+    def at(level: int, names: tuple[str, ...], tenths: int, count: int) -> RunSetting:
         shares = {stream: tenths / _STEPS * (place < count) for place, stream in enumerate(streams)}
         return RunSetting(shares, level, names)
 
-    even = [reduced(tenths, len(streams)) for tenths in range(_STEPS, _FEWER - 1, -1)]
-    fewer = [reduced(_FEWER, count) for count in range(len(streams) - 1, 0, -1)]
-    return (*even, *fewer, *(reduced(tenths, 1) for tenths in range(_FEWER - 1, 0, -1)))
+    even = [(tenths, len(streams)) for tenths in range(_STEPS, _FEWER - 1, -1)]
+    fewer = [(_FEWER, count) for count in range(len(streams) - 1, 0, -1)]
+    steps = (*even, *fewer, *((tenths, 1) for tenths in range(_FEWER - 1, 0, -1)))
+    return tuple(at(level, names, *step) for level, names in enumerate(((), *smaller)) for step in steps)
 
 
 def predicted_setting(

@@ -43,6 +43,7 @@ def cameras(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
     return tuple(found)
 
 
+_LIBRARY = "libcuda.so.1"
 _INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
 _CAN_MAP = 19  # CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
 _CAPABILITY_MAJOR = 75  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
@@ -81,7 +82,7 @@ class CudaDriver:
     trouble: str = ""
 
 
-def cuda_driver(library: str = "libcuda.so.1") -> CudaDriver | None:
+def cuda_driver(library: str = _LIBRARY) -> CudaDriver | None:
     """The CUDA driver and its GPUs; None where there is no driver. Loads it into this process, makes no context."""
     try:
         driver = ctypes.CDLL(library)
@@ -90,10 +91,10 @@ def cuda_driver(library: str = "libcuda.so.1") -> CudaDriver | None:
     return query(driver)
 
 
-def gpu_free_bytes(library: str = "libcuda.so.1") -> int:
+def gpu_free_bytes() -> int:
     """Free memory of the GPU whose context is current in this thread; 0 without one, or where it is the board's own."""
     try:
-        driver = ctypes.CDLL(library)
+        driver = ctypes.CDLL(_LIBRARY)
     except OSError:
         return 0
     device, free, total = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_size_t()

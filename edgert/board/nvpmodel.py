@@ -68,10 +68,17 @@ def power_modes(root: Path = Path("/")) -> PowerModes | None:
     Raises:
         DeviceError: the file cannot be read or understood.
     """
-    path = _conf(root)
-    if path is None or (text := _text(path)) is None:
-        return None
-    return parse_conf(text, f"/{path.relative_to(root)}")
+    path = root / _CONF
+    if path.is_symlink():  # seen from the root
+        target = path.readlink()
+        path = root / target.relative_to("/") if target.is_absolute() else path.parent / target
+    elif not path.exists():  # the only file it could point at
+        others = list((root / "etc/nvpmodel").glob("nvpmodel_*.conf"))
+        if len(others) != 1:
+            return None
+        path = others[0]
+    text = _text(path)
+    return None if text is None else parse_conf(text, f"/{path.relative_to(root)}")
 
 
 def parse_conf(text: str, path: str) -> PowerModes:
@@ -111,18 +118,6 @@ def parse_conf(text: str, path: str) -> PowerModes:
     if not _is_number(number) or int(number) not in names:
         raise damaged(f"PM_CONFIG DEFAULT={number} is none of its modes", where)
     return PowerModes(path, names, names[int(number)])
-
-
-def _conf(root: Path) -> Path | None:
-    """``/etc/nvpmodel.conf``, a link seen from ``root``; where it is missing, the only file it could point at."""
-    conf = root / _CONF
-    if conf.is_symlink():
-        target = conf.readlink()
-        return root / target.relative_to("/") if target.is_absolute() else conf.parent / target
-    if conf.exists():
-        return conf
-    others = list((root / "etc/nvpmodel").glob("nvpmodel_*.conf"))
-    return others[0] if len(others) == 1 else None
 
 
 def _text(path: Path) -> str | None:

@@ -1,7 +1,7 @@
 """Boards as data: one YAML file each, in ``configs/boards`` or the user's own, every number with its source."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,21 +9,9 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, ValidationError
 
+from edgert.board import sections
 from edgert.board.consistency import Loc, Mistake, contradictions, dotted, typed
-from edgert.board.sections import (
-    Advertised,
-    Cpu,
-    Dla,
-    Gpu,
-    JetPack,
-    Match,
-    Memory,
-    Mode,
-    Part,
-    Precision,
-    Sourced,
-    Text,
-)
+from edgert.board.sections import Mode, Part, Precision, Sourced, Text
 from edgert.errors import ConfigError, cause, nearest
 from edgert.installation import data_folder
 
@@ -56,13 +44,13 @@ class Board(Part):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
     title: Text
     soc: Text
-    match: Match | None = None
-    memory: Memory
-    gpu: Gpu
-    cpu: Cpu
-    dla: Dla
-    jetpack: JetPack
-    advertised: Advertised | None = None
+    match: sections.Match | None = None
+    memory: sections.Memory
+    gpu: sections.Gpu
+    cpu: sections.Cpu
+    dla: sections.Dla
+    jetpack: sections.JetPack
+    advertised: sections.Advertised | None = None
     modes: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)]
     default_mode: DefaultMode | None = None
 
@@ -176,23 +164,23 @@ def board_names() -> tuple[str, ...]:
 
 
 def board(name: str) -> Board:
-    """The board of that name. Raises ConfigError for an unknown one."""
+    """The board of that name. Raises ConfigError for an unknown one.
+
+    The error suggests boards with all the words of an incomplete name, as in NVIDIA's "Jetson Orin Nano"; else the
+    nearest.
+    """
     known = board_names()
-    if name not in known:
-        fix = f"boards: {', '.join(known)}; or the path of a board file of your own"
-        raise ConfigError(f"no board {name!r}{_suggestion(name, known)}", fix=fix)
-    return _shipped(name)
-
-
-def _suggestion(name: str, known: Sequence[str]) -> str:
-    """Boards with all the words of an incomplete name, as in NVIDIA's "Jetson Orin Nano"; else the nearest."""
-    words_given = set(re.split(r"[^a-z0-9]+", name.lower())) - {"", "nvidia"}
-    for words in (words_given, words_given - {"jetson"}):
+    if name in known:
+        return _shipped(name)
+    hint, given = nearest(name, known), set(re.split(r"[^a-z0-9]+", name.lower())) - {"", "nvidia"}
+    for words in (given, given - {"jetson"}):
         fitting = [board for board in known if words and words <= set(board.split("-"))]
         if fitting:
             *others, last = fitting
-            return f"; which one: {', '.join(others)} or {last}?" if others else f"; did you mean {last!r}?"
-    return nearest(name, known)
+            hint = f"; which one: {', '.join(others)} or {last}?" if others else f"; did you mean {last!r}?"
+            break
+    fix = f"boards: {', '.join(known)}; or the path of a board file of your own"
+    raise ConfigError(f"no board {name!r}{hint}", fix=fix)
 
 
 @cache

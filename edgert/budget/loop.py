@@ -8,8 +8,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgert.budget.governor import Action, Observation, Rules, Setting, decide, start
-from edgert.budget.governor.settings import ActionKind
+from edgert.budget.governor import decide, start
+from edgert.budget.rules import Action, ActionKind, Observation, Rules, Setting
 
 PERIOD_S = 0.5
 """Between two looks: Jetson's sensors average over 0.43 s, so that looking more often sees nothing new."""

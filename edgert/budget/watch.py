@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from edgert.budget.governor import Budget, Observation, Patience
 from edgert.budget.loop import PERIOD_S, GovernorReport, Loop
+from edgert.budget.rules import Budget, Observation, Patience
 from edgert.clock import Clock
 from edgert.meters.all import Meters, Sample
 from edgert.meters.energy import Energy

@@ -44,7 +44,23 @@ class Variables:
 
     def fill(self, text: str, where: str) -> str:
         """``text`` with its variables replaced. Raises ConfigError for an unset or malformed one."""
-        return _VARIABLE.sub(lambda match: self._value(match, where), text)
+
+        def value(match: re.Match[str]) -> str:
+            inside = _INSIDE.fullmatch(match[1])
+            if inside is None or not match[2]:
+                fix = "write ${NAME}, or ${NAME:-default} for a default"
+                raise ConfigError(f"cannot understand {match[0]!r}", where=where, fix=fix)
+            name, default = inside.groups()
+            if (found := self._env.get(name)) is not None:
+                if len(found) >= _HIDDEN_FROM:
+                    self._used[found] = name
+                return found
+            if default is None:
+                fix = f"export {name}=..., or write ${{{name}:-default}}"
+                raise ConfigError(f"environment variable {name} is not set", where=where, fix=fix)
+            return str(default)
+
+        return _VARIABLE.sub(value, text)
 
     def hide(self, text: str) -> str:
         """``text`` with every value that came from the environment turned back into ``${NAME}``."""
@@ -52,22 +68,6 @@ class Variables:
             for form in (value, repr(value)[1:-1]):
                 text = text.replace(form, f"${{{name}}}")
         return text
-
-    def _value(self, match: re.Match[str], where: str) -> str:
-        inside = _INSIDE.fullmatch(match[1])
-        if inside is None or not match[2]:
-            fix = "write ${NAME}, or ${NAME:-default} for a default"
-            raise ConfigError(f"cannot understand {match[0]!r}", where=where, fix=fix)
-        name, default = inside.groups()
-        found = self._env.get(name)
-        if found is not None:
-            if len(found) >= _HIDDEN_FROM:
-                self._used[found] = name
-            return found
-        if default is None:
-            fix = f"export {name}=..., or write ${{{name}:-default}}"
-            raise ConfigError(f"environment variable {name} is not set", where=where, fix=fix)
-        return str(default)
 
 
 def hide_in(error: ConfigError, variables: Variables) -> ConfigError:

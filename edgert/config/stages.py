@@ -229,4 +229,3 @@ _AnyStage = (
 # `infer` takes an option called crop, and a callback sink one called python.
 _FIRST = ("source", "infer", "sink")
 StageConfig = Annotated[_AnyStage, Discriminator(lambda data: verb_tag(data, STAGE_VERBS, first=_FIRST))]
-FedStage = InferStage | TrackStage | DrawStage | CropStage | PythonStage | PackageStage | SinkStage

@@ -9,7 +9,8 @@ from edgert.assemble.run_settings import PowerStep, RunSetting, predicted_settin
 from edgert.board import HOST
 from edgert.board.host import core_accelerators
 from edgert.board.record import find_board
-from edgert.budget.governor import Budget, Rules, Setting, check_settings
+from edgert.budget.feasible import check_settings
+from edgert.budget.rules import Budget, Rules, Setting
 from edgert.config import InferStage, PipelineFile, SourceStage, load_pipeline
 from edgert.config.flow import fallbacks, streams_of
 from edgert.errors import ConfigError

@@ -134,20 +134,14 @@ class SourceRateLimiter(RateLimiter):
         """Whether the next frame goes on. Of a file always, when it is its turn, unless ``stop`` is set before."""
         if self._live:
             is_passed = self.has_turn() and (self.bucket is None or self.bucket.grants(id(self)))
-        else:
-            is_passed = self._waits(stop)
-        self.throttled += not is_passed
-        return is_passed
-
-    def _waits(self, stop: threading.Event) -> bool:
-        """Waits for the turn of a file's frame; false when ``stop`` is set before."""
+            self.throttled += not is_passed
+            return is_passed
         passed_s = 0.0 if self._last_ns is None else (self._clock.now_ns() - self._last_ns) / 1e9
-        while (pause_s := self.pause(passed_s)) == math.inf:
-            if self._clock.wait(stop, _POLL_S):
-                return False
-        if pause_s > 0 and self._clock.wait(stop, pause_s):
-            return False
-        if self.bucket is not None and not self.bucket.waits(stop, passed_s):
+        while (pause_s := self.pause(passed_s)) == math.inf and not self._clock.wait(stop, _POLL_S):
+            pass
+        is_stopped = pause_s == math.inf or (pause_s > 0 and self._clock.wait(stop, pause_s))
+        if is_stopped or (self.bucket is not None and not self.bucket.waits(stop, passed_s)):
+            self.throttled += 1
             return False
         self._last_ns = self._clock.now_ns()
         return True

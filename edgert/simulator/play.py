@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from edgert.budget.governor import Action, Observation, Rules
 from edgert.budget.loop import PERIOD_S, Loop
+from edgert.budget.rules import Action, Observation, Rules
 from edgert.placement.contention import Contention
 from edgert.placement.cost.formulas import Power
 from edgert.placement.schedule import Accelerators, Then, Timeline, Used

@@ -100,7 +100,7 @@ def with_views(path: Path, image: U8, control: U8, many: bool) -> Photo:
     return Photo(path, image, tuple(views), View(_frame(control)))
 
 
-def scrambled(image: U8, seed: int = 0) -> U8:
+def scrambled(image: U8) -> U8:
     """The image's spectrum with the phases of noise: the same colors and texture, no object, at most 512 px wide.
 
     Phase carries what an image shows (Oppenheim and Lim, "The Importance of Phase in Signals", 1981).
@@ -109,7 +109,7 @@ def scrambled(image: U8, seed: int = 0) -> U8:
     ratio = min(1.0, _CONTROL_SIDE_PX / max(height, width))
     size = max(round(width * ratio), 1), max(round(height * ratio), 1)
     small = cv2.resize(image, size, interpolation=cv2.INTER_AREA).astype(np.float64)
-    noise = np.random.default_rng(seed).standard_normal(small.shape[:2])
+    noise = np.random.default_rng(0).standard_normal(small.shape[:2])
     phase = np.exp(1j * np.angle(np.fft.rfft2(noise)))[..., None]
     made = np.fft.irfft2(np.fft.rfft2(small, axes=(0, 1)) * phase, s=small.shape[:2], axes=(0, 1))
     spread = small.std(axis=(0, 1)) / np.maximum(made.std(axis=(0, 1)), 1e-6)

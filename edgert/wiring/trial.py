@@ -27,14 +27,11 @@ def guesses(engine: Engine, label_count: int | None = None) -> list[Guess]:
     return guess(one_image(engine), names, image.shape[1:], label_count)
 
 
-def readings(
-    written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size, verb: str | None = None
-) -> list[TaskConfig]:
+def readings(written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size) -> list[TaskConfig]:
     """Every way to read the outputs: the written one first, then what they look like, each with its variants.
 
     Args:
         written: of the pipeline file; None for a model nobody has described yet.
-        verb: only decoders of this task; by default the written one's, or the likeliest.
 
     Raises:
         ModelError: nothing can read them; names what was tried.
@@ -42,7 +39,7 @@ def readings(
     if isinstance(written, PythonTask):
         return [written]
     looks = guesses(engine, len(labels) or None)
-    verb = verb or (verb_of(written) if written else looks[0].task if looks else None)
+    verb = verb_of(written) if written else looks[0].task if looks else None
     tasks: list[TaskConfig] = [written] if written else []
     same = written and (verb_of(written), value_of(written))
     tasks += [task_of(one) for one in looks if one.task == verb and (one.task, one.decoder) != same]

@@ -23,7 +23,8 @@ import report
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
-from edgert.budget.governor import Budget, Observation, Rules, Setting, decide, start
+from edgert.budget.governor import decide, start
+from edgert.budget.rules import Budget, Observation, Rules, Setting
 from edgert.meters.all import Meters
 from tests.helpers.plant import Outcome, play, scenario
 from tests.helpers.sysfs import plant

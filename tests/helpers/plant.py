@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from edgert.budget.governor import Budget, Observation, Patience, Rules, Setting, decide, start
+from edgert.budget.governor import decide, start
+from edgert.budget.rules import Budget, Observation, Patience, Rules, Setting
 
 STEP_S, PERIOD_S, PHASES, PHASE_S = 0.1, 0.5, 4, 45.0
 SETTLE_S = 5.0

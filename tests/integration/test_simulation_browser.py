@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.budget.governor import Budget
+from edgert.budget.rules import Budget
 from edgert.placement.cost.formulas import Power
 from edgert.placement.segment_engines import Step
 from edgert.planner.simulation import Simulation

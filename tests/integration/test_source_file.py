@@ -12,7 +12,7 @@ import pytest
 from av.stream import Stream
 from av.video.stream import VideoStream
 
-from edgert.clock import REAL, Clock, VirtualClock
+from edgert.clock import REAL, Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
@@ -20,6 +20,7 @@ from edgert.runtime.frame import Color, Frame
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.python_source import read_counter
 from tests.helpers.clips import flip_bytes, numbered, write_clip
+from tests.helpers.virtual_clock import VirtualClock
 
 
 def read(path: Path, counter: Counter | None = None, clock: Clock = REAL, **options: object) -> list[Frame]:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import threading
 
-from edgert.clock import REAL, VirtualClock
+from edgert.clock import REAL
+from tests.helpers.virtual_clock import VirtualClock
 
 
 def test_virtual_time_stands_still_by_itself() -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from edgert.assemble.governing import Cost, rules_of
 from edgert.assemble.run_settings import run_settings
-from edgert.budget.governor import Action, Observation
 from edgert.budget.loop import Loop
+from edgert.budget.rules import Action, Observation
 from edgert.budget.watch import CPU_LOOKS
-from edgert.clock import VirtualClock
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.runtime import SourceRateLimiter
 from edgert.runtime.throttle import CpuTokenBucket
+from tests.helpers.virtual_clock import VirtualClock
 
 HZ, CAP, COST_S, LOOK_FRAMES = 30.0, 0.5, 0.015, 15
 GO = threading.Event()

@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 from edgert.assemble.governing import meters_here, power_model
-from edgert.clock import VirtualClock
 from tests.helpers.sysfs import plant
+from tests.helpers.virtual_clock import VirtualClock
 
 
 def test_a_board_without_its_sensor_has_modeled_power_that_grows_with_the_gpus_load(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from edgert.assemble.governing import Cost, rules_of
 from edgert.assemble.run_settings import PowerStep, PowerSteps, clocked, run_settings, worthwhile
 from edgert.budget.control import PowerControl
 from edgert.budget.governor import start
-from edgert.budget.governor.settings import Setting
+from edgert.budget.rules import Setting
 from edgert.config.pipeline_file import BudgetConfig
 from tests.helpers.sysfs import plant, write
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.budget.governor import Action, Budget, Observation, Rules, Setting
 from edgert.budget.loop import PERIOD_S, Loop
+from edgert.budget.rules import Action, Budget, Observation, Rules, Setting
 
 FAST, SLOW = Setting("all frames", 2.0, 30.0, idle_w=0.1), Setting("every other frame", 1.05, 15.0, idle_w=0.1)
 

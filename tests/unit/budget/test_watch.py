@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from edgert.budget.governor import Action, Budget, Observation, Rules, Setting
 from edgert.budget.loop import PERIOD_S, Loop
+from edgert.budget.rules import Action, Budget, Observation, Rules, Setting
 from edgert.budget.watch import CPU_LOOKS, Observer, Watch
-from edgert.clock import VirtualClock
 from edgert.meters import Reading, measured, modeled
 from edgert.meters.all import Meters
 from tests.helpers.sysfs import plant
+from tests.helpers.virtual_clock import VirtualClock
 
 NEVER = threading.Event()
 

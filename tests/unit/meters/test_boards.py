@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from edgert.clock import VirtualClock
 from edgert.meters.all import Meters
 from tests.helpers.sysfs import GPU_HZ, TREES, plant
+from tests.helpers.virtual_clock import VirtualClock
 
 
 def no_nvml(root: Path) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from edgert.clock import VirtualClock
 from edgert.meters import Reading, modeled
 from edgert.meters.all import Meters
 from tests.helpers.sysfs import hwmon, plant, write
+from tests.helpers.virtual_clock import VirtualClock
 
 
 def no_nvml(root: Path) -> str:

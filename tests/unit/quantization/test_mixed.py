@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgert.clock import VirtualClock
 from edgert.errors import CalibrationError
 from edgert.quantization.mixed_precision import MixedPrecision, scan, search
+from tests.helpers.virtual_clock import VirtualClock
 
 Measure = Callable[[frozenset[str]], float]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.clock import VirtualClock
 from edgert.runtime import SourceRateLimiter
 from edgert.runtime.throttle import CpuTokenBucket
+from tests.helpers.virtual_clock import VirtualClock
 
 GO = threading.Event()
 HZ = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgert.budget.governor import Budget, Rules, Setting
+from edgert.budget.rules import Budget, Rules, Setting
 from edgert.placement.segment_engines import Step
 from edgert.runtime.channel import Inlet
 from edgert.runtime.throttle import QueuePressure

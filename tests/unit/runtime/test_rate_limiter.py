@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from edgert.clock import VirtualClock
 from edgert.runtime import SourceRateLimiter
+from tests.helpers.virtual_clock import VirtualClock
 
 GO = threading.Event()
 

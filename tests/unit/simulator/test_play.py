@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.budget.governor import Budget, Rules, Setting
+from edgert.budget.rules import Budget, Rules, Setting
 from edgert.jitter import AT, Jitter
 from edgert.placement.contention import Contention
 from edgert.placement.cost.formulas import Power

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgert.clock import VirtualClock
 from edgert.placement.schedule import Then, Timeline
 from edgert.placement.segment_engines import Step
 from edgert.policy import BoundedQueue, Drop, RateLimiter
@@ -25,6 +24,7 @@ from edgert.simulator.threads import BatchThread, Channel, Sender, Thread, Token
 from edgert.stages.crop import Geometry
 from edgert.stages.infer import InferBatch
 from tests.helpers.stages import result
+from tests.helpers.virtual_clock import VirtualClock
 
 GAPS = st.lists(st.integers(1, 40), min_size=1, max_size=40)
 DENSE_GAPS = st.lists(st.integers(1, 9), min_size=2, max_size=40)

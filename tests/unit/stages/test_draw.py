@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgert.clock import VirtualClock
 from edgert.config.stages import DrawStage
 from edgert.memory import Counter
 from edgert.runtime.frame import U8, Frame
@@ -18,6 +17,7 @@ from edgert.stages.draw import Draw
 from edgert.stages.overlay import Trails
 from edgert.stages.paint import INK, WHITE, Pen, color_of, text_color
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.virtual_clock import VirtualClock
 
 GRAY = 128
 

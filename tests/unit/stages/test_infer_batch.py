@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.clock import REAL, Clock, VirtualClock
+from edgert.clock import REAL, Clock
 from edgert.errors import EdgertError
 from edgert.runtime import Batching, Frame, Node, Result
 from edgert.runtime.branches import connect
@@ -14,6 +14,7 @@ from edgert.runtime.worker import Worker
 from edgert.stages.crop import Geometry
 from edgert.stages.infer import InferBatch
 from tests.helpers.frames import frame_of, result_of
+from tests.helpers.virtual_clock import VirtualClock
 
 GEOMETRY = Geometry(1, 1, 0, 0, (4, 4), (0.0, 0.0, 4.0, 4.0))
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgert.clock import VirtualClock
 from edgert.runtime import Frame, Record
 from edgert.stages.crop import Geometry
 from edgert.stages.infer import Choice, Infer, InferBatch, VariantInference
 from tests.helpers.frames import frame_of, result_of
+from tests.helpers.virtual_clock import VirtualClock
 
 
 @dataclass

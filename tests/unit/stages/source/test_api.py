@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edgert.clock import VirtualClock
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.stages.source.api import ApiSource
+from tests.helpers.virtual_clock import VirtualClock
 
 
 def source(counter: Counter | None = None, **options: object) -> ApiSource:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from edgert.clock import VirtualClock
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.stages.source import gst
+from tests.helpers.virtual_clock import VirtualClock
 
 
 def test_an_appsink_is_added_once() -> None:

@@ -9,11 +9,11 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert.clock import VirtualClock
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.stages.source.image_folder import Images
+from tests.helpers.virtual_clock import VirtualClock
 
 
 def write(path: Path, value: int, size: tuple[int, int] = (8, 6)) -> None:

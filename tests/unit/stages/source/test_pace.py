@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.clock import VirtualClock
 from edgert.stages.source.timeline import JUMP_NS, MediaClock, Pacer, Thinner
+from tests.helpers.virtual_clock import VirtualClock
 
 SECOND_NS = 1_000_000_000
 

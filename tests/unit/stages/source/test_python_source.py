@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.clock import VirtualClock
 from edgert.config.stages import SourceStage
 from edgert.dataset.images import open_images
 from edgert.errors import ConfigError, EdgertError, StageError
@@ -21,6 +20,7 @@ from edgert.runtime import Frame
 from edgert.runtime.stage import Source
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.python_source import SCENES, read_counter
+from tests.helpers.virtual_clock import VirtualClock
 
 GRAB = """
 import threading

@@ -9,12 +9,12 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert.clock import VirtualClock
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.runtime.stage import Source
 from edgert.stages.source.kinds import kind_of, source_for
+from tests.helpers.virtual_clock import VirtualClock
 
 
 def make(source: str, directory: Path = Path(), **options: object) -> Source:

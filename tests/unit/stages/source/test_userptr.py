@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 
-from edgert.clock import VirtualClock
 from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
@@ -21,6 +20,7 @@ from edgert.runtime.frame import Color
 from edgert.stages.source import camera, ffmpeg, v4l2
 from edgert.stages.source.v4l2 import BUFFERS, UserPointerCamera
 from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.virtual_clock import VirtualClock
 
 RECORDED = json.loads((Path(__file__).parents[3] / "data/v4l2/structs.json").read_text(encoding="utf-8"))
 """Bytes of filled structs, and the requests' numbers, from a C program over linux/videodev2.h on x86-64."""

@@ -9,7 +9,7 @@ own error; it is learnt anew at each visit.
 import math
 from dataclasses import replace
 
-from edgert.budget.governor.settings import Observation, Record, Rules, State
+from edgert.budget.rules import Observation, Record, Rules, State
 
 _DEMAND_STEP = 0.04  # of the setting's throughput; a smaller change is jitter of the sources
 _SLOWNESS = 0.5  # of learning, per look
@@ -28,14 +28,14 @@ def share_within(rules: Rules, state: State, index: int, demand: float | None, p
 
 
 def _error(rules: Rules, state: State, index: int, demand: float | None) -> float:
-    """What a setting's prediction is to be multiplied by."""
-    own = state.records[index].own
-    return (state.common or 1.0) * (_between(rules, state, index, demand) if own is None else own)
+    """What a setting's prediction is to be multiplied by.
 
-
-def _between(rules: Rules, state: State, index: int, demand: float | None) -> float:
-    """The own error of a setting that was never tried: between those of the two next to it in predicted power, as what
-    a prediction leaves out, like the work of decoding, is alike where settings are. Of one side only, the nearest's."""
+    Of a setting that was never tried, the own error is between those of the two next to it in predicted power, as what
+    a prediction leaves out, like the work of decoding, is alike where settings are. Of one side only, the nearest's.
+    """
+    common, own = state.common or 1.0, state.records[index].own
+    if own is not None:
+        return common * own
     power_w = rules.settings[index].predicted_w(demand)
     known = ((rules.settings[one].predicted_w(demand), state.records[one].own) for one in state.tried)
     tried = [(drawn_w, own) for drawn_w, own in known if own is not None]
@@ -43,9 +43,9 @@ def _between(rules: Rules, state: State, index: int, demand: float | None) -> fl
     above = min((one for one in tried if one[0] > power_w), default=None)
     if below is None or above is None:
         near = below or above
-        return 1.0 if near is None else near[1]
+        return common if near is None else common * near[1]
     part = (power_w - below[0]) / (above[0] - below[0])
-    return below[1] + part * (above[1] - below[1])
+    return common * (below[1] + part * (above[1] - below[1]))
 
 
 def recent_w(state: State) -> float | None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgert.budget.governor import Action, Budget, Observation, Patience, Rules, Setting, State, decide, start
-from edgert.budget.governor.estimate import estimate_w
+from edgert.budget.estimate import estimate_w
+from edgert.budget.governor import decide, start
+from edgert.budget.rules import Action, Budget, Observation, Patience, Rules, Setting, State
 from tests.helpers.plant import play, scenario
 
 FAST = Setting("gpu, 918 MHz", 20.0, 60.0, 20.0, 0, 5.0)

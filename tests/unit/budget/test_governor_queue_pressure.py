@@ -7,8 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgert.budget.governor import Budget, Observation, Rules, Setting, State, decide, start
+from edgert.budget.governor import decide, start
 from edgert.budget.loop import Loop
+from edgert.budget.rules import Budget, Observation, Rules, Setting, State
 
 ALL, HALF = Setting("all frames", 10.0, 30.0, 20.0, 0, 5.0), Setting("half of them", 7.5, 15.0, 20.0, 0, 5.0)
 FASTER = Setting("all frames, faster clock", 12.0, 30.0, 10.0, 0, 5.0)

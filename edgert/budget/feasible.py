@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgert.budget.governor.estimate import estimate_w, recent_w, share_within
-from edgert.budget.governor.settings import Budget, Observation, Rules, Setting, State
+from edgert.budget.estimate import estimate_w, recent_w, share_within
+from edgert.budget.rules import Budget, Observation, Rules, Setting, State
 from edgert.errors import BudgetError
 from edgert.meters.reading import Reading
 from edgert.units import format_bytes

@@ -1,4 +1,5 @@
-"""One decision: down at once, up only after headroom, and never back and forth.
+"""The governor: keeps budgets while a pipeline runs, by choosing among planned settings. Down at once, up only after
+headroom, and never back and forth.
 
 A pure function of rules, memory and observation; whoever calls it every half second carries its memory along.
 """
@@ -7,9 +8,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from edgert.budget.governor.estimate import blame, estimate_w, look, recent_w
-from edgert.budget.governor.feasible import Trouble, find_trouble, keeps, untried
-from edgert.budget.governor.settings import Action, ActionKind, Decision, Observation, Record, Rules, State
+from edgert.budget.estimate import blame, estimate_w, look, recent_w
+from edgert.budget.feasible import Trouble, find_trouble, keeps, untried
+from edgert.budget.rules import Action, ActionKind, Decision, Observation, Record, Rules, State
 
 _MORE = 1.01  # a better setting gives at least so much more
 _MORE_FRAMES = 1.03  # and one that is not run whole, as it would be corrected for every degree
@@ -27,7 +28,7 @@ def start(rules: Rules, at_ns: int = 0) -> State:
     """The memory to begin with, in the best setting that the predictions allow; without one, the most frugal.
 
     Raises:
-        ValueError: there are no settings; see :func:`edgert.budget.governor.check_settings`.
+        ValueError: there are no settings; see :func:`edgert.budget.feasible.check_settings`.
     """
     if not rules.settings:
         raise ValueError("a governor without settings")

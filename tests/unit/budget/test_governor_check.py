@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.budget.governor import Budget, Rules, Setting, check_meter, check_settings, start
+from edgert.budget.feasible import check_meter, check_settings
+from edgert.budget.governor import start
+from edgert.budget.rules import Budget, Rules, Setting
 from edgert.errors import BudgetError
 from edgert.meters import measured, modeled, unavailable
 
