@@ -179,11 +179,7 @@ def _check(rules: Rules, power: Reading) -> tuple[str, ...]:
 
 
 def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float]], level: int) -> Cost:
-    """Of the models at one level.
-
-    Args:
-        timed: model → CPU and wall seconds of a run.
-    """
+    """Of the models at one level. ``timed``: model → CPU and wall seconds of a run."""
     stages, streams = stages_at(file.config.stages, file.config.models, level), sources_of(file.config.stages)
     sources = {name: stage for name, stage in stages.items() if isinstance(stage, SourceStage)}
     rates_hz = {name: stage.fps or _ASSUMED_HZ for name, stage in sources.items()}
