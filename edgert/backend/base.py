@@ -158,12 +158,8 @@ class EngineOptions:
 
 @runtime_checkable
 class Session(Protocol):
-    """One set of bound tensors. For one thread at a time.
-
-    Attributes:
-        inputs: name → the bound tensor, to be written in place.
-        outputs: the tensors that :meth:`run` fills, in the model's order.
-    """
+    """One set of bound tensors, for one thread at a time: ``inputs`` by name, to be written in place, and the outputs
+    that :meth:`run` fills, in the model's order."""
 
     inputs: Mapping[str, Array]
 
@@ -305,11 +301,7 @@ def static_shape(name: str, shape: Sequence[object], path: str) -> tuple[int, ..
 
 
 def refuse_custom_operators(model: Model, engine: str) -> None:
-    """Raises BuildError when a model has such a node.
-
-    Args:
-        engine: for the message, ``OpenVINO``.
-    """
+    """Raises BuildError, with the engine's name, when a model has such a node."""
     for place, node in enumerate(model.proto.graph.node):
         one = custom_operator_of(node)
         if one is not None:

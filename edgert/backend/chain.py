@@ -116,11 +116,8 @@ class Chain:
         self._known: dict[str, str] = {}
 
     def unable(self) -> tuple[Skipped, ...]:
-        """The engines before the first that can run here.
-
-        Raises:
-            BuildError: ``strict``, and there is one; or no engine is left.
-        """
+        """The engines before the first that can run here. Raises BuildError when ``strict``, and there is one; or no
+        engine is left."""
         found: list[Skipped] = []
         for engine in self.engines:
             why = self._why(engine)
@@ -196,11 +193,8 @@ class Chain:
 
 
 def why_not(engine: str, machine: Machine, trt: TrtBackend, *, runs: bool = True) -> str:
-    """Why an engine cannot run on a machine, in one line that also names what to install; empty if it can.
-
-    Args:
-        runs: False asks only whether TensorRT can compile: that is possible without a GPU's memory and PyCUDA.
-    """
+    """Why an engine cannot run on a machine, in one line that also names what to install; empty if it can. Without
+    ``runs``, whether TensorRT can compile: that is possible without a GPU's memory and PyCUDA."""
     board = machine.board
     if engine == TENSORRT_DLA and (board is None or not board.dla.cores):
         return f"{board.title if board else machine.name} has no DLA"

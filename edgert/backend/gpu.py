@@ -76,11 +76,7 @@ class GpuSession(Session, Protocol):
 
 
 class GpuEngine(Engine, Protocol):
-    """An engine of such sessions. ``close`` takes their memory back; the GPU must be done with it.
-
-    Attributes:
-        device: the GPU that its sessions' tensors are on.
-    """
+    """An engine of such sessions, on one GPU. ``close`` takes their memory back; the GPU must be done with it."""
 
     device: CudaDevice
 

@@ -16,11 +16,8 @@ class NullBackend:
     name = "null"
 
     def compile(self, model: Model, options: base.EngineOptions) -> NullEngine:
-        """See :class:`~edgert.backend.base.Backend`; dynamic dimensions without a profile become 1.
-
-        Raises:
-            ModelError: a profile does not fit the model's inputs.
-        """
+        """See :class:`~edgert.backend.base.Backend`; dynamic dimensions without a profile become 1. Raises ModelError
+        when a profile does not fit the model's inputs."""
         profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
         models = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
         return NullEngine(models, base.has_open_batch(spec.shape for spec in inputs(model)))
@@ -49,11 +46,8 @@ class NullEngine:
 
 
 class NullSession:
-    """See :class:`~edgert.backend.base.Session`.
-
-    Args:
-        batched: for every output, whether it has a row per row that is run; empty where the batch is static.
-    """
+    """See :class:`~edgert.backend.base.Session`; ``batched``: which outputs have a row per row that is run, none where
+    the batch is static."""
 
     def __init__(self, inputs: Sequence[base.Tensor], outputs: Sequence[base.Tensor], batched: Sequence[bool]) -> None:
         self.inputs: Mapping[str, base.Array] = {t.name: _zeros(t) for t in inputs}

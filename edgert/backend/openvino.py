@@ -154,11 +154,8 @@ class OpenVinoSession:
 
 
 def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, threads: int | None) -> Any:
-    """One stream per group of ``threads`` cores: requests of several sessions run side by side, each on its share.
-
-    Args:
-        specs: the inputs with the profile's shapes; an open batch may be up to as long as theirs.
-    """
+    """One stream per group of ``threads`` cores: requests of several sessions run side by side, each on its share. An
+    open batch may be up to as long as that of ``specs``."""
     ov = _openvino()
     cores = core_count()
     each = min(threads or cores, cores)

@@ -160,11 +160,8 @@ class Pool:
             self._free.put(self._allocate())
 
     def acquire(self, timeout_s: float | None = None, *, replace: bool = True) -> tuple[U8, Lease] | None:
-        """A buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None when none came free in time.
-
-        Args:
-            replace: a buffer that is left to the holder of an array counts as free, since a fresh one replaces it.
-        """
+        """A buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None when none came free in time. With
+        ``replace``, one that is left to the holder of an array counts as free, since a fresh one replaces it."""
         try:
             root = self._free.get(timeout=timeout_s)
             for _ in range(self._free.qsize()):

@@ -5,7 +5,6 @@ Thor some functions are missing: each value stands alone.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,27 +17,16 @@ _STUB = "nvgpu"
 _FIX = "pip install nvidia-ml-py"
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A value of one device: its name here, unit, function, and how the answer becomes a number in ``unit``."""
-
-    name: str
-    unit: str
-    function: str
-    number: Callable[[Any], float]
-    arguments: tuple[int, ...] = ()
-
-
-_QUESTIONS = (
-    _Question("power.{}", "W", "nvmlDeviceGetPowerUsage", lambda milliwatts: milliwatts / 1e3),
-    _Question("{}.load", "%", "nvmlDeviceGetUtilizationRates", lambda rates: float(rates.gpu)),
-    _Question("{}.clock", "Hz", "nvmlDeviceGetClockInfo", lambda mhz: mhz * 1e6, (1,)),  # NVML_CLOCK_SM
-    _Question("temperature.{}", "C", "nvmlDeviceGetTemperature", float, (0,)),  # NVML_TEMPERATURE_GPU
-    _Question("memory.{}", "B", "nvmlDeviceGetMemoryInfo", lambda memory: float(memory.used)),
-    _Question(
-        "throttle.{}", "", "nvmlDeviceGetCurrentClocksThrottleReasons", lambda bits: float(bool(bits & THROTTLED))
-    ),
+_QUESTIONS: tuple[tuple[str, str, str, Callable[[Any], float], tuple[int, ...]], ...] = (
+    ("power.{}", "W", "PowerUsage", lambda milliwatts: milliwatts / 1e3, ()),
+    ("{}.load", "%", "UtilizationRates", lambda rates: float(rates.gpu), ()),
+    ("{}.clock", "Hz", "ClockInfo", lambda mhz: mhz * 1e6, (1,)),  # NVML_CLOCK_SM
+    ("temperature.{}", "C", "Temperature", float, (0,)),  # NVML_TEMPERATURE_GPU
+    ("memory.{}", "B", "MemoryInfo", lambda memory: float(memory.used), ()),
+    ("throttle.{}", "", "CurrentClocksThrottleReasons", lambda bits: float(bool(bits & THROTTLED)), ()),
 )
+"""Values of a device: name here, unit, function after nvmlDeviceGet, how its answer becomes a number in the unit, and
+the function's further arguments."""
 
 
 class Nvml:
@@ -54,36 +42,24 @@ class Nvml:
             f"gpu{index or ''}": handle for index, handle in enumerate(handles) if _STUB not in str(names[index])
         }
 
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """``gpu``, ``gpu1`` …; empty where there is none that answers."""
-        return tuple(self._gpus)
-
     def read(self) -> Mapping[str, Reading]:
         """See :meth:`edgert.meters.reading.Meter.read`."""
-        return {
-            question.name.format(gpu): self._ask(question, handle)
-            for gpu, handle in self._gpus.items()
-            for question in _QUESTIONS
-        }
-
-    def _ask(self, question: _Question, handle: Any) -> Reading:
-        source = f"NVML {question.function}"
-        try:
-            answer = getattr(self._library, question.function)(handle, *question.arguments)
-            return measured(question.number(answer), question.unit, source)
-        except (self._library.NVMLError, AttributeError, TypeError, ValueError) as error:
-            # TypeError and ValueError: pynvml gives None or a marker for what a board leaves out
-            return unavailable(question.unit, source, str(error))
+        found = {}
+        for gpu, handle in self._gpus.items():
+            for name, unit, about, number, arguments in _QUESTIONS:
+                source = f"NVML nvmlDeviceGet{about}"
+                try:
+                    answer = getattr(self._library, f"nvmlDeviceGet{about}")(handle, *arguments)
+                    found[name.format(gpu)] = measured(number(answer), unit, source)
+                except (self._library.NVMLError, AttributeError, TypeError, ValueError) as error:
+                    # TypeError and ValueError: pynvml gives None or a marker for what a board leaves out
+                    found[name.format(gpu)] = unavailable(unit, source, str(error))
+        return found
 
 
 def find_nvml(root: Path, load: Callable[[], Any] = lambda: import_module("pynvml")) -> Nvml | str:
-    """The meter, or why there is none; empty where this machine has no NVIDIA driver to ask.
-
-    Args:
-        root: where the driver's files are looked for.
-        load: gives the library.
-    """
+    """The meter, or why there is none; empty where this machine, by the files under ``root``, has no NVIDIA driver to
+    ask."""
     if not (root / "proc/driver/nvidia/version").is_file():
         return ""
     try:

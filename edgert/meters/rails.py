@@ -42,15 +42,8 @@ def layout_of(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def total(rails: Mapping[str, reading.Reading], twice: Iterable[str] = ()) -> reading.Reading:
-    """The module's watts from those of its rails.
-
-    Args:
-        rails: name → watts.
-        twice: names that several sensors claim, which therefore cannot be trusted in a sum.
-
-    Returns:
-        Unavailable where the layout is unknown, or one of its rails cannot be read: a part would pass for the whole.
-    """
+    """The module's watts from those of its rails; names in ``twice``, which several sensors claim, cannot be trusted in
+    a sum. Unavailable where the layout is unknown, or a rail of it cannot be read: a part would pass for the whole."""
     layout = layout_of(rails)
     if not layout:
         return reading.unavailable("W", "power rails", f"unknown rail layout ({', '.join(rails)}): listed, not summed")

@@ -99,12 +99,8 @@ _TROUBLE = {
 
 
 def read_number(path: str, low: float = float("-inf"), high: float = float("inf")) -> float:
-    """The one number in a file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no number, or outside ``low`` to ``high``: what no such sensor can say.
-    """
+    """The one number in a file. Raises OSError when it cannot be read, and ValueError when it is no number, or outside
+    ``low`` to ``high``: what no such sensor can say."""
     text = read_small(path)
     try:
         value = float(text)
@@ -116,11 +112,8 @@ def read_number(path: str, low: float = float("-inf"), high: float = float("inf"
 
 
 def read_small(path: str) -> str:
-    """A page of a file. A third of the time of Path.read_text, which a meter that reads fifty feels.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """A page of a file. A third of the time of Path.read_text, which a meter that reads fifty feels. Raises OSError
+    when it cannot be read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _MOST_BYTES).decode(errors="replace")

@@ -10,17 +10,7 @@ from pathlib import Path
 
 from edgert.board.host import memory_file, read_text
 from edgert.clock import Clock
-from edgert.meters.reading import (
-    NO_TIME,
-    Gauges,
-    Reading,
-    failure_of,
-    gauge,
-    measured,
-    read_small,
-    shown_path,
-    unavailable,
-)
+from edgert.meters import reading
 
 # CPU time: of this process in cores, of the machine in percent. On a machine without a power sensor, cores
 # replace watts.
@@ -39,36 +29,34 @@ class CpuLoad:
         self._last_ns, self._last_process_ns = clock.now_ns(), process_ns()
         self._last_ticks = _ticks(self._path)
 
-    def read(self) -> Mapping[str, Reading]:
+    def read(self) -> Mapping[str, reading.Reading]:
         """``cpu.process`` in cores and ``cpu.load`` in percent of all cores."""
-        return {PROCESS: self._process(), MACHINE: self._machine()}
-
-    def _process(self) -> Reading:
         now_ns, process_ns = self._clock.now_ns(), self._process_ns()
         wall_ns, busy_ns = now_ns - self._last_ns, process_ns - self._last_process_ns
         self._last_ns, self._last_process_ns = now_ns, process_ns
-        if wall_ns <= 0:
-            return unavailable("cores", "process CPU time", NO_TIME)
-        return measured(busy_ns / wall_ns, "cores", "process CPU time")
+        process = reading.unavailable("cores", "process CPU time", reading.NO_TIME)
+        if wall_ns > 0:
+            process = reading.measured(busy_ns / wall_ns, "cores", process.source)
+        return {PROCESS: process, MACHINE: self._machine()}
 
-    def _machine(self) -> Reading:
+    def _machine(self) -> reading.Reading:
         before, now = self._last_ticks, _ticks(self._path)
         self._last_ticks = now
         if isinstance(now, str):
-            return unavailable("%", f"/{_STAT}", now)
+            return reading.unavailable("%", f"/{_STAT}", now)
         if isinstance(before, str) or now[1] <= before[1]:
-            return unavailable("%", f"/{_STAT}", NO_TIME)
+            return reading.unavailable("%", f"/{_STAT}", reading.NO_TIME)
         busy = (now[0] - before[0]) / (now[1] - before[1])
-        return measured(100 * min(max(busy, 0.0), 1.0), "%", f"/{_STAT}")
+        return reading.measured(100 * min(max(busy, 0.0), 1.0), "%", f"/{_STAT}")
 
 
 def _ticks(path: str) -> tuple[int, int] | str:
     """Busy and all ticks of all cores, or why they are unknown."""
     try:
-        name, *fields = read_small(path).partition("\n")[0].split()
+        name, *fields = reading.read_small(path).partition("\n")[0].split()
         ticks = [int(field) for field in fields[:_FIELDS]]
     except (OSError, ValueError) as error:
-        return failure_of(error)
+        return reading.failure_of(error)
     if name != "cpu" or len(ticks) < _FIELDS:
         return "does not begin with the sum of all cores"
     return sum(ticks) - sum(ticks[field] for field in _IDLE), sum(ticks)
@@ -117,34 +105,34 @@ class Memory:
         self._root = root
         self._has_nvmap = "NvMapMemUsed" in read_text(root / _MEMINFO)
         files = {name: path for name in _FILES if (path := memory_file(root, *_FILES[name])) is not None}
-        gauges = {
-            name: gauge("B", shown_path(path, root), partial(container_bytes, path)) for name, path in files.items()
-        }
-        self._container = Gauges(gauges)
+        gauges = {}
+        for name, path in files.items():
+            gauges[name] = reading.gauge("B", reading.shown_path(path, root), partial(container_bytes, path))
+        self._container = reading.Gauges(gauges)
 
-    def read(self) -> Mapping[str, Reading]:
+    def read(self) -> Mapping[str, reading.Reading]:
         """See :meth:`edgert.meters.reading.Meter.read`."""
-        found = {name: reading for name, reading in self._meminfo().items() if self._has_nvmap or "nvmap" not in name}
-        found["memory.rss"] = measured(float(rss_bytes(self._root)), "B", "/proc/self/statm")
+        found = {name: one for name, one in self._meminfo().items() if self._has_nvmap or "nvmap" not in name}
+        found["memory.rss"] = reading.measured(float(rss_bytes(self._root)), "B", "/proc/self/statm")
         return {**found, **self._container.read()}
 
-    def _meminfo(self) -> dict[str, Reading]:
+    def _meminfo(self) -> dict[str, reading.Reading]:
         source = f"/{_MEMINFO}"
         try:
-            lines = dict(_LINE.findall(read_small(str(self._root / _MEMINFO))))
+            lines = dict(_LINE.findall(reading.read_small(str(self._root / _MEMINFO))))
         except OSError as error:
-            return {name: unavailable("B", source, failure_of(error)) for name in _MEMORY_FIELDS}
+            return {name: reading.unavailable("B", source, reading.failure_of(error)) for name in _MEMORY_FIELDS}
         return {
-            name: measured(int(lines[field]) * 1024.0, "B", f"{source} {field}")  # its kB are KiB, proc(5)
+            name: reading.measured(int(lines[field]) * 1024.0, "B", f"{source} {field}")  # its kB are KiB, proc(5)
             if field in lines
-            else unavailable("B", f"{source} {field}", "no such line")
+            else reading.unavailable("B", f"{source} {field}", "no such line")
             for name, field in _MEMORY_FIELDS.items()
         }
 
 
 def container_bytes(path: Path) -> float:
     """Bytes in a file of a control group. Raises OSError or ValueError where there is no limit, or no number."""
-    text = read_small(str(path)).strip()
+    text = reading.read_small(str(path)).strip()
     if text == "max" or (text.isdigit() and int(text) >= _NO_LIMIT_BYTES):
         raise ValueError("no limit")
     if not text.isdigit():

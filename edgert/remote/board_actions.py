@@ -29,11 +29,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def receive(content: job.Content, size_bytes: int, source: BinaryIO, out: BinaryIO) -> None:
-    """Answers how many bytes are here (``at``), takes the rest, checks all of it, and answers ``done``. Blocks.
-
-    Raises:
-        ArtifactError: the disk is full; or what came is not what was announced, and is deleted.
-    """
+    """Answers how many bytes are here (``at``), takes the rest, checks all of it, and answers ``done``. Blocks. Raises
+    ArtifactError when the disk is full; or what came is not what was announced, and is deleted."""
     with job.held(content.lock, 2 * SILENCE_S):
         try:
             if content.bundle.is_file() and sha256_of(content.bundle) == content.digest:  # it came in before
@@ -134,11 +131,8 @@ ACTIONS = ("receive", "start", "work", "follow", "send", "cancel")
 
 def perform(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
     """Performs ``edgert job ACTION``: an action's name and arguments. An error is also written to ``out``, for the
-    workstation.
-
-    Raises:
-        EdgertError: as the action does; ArtifactError when there is no such action, or it takes other words.
-    """
+    workstation. Raises EdgertError as the action does, and ArtifactError for no such action, or other words than it
+    takes."""
     if words[0] not in ACTIONS:
         what = f"there is no action {words[0]!r}{nearest(words[0], ACTIONS)}"
         raise ArtifactError(what, fix=f"one of {', '.join(ACTIONS)}")

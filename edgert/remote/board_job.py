@@ -65,11 +65,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One job's files.
-
-    Attributes:
-        name: content's digest, a dot, and the twelve hexadecimal digits that the workstation gave it.
-    """
+    """One job's files. Its name is the content's digest, a dot, and twelve hexadecimal digits from the workstation."""
 
     name: str
     content: Content
@@ -198,17 +194,12 @@ _JOB_POLL_S = 0.05
 
 
 def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
-    """Starts a run, or finds the one that is at the same bundle: its result is taken, not made again.
+    """Starts a run, or finds the one that is at the same bundle: its result is taken, not made again. Asked twice, as
+    after a connection that was lost before the answer came, it starts one. Whether the other is strict, its
+    :attr:`Run.strict` has.
 
-    Asked twice, as after a connection that was lost before the answer came, it starts one. Whether the other is strict,
-    its :attr:`Run.strict` has.
-
-    Returns:
-        The run, and whether it is another than was asked for.
-
-    Raises:
-        ArtifactError: the bundle is not here, or nothing can be written.
-        BuildError: a run is neither alive nor gone.
+    Returns the run, and whether it is another than was asked for. Raises ArtifactError when the bundle is not here, or
+    nothing can be written, and BuildError when a run is neither alive nor gone.
     """
     content = run.content
     if run.folder.is_dir():

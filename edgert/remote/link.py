@@ -46,11 +46,7 @@ _BY_HAND = "type  ssh {address} true  by hand: what works there works here"
 
 
 class LinkError(DeviceError):
-    """There is no connection to the board.
-
-    Attributes:
-        passing: whether it may be there again in a moment.
-    """
+    """There is no connection to the board; ``passing``: it may be there again in a moment."""
 
     passing: bool = False
 
@@ -176,11 +172,8 @@ class Link:
 
 
 class Call:
-    """One command on the board, while it runs. A context; leaving it early ends ssh, not what the board started.
-
-    Raises:
-        DeviceError: there is no ssh on this machine.
-    """
+    """One command on the board, while it runs. A context; leaving it early ends ssh, not what the board started. Raises
+    DeviceError when there is no ssh on this machine."""
 
     def __init__(self, address: str, words: Sequence[str]) -> None:
         self.address, self.words = address, words
@@ -224,11 +217,8 @@ class Call:
         return True
 
     def line(self, poll: Poll) -> dict[str, Any] | None:
-        """The next line of JSON that the command wrote, other lines left out; None at its end.
-
-        Raises:
-            EdgertError: the board's side reported one.
-        """
+        """The next line of JSON that the command wrote, other lines left out; None at its end. Raises EdgertError when
+        the board's side reported one."""
         while True:
             end = self._rest.find(b"\n")
             if end < 0:
@@ -245,13 +235,8 @@ class Call:
                 return content
 
     def lines(self, poll: Poll) -> Iterator[dict[str, Any]]:
-        """All lines of JSON to the command's end.
-
-        Raises:
-            EdgertError: the board's side reported one.
-            LinkError: the connection failed.
-            DeviceError: the command failed in another way.
-        """
+        """All lines of JSON to the command's end. Raises EdgertError when the board's side reported one, LinkError when
+        the connection failed, and DeviceError when the command failed in another way."""
         while (content := self.line(poll)) is not None:
             yield content
         self.check()

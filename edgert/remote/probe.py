@@ -130,11 +130,8 @@ _BASE_BYTES, _TIMES = 64 * 2**20, 4
 def remote_target(
     file: PipelineFile, found: RemoteBoard, board: str | None, mode: str | None, tensorrt: str | None
 ) -> BuildTarget:
-    """What a pipeline is built for: what its file and the options name; else what is there.
-
-    Raises:
-        ConfigError: no such board, mode or release.
-    """
+    """What a pipeline is built for: what its file and the options name; else what is there. Raises ConfigError for
+    no such board, mode or release."""
     asked = board or file.config.board
     if asked in THIS_MACHINE and board is None:
         asked = found.name

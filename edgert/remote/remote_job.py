@@ -41,12 +41,8 @@ class Retry:
     limit_s: float = 900.0
 
     def run(self, attempt: Callable[[], Result], state: Callable[[], object]) -> Result:
-        """What an attempt returns, however often the connection is lost; a new ``state`` begins the pauses anew.
-
-        Raises:
-            LinkError: the connection will not come back by itself, did not come back in time, or was lost when
-                ``stop`` was set.
-        """
+        """What an attempt returns, however often the connection is lost; a new ``state`` begins the pauses anew. Raises
+        LinkError when it will not come back by itself, did not in time, or was lost when ``stop`` was set."""
         seen, pause_s, waited_s = state(), self.first_s, 0.0
         while True:
             try:
@@ -76,12 +72,8 @@ class Transfer:
     _reported_s: float = 0.0
 
     def send(self, bundle: Path) -> str:
-        """Sends a bundle unless it is there; returns its SHA-256. Blocks.
-
-        Raises:
-            LinkError: the connection cannot be had, or does not come back.
-            ArtifactError: the board cannot store it.
-        """
+        """Sends a bundle unless it is there; returns its SHA-256. Blocks. Raises LinkError when the connection cannot
+        be had, or does not come back, and ArtifactError when the board cannot store it."""
         digest, size_bytes = sha256_of(bundle), bundle.stat().st_size
         began = time.perf_counter()
         self._event("send", "started")
@@ -105,12 +97,8 @@ class Transfer:
             raise link_error(self.link.address, "the board did not confirm the bundle")
 
     def fetch(self, run: str, wanted: Member, path: Path) -> None:
-        """Fetches what a run made into a new file. Blocks.
-
-        Raises:
-            LinkError: the connection does not come back.
-            ArtifactError: what came is not what the board made.
-        """
+        """Fetches what a run made into a new file. Blocks. Raises LinkError when the connection does not come back, and
+        ArtifactError when what came is not what the board made."""
         began = time.perf_counter()
         self._event("fetch", "started")
         path.touch()
@@ -150,11 +138,8 @@ class Transfer:
 
 
 def pack_addition(before: Path, after: Path, path: Path) -> Member:
-    """Writes what one bundle has and the one before has not; returns its size and digest.
-
-    Raises:
-        ArtifactError: a bundle is damaged, or the file cannot be written.
-    """
+    """Writes what one bundle has and the one before has not; returns its size and digest. Raises ArtifactError when a
+    bundle is damaged, or the file cannot be written."""
     with open_bundle(before) as old, open_bundle(after) as new:
         known = old.manifest.members
         content = {name: new.read(name) for name, member in new.manifest.members.items() if known.get(name) != member}
@@ -168,11 +153,8 @@ def pack_addition(before: Path, after: Path, path: Path) -> Member:
 
 
 def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
-    """Writes the bundle with what was added to it; returns what is in it then, and whether it had to be written.
-
-    Raises:
-        ArtifactError: the addition is damaged, or belongs to another bundle; or the bundle cannot be written.
-    """
+    """Writes the bundle with what was added to it; returns what is in it then, and whether it had to be written. Raises
+    ArtifactError when the addition is damaged, or belongs to another bundle; or the bundle cannot be written."""
     with ZipContainer(addition) as archive:
         manifest = parse_manifest(archive.read(NAME), str(addition))
         members = {name: archive.read(name) for name in archive.sizes if name != NAME}
@@ -258,12 +240,8 @@ class Watch:
     _canceled: bool = False
 
     def to_end(self) -> Mapping[str, Any]:
-        """How it ended, as ``edgert job follow`` reports it. Blocks.
-
-        Raises:
-            LinkError: the connection does not come back; the job goes on.
-            Stopped: it is another's job, and this build was stopped.
-        """
+        """How it ended, as ``edgert job follow`` reports it. Blocks. Raises LinkError when the connection does not come
+        back; the job goes on. Raises Stopped when it is another's job, and this build was stopped."""
         try:
             return self.retry.run(self._once, lambda: self.at)
         except LinkError as error:

@@ -73,14 +73,8 @@ class Section:
 
 
 def sections(graph: Graph, like: Model) -> list[Section]:
-    """A model's parts in the order in which they run.
-
-    Args:
-        graph: ``like``, read.
-
-    Raises:
-        ModelError: the type of a tensor between them is not known, or an attribute is not the operator's.
-    """
+    """A model's parts in the order in which they run; ``graph`` is the model, read. Raises ModelError when the type of
+    a tensor between them is not known, or an attribute is not the operator's."""
     custom, nodes = graph.custom_operators, {node.name: node for node in graph.nodes}
     places = {node.name: PYTHON if node.name in custom else ORT for node in graph.nodes}
     found = []
@@ -100,11 +94,7 @@ def sections(graph: Graph, like: Model) -> list[Section]:
 
 class CustomOpFunction:
     """Runs the parts on arrays of any size, allocating as it goes: what ONNX Runtime's session is to a
-    :class:`~edgert.backend.ort.Function`.
-
-    Args:
-        open_part: opens a session for a part.
-    """
+    :class:`~edgert.backend.ort.Function`. ``open_part`` opens such a session."""
 
     def __init__(self, model: Model, open_part: Callable[[Model], Any]) -> None:
         self._graph = read(model)

@@ -34,11 +34,8 @@ class Kernel:
 
 
 def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int, warm_up: int = 3) -> tuple[Kernel, ...]:
-    """Kernels in the order in which they ran, on one thread: the caller's, which may be pinned.
-
-    Raises:
-        BuildError: ONNX Runtime cannot run the model.
-    """
+    """Kernels in the order in which they ran, on one thread: the caller's, which may be pinned. Raises BuildError when
+    ONNX Runtime cannot run the model."""
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
         settings = session_settings(1)
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder) / "run")

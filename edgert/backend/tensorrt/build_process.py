@@ -28,11 +28,7 @@ from edgert.errors import BuildError, EdgertError, error_of
 
 
 class CompileError(BuildError):
-    """TensorRT's compiler failed, or crashed: with other settings it may succeed.
-
-    Attributes:
-        log: its lines.
-    """
+    """TensorRT's compiler failed, or crashed: with other settings it may succeed. ``log`` has its lines."""
 
     log: Sequence[LogRecord] = ()
 

@@ -174,12 +174,8 @@ def _has_gpu() -> bool:
 
 
 def monitor_to(trt: Trt, progress: Callable[[process.Progress], bool]) -> IProgressMonitor:
-    """A progress monitor.
-
-    Args:
-        progress: called at the start, at every step and at the end of a phase, from TensorRT's threads; the build is
-            canceled when it gives False.
-    """
+    """A progress monitor that calls ``progress`` at the start, every step and the end of a phase, from TensorRT's
+    threads. The build is canceled when it gives False."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:

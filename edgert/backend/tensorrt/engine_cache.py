@@ -143,14 +143,8 @@ class BuiltEngine:
 
 
 def read_built_engine(content: bytes, request: BuildRequest, where: str = "") -> BuiltEngine:
-    """Reads :attr:`BuiltEngine.content`.
-
-    Args:
-        request: what it was built for; asks for the same facts.
-
-    Raises:
-        ArtifactError: the bytes are no cached engine.
-    """
+    """Reads :attr:`BuiltEngine.content`, which was built for a request of the same facts. Raises ArtifactError when the
+    bytes are no cached engine."""
     record, _, plan = content.partition(b"\n")
     plain = read_record(record, where)
     formats = {name: Format(**form) for name, form in plain.get("formats", {}).items()}
@@ -184,12 +178,8 @@ log = logging.getLogger("edgert.backend")
 
 
 def cache_engine(store: Store, made: BuiltEngine, machine: Facts) -> None:
-    """Caches an engine, the facts it was built under, and what was measured. A store that cannot be written to costs
-    time at the next start, nothing else; it is logged.
-
-    Args:
-        machine: the facts of the machine alone, which timings hold for.
-    """
+    """Caches an engine, the facts it was built under, and what was measured, which holds for the facts of the machine
+    alone. A store that cannot be written to costs time at the next start, nothing else; it is logged."""
     cache_content(store, made.key, made.content)
     cache_content(store, _last_key(made.request.title), json.dumps(dict(made.facts)).encode())
     if made.result.timing_cache:

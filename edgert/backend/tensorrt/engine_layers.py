@@ -117,11 +117,7 @@ def logged_facts(records: Iterable[LogRecord]) -> EngineFacts:
 
 
 def accelerators(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> dict[str, Accelerator]:
-    """Node → where it runs; a node whose layer was folded away is not there.
-
-    Args:
-        nodes: node → its outputs, in the order they run.
-    """
+    """Node → where it runs; a node whose layer was folded away is not there. ``nodes``: as for :func:`layer_nodes`."""
     pairs = zip(facts.layers, layer_nodes(facts, nodes), strict=True)
     return {name: layer.accelerator for layer, names in pairs for name in names}
 

@@ -78,12 +78,8 @@ class Library:
 
 @lru_cache(maxsize=3)
 def load(wanted: Wanted = "auto") -> Library:
-    """Imports TensorRT. ``auto`` is TensorRT where it is installed, else TensorRT-RTX.
-
-    Raises:
-        DeviceError: it is not installed, or cannot be imported; the fix names how to install it on this machine.
-        BuildError: it is older than edgert can use.
-    """
+    """Imports TensorRT; ``auto`` is TensorRT where it is installed, else TensorRT-RTX. Raises DeviceError, with how to
+    install it on this machine, when it cannot be imported, and BuildError when it is older than edgert can use."""
     troubles: list[ImportError] = []
     for package, modules in _MODULES.items():
         if wanted in ("auto", package):

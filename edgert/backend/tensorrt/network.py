@@ -84,12 +84,7 @@ def metadata_names(metadata: str) -> tuple[str, ...]:
 
 
 def correspond(layers: Sequence[Layer], nodes: Mapping[str, tuple[str, ...]]) -> Correspondence:
-    """Matches layers with nodes.
-
-    Args:
-        layers: in the network's order.
-        nodes: node → its output tensors.
-    """
+    """Matches layers, in the network's order, with nodes: node → its output tensors."""
     makers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
     direct: list[tuple[str, ...]] = []  # what a layer computes, by its metadata, its name, or the tensors it computes
     for layer in layers:

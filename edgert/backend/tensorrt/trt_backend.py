@@ -180,13 +180,8 @@ class TrtBackend:
         return self.open(self.built(request, options.store), options.profiles)
 
     def built(self, request: BuildRequest, store: Store | None = None) -> engine_cache.BuiltEngine:
-        """The engine of a request: from the store, else compiled, and cached there.
-
-        Before it is compiled again the listener gets what changed since the last time.
-
-        Raises:
-            BuildError, DeviceError: as :meth:`compile`.
-        """
+        """The engine of a request: from the store, else compiled, and cached there. Before it is compiled again the
+        listener gets what changed since the last time. Raises BuildError and DeviceError as :meth:`compile`."""
         facts = {**self.facts, **engine_cache.request_facts(request)}
         key = engine_cache.key_of(facts)
         content = store.get(key) if store is not None else None
@@ -207,12 +202,8 @@ class TrtBackend:
         return made
 
     def open(self, made: engine_cache.BuiltEngine, profiles: Mapping[str, Shapes] | None = None) -> TrtEngine:
-        """Opens an engine for running.
-
-        Raises:
-            DeviceError: there is no GPU or PyCUDA; or the DLA core is missing, or has too many programs.
-            ModelError: an output's size depends on the data.
-        """
+        """Opens an engine for running. Raises DeviceError when there is no GPU or PyCUDA, or the DLA core is missing or
+        has too many programs, and ModelError when an output's size depends on the data."""
         core, loadables = made.request.dla_core, made.engine_facts.loadables
         scales = {name: form.scale for name, form in made.request.formats.items() if form.scale}
         with self._device:

@@ -105,12 +105,8 @@ class TrtEngine:
         self.info: Mapping[str, Any] = MappingProxyType(info)
 
     def session(self, profile: str | None = None) -> TrtSession:
-        """A new set of bound tensors and an execution context.
-
-        Raises:
-            ModelError: there is no such profile, or an output's size depends on the data.
-            DeviceError: there is no memory.
-        """
+        """A new set of bound tensors and an execution context. Raises ModelError when there is no such profile, or an
+        output's size depends on the data, and DeviceError when there is no memory."""
         if self._engine is None:
             raise closed_engine(self.title)
         name = checked_profile(profile, self.profiles, self.title)
@@ -196,12 +192,8 @@ def _runtime(library: Library, log: list[LogRecord], core: int | None, title: st
 
 
 def runtime_settings(engine: ICudaEngine, cache: bytes) -> tuple[IRuntimeConfig, IRuntimeCache]:
-    """What an execution context is made with, so that kernels compiled for this GPU are found again.
-
-    Args:
-        engine: of TensorRT-RTX.
-        cache: what :func:`serialized` gave after an earlier run; empty for none.
-    """
+    """What an execution context of TensorRT-RTX is made with, so that kernels compiled for this GPU are found again;
+    ``cache`` is what :func:`serialized` gave after an earlier run, empty for none."""
     settings: IRuntimeConfig = engine.create_runtime_config()
     kernels: IRuntimeCache = settings.create_runtime_cache()
     if cache:

@@ -13,12 +13,8 @@ from edgert.memory.cuda.stream import Stream
 
 
 class Block(ABC):
-    """One piece of memory. Released by its owner; one that is forgotten instead counts as leaked.
-
-    Attributes:
-        nbytes: its size.
-        device: where it was made.
-    """
+    """One piece of memory of ``nbytes``, made on ``device``. Released by its owner; one that is forgotten instead
+    counts as leaked."""
 
     def __init__(self, device: Context, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes

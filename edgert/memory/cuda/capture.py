@@ -86,11 +86,8 @@ class Graph:
 
 
 def capture(device: Context, stream: Stream, enqueue: Callable[[], None], library: Any) -> Graph:
-    """Records ``enqueue`` on the stream. An exception in it ends the recording and goes on. Raises DeviceError.
-
-    Args:
-        library: the CUDA driver's.
-    """
+    """Records ``enqueue`` on the stream, by the CUDA driver's library. An exception in it ends the recording and goes
+    on. Raises DeviceError."""
     with device:
         recorded = _recorded(library, stream, enqueue)
         try:

@@ -27,11 +27,8 @@ class CudaDevice(Context):
         return Event(self, timed)
 
     def block(self, nbytes: int, kind: MemoryKind | None = None) -> Block:
-        """New memory for host and GPU, filled with zeros, of the device's own kind unless ``kind`` is given.
-
-        Raises:
-            DeviceError: there is not enough.
-        """
+        """New memory for host and GPU, filled with zeros, of the device's own kind unless ``kind`` is given. Raises
+        DeviceError when there is not enough."""
         if (kind or self.kind) == "mapped":
             return self._allocate(MappedBlock, nbytes)
         return self._allocate(StagedBlock, nbytes)
@@ -65,14 +62,8 @@ class CudaDevice(Context):
 
 
 def open_device(ordinal: int = 0, *, counter: Counter | None = None, driver: Any = None) -> CudaDevice:
-    """The GPU with that number.
-
-    Args:
-        driver: something like PyCUDA's driver module, for tests.
-
-    Raises:
-        DeviceError: there is no PyCUDA, driver or such GPU, or the driver is too old.
-    """
+    """The GPU with that number; tests give a double of PyCUDA's ``driver``. Raises DeviceError when there is no PyCUDA,
+    driver or such GPU, or the driver is too old."""
     if driver is None:
         driver = pycuda_driver()
     else:

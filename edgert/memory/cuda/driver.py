@@ -28,11 +28,8 @@ inconsistent state"; and what a GPU that fell off its bus gives."""
 
 
 def pycuda_driver() -> Any:
-    """The package's driver module, initialized.
-
-    Raises:
-        DeviceError: there is no PyCUDA, no CUDA driver, no GPU, or a driver that is too old for this PyCUDA.
-    """
+    """The package's driver module, initialized. Raises DeviceError when there is no PyCUDA, no CUDA driver, no GPU, or
+    a driver that is too old for this PyCUDA."""
     try:
         import pycuda.driver as driver
     except ModuleNotFoundError as error:
@@ -109,14 +106,8 @@ def load_driver(library: str = "libcuda.so.1") -> Any:
 
 
 def call(library: Any, name: str, *arguments: Any, whose: str = "") -> None:
-    """Calls one function, in whatever context is current.
-
-    Args:
-        whose: what it is called for, for messages.
-
-    Raises:
-        DeviceError: it failed, or this driver is too old to have it.
-    """
+    """Calls one function, in whatever context is current. Raises DeviceError, which names ``whose`` it is, when it
+    failed, or this driver is too old to have it."""
     try:
         function = getattr(library, name)
     except AttributeError as error:

@@ -147,15 +147,8 @@ class Context:
             self._context.pop()
 
     def run(self, work: Callable[..., T], *arguments: Any, doing: str = "work on the GPU") -> T:
-        """Calls a function with this context current; returns its result.
-
-        Args:
-            work, arguments: the function, such as one of PyCUDA's, and what it is called with.
-            doing: what fails when it fails, for the message.
-
-        Raises:
-            DeviceError: the function failed, or earlier work of the GPU did.
-        """
+        """Calls a function, such as one of PyCUDA's, with this context current; returns its result. Raises DeviceError,
+        which names what it was ``doing``, when the function failed, or earlier work of the GPU did."""
         try:
             with self:
                 return work(*arguments)

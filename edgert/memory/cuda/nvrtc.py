@@ -22,11 +22,7 @@ _MAJORS = (13, 12, 11)
 
 
 class Nvrtc:
-    """The compiler.
-
-    Attributes:
-        version: (major, minor), that of its CUDA toolkit.
-    """
+    """The compiler; ``version`` is (major, minor), that of its CUDA toolkit."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -79,14 +75,8 @@ class Nvrtc:
 
 @lru_cache(maxsize=4)
 def nvrtc(most: int | None = None) -> Nvrtc:
-    """The newest compiler on this machine.
-
-    Args:
-        most: the major version of CUDA that the driver runs: it loads nothing that a later one has compiled.
-
-    Raises:
-        DeviceError: there is none, or none as old as the driver.
-    """
+    """The newest compiler on this machine of at most the major version of CUDA that the driver runs: it loads nothing
+    that a later one has compiled. Raises DeviceError when there is none, or none as old as the driver."""
     newer: Nvrtc | None = None
     for candidate in _candidates():
         try:
@@ -140,16 +130,8 @@ THREADS = 256
 
 
 class DriverKernel:
-    """A compiled function whose one argument is a struct, passed by value.
-
-    Args:
-        binary: cubin or PTX.
-        name: of the function.
-        library: the driver's; libcuda by default.
-
-    Raises:
-        DeviceError: there is no driver, or the binary is not for this GPU.
-    """
+    """A compiled function, by its name in a cubin or PTX, whose one argument is a struct, passed by value. Raises
+    DeviceError when there is no driver, or the binary is not for this GPU."""
 
     def __init__(self, binary: bytes, name: str, library: Any = None) -> None:
         self._library, self.name = library or load_driver(), name
@@ -174,12 +156,8 @@ Size3 = tuple[int, int, int]
 
 
 class Kernel:
-    """A function of the GPU whose one argument is a struct, passed by value.
-
-    Attributes:
-        registers: per thread.
-        local_bytes: per thread of memory that registers spilled to; 0 is what a kernel should have.
-    """
+    """A function of the GPU whose one argument is a struct, passed by value. ``registers`` and ``local_bytes`` are per
+    thread; the latter is memory that registers spilled to, 0 as it should be."""
 
     def __init__(self, device: Context, module: Any, name: str, nbytes: int) -> None:
         self._device, self._function, self.name = device, module.get_function(name), name

@@ -92,13 +92,8 @@ class Loans:
         return StreamLease(lambda: self._end(key), self._counter, marks.after)
 
     def settle(self, timeout_s: float = 0.0) -> int:
-        """Gives back what the GPU is done with; how much that was.
-
-        With a timeout, waits so long for a lease to end, where none has, and then for the GPU.
-
-        Raises:
-            DeviceError: the GPU's work failed.
-        """
+        """Gives back what the GPU is done with; how much that was. With a timeout, waits so long for a lease to end,
+        where none has, and then for the GPU. Raises DeviceError when the GPU's work failed."""
         with self._changed:
             if timeout_s:
                 self._changed.wait_for(lambda: self._ended, timeout_s)
@@ -165,11 +160,8 @@ class _Piece:
 
 
 class SharedLease(StreamLease):
-    """A lease on host memory whose bytes the GPU can have. Filled by its first holder, who changes nothing later.
-
-    Attributes:
-        device: the GPU.
-    """
+    """A lease on host memory whose bytes the GPU, its ``device``, can have. Filled by its first holder, who changes
+    nothing later."""
 
     __slots__ = ("_offset", "_piece", "_sent", "_turn", "device")
 
@@ -182,11 +174,8 @@ class SharedLease(StreamLease):
     _sent: Stream | None
 
     def send(self, stream: Stream) -> Stream | None:
-        """Puts the copy to the GPU on the stream, when nobody has yet. Does not wait. From any thread.
-
-        Returns:
-            The stream that brings the bytes; None where the GPU reads the host's.
-        """
+        """Puts the copy to the GPU on the stream, when nobody has yet; returns the stream that brings the bytes, None
+        where the GPU reads the host's. Does not wait. From any thread."""
         if not self._piece.block.is_staged:
             return None
         with self._turn:

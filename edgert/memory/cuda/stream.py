@@ -20,13 +20,11 @@ _VALUE_BYTES = 64  # of a CUstreamAttrValue, a union
 
 
 def raise_priority(stream: int, library: Any) -> None:
-    """Gives a stream, by its number, the highest priority of the current context.
+    """Gives a stream, by its number, the highest priority of the current context: its kernels, from now on, start
+    before waiting ones of other streams. What runs is not stopped, and copies know no order. Most streams have the
+    lowest priority, so there is nothing below.
 
-    Kernels that are put there from now on, or recorded, start before waiting ones of other streams; what runs is not
-    stopped, and copies know no order. Most streams have the lowest priority, so there is nothing below.
-
-    Raises:
-        DeviceError: the GPU knows no priorities, or the driver does not take this one.
+    Raises DeviceError when the GPU knows no priorities, or the driver does not take this one.
     """
     least, greatest, taken = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     call(library, "cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(greatest))
@@ -47,14 +45,8 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: never waits for the default stream
 
 
 class Event:
-    """A place in a stream, which is passed when all work before it is done.
-
-    Args:
-        timed: whether :meth:`since_ms` can be asked; costs a little.
-
-    Attributes:
-        raw: PyCUDA's event.
-    """
+    """A place in a stream, which is passed when all work before it is done. ``timed``: whether :meth:`since_ms` can be
+    asked; costs a little. ``raw`` is PyCUDA's event."""
 
     def __init__(self, device: Context, timed: bool = False) -> None:
         self._device = device
@@ -87,12 +79,8 @@ class Event:
 
 
 class Stream:
-    """Work for a GPU, done in order; never the default stream, and never waiting for it.
-
-    Attributes:
-        raw: PyCUDA's stream.
-        handle: the ``cudaStream_t``: ``torch.cuda.ExternalStream(stream.handle)``.
-    """
+    """Work for a GPU, done in order; never the default stream, and never waiting for it. ``raw`` is PyCUDA's stream,
+    ``handle`` the ``cudaStream_t``: ``torch.cuda.ExternalStream(stream.handle)``."""
 
     def __init__(self, device: Context) -> None:
         self.device = self._device = device
@@ -106,11 +94,8 @@ class Stream:
                 del self.raw
 
     def raise_priority(self) -> None:
-        """Gives kernels that are put here from now on the GPU's highest priority.
-
-        Raises:
-            DeviceError: the GPU or its driver cannot do that; the stream works as before.
-        """
+        """Gives kernels that are put here from now on the GPU's highest priority. Raises DeviceError when the GPU or
+        its driver cannot do that; the stream works as before."""
         with self._device:
             raise_priority(self.handle, load_driver())
 

@@ -90,11 +90,8 @@ class DeviceView:
         return self.as_type(self.dtype, shape)
 
     def as_type(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> DeviceView:
-        """The first bytes read as another type and shape; no copy.
-
-        Raises:
-            DeviceError: there are gaps between the rows, or too few bytes.
-        """
+        """The first bytes read as another type and shape; no copy. Raises DeviceError when there are gaps between the
+        rows, or too few bytes."""
         dtype = np.dtype(dtype)
         needs = math.prod(shape) * dtype.itemsize
         if not self.contiguous or needs > self.nbytes:
@@ -105,11 +102,8 @@ class DeviceView:
         return replace(self, shape=shape, strides=_row_major(shape, dtype), dtype=dtype, base=self.base or self)
 
     def to_host(self) -> npt.NDArray[Any]:
-        """A new array of the same shape and type, rows without gaps. A copy, counted; waits for the bytes.
-
-        Raises:
-            DeviceError: it is not known which stream wrote the bytes.
-        """
+        """A new array of the same shape and type, rows without gaps. A copy, counted; waits for the bytes. Raises
+        DeviceError when it is not known which stream wrote the bytes."""
         if self.stream is None:
             raise DeviceError("this memory cannot be brought to the host", why="the stream that wrote it is unknown")
         span = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)) + self.dtype.itemsize

@@ -115,7 +115,7 @@ def test_on_thor_each_value_that_nvml_lacks_stands_alone() -> None:
 
 
 def test_orins_stub_is_no_gpu() -> None:
-    assert Nvml(library("Orin (nvgpu)")).gpus == ()
+    assert Nvml(library("Orin (nvgpu)")).read() == {}
 
 
 def test_a_driver_without_its_python_package_says_what_to_install(tmp_path: Path) -> None:
