@@ -57,9 +57,10 @@ if TYPE_CHECKING:
     from edgert.quantization.calibration.ranges import RangeTable as RangeTable
     from edgert.quantization.evaluate import Evaluation as Evaluation
     from edgert.quantization.evaluate import evaluate as evaluate
-    from edgert.quantization.facade import calibrate as calibrate
-    from edgert.quantization.facade import quantize as quantize
     from edgert.quantization.int8_model import QuantizationResult as QuantizationResult
+    from edgert.quantization.to_files import QuantizedModel as QuantizedModel
+    from edgert.quantization.to_files import calibrate as calibrate
+    from edgert.quantization.to_files import quantize as quantize
     from edgert.runtime import Classification as Classification
     from edgert.runtime import Crops as Crops
     from edgert.runtime import Detections as Detections
@@ -91,8 +92,8 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.planner.simulation": "Scenario Simulation simulate",
     "edgert.quantization.calibration.ranges": "RangeTable",
     "edgert.quantization.evaluate": "Evaluation evaluate",
-    "edgert.quantization.facade": "calibrate quantize",
     "edgert.quantization.int8_model": "QuantizationResult",
+    "edgert.quantization.to_files": "QuantizedModel calibrate quantize",
     "edgert.runtime": "Classification Crops Detections Embedding Frame Keypoints Result Segmentation Summary",
     "edgert.validation": "Validation validate",
     "edgert.wiring.check_report": "CheckReport",

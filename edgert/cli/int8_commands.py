@@ -84,7 +84,7 @@ def calibrate(
             overrides=overrides or (),
             bar=bar,
             stop=stop,
-        ).table
+        )
     console.print(f"{len(table.histograms)} tensors, {table.images} images, method {table.method}")
     for warning in table.warnings:
         console.print("[yellow]•[/]", Text(warning))
@@ -158,7 +158,7 @@ def quantize(
         made = quantize_model(
             source,
             model=model,
-            output=output,
+            output=output or Path(),
             ranges=ranges,
             images=images,
             input=input,

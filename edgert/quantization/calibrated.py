@@ -267,7 +267,7 @@ def calibrate_section(
 
 
 def with_ranges(
-    config: ModelConfig, ranges: Path, *, images: ImageDataset | None = None, where: str = ""
+    config: ModelConfig, ranges: RangeTable | str | Path, *, images: ImageDataset | None = None, where: str = ""
 ) -> Calibrated:
     """Takes ranges measured before. Images, or those that the section names, serve to correct biases and to compare.
 
@@ -277,7 +277,7 @@ def with_ranges(
     """
     try:
         model = prepared(load(config.onnx), config)
-        table = load_table(ranges, model)
+        table = ranges if isinstance(ranges, RangeTable) else load_table(ranges, model)
         if images is None and config.calibrate is not None:
             images = open_images(config.calibrate.images, limit=config.calibrate.limit)
         feed = None if images is None else feed_of(images, model, config)

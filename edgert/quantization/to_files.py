@@ -1,17 +1,21 @@
-"""Range files, INT8 models and calibration caches written: what ``edgert calibrate`` and ``edgert quantize`` do."""
+"""Ranges, INT8 models and calibration caches made and written: ``edgert calibrate`` and ``edgert quantize``."""
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
 from dla import Target as Dla
-from edgert.config import ModelConfig
+from edgert.config import InputConfig, ModelConfig
+from edgert.dataset import ImageDataset, feed_of, open_images
 from edgert.errors import ConfigError, nearest
 from edgert.files import replace_bytes, replace_text
-from edgert.graph import load, read, to_bytes
-from edgert.quantization.calibrated import Calibrated, calibrate_section, with_ranges
-from edgert.quantization.calibration.ranges import save_table
+from edgert.graph import Model, load, read, to_bytes
+from edgert.quantization.calibrated import calibrate_section, prepared, with_ranges
+from edgert.quantization.calibration.range_calibrator import calibrate as measured
+from edgert.quantization.calibration.ranges import RangeTable, save_table
 from edgert.quantization.describe import describe, summary
 from edgert.quantization.from_qdq import qdq_section
 from edgert.quantization.int8_model import BUDGET_S, QuantizationResult, quantize_section
@@ -22,14 +26,19 @@ from edgert.quantization.scheme.units import USUAL_DLA, Target, is_quantized
 from edgert.quantization.section import ModelSection, model_section
 from edgert.report import save
 
+Images = str | Path | Iterable[Any]
+"""A folder, glob or video; or images, (h, w, 3) uint8 BGR arrays or files. An iterator is not held in memory."""
+_LIMIT = 256  # images where nothing else is said
+_IN_MEMORY = "images in memory"
+
 
 def calibrate(
-    source: str | Path,
+    source: str | Path | ModelConfig,
+    images: Images | None = None,
     *,
     model: str | None = None,
-    images: str | None = None,
-    input: str | None = None,
-    output: Path | None = None,
+    input: str | InputConfig | None = None,
+    output: str | Path | None = None,
     method: str | None = None,
     limit: int | None = None,
     workers: int = 1,
@@ -38,19 +47,19 @@ def calibrate(
     overrides: Sequence[str] = (),
     bar: Bar | None = None,
     stop: threading.Event | None = None,
-) -> Calibrated:
+) -> RangeTable:
     """Measures the ranges of a model's tensors. Blocks until done.
 
     Args:
-        source: an ONNX file, a pipeline file, or the name of a shipped pipeline.
+        source: an ONNX file, a pipeline file, the name of a shipped pipeline, or a model's section of a pipeline.
+        images: see :data:`Images`; those of the pipeline's ``calibrate:`` by default.
         model: which model of the pipeline, where there are several.
-        images: a folder, a glob or a video; those of the pipeline's ``calibrate:`` by default.
         input: preprocessing of an ONNX file, as it stands in YAML.
         output: where the range file goes, beside which an interrupted measurement is saved; None: nowhere.
         method: mse, minmax, percentile, entropy or auto.
-        limit: at most so many images.
-        workers: processes.
-        dask: address of a Dask scheduler.
+        limit: at most so many images, 256 by default.
+        workers: processes; one already uses all cores.
+        dask: address of a Dask scheduler, whose workers measure instead.
         early_stop: stops when more images no longer change the ranges.
         overrides: ``KEY=VALUE`` of a pipeline.
         bar: moved while images are counted.
@@ -58,21 +67,70 @@ def calibrate(
 
     Raises:
         ConfigError: no such model, method or images.
-        CalibrationError: too few images, or stopped.
+        CalibrationError: too few images, what they do to the model cannot be used, or stopped.
         ArtifactError: the range file cannot be written.
     """
-    read = model_section(source, model=model, input=input, overrides=overrides, needs_task=False)
-    section = read.calibrated_on(images, method, limit, early_stop)
-    found = calibrate_section(
-        section.config,
-        run=Run(section.where, section.directory, bar=bar, stop=stop),
-        workers=workers,
-        dask=dask,
-        state=None if output is None else output.with_name(f".{output.name}.state"),
-    )
-    if output is not None:
-        save_table(found.table, output)
+    section = _section(source, model, None, input, overrides, needs_task=False)
+    file = None if output is None else Path(output)
+    state = None if file is None else file.with_name(f".{file.name}.state")
+    run = Run(section.where, section.directory, bar=bar, stop=stop)
+    if images is None or isinstance(images, (str, Path, Sequence)):
+        section, dataset = _on_images(section, images, method, limit, early_stop)
+        table = calibrate_section(
+            section.config, run=run, images=dataset, workers=workers, dask=dask, state=state
+        ).table
+    else:
+        ready, some = prepared(load(section.config.onnx), section.config), islice(images, limit or _LIMIT)
+        feed = (feed_of(open_images([image]), ready, section.config).feeds(0) for image in some)
+        table = measured(
+            ready,
+            feed,
+            method="mse" if method in (None, "auto") else method,
+            workers=workers,
+            dask=dask,
+            early_stop=early_stop,
+            state=state,
+            progress=run.progress,
+            stop=stop,
+        )
+    if file is not None:
+        save_table(table, file)
+    return table
+
+
+def _section(
+    source: str | Path | ModelConfig,
+    model: str | None,
+    task: str | None,
+    input: str | InputConfig | None,
+    overrides: Sequence[str],
+    *,
+    needs_task: bool,
+) -> ModelSection:
+    if isinstance(source, ModelConfig):
+        if model or task or input or overrides:
+            raise ConfigError(
+                "model, task, input and overrides are for files", why="a section has its own", fix="leave them out"
+            )
+        return ModelSection(source.onnx.stem, source, "", Path())
+    text = None if isinstance(input, InputConfig) else input
+    found = model_section(source, model=model, task=task, input=text, overrides=overrides, needs_task=needs_task)
+    if isinstance(input, InputConfig):
+        found = replace(found, config=found.config.model_copy(update={"input": input}))
     return found
+
+
+def _on_images(
+    section: ModelSection,
+    images: str | Path | Sequence[Any] | None,
+    method: str | None,
+    limit: int | None,
+    early_stop: bool = True,
+) -> tuple[ModelSection, ImageDataset | None]:
+    """The section with what is given of its calibration, and the images themselves where they are given."""
+    if images is None or isinstance(images, (str, Path)):
+        return section.calibrated_on(None if images is None else str(images), method, limit, early_stop), None
+    return section.calibrated_on(_IN_MEMORY, method, limit, early_stop), open_images(images[: limit or _LIMIT])
 
 
 TARGETS = ("ort", "gpu", "dla", "cache")
@@ -81,32 +139,34 @@ USUAL_TRT = "10.3.0"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class QuantizedFiles:
+class QuantizedModel:
     """What was made, and where it was written.
 
     Attributes:
         config: the model's section, as it was used.
-        path: the INT8 model, or the calibration cache.
+        model: the INT8 model; for a calibration cache the float model that it belongs to.
+        path: the file of the INT8 model, or the calibration cache; None where nothing was written.
         lines: what it cost, for people.
         problems: what was wrong with the scales that a model brought.
         outcome: how it was made; None of a model that brought its scales.
     """
 
     config: ModelConfig
-    path: Path
+    model: Model
+    path: Path | None
     lines: tuple[str, ...]
     problems: tuple[str, ...] = ()
     outcome: QuantizationResult | None = None
 
 
 def quantize(
-    source: str | Path,
+    source: str | Path | ModelConfig,
+    images: str | Path | Sequence[Any] | None = None,
     *,
     model: str | None = None,
-    output: Path | None = None,
-    ranges: Path | None = None,
-    images: str | None = None,
-    input: str | None = None,
+    output: str | Path | None = None,
+    ranges: RangeTable | str | Path | None = None,
+    input: str | InputConfig | None = None,
     task: str | None = None,
     method: str | None = None,
     limit: int | None = None,
@@ -117,26 +177,28 @@ def quantize(
     metric: str | None = None,
     max_drop: float | None = None,
     budget_s: float = BUDGET_S,
-    report: Path | None = None,
+    report: str | Path | None = None,
     command: str = "",
     overrides: Sequence[str] = (),
     log: Log | None = None,
     bar: Bar | None = None,
     stop: threading.Event | None = None,
-) -> QuantizedFiles:
-    """Makes a model INT8 and writes it. Blocks until done.
+) -> QuantizedModel:
+    """Makes a model INT8, and writes it where ``output`` says. Blocks until done.
 
     A model with Q/DQ nodes brings its scales: for ``cache`` and ``dla`` these are taken, and nothing is measured.
 
     Args:
-        source: an ONNX file, a pipeline file, or the name of a shipped pipeline.
+        source: an ONNX file, a pipeline file, the name of a shipped pipeline, or a model's section of a pipeline.
+        images: what INT8 is calibrated on, a folder, glob or video, or images as :func:`calibrate` takes them; the
+            pipeline's ``calibrate: images`` by default.
         model: which model of the pipeline, where there are several.
-        output: the file; named after the model by default.
-        ranges: a range file, instead of measuring.
-        images: what INT8 is calibrated on; the pipeline's ``calibrate: images`` by default.
-        task, input: of an ONNX file, as they stand in YAML.
+        output: the file, or the folder of one that is named after the model; None: nowhere.
+        ranges: of :func:`calibrate`, or a file of them, instead of measuring.
+        input: preprocessing of an ONNX file, as it stands in YAML.
+        task: of an ONNX file, likewise.
         method: mse, minmax, percentile, entropy or auto.
-        limit: at most so many images.
+        limit: at most so many images, 256 by default.
         target: one of :data:`TARGETS`.
         trt: TensorRT's version, for the header of a calibration cache.
         keep: layers to leave in higher precision, by name or glob.
@@ -157,43 +219,52 @@ def quantize(
         CalibrationError: too few images, or stopped.
         ArtifactError: it cannot be written.
     """
-    read_as = _engine(target)
-    section = model_section(
-        source, model=model, task=task, input=input, overrides=overrides, needs_task=data is not None
-    )
-    if read_as == "dla" and is_quantized(load(section.config.onnx)):
-        settings = {"--ranges": ranges, "--images": images, "--method": method, "--limit": limit, "--keep": keep,
-                    "--data": data, "--max-drop": max_drop, "--report": report}  # fmt: skip
+    if target not in TARGETS:
+        known = ", ".join(TARGETS)
+        raise ConfigError(f"no target {target!r}{nearest(target, TARGETS)}", where="--target", fix=f"one of {known}")
+    section = _section(source, model, task, input, overrides, needs_task=data is not None)
+    path = None if output is None else Path(output)
+    if path is not None and path.is_dir():
+        path /= section.config.onnx.with_suffix(".cache" if target == "cache" else ".int8.onnx").name
+    dla = USUAL_DLA
+    if target == "cache":  # for the release that will read it, unless that has no DLA: the cache is for a GPU then
+        version_number(trt)
+        dla = Dla(tensorrt=trt) if Dla(tensorrt=trt).release.answer != "no" else USUAL_DLA
+    if target in ("cache", "dla") and is_quantized(load(section.config.onnx)):
+        settings = {"--ranges": ranges is not None, "--images": images is not None, "--method": method,
+                    "--limit": limit, "--keep": keep, "--data": data, "--max-drop": max_drop,
+                    "--report": report}  # fmt: skip
         if given := [option for option, value in settings.items() if value]:
             raise _settled(given, section.config)
-        return _of_qdq(section.config, target, trt, output)
-    section = section.calibrated_on(images, method, limit).keeping(keep).within(data, metric, max_drop)
-    judged = task is not None or Path(source).suffix != ".onnx"
+        return _of_qdq(section.config, target, trt, dla, path)
+    section, dataset = _on_images(section, images, method, limit)
+    section = section.keeping(keep).within(data, metric, max_drop)
     run = Run(section.where, section.directory, log or ALONE.log, bar, stop)
-    outcome = _made(section, ranges, target, _dla(target, trt), budget_s, judged, run)
-    path = output or _path(section.config, target)
-    if target == "cache":
+    engine = cast(Target, "dla" if target == "cache" else target)
+    if ranges is not None:
+        calibrated = with_ranges(section.config, ranges, images=dataset, where=section.where)
+    else:  # a cache lists every tensor
+        wanted = None if target == "cache" else engine
+        calibrated = calibrate_section(section.config, target=wanted, images=dataset, run=run)
+    outcome = quantize_section(
+        section.config,
+        calibrated,
+        target=engine,
+        dla=dla,
+        run=run,
+        budget_s=budget_s,
+        judged=task is not None or isinstance(source, ModelConfig) or Path(source).suffix != ".onnx",
+        smooth=target != "cache",
+    )
+    if path is not None and target == "cache":
         _write_cache(outcome, trt, path)
-    else:
+    elif path is not None:
         replace_bytes(path, to_bytes(outcome.model))
     if report is not None:
-        save(describe(outcome, section.config, command=command), report)
-    return QuantizedFiles(section.config, path, tuple(summary(outcome)), outcome=outcome)
-
-
-def _engine(target: str) -> Target:
-    if target in ("cache", "dla"):
-        return "dla"
-    if target == "ort":
-        return "ort"
-    if target == "gpu":
-        return "gpu"
-    known = ", ".join(TARGETS)
-    raise ConfigError(f"no target {target!r}{nearest(target, TARGETS)}", where="--target", fix=f"one of {known}")
-
-
-def _path(config: ModelConfig, target: str) -> Path:
-    return Path(config.onnx.with_suffix(".cache" if target == "cache" else ".int8.onnx").name)
+        source_text = "" if dataset is None else _IN_MEMORY
+        save(describe(outcome, section.config, command=command, source=source_text), Path(report))
+    made = outcome.prepared if target == "cache" else outcome.model
+    return QuantizedModel(section.config, made, path, tuple(summary(outcome)), outcome=outcome)
 
 
 def _settled(options: Sequence[str], config: ModelConfig) -> ConfigError:
@@ -205,35 +276,6 @@ def _settled(options: Sequence[str], config: ModelConfig) -> ConfigError:
     )
 
 
-def _made(
-    section: ModelSection, ranges: Path | None, target: str, dla: Dla, budget_s: float, judged: bool, run: Run
-) -> QuantizationResult:
-    if ranges is not None:
-        calibrated = with_ranges(section.config, ranges, where=section.where)
-    else:  # a cache lists every tensor
-        calibrated = calibrate_section(section.config, target=None if target == "cache" else _engine(target), run=run)
-    return quantize_section(
-        section.config,
-        calibrated,
-        target=_engine(target),
-        dla=dla,
-        run=run,
-        budget_s=budget_s,
-        judged=judged,
-        smooth=target != "cache",
-    )
-
-
-def _dla(target: str, tensorrt: str) -> Dla:
-    """Orin's DLA, for a cache with the release that will read it, unless that has no DLA: the cache is for a GPU
-    then."""
-    if target != "cache":
-        return USUAL_DLA
-    version_number(tensorrt)
-    found = Dla(tensorrt=tensorrt)
-    return found if found.release.answer != "no" else USUAL_DLA
-
-
 def _write_cache(outcome: QuantizationResult, version: str, path: Path) -> None:
     """The calibration cache, and beside it the layers that trtexec is to leave in FP16, as its option takes them."""
     graph, scheme = read(outcome.prepared), outcome.quantized.scheme
@@ -242,19 +284,20 @@ def _write_cache(outcome: QuantizationResult, version: str, path: Path) -> None:
         replace_text(path.with_suffix(".layer_precisions"), layer_precisions(kept))
 
 
-def _of_qdq(config: ModelConfig, target: str, tensorrt: str, output: Path | None) -> QuantizedFiles:
-    """Writes what a DLA takes of a model that came with Q/DQ nodes: a calibration cache and the float model that it
-    belongs to, or the Q/DQ form with a scale on every tensor."""
-    found, dla = qdq_section(config), _dla(target, tensorrt)
-    path = output or _path(config, target)
-    line = f"{len(found.scales)} scales of its Q/DQ nodes"
-    if target == "cache":
-        made = path.with_name(f"{path.stem}.float.onnx")
+def _of_qdq(config: ModelConfig, target: str, tensorrt: str, dla: Dla, path: Path | None) -> QuantizedModel:
+    """Writes what a DLA takes of a model that came with Q/DQ nodes.
+
+    That is a calibration cache and the float model that it belongs to, or the Q/DQ form with a scale on every tensor.
+    """
+    found = qdq_section(config)
+    model = found.model if target == "cache" else found.typed(dla)
+    line, file = f"{len(found.scales)} scales of its Q/DQ nodes", path
+    if path is not None and target == "cache":
+        file = path.with_name(f"{path.stem}.float.onnx")
         replace_text(path, found.cache(tensorrt))
-        replace_bytes(made, to_bytes(found.model))
         if found.float_nodes:
             replace_text(path.with_suffix(".layer_precisions"), found.layer_precisions())
-        line = f"{line}; the cache belongs to {made}"
-    else:
-        replace_bytes(path, to_bytes(found.typed(dla)))
-    return QuantizedFiles(config, path, (line,), tuple(found.problems))
+        line = f"{line}; the cache belongs to {file}"
+    if file is not None:
+        replace_bytes(file, to_bytes(model))
+    return QuantizedModel(config, model, path, (line,), tuple(found.problems))

@@ -1,0 +1,63 @@
+"""Ranges and INT8 models made from Python: of files, of sections, and of images in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import edgert
+from edgert.config import EmbedTask, ModelConfig
+from edgert.errors import ConfigError
+from edgert.graph import load, to_bytes
+from tests.unit.quantization.network import IMAGES, SIZE, network
+
+INPUT = edgert.InputConfig(resize="stretch", std=(64.0,))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "net.onnx"
+    path.write_bytes(to_bytes(network()))
+    return path
+
+
+def images() -> list[np.ndarray]:
+    random = np.random.default_rng(5)
+    return [random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(IMAGES)]
+
+
+def test_images_in_a_folder_in_memory_and_one_after_the_other_have_the_same_ranges(file: Path, tmp_path: Path) -> None:
+    for number, image in enumerate(images()):
+        assert cv2.imwrite(str(tmp_path / f"{number}.png"), image)
+    whole = edgert.calibrate(file, tmp_path, input=INPUT, early_stop=False)
+    section = ModelConfig(onnx=file, task=EmbedTask(embed="none"), input=INPUT)
+    for source, given in ((file, images()), (section, images()), (section, iter(images()))):
+        text = INPUT if source is file else None
+        found = edgert.calibrate(source, given, input=text, early_stop=False)
+        assert found.histograms == whole.histograms and found.method == "mse"
+    assert edgert.calibrate(file, images(), input=INPUT, limit=9).images == 9
+    assert edgert.calibrate(file, images(), input=INPUT, method="entropy").method == "entropy"
+
+
+def test_a_model_is_made_and_written_where_the_output_says(file: Path, tmp_path: Path) -> None:
+    ranges = edgert.calibrate(file, images(), input=INPUT, output=tmp_path / "ranges.json")
+    made = edgert.quantize(file, images(), ranges=ranges, input=INPUT)
+    assert made.path is None and list(tmp_path.iterdir()) == [tmp_path / "ranges.json"]
+    again = edgert.quantize(
+        file, images(), ranges=tmp_path / "ranges.json", input=INPUT, output=tmp_path, keep=["third"]
+    )
+    assert again.path == tmp_path / "net.int8.onnx"
+    assert load(again.path).digest != made.model.digest
+    assert again.outcome is not None and again.outcome.kept["third"] == "asked for"
+    report = tmp_path / "report.html"
+    edgert.quantize(file, images(), input=INPUT, output=str(tmp_path / "own.onnx"), report=report)
+    assert (tmp_path / "own.onnx").exists() and "images in memory" in report.read_text()
+
+
+def test_a_section_has_its_own_settings(file: Path) -> None:
+    section = ModelConfig(onnx=file, task=EmbedTask(embed="none"), input=INPUT)
+    with pytest.raises(ConfigError, match="are for files"):
+        edgert.calibrate(section, images(), input="rgb")
