@@ -10,7 +10,7 @@ from edgert.board.host import cpu_name
 from edgert.config import ModelConfig
 from edgert.dataset import LabeledDataset, open_dataset
 from edgert.errors import CalibrationError, ConfigError
-from edgert.evaluation import Accuracy, EvaluationResult, evaluate_versions, labels_of, open_evaluation
+from edgert.evaluation import EvaluationResult, evaluate_versions, labels_of, open_evaluation
 from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
 from edgert.quantization.quantizer import ALONE, Bar, Log, Run
@@ -25,6 +25,7 @@ _EMULATION = Note(
     "Emulated: this is the arithmetic that is publicly known of such a device, not a measurement of one. "
     "Evaluate the model on the device before relying on it."
 )
+_OF_FILES = "Layers, activations and corrections are known of models that edgert quantized itself: --precision int8."
 _NO_SPEED = "Not measured: an emulation takes longer than anything real would."
 
 
@@ -52,11 +53,16 @@ def evaluation_report(
     """
     main = next((one for one in versions.values() if one.quantized is not None), None)
     labels = {name: name for name in others} | {name: one.precision for name, one in versions.items()}
-    if main is None:
-        report = _of_files(config, labels, command)
-    else:
+    if main is not None:
         labels[main.name] = "INT8"
         report = _in_detail(main, labeled, command)
+    else:
+        report = QuantizationReport(
+            provenance(load(config.onnx), None, "", command, ""),
+            precision=next(iter(labels.values()), REFERENCE),
+            settings=settings(config),
+            absent=dict.fromkeys(("layers", "tensors", "corrections"), _OF_FILES),
+        )
     models = {labels[name]: one.run for name, one in versions.items() if isinstance(one.run, Model)}
     models |= {labels[name]: model for name, model in others.items()}
     return replace(
@@ -77,29 +83,16 @@ def _in_detail(main: Version, labeled: bool, command: str) -> QuantizationReport
     return replace(report, target=f"{report.target}, emulated", notes=(_EMULATION, *report.notes), absent=absent)
 
 
-def _of_files(config: ModelConfig, labels: Mapping[str, str], command: str) -> QuantizationReport:
-    reason = "Layers, activations and corrections are known of models that edgert quantized itself: --precision int8."
-    return QuantizationReport(
-        provenance(load(config.onnx), None, "", command, ""),
-        precision=next(iter(labels.values()), REFERENCE),
-        settings=settings(config),
-        absent={"layers": reason, "tensors": reason, "corrections": reason},
-    )
-
-
 def _speed(
     result: EvaluationResult, labels: Mapping[str, str], versions: Mapping[str, Version], config: ModelConfig
 ) -> tuple[SpeedRow, ...]:
     """Times of the evaluation's own runs, but for emulations: those take longer than anything real would."""
     first, *rest = result.results
-    real = [one for one in rest if one.name not in versions or not versions[one.name].emulated]
-    rows = [_row(first, REFERENCE, config), *(_row(one, labels[one.name], config) for one in real)]
-    return tuple(rows) if real else ()
-
-
-def _row(result: Accuracy, precision: str, config: ModelConfig) -> SpeedRow:
-    machine = f"{cpu_name()}, 1 thread a run, {result.threads} at a time"
-    return SpeedRow(precision, result.run_ms, result.images, engine_text(config), machine)
+    real = [(labels[one.name], one) for one in rest if one.name not in versions or not versions[one.name].emulated]
+    if not real:
+        return ()
+    machine, engine = f"{cpu_name()}, 1 thread a run, {first.threads} at a time", engine_text(config)
+    return tuple(SpeedRow(name, one.run_ms, one.images, engine, machine) for name, one in [(REFERENCE, first), *real])
 
 
 _REFERENCE = "fp32"  # what the model is called where its own name is that of a version
@@ -193,8 +186,16 @@ def evaluate(
     run = Run(where, section.directory, log or ALONE.log, bar, stop)
     labels = labels_of(config, where)
     reference = load(config.onnx)
-    others = {_name(path, against): load(path) for path in against}
-    dataset = open_dataset(_data(data, section), config.task, labels, limit=limit)
+    names = [path.name for path in against]  # where several have that name, their paths
+    others = {path.name if names.count(path.name) == 1 else str(path): load(path) for path in against}
+    path = data or (budget.dataset if budget else None)
+    if path is None:
+        raise ConfigError(
+            "no images to evaluate on",
+            where=where,
+            fix="--data PATH, or accuracy: {dataset: PATH, metric: map, max_drop: 0.01} in the pipeline",
+        )
+    dataset = open_dataset(path, config.task, labels, limit=limit)
     setup = open_evaluation(reference, config, dataset, labels=labels, directory=section.directory, where=where)
     wanted = Wanted(precisions=tuple(precision), emulated=tuple(emulate), images=images or "", ranges=ranges)
     try:
@@ -217,20 +218,3 @@ def evaluate(
     if found is None:
         return None
     return Evaluation(section, found, dataset, made, others, tuple(candidates)[len(found.results) :])
-
-
-def _data(data: str | None, section: ModelSection) -> str:
-    if data is not None:
-        return data
-    if section.config.accuracy is not None:
-        return str(section.config.accuracy.dataset)
-    raise ConfigError(
-        "no images to evaluate on",
-        where=section.where,
-        fix="--data PATH, or accuracy: {dataset: PATH, metric: map, max_drop: 0.01} in the pipeline",
-    )
-
-
-def _name(path: Path, paths: Sequence[Path]) -> str:
-    """A file by its name, or where several have that name, by its path."""
-    return path.name if sum(other.name == path.name for other in paths) == 1 else str(path)

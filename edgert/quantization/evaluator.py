@@ -10,16 +10,7 @@ from edgert.backend.ort import Function
 from edgert.config import EmbedTask, ModelConfig, PythonTask
 from edgert.dataset import ImageDataset, LabeledDataset, open_dataset
 from edgert.errors import CalibrationError
-from edgert.evaluation import (
-    Accuracy,
-    Candidate,
-    EvaluationResult,
-    EvaluationSetup,
-    compare,
-    evaluate,
-    labels_of,
-    open_evaluation,
-)
+from edgert.evaluation import Accuracy, Candidate, EvaluationResult, compare, evaluate, labels_of, open_evaluation
 from edgert.evaluation.compare import chosen_metric
 from edgert.graph import Model
 from edgert.quantization.calibrated import Calibrated
@@ -58,27 +49,26 @@ class Result:
 
 
 class Evaluator(Protocol):
-    """Evaluates INT8 versions of one model on the same images."""
+    """Evaluates INT8 versions of one model on the same images.
+
+    Attributes:
+        metric: what :attr:`Result.value` is, in words.
+        floor: the value from which on a model is good enough as it is.
+        goal: the value to reach where it is not.
+        is_strict: whether the user asked for it: a model that misses it is an error, not a warning.
+    """
 
     @property
-    def metric(self) -> str:
-        """What :attr:`Result.value` is, in words."""
-        ...
+    def metric(self) -> str: ...
 
     @property
-    def floor(self) -> float:
-        """The value from which on a model is good enough as it is."""
-        ...
+    def floor(self) -> float: ...
 
     @property
-    def goal(self) -> float:
-        """The value to reach where it is not."""
-        ...
+    def goal(self) -> float: ...
 
     @property
-    def is_strict(self) -> bool:
-        """Whether the user asked for it: a model that misses it is an error, not a warning."""
-        ...
+    def is_strict(self) -> bool: ...
 
     def evaluate(self, quantized: Quantized) -> Result:
         """Raises CalibrationError when it was stopped, BuildError when the model cannot be run."""
@@ -101,12 +91,13 @@ class NoiseEvaluator:
 
     def evaluate(self, quantized: Quantized) -> Result:
         """See :class:`Evaluator`."""
-        run = Function(quantized.model, fused=quantized.scheme.target == "ort")
-        return Result(1 - self._noise.of(run))
+        return Result(1 - self._noise.of(Function(quantized.model, fused=quantized.scheme.target == "ort")))
 
 
 class TaskEvaluator:
     """Evaluates versions of one model: on the labeled images of its section, else by agreement with FP32.
+
+    Agreement of vectors is a cosine; FP32 agrees with itself by 1.
 
     Args:
         config: the model's section.
@@ -117,15 +108,24 @@ class TaskEvaluator:
         ConfigError: labels that cannot be understood or do not fit the task.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        calibrated: Calibrated,
-        run: Run,
-    ) -> None:
-        self._model, self._run = calibrated.model, run
-        self.budget = config.accuracy
-        self.setup = _setup(config, calibrated, run)
+    def __init__(self, config: ModelConfig, calibrated: Calibrated, run: Run) -> None:
+        self._model, self._run, self._budget = calibrated.model, run, config.accuracy
+        self.is_strict = config.accuracy is not None
+        labels = labels_of(config, run.where)
+        if config.accuracy is not None:
+            self.metric: str = config.accuracy.metric
+            dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=run.where)
+        else:
+            assert calibrated.feed is not None  # evaluator_of() looked
+            self.metric = "cosine" if isinstance(config.task, EmbedTask) else "agreement"
+            images = calibrated.feed.images
+            # those that biases were not corrected over, as far as there are enough
+            first = min(CORRECTION_IMAGES, max(0, len(images) - AGREEMENT_IMAGES))
+            some = range(first, min(first + AGREEMENT_IMAGES, len(images)))
+            dataset = LabeledDataset(config.onnx, _Part(images, some))
+        self.setup = open_evaluation(
+            calibrated.model, config, dataset, labels=labels, directory=run.directory, where=run.where
+        )
 
     @cached_property
     def reference(self) -> Accuracy:
@@ -133,43 +133,36 @@ class TaskEvaluator:
         return self._evaluate(self._model, "fp32", None)
 
     def evaluate(self, quantized: Quantized) -> Result:
-        """See :class:`Evaluator`."""
-        accuracy = self._evaluate(_candidate(quantized), "int8", self.reference)
+        """See :class:`Evaluator`.
+
+        On ONNX Runtime the model itself is run; what TensorRT runs is emulated, every Q/DQ pair as the standard
+        defines it.
+        """
+        is_own = quantized.scheme.target == "ort"
+        candidate = quantized.model if is_own else Function(quantized.model, fused=False)
+        accuracy = self._evaluate(candidate, "int8", self.reference)
         return Result(accuracy.values[self._metric_of(accuracy)], accuracy)
 
     def evaluation(self, result: Accuracy) -> EvaluationResult:
         """Both side by side."""
-        metric, drop = self._metric_of(result), self.budget.max_drop if self.budget else None
-        return EvaluationResult(
-            metric, (self.reference, result), (compare(self.reference, result, metric, max_drop=drop),)
-        )
-
-    @property
-    def metric(self) -> str:
-        """See :class:`Evaluator`. Agreement of vectors is a cosine."""
-        if self.budget is not None:
-            return self.budget.metric
-        return "cosine" if isinstance(self.setup.config.task, EmbedTask) else "agreement"
+        metric, drop = self._metric_of(result), self._budget.max_drop if self._budget else None
+        drops = (compare(self.reference, result, metric, max_drop=drop),)
+        return EvaluationResult(metric, (self.reference, result), drops)
 
     @property
     def floor(self) -> float:
-        """See :class:`Evaluator`; FP32 agrees with itself by 1."""
-        if self.budget is None:
+        """See :class:`Evaluator`."""
+        if self._budget is None:
             return SOUND[self.metric]
-        return self.reference.values.get(self.budget.metric, 1.0) - self.budget.max_drop
+        return self.reference.values.get(self.metric, 1.0) - self._budget.max_drop
 
     @property
     def goal(self) -> float:
         """See :class:`Evaluator`."""
-        return self.floor if self.budget is not None else REPAIRED[self.metric]
-
-    @property
-    def is_strict(self) -> bool:
-        """See :class:`Evaluator`."""
-        return self.budget is not None
+        return self.floor if self.is_strict else REPAIRED[self.metric]
 
     def _metric_of(self, result: Accuracy) -> str:
-        return chosen_metric(result.values, self.budget.metric if self.budget else None)
+        return chosen_metric(result.values, self.metric if self.is_strict else None)
 
     def _evaluate(self, candidate: Candidate, name: str, reference: Accuracy | None) -> Accuracy:
         bar = None if self._run.bar is None else partial(self._run.bar, name)
@@ -220,24 +213,3 @@ class _Part:
 
     def digest(self) -> str:
         return f"{self.numbers} of {self.images.digest()}"
-
-
-def _others(images: ImageDataset) -> _Part:
-    """Images that biases were not corrected over, as far as there are enough."""
-    first = min(CORRECTION_IMAGES, max(0, len(images) - AGREEMENT_IMAGES))
-    return _Part(images, range(first, min(first + AGREEMENT_IMAGES, len(images))))
-
-
-def _setup(config: ModelConfig, calibrated: Calibrated, run: Run) -> EvaluationSetup:
-    labels = labels_of(config, run.where)
-    if config.accuracy is not None:
-        dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=run.where)
-    else:
-        assert calibrated.feed is not None  # evaluator_of() looked
-        dataset = LabeledDataset(config.onnx, _others(calibrated.feed.images))
-    return open_evaluation(calibrated.model, config, dataset, labels=labels, directory=run.directory, where=run.where)
-
-
-def _candidate(quantized: Quantized) -> Candidate:
-    """On ONNX Runtime the model itself; what TensorRT runs is emulated, every Q/DQ pair as the standard defines it."""
-    return quantized.model if quantized.scheme.target == "ort" else Function(quantized.model, fused=False)
