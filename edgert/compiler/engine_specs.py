@@ -17,7 +17,7 @@ from edgert.config.engine_choice import TENSORRT_DLA
 from edgert.engine import builder_settings
 from edgert.errors import BuildError, PlacementError
 from edgert.graph import Graph, Node, TensorSpec, load, read
-from edgert.quantization.lowering.trt_cache import parse_cache, write_cache
+from edgert.quantization.lowering.trt_form import parse_cache, write_cache
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _RETYPES = ("Cast", _QUANTIZE)

@@ -138,7 +138,7 @@ def _cache_files(lowered: Product) -> dict[str, bytes]:
 def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
     """How an engine with DLA layers will take its image on the board; one line."""
     from edgert.compiler.engine_specs import input_layout, spread
-    from edgert.quantization.lowering.trt_cache import parse_cache
+    from edgert.quantization.lowering.trt_form import parse_cache
 
     job = model.job
     found = input_layout(

@@ -86,8 +86,7 @@ def survey_step(
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph import read
         from edgert.placement.dla_share import survey, target_of
-        from edgert.quantization.lowering.trt_cache import parse_cache
-        from edgert.quantization.lowering.trt_form import scales_of
+        from edgert.quantization.lowering.trt_form import parse_cache, scales_of
 
         model = job.model(rewritten.files[MODEL])
         graph = read(model)

@@ -321,7 +321,7 @@ def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph import read
         from edgert.quantization.from_qdq import propagate_scales
-        from edgert.quantization.lowering.trt_cache import write_cache
+        from edgert.quantization.lowering.trt_form import write_cache
         from edgert.quantization.scheme.trt_scheme import layer_precisions
 
         graph, found = read(job.model(rewritten.files[MODEL])), taken.json(TAKEN)

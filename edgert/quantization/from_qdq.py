@@ -13,7 +13,7 @@ from edgert.graph.operators import about
 from edgert.quantization.calibrated import one_size
 from edgert.quantization.lowering.emulated_tensors import modes, unrounded
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.trt_cache import dla_groups, write_cache
+from edgert.quantization.lowering.trt_form import dla_groups, write_cache
 from edgert.quantization.lowering.weights import LIMIT, scale_axis, weight_scales
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import layer_precisions
@@ -59,7 +59,7 @@ def propagate_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[
     """Scales of all tensors that have one or must have a neighbor's, and a sentence for each that has none.
 
     A scale holds for everything that moves, pools, concatenates or bounds values, both ways, as a DLA needs it
-    (:func:`~edgert.quantization.lowering.trt_cache.dla_groups`); of several the largest holds. What a fused
+    (:func:`~edgert.quantization.lowering.trt_form.dla_groups`); of several the largest holds. What a fused
     convolution hands to the addition behind it is never rounded, and gets the addition's.
 
     Args:
@@ -137,7 +137,7 @@ class Unquantized:
         graph: without Q/DQ; weights are what their integers stood for, tensors keep the names they had in front of
             their Q.
         scales: tensor → scale of one step, for every float32 tensor that has one by its own Q/DQ or by those of a
-            neighbor it must share one with; what :func:`~edgert.quantization.lowering.trt_cache.write_cache` takes.
+            neighbor it must share one with; what :func:`~edgert.quantization.lowering.trt_form.write_cache` takes.
         float_nodes: weighted nodes that were not quantized; to be named as FP16 exceptions, for with a scale on either
             side TensorRT would run them in INT8.
         problems: what will not be as it was in the model, a sentence each, naming the node or tensor.
@@ -181,7 +181,7 @@ class QdqModel(Unquantized):
         """The calibration cache for a TensorRT <= 10, which belongs to ``model``.
 
         Raises:
-            CalibrationError: see :func:`~edgert.quantization.lowering.trt_cache.write_cache`.
+            CalibrationError: see :func:`~edgert.quantization.lowering.trt_form.write_cache`.
         """
         return write_cache(self.scales, tensorrt)
 

@@ -155,14 +155,10 @@ def recovered(
     """The INT8 model of a calibrated one, as :func:`~edgert.quantization.recovery.recover` makes it.
 
     Args:
-        calibrated: the float model, its ranges and its calibration images.
-        recipe: what it is made of and for.
+        calibrated, recipe, kind: what it is made of, how, and by which kind of quantizer.
         evaluator: measures what INT8 costs; None: nothing is measured.
         run: what is called with each step, and what stops it.
-        smooth: whether activations may be smoothed, for TensorRT's forms.
-        budget_s: for finding units to keep in higher precision; None keeps none.
-        state: a file in which that search survives an interruption.
-        kind: what makes it of the ranges.
+        smooth, budget_s, state: as :func:`quantize_section` takes them; no budget keeps no units.
 
     Raises:
         EdgertError: the model cannot be made or run; stopped.

@@ -186,16 +186,11 @@ def mean_shifts(
     *,
     stop: threading.Event | None = None,
 ) -> Mapping[str, F64]:
-    """Output tensor of a weighted node → (channels,) to add to it so that its means are those of the float graph.
-
-    Channels whose mean is right, as far as these images can measure it, get 0.
+    """Output tensor of a weighted node → (channels,) to add to it so that its means are those of the float graph; 0
+    where these images cannot measure that a mean is off.
 
     Each shift is measured with those of all nodes before it in force. Nodes whose bias cannot be changed (see
-    :func:`can_shift`) are left out. Both graphs run once per image.
-
-    Raises:
-        CalibrationError: there are no images; stopped.
-        BuildError: ONNX Runtime cannot run one of the graphs.
+    :func:`can_shift`) are left out. Arguments and errors are those of :func:`correct_biases`.
     """
     if not feeds:
         raise CalibrationError("biases cannot be corrected without images", why="0 given", fix="give 16 or more")

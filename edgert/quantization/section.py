@@ -96,50 +96,28 @@ def model_section(
         ConfigError: no such model, or options that do not go together.
     """
     if Path(source).suffix.lower() == ".onnx":
-        return _of_file(Path(source), model, task, input, overrides, needs_task)
-    return _of_pipeline(str(source), model, task, input, overrides)
-
-
-def _known(settings: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if value is not None}
-
-
-def _check(value: str | None, known: Sequence[str], option: str) -> None:
-    if value is not None and value not in known:
-        noun, hint = option.removeprefix("--"), nearest(value, known)
-        raise ConfigError(f"no {noun} {value!r} here{hint}", where=option, fix=f"one of {', '.join(known)}")
-
-
-def _of_file(
-    path: Path, model: str | None, task: str | None, input: str | None, overrides: Sequence[str], needs_task: bool
-) -> ModelSection:
-    if model is not None or overrides:
-        option = "--model" if model is not None else "--set"
-        raise ConfigError(f"{option} is for pipelines, and {path} is an ONNX file", fix=f"leave {option} out")
-    if task is None and needs_task:
-        raise ConfigError(
-            f"what does {path} do?",
-            why="an ONNX file has nothing about how its outputs are read",
-            fix=f"--task 'detect yolox' or the like; edgert inspect {path} lists its outputs",
+        if model is not None or overrides:
+            option = "--model" if model is not None else "--set"
+            raise ConfigError(f"{option} is for pipelines, and {source} is an ONNX file", fix=f"leave {option} out")
+        if task is None and needs_task:
+            raise ConfigError(
+                f"what does {source} do?",
+                why="an ONNX file has nothing about how its outputs are read",
+                fix=f"--task 'detect yolox' or the like; edgert inspect {source} lists its outputs",
+            )
+        config = ModelConfig(
+            onnx=Path(source).absolute(),
+            task=parse_task(task) if task is not None else EmbedTask(embed="none"),
+            input=parse_input(input or ""),
         )
-    config = ModelConfig(
-        onnx=path.absolute(),
-        task=parse_task(task) if task is not None else EmbedTask(embed="none"),
-        input=parse_input(input or ""),
-    )
-    return ModelSection(path.stem, config, str(path), Path())
-
-
-def _of_pipeline(
-    target: str, model: str | None, task: str | None, input: str | None, overrides: Sequence[str]
-) -> ModelSection:
-    file = load_pipeline(pipeline_path(target), overrides)
+        return ModelSection(Path(source).stem, config, str(Path(source)), Path())
+    file = load_pipeline(pipeline_path(str(source)), overrides)
     names = list(file.config.models)
     if not names:
-        raise ConfigError(f"{target} has no model", where=file.where("models"))
+        raise ConfigError(f"{source} has no model", where=file.where("models"))
     if model is None and len(names) > 1:
         raise ConfigError(
-            f"which model? {target} has {len(names)}",
+            f"which model? {source} has {len(names)}",
             where=file.where("models"),
             fix=f"--model {names[0]} (or {', '.join(names[1:])})",
         )
@@ -151,8 +129,18 @@ def _of_pipeline(
     if task is not None or input is not None:
         option = "task" if task is not None else "input"
         raise ConfigError(
-            f"--{option} is for ONNX files; {target} has its own",
+            f"--{option} is for ONNX files; {source} has its own",
             where=file.where("models", name, option),
             fix=f"change the file, or --set models.{name}.{option}.KEY=VALUE",
         )
     return ModelSection(name, file.config.models[name], file.where("models", name), file.document.path.parent)
+
+
+def _known(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def _check(value: str | None, known: Sequence[str], option: str) -> None:
+    if value is not None and value not in known:
+        noun, hint = option.removeprefix("--"), nearest(value, known)
+        raise ConfigError(f"no {noun} {value!r} here{hint}", where=option, fix=f"one of {', '.join(known)}")

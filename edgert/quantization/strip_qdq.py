@@ -107,7 +107,12 @@ class _Walk:
         else:
             for name in node.reads:
                 self._refuse_integers(name, node)
-            self._refuse_captures(node)
+            for name in sorted(node.captured & set(self.floats)):
+                raise ModelError(
+                    f"the body of node {node.name!r} ({node.op}) reads {name!r}, which a DQ makes",
+                    why="bodies are not rewritten",
+                    fix="export the model without Q/DQ there",
+                )
             self.nodes.append(replace(node, inputs=tuple(self.floats.get(name, name) for name in node.inputs)))
 
     def finish(self) -> Stripped:
@@ -206,14 +211,6 @@ class _Walk:
                 f"node {node.name!r} ({node.op}) computes on integers",
                 why=f"it reads {name!r}, which a Q makes, without a DQ in between",
                 fix="put the DQ in front of it",
-            )
-
-    def _refuse_captures(self, node: Node) -> None:
-        for name in sorted(node.captured & set(self.floats)):
-            raise ModelError(
-                f"the body of node {node.name!r} ({node.op}) reads {name!r}, which a DQ makes",
-                why="bodies are not rewritten",
-                fix="export the model without Q/DQ there",
             )
 
     def _with_outputs(self) -> tuple[tuple[Node, ...], Mapping[str, str]]:

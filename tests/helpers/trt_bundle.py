@@ -14,7 +14,7 @@ from edgert.bundle.bundle import save_bundle
 from edgert.bundle.manifest import Manifest, ModelEntry, TensorEntry
 from edgert.graph import Model, read, to_bytes, write
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.trt_cache import write_cache
+from edgert.quantization.lowering.trt_form import write_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.zip_archive import member_of
 from tests.helpers.models import make

@@ -21,7 +21,7 @@ from edgert.compiler.unpack import unpacked
 from edgert.errors import BuildError, CalibrationError, ConfigError, EdgertError, ModelError
 from edgert.pipeline import Pipeline
 from edgert.quantization.calibration.ranges import load_table
-from edgert.quantization.lowering.trt_cache import parse_cache
+from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.runtime.records import Embedding
 from edgert.steps import Stopped
 from tests.helpers.small_pipeline import TEXT, Build, small_pipeline, write_photo

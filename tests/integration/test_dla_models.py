@@ -14,7 +14,7 @@ from edgert.errors import ModelError
 from edgert.graph import clean, infer, load, read, to_bytes, write
 from edgert.quantization.from_qdq import ranges_of_qdq
 from edgert.quantization.lowering.emulate import emulate_dla
-from edgert.quantization.lowering.trt_cache import cache_of, parse_cache, write_cache
+from edgert.quantization.lowering.trt_form import cache_of, parse_cache, write_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from edgert.quantization.scheme.units import calibrated
@@ -56,7 +56,7 @@ def test_a_cache_has_every_tensor_and_comes_back(name: str) -> None:
     text = cache_of(net.graph, scheme(net.graph, "dla"), net.amax, "10.3.0")
     cache = parse_cache(text)
     assert list(cache.scales) == list(calibrated(net.graph))
-    assert write_cache(cache.scales, cache.version, cache.algorithm) == text
+    assert write_cache(cache.scales, cache.version) == text
 
 
 def test_exceptions_name_nodes_of_the_model() -> None:

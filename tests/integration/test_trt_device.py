@@ -22,7 +22,7 @@ from edgert.errors import DeviceError
 from edgert.graph import Model, read, write
 from edgert.memory.cuda import open_device
 from edgert.quantization.fp16.to_fp16 import to_fp16
-from edgert.quantization.lowering.trt_cache import write_cache
+from edgert.quantization.lowering.trt_form import write_cache
 from tests.helpers import models
 from tests.helpers.trt_topology import SHAPE, TOPOLOGIES, dynamic
 

@@ -160,8 +160,25 @@ def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
         CalibrationError: the file is missing or cannot be read, is no range table, comes from a later edgert, is
             damaged (tensor named), or belongs to another model.
     """
-    file = Path(path)
-    content = _content(file)
+    file, why = Path(path), f'its "format" is not "{FORMAT}"'
+    try:
+        content = json.loads(file.read_bytes())
+    except OSError as error:
+        raise CalibrationError(
+            f"cannot read ranges from {str(file)!r}", why=cause(error), fix="calibrate first"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        content, why = None, f"it is not JSON: {error}"
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        what, fix = f"{str(file)!r} is not a range table", "name the ranges.json that calibration wrote"
+        raise CalibrationError(what, why=why, fix=fix)
+    if content.get("schema") != SCHEMA:
+        raise CalibrationError(
+            f"cannot read ranges of schema {content.get('schema')!r}",
+            why=f"edgert {content.get('edgert')} wrote them; edgert {__version__} reads schema {SCHEMA}",
+            where=str(file),
+            fix=f"update edgert, or {_AGAIN} with this one",
+        )
     try:
         table = _table(content)
     except CalibrationError as error:
@@ -180,27 +197,6 @@ def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
 
 def _dump(value: object) -> str:
     return json.dumps(value, allow_nan=False)  # in ASCII, so any name survives, even one that is not valid Unicode
-
-
-def _content(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_bytes())
-    except OSError as error:
-        raise CalibrationError(
-            f"cannot read ranges from {str(file)!r}", why=cause(error), fix="calibrate first"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise _wrong_file(file, f"it is not JSON: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise _wrong_file(file, f'its "format" is not "{FORMAT}"')
-    if content.get("schema") != SCHEMA:
-        raise CalibrationError(
-            f"cannot read ranges of schema {content.get('schema')!r}",
-            why=f"edgert {content.get('edgert')} wrote them; edgert {__version__} reads schema {SCHEMA}",
-            where=str(file),
-            fix=f"update edgert, or {_AGAIN} with this one",
-        )
-    return content
 
 
 def _table(content: Mapping[str, Any]) -> RangeTable:
@@ -230,11 +226,6 @@ def _as(kind: type[Any], value: Any) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"expected {kind.__name__}, got {value!r}")
     return value
-
-
-def _wrong_file(file: Path, why: str) -> CalibrationError:
-    fix = "name the ranges.json that calibration wrote"
-    return CalibrationError(f"{str(file)!r} is not a range table", why=why, fix=fix)
 
 
 def _damaged(why: str) -> CalibrationError:

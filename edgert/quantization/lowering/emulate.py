@@ -22,7 +22,7 @@ from edgert.quantization.lowering.emulated_tensors import (
     unrounded,
     weighted_form,
 )
-from edgert.quantization.lowering.trt_cache import Amax, DlaScales
+from edgert.quantization.lowering.trt_form import Amax, DlaScales
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs, is_activation, is_weighted
 
 _EXACT = of_values("picked") | {"Relu"}

@@ -22,8 +22,7 @@ from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.model import Array
 from edgert.graph.operators import ACTIVATIONS, COMBINING, WEIGHTED, about, clip_bounds, non_negative, of_kind
-from edgert.quantization.lowering.trt_cache import Amax
-from edgert.quantization.lowering.trt_form import lower_trt
+from edgert.quantization.lowering.trt_form import Amax, lower_trt
 from edgert.quantization.lowering.weights import (
     LIMIT,
     Rounding,
@@ -369,15 +368,14 @@ def _spans(graph: Graph) -> Iterator[_Span]:
 def _is_enclosed(graph: Graph, span: _Span) -> bool:
     """Whether nothing but convolutions and what keeps channels apart has to do with the tensors, and no other node
     reads the weights and biases that get wider."""
-    if any(len(graph.consumers[name]) > 1 for name, _axis in _stored(graph, span)):
-        return False
-    if graph.output_names.intersection(span.tensors):
-        return False
-    if any(not _is_dense(graph, node) and not _keeps_channels(graph, node) for node in (*span.makers, *span.readers)):
-        return False
-    inside = set(span.tensors)
-    between = [node for node in (*span.makers, *span.readers) if _keeps_channels(graph, node)]
-    return all(name in inside for node in between for name in _activations(graph, node))
+    around = (*span.makers, *span.readers)
+    between = [node for node in around if _keeps_channels(graph, node)]
+    return (
+        graph.output_names.isdisjoint(span.tensors)
+        and all(len(graph.consumers[name]) == 1 for name, _axis in _stored(graph, span))
+        and all(node in between or _groups(graph, node) == 1 for node in around)
+        and all(name in span.tensors for node in between for name in _activations(graph, node))
+    )
 
 
 def _stored(graph: Graph, span: _Span) -> Iterator[tuple[str, int]]:
@@ -385,9 +383,7 @@ def _stored(graph: Graph, span: _Span) -> Iterator[tuple[str, int]]:
     for node in span.makers:
         if about(node.op).work == "conv":
             yield from ((name, 0) for name in node.inputs[1:] if name)
-    for node in span.readers:
-        if _is_dense(graph, node):
-            yield node.inputs[1], 1
+    yield from ((node.inputs[1], 1) for node in span.readers if _groups(graph, node) == 1)
 
 
 def _keeps_channels(graph: Graph, node: Node) -> bool:
@@ -399,20 +395,14 @@ def _keeps_channels(graph: Graph, node: Node) -> bool:
 
 
 def _is_depthwise(graph: Graph, node: Node) -> bool:
-    if about(node.op).work != "conv" or not _is_stored(graph, node):
-        return False
-    shape = graph.constants[node.inputs[1]].shape
-    groups: int = node.attributes.get("group", 1)
-    return bool(shape[1] == 1 and shape[0] == groups > 1)
+    groups = _groups(graph, node)
+    return groups > 1 and graph.constants[node.inputs[1]].shape[:2] == (groups, 1)
 
 
-def _is_dense(graph: Graph, node: Node) -> bool:
-    return about(node.op).work == "conv" and _is_stored(graph, node) and node.attributes.get("group", 1) == 1
-
-
-def _is_stored(graph: Graph, node: Node) -> bool:
-    """Whether weight and bias are stored."""
-    return is_weighted(graph, node) and all(name in graph.constants for name in node.inputs[1:] if name)
+def _groups(graph: Graph, node: Node) -> int:
+    """Groups of a convolution whose weight and bias are stored; 0 for others."""
+    stored = is_weighted(graph, node) and all(name in graph.constants for name in node.inputs[1:] if name)
+    return int(node.attributes.get("group", 1)) if stored and about(node.op).work == "conv" else 0
 
 
 def _activations(graph: Graph, node: Node) -> list[str]:

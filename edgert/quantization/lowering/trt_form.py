@@ -1,72 +1,269 @@
-"""What TensorRT takes: the Q/DQ form, or the float model with a calibration cache and what stays in FP16."""
+"""What TensorRT takes: the Q/DQ form, or the float model with a calibration cache and what stays in FP16.
 
-from collections.abc import Collection, Mapping
+A DLA takes no Q/DQ with TensorRT <= 10. A cache's first line names the TensorRT and the algorithm, each further line a
+tensor and its scale, amax / 127, as the eight hexadecimal digits of a float32, most significant first. The rules for
+the number in the first line are those of ``NV_TENSORRT_VERSION`` in NvInferRuntimeBase.h and NvInferVersion.h of the
+releases; that the name ends at the last colon is how trtexec reads the file (samples/common/sampleEngines.cpp in
+NVIDIA/TensorRT).
+"""
+
+import math
+import re
+import struct
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dla import Target as Dla
 from edgert.errors import CalibrationError
-from edgert.graph import Graph, Model, Node, read
+from edgert.graph import Graph, Model, read
 from edgert.graph.draft import Builder
 from edgert.graph.model import Array
 from edgert.quantization.calibration.ranges import RangeTable
-from edgert.quantization.lowering.trt_cache import Amax, cache_of, dla_scales, parse_cache
 from edgert.quantization.lowering.weights import LIMIT, Rounding, integer_weight, outputs_of, store_dequantized
 from edgert.quantization.scheme.scheme import scheme
-from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
-from edgert.quantization.scheme.units import Scheme
+from edgert.quantization.scheme.trt_scheme import fp16_exceptions, keeps_scale, layer_precisions
+from edgert.quantization.scheme.units import Scheme, calibrated, clip_behind, sharing
+
+Amax = Callable[[tuple[str, ...]], float]
 
 
 def lower_trt(graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]) -> Graph:
     """See :func:`edgert.quantization.lowering.lower.lower`: int8 with zero point 0 everywhere, weights stored as int8
     behind a DQ, biases in float."""
-    form = _Form(graph, scheme, amax, per_channel, rounded)
-    for spec in graph.inputs:
-        form.round(spec.name, spec.name)
-    for node in graph.nodes:
-        form.add(node)
-    return form.builder.finish()
+    builder = Builder(graph)
+    read: dict[tuple[str, str], str] = {}  # node and tensor → what the node reads of it
+    weights: dict[tuple[str, int | None], str] = {}
 
-
-class _Form:
-    def __init__(
-        self, graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]
-    ) -> None:
-        self.builder = Builder(graph)
-        self._graph, self._scheme, self._amax = graph, scheme, amax
-        self._per_channel, self._rounded = per_channel, rounded
-        self._read: dict[tuple[str, str], str] = {}
-        self._weights: dict[tuple[str, int | None], str] = {}
-
-    def add(self, node: Node) -> None:
-        """The node with its rounded inputs, and the rounding of its outputs."""
-        inputs = [self._read.get((node.name, name), name) for name in node.inputs]
-        if node.name in self._scheme.weighted:
-            inputs[1] = self._weight(node)
-        outputs = outputs_of(self.builder, self._scheme, node)
-        self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
-        for raw, name in zip(outputs, node.outputs, strict=True):
-            self.round(raw, name)
-
-    def round(self, raw: str, name: str) -> None:
+    def round_tensor(raw: str, name: str) -> None:
         """Adds Q and DQ of a tensor that has a point."""
-        point = self._scheme.points.get(name)
-        if point is None:
-            return
-        amax = point.amax or self._amax(self._scheme.groups[name])
-        rounding = Rounding(np.float32(amax) / np.float32(LIMIT), np.int8(0))
-        stored = rounding.quantize(self.builder, raw, self.builder.name(f"{name}_quantized"), name)
-        back = name if point.is_output else self.builder.name(f"{name}_dequantized")
-        rounding.dequantize(self.builder, stored, back, name)
-        self._read.update({(reader, name): back for reader in point.readers})
+        point = scheme.points.get(name)
+        if point is not None:
+            scale = np.float32(point.amax or amax(scheme.groups[name])) / np.float32(LIMIT)
+            rounding = Rounding(scale, np.int8(0))
+            stored = rounding.quantize(builder, raw, builder.name(f"{name}_quantized"), name)
+            back = name if point.is_output else builder.name(f"{name}_dequantized")
+            rounding.dequantize(builder, stored, back, name)
+            read.update({(reader, name): back for reader in point.readers})
 
-    def _weight(self, node: Node) -> str:
-        weight = integer_weight(self._graph, node, self._per_channel, self._rounded)
-        label, key = node.inputs[1], (node.inputs[1], weight.axis)
-        if key not in self._weights:
-            self._weights[key] = store_dequantized(self.builder, weight.values, weight.scales, weight.axis, label)
-        return self._weights[key]
+    for spec in graph.inputs:
+        round_tensor(spec.name, spec.name)
+    for node in graph.nodes:
+        inputs = [read.get((node.name, name), name) for name in node.inputs]
+        if node.name in scheme.weighted:
+            found = integer_weight(graph, node, per_channel, rounded)
+            key = (node.inputs[1], found.axis)
+            if key not in weights:
+                weights[key] = store_dequantized(builder, found.values, found.scales, found.axis, node.inputs[1])
+            inputs[1] = weights[key]
+        outputs = outputs_of(builder, scheme, node)
+        builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
+        for raw, name in zip(outputs, node.outputs, strict=True):
+            round_tensor(raw, name)
+    return builder.finish()
+
+
+# The scale of every tensor on a DLA: one set of numbers for the calibration cache, the Q/DQ form and the emulation.
+
+
+class DlaScales:
+    """Tensor → scale, amax / 127 in float32; found when asked for.
+
+    A tensor that the Q/DQ form rounds has the scale it has there. The others, which that form leaves in FP16 and a
+    calibration cache names all the same, have that of the tensors they must share one with, or a range of their own.
+
+    Args:
+        graph: of a prepared model.
+        scheme: for target ``dla``.
+        amax: threshold of the tensors that share a scale.
+    """
+
+    def __init__(self, graph: Graph, scheme: Scheme, amax: Amax) -> None:
+        self._scheme, self._amax = scheme, amax
+        self._graph, self._groups = graph, dla_groups(graph)
+        self._known: dict[str, np.float32] = {}
+
+    def __getitem__(self, tensor: str) -> np.float32:
+        """Raises what ``amax`` raises for a tensor without a range."""
+        if tensor not in self._known:
+            group = self._groups.get(tensor, (tensor,))
+            amax = self._rounded(tensor) or max(map(self._rounded, group))
+            seen = tuple(name for name in group if clip_behind(self._graph, name) is None)
+            self._known[tensor] = np.float32(amax or self._amax(seen or group)) / np.float32(LIMIT)
+        return self._known[tensor]
+
+    def _rounded(self, tensor: str) -> float:
+        """The threshold that the Q/DQ form has for a tensor, 0 where it does not round it."""
+        point, group = self._scheme.points.get(tensor), self._scheme.groups.get(tensor)
+        if point is None or not (point.amax or group):
+            return 0.0
+        return point.amax or self._amax(group or ())
+
+
+def dla_scales(graph: Graph, scheme: Scheme, amax: Amax) -> Mapping[str, float]:
+    """Scales of all float32 tensors whose values depend on what is fed, in the order they come to be; see
+    :class:`DlaScales`."""
+    scales = DlaScales(graph, scheme, amax)
+    return {name: float(scales[name]) for name in calibrated(graph)}
+
+
+def dla_groups(graph: Graph) -> Mapping[str, tuple[str, ...]]:
+    """Tensor → the tensors that must have its scale on a DLA, itself among them."""
+    return sharing(graph, lambda node: not node.domain and keeps_scale(graph, node), calibrated(graph))
+
+
+_ALGORITHM = "EntropyCalibration2"
+"""The calibrator, as a cache names it, that a DLA is documented with."""
+
+_HEADER = re.compile(r"TRT-(\d+)-(\w+)")
+_DIGITS = re.compile(r"[0-9a-fA-F]{8}")
+_UNWRITABLE = ("\n", "\r", "\0")
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationCache:
+    """The content of a cache.
+
+    Attributes:
+        version: of the TensorRT it was made for, ``"10.3.0"``.
+        algorithm: the calibrator that the file names.
+        scales: tensor → scale, each exactly a float32.
+    """
+
+    version: str
+    algorithm: str
+    scales: Mapping[str, float]
+
+
+def write_cache(scales: Mapping[str, float], version: str) -> str:
+    """The cache's text, one line per tensor in the order given; scales are rounded to float32.
+
+    Args:
+        scales: tensor → scale.
+        version: of the TensorRT that will read it, ``"8.6.2"``: a cache is not promised to serve another.
+
+    Raises:
+        CalibrationError: that TensorRT reads no caches, or its version is not known; there are no scales; a scale is
+            not positive and finite in float32; a name is empty or has a line break in it.
+    """
+    if not scales:
+        raise CalibrationError("a calibration cache without scales", why="no tensor has one", fix="calibrate first")
+    for name in scales:
+        if not name or any(mark in name for mark in _UNWRITABLE):
+            why = "a cache has one line per tensor, and the name stands at its start"
+            raise CalibrationError(f"tensor {name!r} cannot be named in a cache", why=why, fix="rename it in the model")
+    lines = [f"{name}: {_digits(name, scale)}" for name, scale in scales.items()]
+    return "\n".join([f"TRT-{version_number(version)}-{_ALGORITHM}", *lines, ""])
+
+
+def parse_cache(text: str) -> CalibrationCache:
+    """Reads a cache's text. Blank lines, and line ends of another system, do no harm.
+
+    Raises:
+        CalibrationError: the first line is no header, or of a TensorRT that has no caches; a line is damaged, or names
+            a tensor for the second time. The line's number is in the message.
+    """
+    lines = [line.removesuffix("\r") for line in text.split("\n")]  # a name may hold what else splits lines
+    match = _HEADER.fullmatch(lines[0].strip())
+    if match is None:
+        why = f"the first line is {_shown(lines[0])} and not like TRT-100300-EntropyCalibration2"
+        raise CalibrationError("this is no TensorRT calibration cache", why=why, where="line 1")
+    scales: dict[str, float] = {}
+    places: dict[str, int] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        if line.strip():
+            name, scale = _entry(line, number)
+            if name in scales:
+                why = f"line {places[name]} has one too"
+                raise CalibrationError(f"a second scale for tensor {name!r}", why=why, where=f"line {number}")
+            scales[name], places[name] = scale, number
+    return CalibrationCache(_version(int(match[1])), match[2], scales)
+
+
+def cache_of(graph: Graph, scheme: Scheme, amax: Amax, version: str) -> str:
+    """The cache of a float model: a scale for every float32 tensor that is fed or computed from what is fed.
+
+    A DLA gives up INT8 for a region where one tensor has no scale, so tensors between nodes kept in FP16 have theirs
+    too. The network that is built must be this graph: names are how TensorRT finds the scales.
+
+    Args:
+        graph: of a prepared model.
+        scheme: for target ``dla``; tensors that must share a scale do so here as they do in the Q/DQ form.
+        amax: threshold of the tensors that share a scale.
+        version: see :func:`write_cache`.
+
+    Raises:
+        CalibrationError: see :func:`write_cache`; or a range is missing.
+    """
+    return write_cache(dla_scales(graph, scheme, amax), version)
+
+
+def version_number(version: str) -> int:
+    """The number in the header: 8600 for ``"8.6.0"``, 100300 for ``"10.3.0"``; a fourth part makes no difference.
+
+    Raises:
+        CalibrationError: no such version, or one without calibration caches.
+    """
+    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?", version)
+    if match is None:
+        raise CalibrationError(f"{version!r} is no TensorRT version", fix='give all of it, like "10.3.0"')
+    major, minor, patch = (int(part or 0) for part in match.groups())
+    if major >= 11:
+        raise CalibrationError(
+            f"TensorRT {version} reads no calibration cache",
+            why="calibrators were removed in 11.0: scales are in the model",
+            fix="give it the Q/DQ form of the model",
+        )
+    if major == 9:
+        raise CalibrationError(
+            f"how TensorRT {version} writes its version into a cache is not known",
+            why="no Jetson has TensorRT 9",
+            fix="give the version that the device has (JetPack 5: 8.5.2, JetPack 6: 8.6.2 or 10.3.0)",
+        )
+    if not major or patch > 99 or minor > (99 if major == 10 else 9):
+        raise CalibrationError(f"there is no TensorRT {version}", fix='give its release, like "10.3.0"')
+    return major * (10_000 if major == 10 else 1_000) + minor * 100 + patch
+
+
+def _version(number: int) -> str:
+    """The version that a header's number stands for. Raises CalibrationError."""
+    unit = 1_000 if number < 9_000 else 10_000
+    version = f"{number // unit}.{number % unit // 100}.{number % 100}"
+    try:
+        same = version_number(version) == number
+    except CalibrationError as error:
+        raise error.at("line 1") from None
+    if not same:
+        raise CalibrationError(f"no TensorRT has the number {number}", where="line 1", fix="make the cache again")
+    return version
+
+
+def _entry(line: str, number: int) -> tuple[str, float]:
+    """Tensor and scale of a line. Raises CalibrationError."""
+    name, colon, digits = line.rpartition(": ")
+    if not colon or not name or _DIGITS.fullmatch(digits.rstrip()) is None:
+        why = f"{_shown(line)} is not a name, a colon, a space and eight hexadecimal digits"
+        raise CalibrationError("a line of the calibration cache is damaged", why=why, where=f"line {number}")
+    (scale,) = struct.unpack(">f", bytes.fromhex(digits.rstrip()))
+    if not 0 < scale < math.inf:
+        why = f"{digits.rstrip()} is {scale}, and a scale is positive and finite"
+        raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, where=f"line {number}")
+    return name, scale
+
+
+def _digits(name: str, scale: float) -> str:
+    """``hex()`` would drop leading zeros. Raises CalibrationError."""
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = float(np.float32(scale))
+    if not 0 < rounded < math.inf:
+        why = f"it is {scale} and must be positive and finite in float32"
+        raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, fix="calibrate again")
+    return struct.pack(">f", rounded).hex()
+
+
+def _shown(line: str) -> str:
+    return repr(line if len(line) <= 60 else f"{line[:60]}…")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +290,7 @@ def lower_to_cache(model: Model, table: RangeTable, keep: Collection[str], dla: 
         dla: whose rules hold; its release will read the cache.
 
     Raises:
-        CalibrationError: a range is missing; or see :func:`~edgert.quantization.lowering.trt_cache.write_cache`.
+        CalibrationError: a range is missing; or see :func:`~edgert.quantization.lowering.trt_form.write_cache`.
     """
     graph = read(model)
     plan = scheme(graph, "dla", frozenset(keep), dla)

@@ -41,8 +41,15 @@ class Gate:
 
 def gates(graph: Graph) -> tuple[Gate, ...]:
     """All gates of a graph whose x nothing else reads, in order. A HardSwish node is none: see :func:`opened`."""
-    found = (_gate(graph, node.outputs[0]) for node in graph.nodes if node.outputs)
-    return tuple(gate for gate in found if gate is not None)
+    found = []
+    for tensor in (node.outputs[0] for node in graph.nodes if node.outputs):
+        chain = activation(graph, tensor)
+        made = {node.outputs[0] for node in chain}
+        readers = [node for node in chain if tensor in node.inputs]
+        products = [node for node in readers if node.op not in SUMS and not made.isdisjoint(node.inputs)]
+        if len(products) == 1:
+            found.append(Gate(tensor, frozenset(node.name for node in readers if node is not products[0])))
+    return tuple(found)
 
 
 def opened(graph: Graph) -> Graph:
@@ -58,16 +65,6 @@ def opened(graph: Graph) -> Graph:
             node = replace(node, op="Mul", inputs=(node.inputs[0], factor), attributes={})
         builder.nodes.append(node)
     return replace(builder.finish(), specs=specs)
-
-
-def _gate(graph: Graph, tensor: str) -> Gate | None:
-    chain = activation(graph, tensor)
-    made = {node.outputs[0] for node in chain}
-    readers = [node for node in chain if tensor in node.inputs]
-    products = [node for node in readers if node.op not in SUMS and not made.isdisjoint(node.inputs)]
-    if len(products) != 1:
-        return None
-    return Gate(tensor, frozenset(node.name for node in readers if node is not products[0]))
 
 
 Labels = npt.NDArray[np.int64]

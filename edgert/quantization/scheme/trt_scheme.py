@@ -6,7 +6,7 @@ another INT8 layer reads it; the residual input of an Add that a convolution fus
 it commutes with, so their inputs are rounded with the same scale and their producers write INT8 at once.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from dla import Target as Dla
 from dla import Verdict, int8_verdicts
@@ -75,15 +75,10 @@ def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
     """See :func:`edgert.quantization.scheme.scheme.scheme`."""
     found = fuse(graph, INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
-    barred = {name for unit in kept for name in unit.nodes}
-    readers = _Readers(graph, barred)
-    for unit in found:
-        if unit.weight and unit not in kept:
-            readers.add_unit(unit)
-    readers.settle(found)
-    units = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in readers.nodes))
-    points = {name: Point(name, readers.of(name)) for name in in_order(graph) if readers.of(name)}
-    groups = groups_of(graph, points, lambda node: node.name in readers.nodes and commutes(graph, node))
+    readers, passing = _readers(graph, found, kept)
+    units = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in passing))
+    points = {name: Point(name, tuple(readers[name])) for name in in_order(graph) if name in readers}
+    groups = groups_of(graph, points, lambda node: node.name in passing and commutes(graph, node))
     skipped = _skipped(graph, found, (*units, *kept), _why_not_gpu)
     return Scheme("gpu", units, points, groups, frozenset(), kept, skipped)
 
@@ -141,59 +136,47 @@ def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> se
     return able
 
 
-class _Readers:
-    """Which nodes read which tensors rounded; grows until nothing more follows from what is there."""
+def _readers(
+    graph: Graph, found: Collection[Unit], kept: Collection[Unit]
+) -> tuple[Mapping[str, Mapping[str, None]], set[str]]:
+    """Tensor → the nodes that read it rounded, in order; and the nodes without weights that become INT8.
 
-    def __init__(self, graph: Graph, barred: set[str]) -> None:
-        self._graph, self._barred = graph, barred
-        self._readers: dict[str, dict[str, None]] = {}
-        self.nodes: set[str] = set()
-        """Nodes without weights that became INT8."""
-
-    def of(self, tensor: str) -> tuple[str, ...]:
-        return tuple(self._readers.get(tensor, ()))
-
-    def add_unit(self, unit: Unit) -> None:
-        """The input of a weighted unit, and the residual one of the Add it takes in."""
-        members = {node.name: node for node in self._graph.nodes if node.name in unit.nodes}
-        self._add(members[unit.name].inputs[0], unit.name)
-        own = {name for node in members.values() for name in node.outputs}
-        for node in members.values():
-            if node.op == "Add" and node.name != unit.name:
-                others = [name for name in node.inputs if name not in own and is_activation(self._graph, name)]
-                for name in others:
-                    self._add(name, node.name)
-
-    def settle(self, units: Iterable[Unit]) -> None:
-        """Carries Q back over what it commutes with, and to both inputs of an Add between INT8 units."""
-        ends = {unit.output: unit for unit in units}
-        waiting = list(self._readers)
-        while waiting:
-            node = self._passed(waiting.pop(), ends)
-            if node is None or node.name in self.nodes:
+    Rounded are the input of each weighted unit and the residual one of the Add it takes in. From there Q is carried
+    back over what it commutes with, and to both inputs of an Add between INT8 units.
+    """
+    nodes = {node.name: node for node in graph.nodes}
+    barred = {name for unit in kept for name in unit.nodes}
+    ends = {unit.output: unit for unit in found}
+    readers: dict[str, dict[str, None]] = {}
+    for unit in found:
+        if unit.weight and unit not in kept:
+            readers.setdefault(nodes[unit.name].inputs[0], {})[unit.name] = None
+            own = {name for member in unit.nodes for name in nodes[member].outputs}
+            for member in (member for member in unit.nodes[1:] if nodes[member].op == "Add"):
+                for name in nodes[member].inputs:
+                    if name not in own and is_activation(graph, name):
+                        readers.setdefault(name, {})[member] = None
+    passing: set[str] = set()
+    waiting = list(readers)
+    while waiting:
+        tensor = waiting.pop()
+        node = graph.producers.get(tensor)
+        if node is None or node.name in barred or node.domain:
+            continue
+        if not commutes(graph, node):
+            if tensor not in ends or ends[tensor].op != "Add":
                 continue
-            self.nodes.add(node.name)
-            for name in data_inputs(self._graph, node):
-                self._add(name, node.name)
+            node = nodes[ends[tensor].name]
+            inputs = data_inputs(graph, node)
+            int8 = [name in readers or (name in ends and bool(ends[name].weight)) for name in inputs]
+            if len(inputs) != 2 or not all(int8):
+                continue
+        if node.name not in passing:
+            passing.add(node.name)
+            for name in data_inputs(graph, node):
+                readers.setdefault(name, {})[node.name] = None
                 waiting.append(name)
-
-    def _passed(self, tensor: str, ends: dict[str, Unit]) -> Node | None:
-        """The node behind a rounded tensor whose inputs are to be rounded as well."""
-        maker = self._graph.producers.get(tensor)
-        if maker is None or maker.name in self._barred or maker.domain:
-            return None
-        if commutes(self._graph, maker):
-            return maker
-        unit = ends.get(tensor)
-        if unit is None or unit.op != "Add":
-            return None
-        add = next(node for node in self._graph.nodes if node.name == unit.name)
-        inputs = data_inputs(self._graph, add)
-        rounded = [name in self._readers or (name in ends and bool(ends[name].weight)) for name in inputs]
-        return add if len(inputs) == 2 and all(rounded) else None
-
-    def _add(self, tensor: str, node: str) -> None:
-        self._readers.setdefault(tensor, {})[node] = None
+    return readers, passing
 
 
 def commutes(graph: Graph, node: Node) -> bool:
@@ -214,6 +197,5 @@ def keeps_scale(graph: Graph, node: Node) -> bool:
 def _skipped(
     graph: Graph, found: Iterable[Unit], taken: Iterable[Unit], why: Callable[[Node], str]
 ) -> tuple[Skipped, ...]:
-    names = {name for unit in taken for name in unit.nodes}
-    nodes = {node.name: node for node in graph.nodes}
-    return tuple(Skipped(unit.name, why(nodes[unit.name])) for unit in found if unit.name not in names)
+    names = {unit.name for unit in found} - {name for unit in taken for name in unit.nodes}
+    return tuple(Skipped(node.name, why(node)) for node in graph.nodes if node.name in names)

@@ -6,8 +6,7 @@ import pytest
 
 from edgert.errors import CalibrationError
 from edgert.graph import read
-from edgert.quantization.lowering.trt_cache import write_cache
-from edgert.quantization.lowering.trt_form import check_cache
+from edgert.quantization.lowering.trt_form import check_cache, write_cache
 from tests.helpers.models import conv
 
 

@@ -10,7 +10,7 @@ import pytest
 from edgert.graph import Graph, Model, Node
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.trt_cache import cache_of, parse_cache
+from edgert.quantization.lowering.trt_form import cache_of, parse_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import is_activation
 from tests.unit.graph.graphs import make, node

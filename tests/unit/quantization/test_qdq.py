@@ -12,7 +12,7 @@ from edgert.errors import ModelError
 from edgert.graph import Model, Node, clean, infer, read, write
 from edgert.quantization.from_qdq import Unquantized, ranges_of_qdq
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.trt_cache import dla_scales, parse_cache, write_cache
+from edgert.quantization.lowering.trt_form import dla_scales, parse_cache, write_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target
 from tests.unit.graph.graphs import make, node

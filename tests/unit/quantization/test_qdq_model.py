@@ -18,7 +18,7 @@ from edgert.graph import Model, load, read, to_bytes, write
 from edgert.quantization.calibrated import prepare
 from edgert.quantization.from_qdq import qdq_model
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.trt_cache import dla_scales, parse_cache
+from edgert.quantization.lowering.trt_form import dla_scales, parse_cache
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Target, is_quantized
 from tests.unit.graph.graphs import make, node
