@@ -4,7 +4,7 @@ What a format cannot express is named, in the files and in what is returned.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -15,7 +15,7 @@ from edgert.bundle.bundle import is_bundle
 from edgert.compiler.model_forms import FLOAT, FP16, ORT
 from edgert.compiler.model_steps import REWRITE_TOLERANCE, TOLERANCE, uniform_feeds
 from edgert.errors import ArtifactError, BuildError, ConfigError, nearest
-from edgert.exporter.source import Item, Outline, Source, open_source
+from edgert.exporter.source import Item, Source, open_source
 from edgert.exporter.triton import DEVICES, Device, repository_part, served_of
 from edgert.exporter.trtexec import commands_of, dispatch_shares, script
 from edgert.files import replace_bytes
@@ -63,11 +63,10 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
     if form == "fp16" and FP16 in item.forms:
         return load(item.forms[FP16])
     model = load(item.forms[FLOAT])
-    make: Mapping[Form, Callable[[], Model]] = {
-        "fp16": lambda: fp16_model(model, item.config).model,
-        "fit": lambda: fit_model(model, without(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))[0],
-    }
-    made = make[form]()
+    if form == "fp16":
+        made = fp16_model(model, item.config).model
+    else:
+        made, _ = fit_model(model, without(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))
     apart = distance(item, model, made)
     if not apart <= _TOLERANCE[form]:
         raise BuildError(
@@ -112,19 +111,12 @@ def _quantized(item: Item, target: Target) -> Model:
     if is_quantized(plain):
         return plain
     known = [name for name in ("ort", "gpu", "dla") if name in item.forms]
+    what, why = f"there is no INT8 form of model {item.name!r}", "its ranges must be measured on typical images"
+    fix = f"edgert quantize {item.config.onnx.name} --images FOLDER; or a pipeline with precision: int8"
     if known:
-        raise BuildError(
-            f"there is no INT8 form of model {item.name!r} for {target}",
-            why=f"it was built for {', '.join(known)}",
-            where=item.where,
-            fix=f"--target {known[0]}, or build it for a board that has one",
-        )
-    raise BuildError(
-        f"there is no INT8 form of model {item.name!r}",
-        why="its ranges must be measured on typical images",
-        where=item.where,
-        fix=f"edgert quantize {item.config.onnx.name} --images FOLDER; or a pipeline with precision: int8",
-    )
+        what, why = f"{what} for {target}", f"it was built for {', '.join(known)}"
+        fix = f"--target {known[0]}, or build it for a board that has one"
+    raise BuildError(what, why=why, where=item.where, fix=fix)
 
 
 Format = Literal["triton", "onnx", "trtexec"]
@@ -214,25 +206,33 @@ def export(
     """
     options = ExportOptions(format, Path(output), form, target, device, max_batch)
 
-    def check(outline: Outline) -> None:
-        check_export(outline.only(model) if model else outline, options)
-
-    path, given = pipeline_path(str(source)), tuple(overrides)
+    path = pipeline_path(str(source))
     with open_source(
-        path, overrides=given, board=board, tensorrt=tensorrt, check=check, on_event=on_event, stop=stop
+        path,
+        model=model,
+        overrides=tuple(overrides),
+        board=board,
+        tensorrt=tensorrt,
+        check=lambda names, release: _check(options, path, names, release),
+        on_event=on_event,
+        stop=stop,
     ) as opened:
-        return write_export(opened.only(model) if model else opened, options)
+        return write_export(opened, options)
 
 
 def write_export(source: Source, options: ExportOptions) -> Exported:
     """Writes the models of an open source. Raises as :func:`export`."""
-    check_export(source.outline, options)
-    write = {"onnx": _onnx, "triton": _triton, "trtexec": _trtexec}[options.format]
-    return write(source, options)
+    _check(options, source.path, source.names, source.tensorrt)
+    return {"onnx": _onnx, "triton": _triton, "trtexec": _trtexec}[options.format](source, options)
 
 
-def check_export(outline: Outline, options: ExportOptions) -> None:
-    """Refuses what :func:`write_export` would refuse and is known before anything is built.
+def _check(options: ExportOptions, path: Path, names: Sequence[str], tensorrt: str) -> None:
+    """Refuses what is known before anything is built.
+
+    Args:
+        path: the file that was named.
+        names: of its models.
+        tensorrt: release on the board, ``"10.3.0"``; empty without one.
 
     Raises:
         ConfigError: an option that the format has no use for, several models for one file, or no TensorRT is known.
@@ -241,21 +241,17 @@ def check_export(outline: Outline, options: ExportOptions) -> None:
         if getattr(options, name) is not None and name not in _OPTIONS[options.format]:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} has no effect with --format {options.format}", fix=f"leave {option} out")
-    if options.format == "onnx" and options.output.suffix == ".onnx" and len(outline.names) > 1:
-        names = ", ".join(outline.names)
-        raise ConfigError(f"{len(outline.names)} models in one file?", why=names, fix="name a folder, or --model NAME")
-    if options.format == "trtexec" and not outline.tensorrt:
-        raise _no_release(outline.path)
-
-
-def _no_release(path: Path) -> ConfigError:
-    fix = "--board NAME; edgert boards lists them"
-    if is_bundle(path):
-        fix = f"build it for a board: edgert build PIPELINE {fix}"
-    elif path.suffix.lower() == ".onnx":
-        fix = "--board NAME, or --trt 10.3"
-    why = "its options differ from release to release"
-    return ConfigError("trtexec of which TensorRT?", why=why, where=str(path), fix=fix)
+    if options.format == "onnx" and options.output.suffix == ".onnx" and len(names) > 1:
+        why, fix = ", ".join(names), "name a folder, or --model NAME"
+        raise ConfigError(f"{len(names)} models in one file?", why=why, fix=fix)
+    if options.format == "trtexec" and not tensorrt:
+        fix = "--board NAME; edgert boards lists them"
+        if is_bundle(path):
+            fix = f"build it for a board: edgert build PIPELINE {fix}"
+        elif path.suffix.lower() == ".onnx":
+            fix = "--board NAME, or --trt 10.3"
+        why = "its options differ from release to release"
+        raise ConfigError("trtexec of which TensorRT?", why=why, where=str(path), fix=fix)
 
 
 def _onnx(source: Source, options: ExportOptions) -> Exported:

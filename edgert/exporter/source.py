@@ -1,13 +1,12 @@
 """What is exported: the models of a pipeline, a bundle or an ONNX file, with what is known of them."""
 
-from __future__ import annotations
-
 import json
+import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from typing import Any
 from edgert.backend.tensorrt.engine_cache import read_record
 from edgert.board import HOST
 from edgert.board.record import find_board
-from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
-from edgert.bundle.manifest import EngineEntry
+from edgert.bundle.bundle import is_bundle, open_bundle
 from edgert.compiler.build_pipeline import build
 from edgert.compiler.build_target import build_target, tensorrt_of
 from edgert.compiler.engine_specs import BundleModel
@@ -92,31 +90,6 @@ class Item:
         return f"before it: {input_words(self.config.input)}", f"after it: {task_words(self.config.task)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """What is known of a source before anything is built.
-
-    Attributes:
-        path: the file that was named.
-        names: of its models.
-        tensorrt: release on the board, ``"10.3.0"``; empty without one.
-    """
-
-    path: Path
-    names: tuple[str, ...]
-    tensorrt: str
-
-    def only(self, name: str) -> Outline:
-        """The same with one model. Raises ConfigError where there is none of that name."""
-        if name not in self.names:
-            raise ConfigError(
-                f"no model {name!r}{nearest(name, self.names)}",
-                where=str(self.path),
-                fix=f"models: {', '.join(self.names)}",
-            )
-        return replace(self, names=(name,))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
     """The models to export.
@@ -135,46 +108,54 @@ class Source:
     items: tuple[Item, ...]
     around: tuple[str, ...] = ()
 
-    def only(self, name: str) -> Source:
-        """The same with one model. Raises ConfigError where there is none of that name."""
-        chosen = self.outline.only(name).names
-        return replace(self, items=tuple(item for item in self.items if item.name in chosen))
-
     @property
-    def outline(self) -> Outline:
-        """What was known of it before it was built."""
-        return Outline(self.path, tuple(item.name for item in self.items), self.tensorrt)
+    def names(self) -> tuple[str, ...]:
+        """Of the models."""
+        return tuple(item.name for item in self.items)
 
 
 @contextmanager
 def open_source(
     path: Path,
     *,
+    model: str | None = None,
     overrides: tuple[str, ...] = (),
     board: str | None = None,
     tensorrt: str | None = None,
-    check: Callable[[Outline], object] | None = None,
+    check: Callable[[tuple[str, ...], str], object] | None = None,
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Source]:
     """Opens what is to be exported, in files that are gone after the block; a pipeline is built first.
 
     Args:
+        model: name of the only one that is wanted; all by default.
         overrides: ``key.path=value``, for a pipeline.
         board: name or file; of a pipeline its own by default. A bundle is for one already.
         tensorrt: release; that of the board's usual JetPack by default.
-        check: called before a pipeline is built, which takes minutes; what it raises comes out.
+        check: called with the models' names and the release of TensorRT on the board before a pipeline is built, which
+            takes minutes; what it raises comes out.
         on_event, stop: as :func:`~edgert.compiler.build` takes them.
 
     Raises:
-        ConfigError: options that do not go with what was named, or no such board.
+        ConfigError: options that do not go with what was named, or no such model or board.
         EdgertError: it cannot be read or built.
     """
+
+    def wanted(names: Iterable[str]) -> tuple[str, ...]:
+        known = tuple(names)
+        if model is not None and model not in known:
+            fix = f"models: {', '.join(known)}"
+            raise ConfigError(f"no model {model!r}{nearest(model, known)}", where=str(path), fix=fix)
+        return known if model is None else (model,)
+
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         if path.suffix.lower() == ".onnx":
             _refuse(path, "an ONNX file", {"--set": overrides})
-            yield _of_file(path, folder, board, tensorrt)
+            source = _of_file(path, folder, board, tensorrt)
+            wanted(source.names)
+            yield source
             return
         packed = path
         if is_bundle(path):
@@ -183,18 +164,17 @@ def open_source(
             packed = folder / "built.edgert"
             file = load_pipeline(path, overrides)
             if check is not None:
-                check(Outline(path, tuple(file.config.models), build_target(file, board, None, tensorrt).tensorrt))
+                check(wanted(file.config.models), build_target(file, board, None, tensorrt).tensorrt)
             build(file, packed, board=board, tensorrt=tensorrt, on_event=on_event, stop=stop)
         with open_bundle(packed) as bundle:
-            yield _of_bundle(bundle, path, folder / "members")
-
-
-def _of_bundle(bundle: Bundle, path: Path, folder: Path) -> Source:
-    manifest = bundle.manifest
-    bundle.extract(folder)
-    file = load_pipeline(folder / manifest.pipeline)
-    packed = [BundleModel(folder, manifest, name, file.config.models[name]) for name in manifest.models]
-    return Source(path, manifest.board, manifest.tensorrt, tuple(_item(one, path) for one in packed), _around(file))
+            members, manifest = folder / "members", bundle.manifest
+            bundle.extract(members)
+            file = load_pipeline(members / manifest.pipeline)
+            models = [
+                BundleModel(members, manifest, name, file.config.models[name]) for name in wanted(manifest.models)
+            ]
+            items = tuple(_item(one, path) for one in models)
+            yield Source(path, manifest.board, manifest.tensorrt, items, _around(file))
 
 
 def _item(packed: BundleModel, path: Path) -> Item:
@@ -203,10 +183,10 @@ def _item(packed: BundleModel, path: Path) -> Item:
         for members in (packed.entry.forms, packed.entry.files)
     )
     where = f"{path} models.{packed.name}"
-    return Item(packed.name, where, packed.config, forms, files, packed, _plans(packed, where))
+    return Item(packed.name, where, packed.config, forms, files, packed, tuple(_plans(packed, where)))
 
 
-def _plans(packed: BundleModel, where: str) -> tuple[Plan, ...]:
+def _plans(packed: BundleModel, where: str) -> Iterator[Plan]:
     """The engines of the one machine that compiled some."""
     found = {target: one.engines[packed.name] for target, one in packed.manifest.compiled.items()}
     if len(found) > 1:
@@ -216,20 +196,18 @@ def _plans(packed: BundleModel, where: str) -> tuple[Plan, ...]:
             where=where,
             fix="export the bundle as it was before the others were packed into it; an engine runs on its machine only",
         )
-    return tuple(_plan(packed.folder, one) for engines in found.values() for one in engines)
-
-
-def _plan(folder: Path, engine: EngineEntry) -> Plan:
-    record = read_record((folder / engine.record).read_bytes(), engine.record)
-    cores = {int(where.removeprefix("dla")) for where in record["placement"].values() if where.startswith("dla")}
-    return Plan(folder / engine.plan, min(cores, default=None), engine.weight)
+    for engine in (one for engines in found.values() for one in engines):
+        places = read_record((packed.folder / engine.record).read_bytes(), engine.record)["placement"].values()
+        cores = {int(where.removeprefix("dla")) for where in places if where.startswith("dla")}
+        yield Plan(packed.folder / engine.plan, min(cores, default=None), engine.weight)
 
 
 def _of_file(path: Path, folder: Path, board: str | None, tensorrt: str | None) -> Source:
     whole = folder / "model.onnx"
     whole.write_bytes(to_bytes(load(path)))
     config = ModelConfig(onnx=path.absolute(), task=EmbedTask(embed="none"))
-    item = Item(_plain(path.stem), str(path), config, {FLOAT: whole})
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
+    item = Item(name, str(path), config, {FLOAT: whole})
     if board in (None, HOST):
         return Source(path, HOST, tensorrt or "", (item,))
     found = find_board(str(board), Path())
@@ -244,11 +222,6 @@ def _around(file: PipelineFile) -> tuple[str, ...]:
     budgets = file.config.budgets.model_dump(mode="json", exclude_defaults=True)
     parts = {"other stages": others, "budgets": " ".join(setting(key, value) for key, value in budgets.items())}
     return tuple(f"the pipeline's {what}: {text}" for what, text in parts.items() if text)
-
-
-def _plain(stem: str) -> str:
-    """A file's name as that of a model."""
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-" for letter in stem)
 
 
 def _refuse(path: Path, kind: str, options: Mapping[str, object]) -> None:

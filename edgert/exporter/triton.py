@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
+from pydantic import BaseModel
+
 from edgert._version import __version__
 from edgert.compiler.model_forms import FLOAT, FP16, ORT
 from edgert.config import ClassifyTask
@@ -63,12 +65,10 @@ def _block(name: str, message: Message, indent: str) -> Iterator[str]:
 def _scalar(value: Word | str | bool | int) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value) if isinstance(value, (Word, int)) else _quoted(value)
-
-
-def _quoted(text: str) -> str:
-    """Bytes that are not plain ASCII as three octal digits, which every reader takes."""
-    plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}" for byte in text.encode())
+    if isinstance(value, (Word, int)):
+        return str(value)
+    # bytes that are not plain ASCII as three octal digits, which every reader takes
+    plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}" for byte in value.encode())
     return f'"{"".join(plain)}"'
 
 
@@ -142,7 +142,11 @@ def repository_part(served: Served) -> dict[str, bytes]:
 
 def config_text(served: Served) -> str:
     """``config.pbtxt``, with what it cannot say as comments on top. Raises BuildError as :func:`repository_part`."""
-    lines = [f"{served.name}, written by edgert {__version__}", *_limitations(served)]
+    lines = [f"{served.name}, written by edgert {__version__}"]
+    missing = [] if _warmup(served, batch_of(served)) else ["a warm-up: the sizes of its inputs are open"]
+    if found := [*served.limitations, *missing]:
+        lines.append("Not expressed below, because Triton's configuration has no field for it:")
+        lines += [f"  - {line}" for line in found]
     return "".join(f"# {line}\n" for line in lines) + "\n" + text_of(config(served))
 
 
@@ -155,7 +159,10 @@ def config(served: Served) -> Message:
     if served.labels and served.is_classifier and len(outputs) == 1:
         outputs[0]["label_filename"] = "labels.txt"
     made["output"] = outputs
-    made["instance_group"] = [_instances(served)]
+    group: dict[str, Any] = {"count": served.instances, "kind": Word(f"KIND_{served.device.upper()}")}
+    if served.dla_core is not None:
+        group["secondary_devices"] = [{"kind": Word("KIND_NVDLA"), "device_id": served.dla_core}]
+    made["instance_group"] = [group]
     if batch:
         made["dynamic_batching"] = {}
     if served.threads is not None and served.backend == "onnxruntime":
@@ -192,19 +199,15 @@ def batch_of(served: Served) -> int:
 
 def _port(spec: TensorSpec, batch: int, served: Served) -> dict[str, Any]:
     """An input or output. Triton has no empty ``dims``: a number alone is a list of one that is reshaped."""
-    dims = _dims(spec, batch, served)
-    port: dict[str, Any] = {"name": spec.name, "data_type": _type(spec, served), "dims": dims or [1]}
-    return port if dims else {**port, "reshape": {"shape": []}}
-
-
-def _dims(spec: TensorSpec, batch: int, served: Served) -> list[int]:
     if not spec.ranked:
         raise BuildError(
             f"tensor {spec.name!r} of model {served.name!r} has no known number of dimensions",
             why="Triton wants them written",
             fix="export the model with shapes, or run edgert build, which finds them",
         )
-    return [dim if isinstance(dim, int) else -1 for dim in spec.shape[1 if batch else 0 :]]
+    dims = [dim if isinstance(dim, int) else -1 for dim in spec.shape[1 if batch else 0 :]]
+    port: dict[str, Any] = {"name": spec.name, "data_type": _type(spec, served), "dims": dims or [1]}
+    return port if dims else {**port, "reshape": {"shape": []}}
 
 
 def _type(spec: TensorSpec, served: Served) -> Word:
@@ -217,37 +220,16 @@ def _type(spec: TensorSpec, served: Served) -> Word:
     return Word(_TYPES[spec.dtype])
 
 
-def _instances(served: Served) -> Message:
-    group: dict[str, Any] = {"count": served.instances, "kind": Word(f"KIND_{served.device.upper()}")}
-    if served.dla_core is not None:
-        group["secondary_devices"] = [{"kind": Word("KIND_NVDLA"), "device_id": served.dla_core}]
-    return group
-
-
 def _warmup(served: Served, batch: int) -> Message | None:
     """One request of zeros, so that the first real one is not the slow one; None where a size is not known."""
     inputs: dict[str, Message] = {}
     for spec in served.inputs:
-        shape = _usual(spec, served.shapes or {}, batch)
-        if shape is None or spec.dtype == "object":
+        sizes = (served.shapes or {}).get(spec.name, spec.shape)[1 if batch else 0 :]
+        shape = [dim for dim in sizes if isinstance(dim, int)]
+        if not spec.ranked or len(shape) < len(sizes) or spec.dtype == "object":
             return None
         inputs[spec.name] = {"data_type": _type(spec, served), "dims": shape or [1], "zero_data": True}
     return {"name": "zeros", "batch_size": 1, "inputs": pairs(inputs)}
-
-
-def _usual(spec: TensorSpec, shapes: Mapping[str, Sequence[int]], batch: int) -> list[int] | None:
-    given = shapes.get(spec.name, spec.shape)
-    sizes = given[1 if batch else 0 :]
-    known = [dim for dim in sizes if isinstance(dim, int)]
-    return known if spec.ranked and len(known) == len(sizes) else None
-
-
-def _limitations(served: Served) -> Iterator[str]:
-    missing = [] if _warmup(served, batch_of(served)) else ["a warm-up: the sizes of its inputs are open"]
-    found = [*served.limitations, *missing]
-    if found:
-        yield "Not expressed below, because Triton's configuration has no field for it:"
-        yield from (f"  - {line}" for line in found)
 
 
 # A model of a bundle as Triton is to run it.
@@ -267,14 +249,14 @@ def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[
     plans = item.plans if device == "gpu" else ()
     form = next(name for name in _FORMS[device] if name in item.forms)
     model = load(item.forms[form])
-    spans = open_spans(model, item.config)
+    spans, asked = open_spans(model, item.config), item.config.placement
     served = Served(
         item.name,
         inputs(model),
         outputs(model),
         b"" if plans else to_bytes(model),
         device=device,
-        instances=_serve_instances(item, device),
+        instances=len(asked.replicate) if device == "cpu" and isinstance(asked, ReplicateConfig) else 1,
         threads=item.config.threads if device == "cpu" else None,
         precision=_TENSORRT_MODES[form] if item.packed is not None and device == "gpu" else "",
         shapes={name: span.usual for name, span in spans.items()} or next(iter(item.config.profiles.values()), {}),
@@ -282,12 +264,14 @@ def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[
         usual_batch=max((span.most[0] for span in spans.values() if span.most), default=USUAL_BATCH),
         labels=item.files["labels"].read_bytes() if "labels" in item.files else b"",
         is_classifier=isinstance(item.config.task, ClassifyTask),
-        limitations=(*item.work, *(_tuned(item) if device == "cpu" else ())),
+        limitations=(*item.work, *(_settings("tuning", item.config.tuning) if device == "cpu" else ())),
     )
     if plans:
         return [_by_engine(served, item, plan) for plan in plans]
-    built = _built(item) if device == "gpu" else ()
-    return [replace(served, limitations=(*served.limitations, *_placed(item), *built))]
+    places = " and ".join("+".join(engine["accelerators"]) for engine in item.engines)
+    placed = (f"its placement on {places}: here it runs in one place",) if item.uses_dla else ()
+    built = _settings("tensorrt", item.config.tensorrt) if device == "gpu" else ()  # its builder is in ONNX Runtime
+    return [replace(served, limitations=(*served.limitations, *placed, *built))]
 
 
 def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
@@ -308,24 +292,7 @@ def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
     )
 
 
-def _serve_instances(item: Item, device: Device) -> int:
-    """As many as the placement has replicas on the processor."""
-    asked = item.config.placement
-    return len(asked.replicate) if device == "cpu" and isinstance(asked, ReplicateConfig) else 1
-
-
-def _tuned(item: Item) -> tuple[str, ...]:
-    """What ``edgert build --tune`` found, or the file sets, of ONNX Runtime's own settings."""
-    found = item.config.tuning.model_dump(mode="json", exclude_defaults=True)
-    return (f"tuning: {' '.join(setting(key, value) for key, value in found.items())}",) if found else ()
-
-
-def _built(item: Item) -> tuple[str, ...]:
-    """Settings of TensorRT's builder, which here is inside ONNX Runtime."""
-    found = item.config.tensorrt.model_dump(mode="json", exclude_defaults=True)
-    return (f"tensorrt: {' '.join(setting(key, value) for key, value in found.items())}",) if found else ()
-
-
-def _placed(item: Item) -> tuple[str, ...]:
-    places = " and ".join("+".join(engine["accelerators"]) for engine in item.engines)
-    return (f"its placement on {places}: here it runs in one place",) if item.uses_dla else ()
+def _settings(section: str, values: BaseModel) -> tuple[str, ...]:
+    """What the file sets in a section, or ``edgert build --tune`` found."""
+    found = values.model_dump(mode="json", exclude_defaults=True)
+    return (f"{section}: {' '.join(setting(key, value) for key, value in found.items())}",) if found else ()

@@ -107,11 +107,18 @@ class _Job:
         yield "--skipInference"
         yield "--profilingVerbosity=detailed"
         yield f"--exportLayerInfo={self.stem}.layers.json"
-        yield from self._parser()
+        if self.release[0] < 10 and self.request.version_compatible:
+            yield "--nativeInstanceNorm"  # from 10 on it becomes layers unless a plugin is asked for
+        if self.release[0] >= 11 and self.request.dla_core is not None:
+            yield from ("--adjustForDLA", *(["--reportCapabilityDLA"] if self.request.all_on_dla else []))
         yield from self._formats(ports)
         yield from self._shapes(ports[0])
         yield from self._switches()
-        yield from self._timing()
+        # one file for all engines beside each other: trtexec makes it where there is none, and adds to it
+        cache = f"{''.join(self.stem.rpartition('/')[:2])}timing.cache"
+        if self.request.timing_cache:
+            self.members[cache] = self.request.timing_cache
+        yield f"--timingCacheFile={cache}"
         if self.release[0] < 11:
             yield from self._precision()
         yield from self._placement()
@@ -121,16 +128,6 @@ class _Job:
         name = next(same, f"{self.stem}{ending}")
         self.members[name] = content
         return name
-
-    def _parser(self) -> Iterator[str]:
-        """From 10 on, InstanceNormalization becomes layers unless a plugin is asked for."""
-        request = self.request
-        if self.release[0] < 10 and request.version_compatible:
-            yield "--nativeInstanceNorm"
-        if self.release[0] >= 11 and request.dla_core is not None:
-            yield "--adjustForDLA"
-            if request.all_on_dla:
-                yield "--reportCapabilityDLA"
 
     def _formats(self, ports: tuple[Sequence[TensorSpec], Sequence[TensorSpec]]) -> Iterator[str]:
         """One for each tensor, in the model's order; a list that leaves some out would be refused."""
@@ -172,8 +169,9 @@ class _Job:
             if len(profiles) > 1:
                 yield f"--profile={number}"
             for option, which in (("--minShapes", "least"), ("--optShapes", "usual"), ("--maxShapes", "most")):
-                shapes = (f"{self._quoted_name(name)}:{_shape(getattr(span, which))}" for name, span in profile.items())
-                yield f"{option}={','.join(shapes)}"
+                shapes = {name: "x".join(map(str, getattr(span, which))) for name, span in profile.items()}
+                texts = (f"{self._quoted_name(name)}:{shape or 'scalar'}" for name, shape in shapes.items())
+                yield f"{option}={','.join(texts)}"
 
     def _check_open(self, specs: Sequence[TensorSpec]) -> None:
         """trtexec would take 1 for every open dimension, with a warning."""
@@ -196,8 +194,9 @@ class _Job:
 
     def _switches(self) -> Iterator[str]:
         request = self.request
-        pools = [f"{_POOLS[name]}:{_mebibytes(size_bytes)}" for name, size_bytes in request.pools.named()]
-        if pools:
+        sizes = {name: f"{size_bytes / 2**20:.9f}" for name, size_bytes in request.pools.named()}  # in MiB, no exponent
+        if sizes:
+            pools = (f"{_POOLS[name]}:{text.rstrip('0').rstrip('.')}" for name, text in sizes.items())
             yield f"--memPoolSize={','.join(pools)}"
         if request.optimization_level is not None:
             yield f"--builderOptimizationLevel={request.optimization_level}"
@@ -211,13 +210,6 @@ class _Job:
             yield "--stripWeights"
         if request.direct_io:
             yield "--directIO"
-
-    def _timing(self) -> Iterator[str]:
-        """One file for all engines beside each other: trtexec makes it where there is none, and adds to it."""
-        name = f"{''.join(self.stem.rpartition('/')[:2])}timing.cache"
-        if self.request.timing_cache:
-            self.members[name] = self.request.timing_cache
-        yield f"--timingCacheFile={name}"
 
     def _precision(self) -> Iterator[str]:
         """As :class:`~edgert.backend.tensorrt.dialects.WeakDialect` sets it. From 11 on it stands in the model."""
@@ -271,15 +263,6 @@ class _Job:
         return [name for name in called if is_sayable(name)]
 
 
-def _shape(sizes: Sequence[int]) -> str:
-    return "x".join(map(str, sizes)) or "scalar"
-
-
-def _mebibytes(size_bytes: int) -> str:
-    """In MiB, trtexec's unit, without an exponent."""
-    return f"{size_bytes / 2**20:.9f}".rstrip("0").rstrip(".")
-
-
 # The engines of a model, and ``build.sh`` with a command for each of them, quoted for any shell.
 
 
@@ -295,7 +278,12 @@ def commands_of(item: Item, tensorrt: str) -> list[Command]:
     library = library_named(tensorrt)
     found: list[Command] = []
     places: list[str] = []
-    for request in _requests(item, library):
+    if item.packed is None:
+        requests = [static_request(load(item.forms[FLOAT]), EngineOptions(), title=str(Path(item.where)))]
+    else:
+        engine = TENSORRT_DLA if item.uses_dla else TENSORRT
+        requests = [spec.request for spec in engine_specs(item.packed, engine, library)]
+    for request in requests:
         place = GPU if request.dla_core is None else f"dla{request.dla_core}"
         places.append(place)
         number = places.count(place)
@@ -318,13 +306,6 @@ def library_named(tensorrt: str) -> Library:
     return library_of(SimpleNamespace(__version__=tensorrt, __name__="tensorrt"))
 
 
-def _requests(item: Item, library: Library) -> list[BuildRequest]:
-    if item.packed is None:
-        return [static_request(load(item.forms[FLOAT]), EngineOptions(), title=str(Path(item.where)))]
-    engine = TENSORRT_DLA if item.uses_dla else TENSORRT
-    return [spec.request for spec in engine_specs(item.packed, engine, library)]
-
-
 _HEAD = """\
 #!/bin/sh
 # Builds {engines} with trtexec of TensorRT {tensorrt}. Written by edgert {version}.
@@ -344,19 +325,8 @@ def script(commands: Sequence[Command], tensorrt: str, limitations: Sequence[str
         limitations: what no option expresses; a line each.
     """
     engines = "one engine" if len(commands) == 1 else f"{len(commands)} engines"
-    head = _HEAD.format(
-        engines=engines, tensorrt=tensorrt, version=__version__, limitations="".join(_comments(limitations))
-    )
-    return "\n".join([head, *map(_call, commands)])
-
-
-def _comments(lines: Sequence[str]) -> Iterator[str]:
-    if lines:
-        yield "#\n# Not expressed below, because trtexec has no option for it:\n"
-    for line in lines:
-        yield f"#   - {' '.join(line.split())}\n"
-
-
-def _call(command: Command) -> str:
-    options = " \\\n  ".join(map(shlex.quote, command.options))
-    return f'"$trtexec" \\\n  {options}\n'
+    lines = [f"#   - {' '.join(line.split())}\n" for line in limitations]
+    comments = "".join(["#\n# Not expressed below, because trtexec has no option for it:\n", *lines] if lines else [])
+    head = _HEAD.format(engines=engines, tensorrt=tensorrt, version=__version__, limitations=comments)
+    options = [" \\\n  ".join(map(shlex.quote, command.options)) for command in commands]
+    return "\n".join([head, *(f'"$trtexec" \\\n  {text}\n' for text in options)])

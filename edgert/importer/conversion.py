@@ -253,7 +253,11 @@ def import_model(
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         if inputs is not None:
-            write_arrays(folder / FEEDS, _given(inputs))
+            try:
+                write_arrays(folder / FEEDS, read_arrays(inputs))
+            except (OSError, ValueError) as error:
+                what, fix = f"cannot read inputs {str(inputs)!r}", "numpy.savez('inputs.npz', name=array, …)"
+                raise ModelError(what, why=cause(error), fix=fix) from error
         versions = converted(request, folder, python)
         return finished(folder, found.text, versions, tolerance, started, Path(output))
 
@@ -269,27 +273,6 @@ def finished(
     check(differences, tolerance, source)
     if output is not None:
         replace_bytes(output, to_bytes(model))
-    about = inspect(model)
-    seconds = time.perf_counter() - started
-    return Imported(
-        output,
-        model,
-        about.inputs,
-        about.outputs,
-        about.opset,
-        about.nodes,
-        differences,
-        tolerance,
-        dict(versions),
-        seconds,
-    )
-
-
-def _given(path: Path) -> Mapping[str, Array]:
-    """The arrays of a .npz. Raises ModelError."""
-    try:
-        return read_arrays(path)
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"cannot read inputs {str(path)!r}", why=cause(error), fix="numpy.savez('inputs.npz', name=array, …)"
-        ) from error
+    about, seconds = inspect(model), time.perf_counter() - started
+    ends = about.inputs, about.outputs
+    return Imported(output, model, *ends, about.opset, about.nodes, differences, tolerance, dict(versions), seconds)

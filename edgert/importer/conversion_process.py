@@ -1,6 +1,7 @@
 """The process of its own that converts a model: what is asked of it and what it gives, as files in a folder.
 
-Nothing is pickled. The process may be any Python that has the framework, with nothing else of edgert in sight.
+Nothing is pickled. A framework's threads, memory and crashes stay in it; nothing of edgert is imported there that needs
+another package, so that it may be any Python that has the framework.
 """
 
 import json
@@ -8,8 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.errors import BuildError, DeviceError, cause, error_of
+from edgert.errors import BuildError, DeviceError, EdgertError, cause, error_of
 
 Array = npt.NDArray[Any]
 MODEL, FEEDS, RESULTS = "model.onnx", "feeds.npz", "results.npz"
@@ -48,12 +48,17 @@ class Request:
 
 def write_request(request: Request, folder: Path) -> None:
     """Writes a request."""
-    (folder / _REQUEST).write_text(json.dumps(asdict(request)), encoding="utf-8")
+    _write(folder / _REQUEST, asdict(request))
 
 
 def read_request(folder: Path) -> Request:
     """Reads it."""
-    return Request(**json.loads((folder / _REQUEST).read_text(encoding="utf-8")))
+    return Request(**(_read(folder / _REQUEST) or {}))
+
+
+def write_error(error: EdgertError, folder: Path) -> None:
+    """Why it cannot be converted."""
+    _write(folder / _ERROR, error.to_json())
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -72,27 +77,21 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 def write_versions(versions: Mapping[str, str], folder: Path) -> None:
     """Package → version, of what converted it; written last, so that a folder that has it is complete."""
-    (folder / _VERSIONS).write_text(json.dumps(dict(versions)), encoding="utf-8")
+    _write(folder / _VERSIONS, dict(versions))
 
 
 def read_versions(folder: Path) -> dict[str, str] | None:
     """None where the conversion did not come to its end."""
-    path = folder / _VERSIONS
+    return _read(folder / _VERSIONS)
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
-
-def write_error(error: Mapping[str, Any], folder: Path) -> None:
-    """An error that edgert explains, as plain data."""
-    (folder / _ERROR).write_text(json.dumps(dict(error)), encoding="utf-8")
-
-
-def read_error(folder: Path) -> dict[str, Any] | None:
-    """None where there is none."""
-    path = folder / _ERROR
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-
-
-# The process that converts: any Python that has the framework, with nothing of edgert but its own files in sight.
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _QUIET = {
@@ -118,37 +117,25 @@ def converted(request: Request, folder: Path, python: Path | None = None) -> dic
     """
     write_request(request, folder)
     interpreter = str(python or sys.executable)
-    with _only_edgert() as path:
-        path_here = (
-            [] if python else filter(None, [os.environ.get("PYTHONPATH")])
-        )  # packages of another Python do not fit
+    with tempfile.TemporaryDirectory(prefix="edgert-") as path:
+        # edgert as it is here, and none of the packages beside it: those of another Python do not fit
+        (Path(path) / "edgert").symlink_to(_PACKAGE, target_is_directory=True)
+        path_here = [] if python else filter(None, [os.environ.get("PYTHONPATH")])
         environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join([path, *path_here])}
         command = [interpreter, "-m", "edgert.importer.converter", str(folder)]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
         except OSError as error:
             raise DeviceError(f"cannot run {interpreter!r}", why=cause(error), fix="--python PATH") from error
-    versions, failed = read_versions(folder), read_error(folder)
+    versions, failed = read_versions(folder), _read(folder / _ERROR)
     if failed is not None:
         raise error_of(failed)
     if done.returncode or versions is None:
-        raise _crashed(request, done)
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise BuildError(
+            f"{request.source} cannot be converted",
+            why=lines[-1] if lines else f"the process ended with {done.returncode}",
+            where="\n         ".join(lines[-6:-1]),
+            fix="repair what the last lines name; the tools of the framework may tell more",
+        )
     return versions
-
-
-@contextmanager
-def _only_edgert() -> Iterator[str]:
-    """A folder for another interpreter's path: edgert as it is here, and none of the packages beside it."""
-    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-        (Path(folder) / "edgert").symlink_to(_PACKAGE, target_is_directory=True)
-        yield folder
-
-
-def _crashed(request: Request, done: subprocess.CompletedProcess[str]) -> BuildError:
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return BuildError(
-        f"{request.source} cannot be converted",
-        why=lines[-1] if lines else f"the process ended with {done.returncode}",
-        where="\n         ".join(lines[-6:-1]),
-        fix="repair what the last lines name; the tools of the framework may tell more",
-    )

@@ -1,37 +1,31 @@
 """Converts one model in this process: ``python -m edgert.importer.converter FOLDER``.
 
-FOLDER has the request and gets the ONNX file, the example inputs and the outputs of the source. A framework's
-threads, memory and crashes stay here; nothing of edgert is imported that needs another package, so that the process may
-be any Python that has the framework.
+FOLDER has the request and gets the ONNX file, the example inputs and the outputs of the source.
 """
 
 import sys
 from pathlib import Path
 
 from edgert.errors import EXIT_ERROR, EXIT_OK, EdgertError
-from edgert.importer.conversion_process import Request, read_request, write_error
+from edgert.importer.conversion_process import read_request, write_error
 
 
 def main(folder: Path) -> int:
-    """Converts; returns the exit code."""
+    """Converts by whichever framework the source is of; returns the exit code."""
+    request = read_request(folder)
     try:
-        convert(read_request(folder), folder)
+        if request.kind in ("program", "function"):
+            from edgert.importer.torch_model import convert_torch
+
+            convert_torch(request, folder)
+        else:
+            from edgert.importer.tensorflow_model import convert_tensorflow
+
+            convert_tensorflow(request, folder)
     except EdgertError as error:
-        write_error(error.to_json(), folder)
+        write_error(error, folder)
         return EXIT_ERROR
     return EXIT_OK
-
-
-def convert(request: Request, folder: Path) -> None:
-    """By whichever framework the source is of."""
-    if request.kind in ("program", "function"):
-        from edgert.importer.torch_model import convert_torch
-
-        convert_torch(request, folder)
-    else:
-        from edgert.importer.tensorflow_model import convert_tensorflow
-
-        convert_tensorflow(request, folder)
 
 
 if __name__ == "__main__":

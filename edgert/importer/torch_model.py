@@ -5,6 +5,7 @@ What is compared is the program or module as PyTorch runs it, without gradients 
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,10 @@ def convert_module(
     is_module = isinstance(module, torch.nn.Module)
     was_training = is_module and module.training
     runnable = module.eval() if is_module else module.module()
-    dynamic = {name: _dimensions(torch, names) for name, names in request.dynamic.items()}
+    dynamic = {
+        name: {axis: torch.export.Dim(wanted) for axis, wanted in enumerate(names) if wanted}
+        for name, names in request.dynamic.items()
+    }
     try:
         with torch.no_grad():
             results = runnable(*inputs, **named)
@@ -87,7 +91,7 @@ def convert_module(
         _check_open({str(value.name): value.shape for value in graph.inputs}, request)
     _keep(folder / FEEDS, [value.name for value in graph.inputs], list(_tensors((inputs, dict(named)))), request.source)
     _keep(folder / RESULTS, [value.name for value in graph.outputs], list(_tensors(results)), request.source)
-    write_versions({"torch": str(torch.__version__), "onnxscript": _version("onnxscript")}, folder)
+    write_versions({"torch": str(torch.__version__), "onnxscript": metadata.version("onnxscript")}, folder)
 
 
 def _torch() -> Any:
@@ -98,12 +102,6 @@ def _torch() -> Any:
         fix = f"{installation.command('torch')}, or --python PATH of another Python that has it"
         raise DeviceError("PyTorch cannot be used here", why=str(error), fix=fix) from error
     return torch
-
-
-def _version(package: str) -> str:
-    from importlib.metadata import version
-
-    return version(package)
 
 
 def _made(request: Request) -> tuple[Any, Any]:
@@ -142,10 +140,6 @@ def _replaced(
         raise ModelError(f"--inputs has {len(arrays)} arrays", why=f"the module takes {len(inputs) + len(named)}")
     tensors = [torch.from_numpy(array) for array in arrays]
     return tuple(tensors[: len(inputs)]), dict(zip(named, tensors[len(inputs) :], strict=True))
-
-
-def _dimensions(torch: Any, names: Sequence[str | None]) -> dict[int, Any]:
-    return {axis: torch.export.Dim(name) for axis, name in enumerate(names) if name}
 
 
 def _check_open(shapes: Mapping[str, Any], request: Request) -> None:

@@ -295,8 +295,12 @@ def test_a_float_file_has_no_int8_form(home: Path, tmp_path: Path) -> None:
         with pytest.raises(BuildError, match="no INT8 form of model 'parts'") as caught:
             export(source, "onnx", tmp_path, form="int8-qdq")
         assert "edgert quantize parts.onnx" in caught.value.fix
-        with pytest.raises(ConfigError, match="no model 'part'; did you mean 'parts'"):
-            source.only("part")
+
+
+def test_no_model_of_that_name(home: Path) -> None:
+    wanted = pytest.raises(ConfigError, match="no model 'part'; did you mean 'parts'")
+    with wanted, open_source(home / "small" / "parts.onnx", model="part"):
+        pass
 
 
 def test_several_models_do_not_fit_into_one_file(home: Path, tmp_path: Path) -> None:
@@ -306,7 +310,8 @@ def test_several_models_do_not_fit_into_one_file(home: Path, tmp_path: Path) -> 
         with pytest.raises(ConfigError, match="2 models in one file") as caught:
             export(source, "onnx", tmp_path / "one.onnx")
         assert caught.value.why == "other, parts"
-        left = export(source.only("other"), "onnx", tmp_path / "one.onnx")
+    with open_source(file, model="other") as source:
+        left = export(source, "onnx", tmp_path / "one.onnx")
     assert left.files == (tmp_path / "one.onnx",)
 
 
