@@ -18,6 +18,7 @@ from edgert.graph.type_inference import has_custom_operators
 # How long each kernel of a model takes, by ONNX Runtime's own profiler.
 
 _SUFFIX = "_kernel_time"
+_WARM_UP = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Kernel:
     time_ms: float
 
 
-def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int, warm_up: int = 3) -> tuple[Kernel, ...]:
+def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int) -> tuple[Kernel, ...]:
     """Kernels in the order in which they ran, on one thread: the caller's, which may be pinned. Raises BuildError when
     ONNX Runtime cannot run the model."""
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
@@ -41,7 +42,7 @@ def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int, warm_up: i
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder) / "run")
         session = open_session(to_bytes(model), settings, model)
         try:
-            for _ in range(warm_up + runs):
+            for _ in range(_WARM_UP + runs):
                 session.run(None, dict(feeds))
         except ort_errors() as error:
             where = str(model.path)
@@ -52,7 +53,7 @@ def kernel_times(model: Model, feeds: Mapping[str, Array], runs: int, warm_up: i
         name = str(event.get("name", ""))
         if event.get("cat") == "Node" and name.endswith(_SUFFIX):
             times_us.setdefault(name.removesuffix(_SUFFIX), []).append(float(event["dur"]))  # Chrome's trace format: us
-    return tuple(Kernel(name, statistics.median(found[warm_up:]) / 1e3) for name, found in times_us.items())
+    return tuple(Kernel(name, statistics.median(found[_WARM_UP:]) / 1e3) for name, found in times_us.items())
 
 
 _FATAL = 4

@@ -171,7 +171,6 @@ def build(
     progress: Callable[[Progress], object] | None = None,
     log: Callable[[LogRecord], object] | None = None,
     cancel: threading.Event | None = None,
-    limit_s: float | None = None,
     worker: str = WORKER,
 ) -> BuildResult:
     """Builds an engine in a process of its own. Blocks until done; Ctrl-C ends the process, too.
@@ -180,12 +179,11 @@ def build(
         wanted: which TensorRT.
         progress, log: called with each step and each line of the log, in the caller's thread.
         cancel: ends the build when it is set.
-        limit_s: ends the build after so long.
         worker: the module that is run.
 
     Raises:
         CompileError: TensorRT's compiler failed or crashed; its log is attached.
-        BuildError: TensorRT refuses the model, took too long, or was canceled; or there is no room for files.
+        BuildError: TensorRT refuses the model, or was canceled; or there is no room for files.
         DeviceError: TensorRT is not installed, or the DLA core is not there.
     """
     with tempfile.TemporaryDirectory(prefix="edgert-trt-") as name:
@@ -193,7 +191,7 @@ def build(
         write_request(request, folder)
         run = _Run(folder, wanted, worker)
         try:
-            for event in run.events(cancel, limit_s):
+            for event in run.events(cancel):
                 if isinstance(event, Progress) and progress is not None:
                     progress(event)
                 elif isinstance(event, LogRecord) and log is not None:
@@ -255,9 +253,8 @@ class _Run:
             )
         os.close(write)
 
-    def events(self, cancel: threading.Event | None, limit_s: float | None) -> Iterator[LogRecord | Progress]:
+    def events(self, cancel: threading.Event | None) -> Iterator[LogRecord | Progress]:
         """The worker's log and steps, until it ends or is ended."""
-        started = time.monotonic()
         ends_at: float | None = None
         for line in self._lines():
             if line:
@@ -267,9 +264,7 @@ class _Run:
                 yield self.log[-1] if "log" in event else Progress(**event["step"])
             now = time.monotonic()
             if cancel is not None and cancel.is_set():
-                self.stopped = self.stopped or "canceled"
-            elif limit_s is not None and now - started > limit_s:
-                self.stopped = self.stopped or f"ended after {limit_s:g} s"
+                self.stopped = "canceled"
             if self.stopped and ends_at is None:
                 (self.folder / "cancel").touch()
                 ends_at = now + PATIENCE_S

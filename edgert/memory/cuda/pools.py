@@ -68,6 +68,9 @@ class Loans:
 
     Args:
         give_back: takes the key that the memory was lent by, such as its address.
+
+    Attributes:
+        lent: how many pieces were not given back yet.
     """
 
     def __init__(self, device: Context, counter: Counter, give_back: Callable[[int], None]) -> None:
@@ -75,12 +78,7 @@ class Loans:
         self._marks: dict[int, StreamMarks] = {}
         self._ended: deque[int] = deque()
         self._changed = threading.Condition()
-        self._lent, self._closed = 0, False
-
-    @property
-    def lent(self) -> int:
-        """How many pieces were not given back yet."""
-        return self._lent
+        self.lent, self._closed = 0, False
 
     def lend(self, key: int) -> StreamLease:
         """A lease on the memory called ``key``, which must not be lent already."""
@@ -88,7 +86,7 @@ class Loans:
         if marks is None:
             marks = self._marks[key] = StreamMarks(self._device)
         with self._changed:
-            self._lent += 1
+            self.lent += 1
         return StreamLease(lambda: self._end(key), self._counter, marks.after)
 
     def settle(self, timeout_s: float = 0.0) -> int:
@@ -115,9 +113,8 @@ class Loans:
     def _end(self, key: int) -> None:
         with self._changed:
             self._ended.append(key)
-            is_closed = self._closed
             self._changed.notify()
-        if is_closed:
+        if self._closed:
             self._drain()
 
     def _drain(self) -> None:
@@ -133,7 +130,7 @@ class Loans:
         for key in keys:
             self._give_back(key)
         with self._changed:
-            self._lent -= len(keys)
+            self.lent -= len(keys)
 
 
 # Buffers that the host fills and the GPU reads: filled in place, and brought over once, whoever reads them first.

@@ -70,12 +70,6 @@ def test_canceling(deed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - started < 30
 
 
-def test_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.1)
-    with pytest.raises(BuildError, match=r"ended after 0\.1 s"):
-        run(request("stubborn"), limit_s=0.1)
-
-
 def test_whatever_interrupts_the_wait_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
     popen = module.subprocess.Popen

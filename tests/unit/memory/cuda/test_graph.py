@@ -9,7 +9,7 @@ import pytest
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Graph, Launch
-from edgert.memory.cuda.capture import capture
+from edgert.memory.cuda.device import capture
 from edgert.memory.cuda.driver import load_driver
 from tests.helpers.cuda_double import CudaDouble
 
