@@ -261,7 +261,7 @@ def work(run: Run, lock: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, on_signal)
     strict = ["--strict"] if run.strict.exists() else []
-    command = [*_ourselves(), "build", str(run.content.bundle), "-o", str(run.output), "--json", *strict]
+    command = [*_ourselves(), "build", str(run.content.bundle), "-o", str(run.output), "--json", "-", *strict]
     compiler = subprocess.Popen(command, pass_fds=(lock,))  # noqa: S603 - ourselves
     ends_at: float | None = None
     while (code := compiler.poll()) is None:  # it is asked to end when we are, and ended when it does not

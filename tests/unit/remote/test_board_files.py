@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+import typer
 
+from edgert.cli import app
 from edgert.errors import ArtifactError, BuildError, EdgertError
 from edgert.remote.board_actions import follow, perform, receive
 from edgert.remote.board_job import (
@@ -29,6 +31,7 @@ from edgert.remote.board_job import (
     start,
     sweep,
     take,
+    work,
 )
 
 BYTES = bytes(range(256)) * 40
@@ -160,6 +163,24 @@ def test_events_are_told_from_any_line_on(content: Content) -> None:
     assert line == {"at": 28, "text": '{"step": "b"}'}
     assert end["at"] == 28 and end["end"]["code"] == 0 and not end["end"]["canceled"]
     assert end["end"]["log"].splitlines()[-1] == "the last" and len(end["end"]["log"].splitlines()) == 20
+
+
+def test_a_job_calls_the_command_line_with_words_that_it_takes(
+    content: Content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, script, lock = a_run(content), tmp_path / "edgert", take(content.work)
+    run.strict.touch()
+    script.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path / 'words'}; exit 3\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("edgert.remote.board_job._ourselves", lambda: [str(script)])
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    assert lock is not None
+    work(run, lock)
+    assert json.loads(run.end.read_text()) == {"code": 3}
+    verb, *words = (tmp_path / "words").read_text().splitlines()
+    group: Any = typer.main.get_command(app)
+    given = group.commands[verb].make_context(verb, words).params
+    assert str(given["json"]) == "-" and given["strict"] and given["output"] == run.output
 
 
 def test_a_run_that_nobody_works_on_any_more_is_over(content: Content) -> None:
