@@ -25,7 +25,7 @@ from edgert.meters.rails import POWER
 from edgert.meters.reading import modeled
 from edgert.meters.thermal import MARGIN, TEMPERATURE
 from edgert.placement.cost.coefficients import coefficients
-from edgert.placement.plan_record import Objective, Row
+from edgert.placement.plan_record import Row
 from edgert.planner.planning import ALL, plan
 from edgert.planner.power_steps import step_of
 from edgert.simulator import ThermalModel
@@ -139,14 +139,7 @@ class PacedEngines:
         return self._built[name]
 
 
-def emulate(
-    file: PipelineFile,
-    board: str,
-    mode: str | None = None,
-    *,
-    objective: Objective = "throughput",
-    slower: float = 1.0,
-) -> Emulation:
+def emulate(file: PipelineFile, board: str, mode: str | None = None, *, slower: float = 1.0) -> Emulation:
     """Prepares this machine to emulate a board: compiles the models and runs each a few times.
 
     Args:
@@ -156,7 +149,7 @@ def emulate(
         ConfigError: no such board or mode, or no model.
         EdgertError: a model cannot be planned for the board, or not be run here.
     """
-    made = plan(file, board=board, mode=mode or ALL, objective=objective).boards
+    made = plan(file, board=board, mode=mode or ALL).boards
     if len(made) != 1:
         raise ConfigError("one board at a time", where="--as", fix="edgert plan --board all compares them")
     row = made[0].rows[made[0].chosen or 0]

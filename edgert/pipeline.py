@@ -241,11 +241,11 @@ class Pipeline:
         if self._watch is not None:  # what was done to keep them, and memory beside its plan
             throttled = sum(node.limiter.throttled for node in assembly.nodes if node.limiter is not None)
             budgets = {"governor": asdict(self._watch.report()), "throttled": throttled}
-            if (used := self._watch.used) is not None:
+            if (used := self._watch.observer.used) is not None:
                 budgets["used"] = asdict(used)
             if footprint is not None:
                 measured = {"measured_bytes": rss, "more_bytes": rss - footprint.total_bytes}
-                budgets["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": self._watch.nvmap_bytes}
+                budgets["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": self._watch.observer.nvmap_bytes}
         return summarize(assembly.nodes, wall_ns, counts, rss, engines, budgets, has_ended=over)
 
     def _leave(self) -> None:

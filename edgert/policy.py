@@ -17,12 +17,8 @@ Drop = Literal["oldest", "newest", "never"]
 """What a full queue loses; ``never``: nothing, its producer waits instead."""
 
 Offer = Literal["added", "dropped", "full"]
-ADDED: Offer = "added"
-"""There is one more for the consumer."""
-DROPPED: Offer = "dropped"
-"""Something was lost, this item or one that waited: as many wait as before."""
-FULL: Offer = "full"
-"""Nothing happened; the producer has to wait for room."""
+"""There is one more for the consumer; something was lost, this item or one that waited; or nothing happened, and the
+producer has to wait for room."""
 
 _USER_HELD = 16
 """Results that a user's stage may collect, to pass several on at once, without a join giving their frames up."""
@@ -68,14 +64,14 @@ class BoundedQueue(Generic[T]):
         if len(self.items) < self.capacity:
             self.count += 1
             self.items.append(item)
-            return ADDED
+            return "added"
         if self.waits:
-            return FULL
+            return "full"
         self.count += 1
         victim = self.displace(item)
         if victim is not None:
             self.lose(victim)
-        return DROPPED
+        return "dropped"
 
     def displace(self, item: T) -> T | None:
         """Puts an item into the full queue or not; returns the one that is lost for it."""

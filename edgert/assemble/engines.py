@@ -116,18 +116,8 @@ class SplitModel:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelPlacement:
-    """How one model runs.
-
-    Attributes:
-        cores: those that run all of it, each with its share of the frames against that of the others; empty for
-            ``placement: auto``, and for a model that is split.
-        split: its parts, for a model that is split.
-    """
-
-    cores: tuple[tuple[int, int], ...] = ()
-    split: SplitModel | None = None
+Cores = tuple[tuple[int, int], ...]
+"""Those that run all of a model, each with its share of the frames against that of the others."""
 
 
 class Placer:
@@ -137,8 +127,8 @@ class Placer:
         self._file = file
         self._cores: Mapping[str, int] = core_accelerators()
 
-    def plan(self, name: str, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> ModelPlacement:
-        """How a model runs for one of its stages; nothing is compiled.
+    def plan(self, name: str, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Cores | SplitModel:
+        """How a model runs for one of its stages; nothing is compiled. Without cores for ``placement: auto``.
 
         Where nothing will be computed, the placement is only checked. A file for another board is checked without
         its accelerators, which are not this machine's.
@@ -150,14 +140,14 @@ class Placer:
             PlacementError: it cannot be done, with the line of ``placement``.
         """
         if config.placement == "auto":
-            return ModelPlacement()
+            return ()
         try:
             plan = self._plan(config, stage, model)
         except PlacementError as error:
             raise error.at(self._file.where("models", name, "placement"))  # noqa: B904 - the same error, with its place
-        return ModelPlacement() if config.backend == "null" else plan
+        return () if config.backend == "null" else plan
 
-    def _plan(self, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> ModelPlacement:
+    def _plan(self, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Cores | SplitModel:
         is_here = self._file.config.board in THIS_MACHINE
         if config.backend != "null" or is_here:
             check_accelerators(accelerators_of(config.placement), self._cores)
@@ -171,11 +161,11 @@ class Placer:
             cut = _cut(config, config.placement, model())
             if len(cut.parts) > 1:
                 _check_split(config, stage)
-                return ModelPlacement(split=cut)
+                return cut
             weights: Mapping[str, int] = {cut.parts[0].accelerator: 1}
         else:
             weights = weights_of(config.placement)
-        return ModelPlacement(tuple((self._cores.get(name, 0), weight) for name, weight in weights.items()))
+        return tuple((self._cores.get(name, 0), weight) for name, weight in weights.items())
 
     def core(self, accelerator: str) -> int:
         """The kernel's number of an accelerator's core."""

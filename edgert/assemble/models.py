@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from edgert.assemble.engines import Bar, ChainEngines, Engines, Form, Placer, SplitModel, compiled
+from edgert.assemble.engines import Bar, ChainEngines, Cores, Engines, Form, Placer, SplitModel, compiled
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
@@ -120,9 +120,9 @@ class Models:
             if stage.batch and model.placement != "auto":
                 why = "placed models take one frame at a time"
                 raise ConfigError("batch cannot go with placement", why=why, fix="placement: auto")
-            if plan.split is not None:
-                return [self._split(name, stage, model, plan.split)]
-            return self._whole(name, stage, model, plan.cores, live)
+            if isinstance(plan, SplitModel):
+                return [self._split(name, stage, model, plan)]
+            return self._whole(name, stage, model, plan, live)
         except EdgertError as error:
             raise self.file.located(error, self.file.where("models", stage.infer))  # noqa: B904 - with its place
 
@@ -134,9 +134,7 @@ class Models:
             config = config.model_copy(update={"tuning": config.tuning.model_copy(update={"spinning": False})})
         return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
 
-    def _whole(
-        self, name: str, stage: InferStage, model: ModelConfig, placed: Sequence[tuple[int, int]], live: bool
-    ) -> list[Branch]:
+    def _whole(self, name: str, stage: InferStage, model: ModelConfig, placed: Cores, live: bool) -> list[Branch]:
         """The model on its accelerators, or as often as it suits the machine's threads."""
         if model.degrade_to is not None:
             return self._with_fallbacks(name, stage, live)

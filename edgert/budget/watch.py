@@ -150,6 +150,9 @@ class Watch(threading.Thread):
     Args:
         fail: called with what went wrong, once; the thread then ends.
         notes: warnings to report beside those of meters, as about a budget that cannot be watched here.
+
+    Attributes:
+        observer: what it reads; ``used`` and ``nvmap_bytes`` may be read from any thread.
     """
 
     def __init__(
@@ -161,7 +164,7 @@ class Watch(threading.Thread):
         notes: tuple[str, ...] = (),
     ) -> None:
         super().__init__(name="edgert:governor", daemon=True)
-        self._loop, self._observer, self._clock, self._fail, self._notes = loop, observer, clock, fail, notes
+        self._loop, self.observer, self._clock, self._fail, self._notes = loop, observer, clock, fail, notes
         self._stop_event = threading.Event()
 
     def run(self) -> None:
@@ -170,7 +173,7 @@ class Watch(threading.Thread):
             _LOG.warning("%s", note)
         try:
             while not self._clock.wait(self._stop_event, PERIOD_S):
-                action = self._loop.step(self._observer.observe())  # the summary has all of them
+                action = self._loop.step(self.observer.observe())  # the summary has all of them
                 if action.kind != "keep":
                     level = logging.INFO if action.kind == "switch" else logging.WARNING
                     _LOG.log(level, "budgets: %s", action.reason)
@@ -183,16 +186,6 @@ class Watch(threading.Thread):
         if self.ident is not None and self is not threading.current_thread():
             self.join()
 
-    @property
-    def nvmap_bytes(self) -> int | None:
-        """See :class:`Observer`; callable from any thread."""
-        return self._observer.nvmap_bytes
-
-    @property
-    def used(self) -> Used | None:
-        """See :attr:`Observer.used`; callable from any thread."""
-        return self._observer.used
-
     def report(self) -> GovernorReport:
         """What was done so far; callable from any thread."""
-        return self._loop.report((*self._notes, *self._observer.notes))
+        return self._loop.report((*self._notes, *self.observer.notes))

@@ -41,7 +41,8 @@ class Kinded(Section):
         if "family" not in vars(cls) or not isinstance(data, dict):
             return handler(data)
         key, registry = cls.family
-        kind, names = cls.kind_of(data[key]), registry.names()
+        # `sink: null`, as YAML reads it, is a name.
+        kind, names = "null" if data[key] is None else str(data[key]), registry.names()
         if kind not in names:
             detail = {"type": "value_error", "loc": (key,), "input": data[key], "msg": _one_of(names, kind)}
             raise _within([detail])
@@ -56,11 +57,6 @@ class Kinded(Section):
             raise _within(error.errors(include_url=False)) from error
 
     @classmethod
-    def kind_of(cls, value: Any) -> str:
-        """The kind that a value of the key names."""
-        return str(value)
-
-    @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """For a family, the keys of all kinds, each with what any of them takes."""
         schema = handler.resolve_ref_schema(handler(core))
@@ -72,14 +68,10 @@ class Kinded(Section):
             for name, part in own["properties"].items():
                 schema["properties"].setdefault(name, part)
         named = {name: part for name, part in schema["properties"][key].items() if name != "type"}
-        if registry.names():
-            schema["properties"][key] = {**named, "enum": cls.written_kinds(registry.names())}
+        if names := registry.names():
+            written = [*names, None] if "null" in names else list(names)
+            schema["properties"][key] = {**named, "enum": written}
         return schema
-
-    @classmethod
-    def written_kinds(cls, names: Sequence[str]) -> list[Any]:
-        """The values of the key that name kinds."""
-        return list(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,7 @@ class _Stage(Section):
 
 
 def _no_number(value: object) -> object:
-    """Refuses ``0``, which is a camera to OpenCV and the name of a file here."""
-    if str(value).isdecimal():
+    if str(value).isdecimal():  # a camera to OpenCV, and the name of a file here
         raise ValueError(f"a number is no source; the camera of that number is v4l2:///dev/video{value}")
     return value
 
@@ -187,16 +186,6 @@ class SinkStage(_Fed, Kinded):
     shows_images: ClassVar[bool]
     """Whether it shows them to people; the mark of a simulated board is then painted on them."""
     sink: str = Field(description="the kind")
-
-    @classmethod
-    def kind_of(cls, value: Any) -> str:
-        """``sink: null``, as YAML reads it, is a name."""
-        return "null" if value is None else str(value)
-
-    @classmethod
-    def written_kinds(cls, names: Sequence[str]) -> list[Any]:
-        """All names, and null."""
-        return [*names, None]
 
 
 SinkStage.family = ("sink", SINKS)

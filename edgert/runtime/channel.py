@@ -9,7 +9,7 @@ import queue
 from collections.abc import Iterator
 
 from edgert.clock import REAL
-from edgert.policy import ADDED, BoundedQueue, Drop
+from edgert.policy import BoundedQueue, Drop
 from edgert.runtime.metrics import LatencyHistogram
 from edgert.runtime.records import Result
 
@@ -45,7 +45,7 @@ class Channel(BoundedQueue[Result]):
             self.count += 1
             self.lose(result)
             return
-        if self.offer(result) is ADDED:
+        if self.offer(result) == "added":
             self._announce()
 
     def close(self) -> None:

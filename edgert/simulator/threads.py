@@ -9,7 +9,7 @@ from functools import partial
 
 from edgert.placement.schedule import Then
 from edgert.placement.segment_engines import Step
-from edgert.policy import ADDED, FULL, Batcher, BoundedQueue, Dispatcher, Join, ReorderBuffer
+from edgert.policy import Batcher, BoundedQueue, Dispatcher, Join, ReorderBuffer
 from edgert.simulator.design import Edge, Node, Task
 from edgert.simulator.hardware import Sampler
 
@@ -42,10 +42,10 @@ class Channel(BoundedQueue[Token]):
     def put(self, token: Token) -> bool:
         """Whether there was room, or made; if not, the producer waits."""
         offered = self.offer(token)
-        if offered is ADDED:
+        if offered == "added":
             self.consumer.ready.append(self.number)
             self.consumer.wake()
-        return offered is not FULL
+        return offered != "full"
 
     def take(self) -> Token:
         """The oldest; a producer that waits goes on."""

@@ -79,7 +79,16 @@ def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[
     Raises:
         ConfigError: a path does not exist, a folder holds no image, a file is no image.
     """
-    paths = [path for image in images for path in _found(Path(image).expanduser())]
+    paths = list[Path]()
+    for path in (Path(image).expanduser() for image in images):
+        inside = sorted(one for one in path.iterdir() if one.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
+        if not inside:
+            why = f"it was searched for {', '.join(sorted(SUFFIXES))}"
+            raise ConfigError(f"folder {str(path)!r} holds no image", why=why)
+        if not path.exists():
+            beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise ConfigError(f"no image {str(path)!r}{nearest(path.name, beside)}", fix="check --images")
+        paths += inside
     if not paths:
         raise ConfigError("no image was given", fix="--images photo.jpg, or a folder of them")
     chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), limit)).astype(int)).tolist()
@@ -121,19 +130,6 @@ def scrambled(image: U8) -> U8:
 def _frame(image: U8) -> Frame:
     height, width = image.shape[:2]
     return Frame("photo", 0, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
-
-
-def _found(path: Path) -> list[Path]:
-    if path.is_dir():
-        inside = sorted(item for item in path.iterdir() if item.suffix.lower() in SUFFIXES)
-        if not inside:
-            why = f"it was searched for {', '.join(sorted(SUFFIXES))}"
-            raise ConfigError(f"folder {str(path)!r} holds no image", why=why)
-        return inside
-    if not path.exists():
-        beside = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise ConfigError(f"no image {str(path)!r}{nearest(path.name, beside)}", fix="check --images")
-    return [path]
 
 
 def _read(path: Path) -> U8:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgert.config import InputConfig, ModelConfig, TaskConfig, load_pipeline
+from edgert.config import InputConfig, ModelConfig, load_pipeline
 from edgert.config.model_section import value_of, verb_of
 from edgert.errors import ConfigError, ModelError, cause
 from edgert.graph import TensorSpec, inputs, load
@@ -114,7 +114,15 @@ def starter(
         ConfigError: a photo that cannot be read.
     """
     path = Path(model_path)
-    spec = _image_spec(path)
+    specs = inputs(load(path))
+    if len(specs) != 1 or len(specs[0].shape) != 4:
+        raise ModelError(
+            "a pipeline feeds a model one image and nothing else",
+            why=f"this model takes {', '.join(map(str, specs)) or 'nothing'}",
+            where=str(path),
+            fix="export the model with the image as its only input, or use edgert.load_engine",
+        )
+    (spec,) = specs
     height, width = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]
     size = None
     if not isinstance(height, int) or not isinstance(width, int):  # else the model fixes it
@@ -131,43 +139,25 @@ def starter(
     return Starter(text, (*guessed.task_notes, *guessed.input_notes), guessed.report)
 
 
-def _image_spec(path: Path) -> TensorSpec:
-    specs = inputs(load(path))
-    if len(specs) != 1 or len(specs[0].shape) != 4:
-        raise ModelError(
-            "a pipeline feeds a model one image and nothing else",
-            why=f"this model takes {', '.join(map(str, specs)) or 'nothing'}",
-            where=str(path),
-            fix="export the model with the image as its only input, or use edgert.load_engine",
-        )
-    return specs[0]
-
-
 def _guess(found: Subject, blank: InputConfig, size: tuple[int, int] | None) -> _Guessed:
     looks = guesses(found.engine)
-    tasks = readings(None, found.engine, (), found.network)
-    task = tasks[0]
+    task = readings(None, found.engine, (), found.network)[0]
     reason = next(look.reason for look in looks if task_of(look) == task)
     others = [str(look) for look in looks if task_of(look) != task]
     notes: tuple[str, ...] = (f"{verb_of(task)}: {value_of(task)}, because {reason}",)
     if others:
         notes += (f"it could also be {', '.join(others)}",)
-    usual = ("color and scale are what such models usually want", "no photo was given to try them on")
-    return _Guessed(Setting(_usual(blank, task, found.dtype), task), size, notes, usual)
-
-
-def _usual(blank: InputConfig, task: TaskConfig, dtype: str) -> InputConfig:
     usual = dict(_DEFAULT_INPUTS[verb_of(task)])
-    if dtype in ("uint8", "int8"):
-        usual |= {"mean": (0.0,) if dtype == "uint8" else (128.0,), "std": (1.0,)}
+    if found.dtype in ("uint8", "int8"):
+        usual |= {"mean": (0.0,) if found.dtype == "uint8" else (128.0,), "std": (1.0,)}
     elif value_of(task) == "yolox":
         usual |= {"anchor": "top_left", "color": "bgr", "std": (1.0,)}
-    elif "std" not in usual and blank.color != "gray":
-        mean, std = SCALES["ImageNet"]
-        usual |= {"mean": mean, "std": std}
+    elif "std" not in usual and blank.color == "gray":
+        usual["std"] = (255.0,)
     elif "std" not in usual:
-        usual |= {"std": (255.0,)}
-    return blank.model_copy(update=usual)
+        usual["mean"], usual["std"] = SCALES["ImageNet"]
+    why = ("color and scale are what such models usually want", "no photo was given to try them on")
+    return _Guessed(Setting(blank.model_copy(update=usual), task), size, notes, why)
 
 
 def _tried(found: Subject, guessed: _Guessed, images: Sequence[str | Path], progress: Progress | None) -> _Guessed:
