@@ -253,7 +253,7 @@ class _EventReport(Report):
 
     step: Step
     on_event: OnEvent
-    _last_s: float = field(default=0.0)
+    _last_s: float = 0.0
 
     def progress(self, done: int, total: int, detail: str = "") -> None:
         now = time.monotonic()
@@ -273,16 +273,10 @@ def side_by_side(
     names = list(names)
     if workers <= 1 or len(names) <= 1:
         return {name: work(name) for name in names}
-
-    def guarded(name: str) -> Result:
-        try:
-            return work(name)
-        except BaseException:
-            stop.set()
-            raise
-
     with ThreadPoolExecutor(workers, thread_name_prefix="build") as pool:
-        futures = {name: pool.submit(guarded, name) for name in names}
+        futures = {name: pool.submit(work, name) for name in names}
+        for future in futures.values():
+            future.add_done_callback(lambda done: stop.set() if done.exception() is not None else None)
     errors = [error for future in futures.values() if (error := future.exception()) is not None]
     if errors:
         raise next((error for error in errors if not isinstance(error, Stopped)), errors[0])

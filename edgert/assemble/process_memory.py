@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,50 +87,38 @@ def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
     return {name: LibraryMemory(*pair) for name, pair in sizes.items()}
 
 
-def _use_engine() -> None:
+_OPENED: list[CudaDevice] = []
+"""Contexts end with their devices."""
+
+
+_ENGINES: list[OrtCudaEngine] = []
+
+
+def _use(name: str) -> None:
+    """Uses a library for the first time; on a GPU nothing where that fails: no model will run there, and opening one
+    raises the reason."""
     from edgert.backend import EngineOptions, backend
     from edgert.graph.model import smallest
 
-    backend("ort").compile(smallest(), EngineOptions(threads=1)).session().run()
+    options = EngineOptions(threads=1)
+    if name == ENGINE:
+        backend("ort").compile(smallest(), options).session().run()
+    elif name == VIDEO:
+        from edgert.stages.source.ffmpeg import has_input
 
+        has_input("mov")
+    elif name == CUDA:
+        from edgert.memory.cuda import open_device
 
-def _use_cuda_engine() -> None:
-    from edgert.backend import EngineOptions
-    from edgert.backend.ort.cuda import OrtCudaBackend
-    from edgert.graph.model import smallest
+        with suppress(DeviceError):
+            _OPENED.append(open_device())
+    else:
+        from edgert.backend.ort.cuda import OrtCudaBackend
 
-    for device in _OPENED:
-        try:
-            _ENGINES.append(OrtCudaBackend(device).compile(smallest(), EngineOptions(threads=1)))
-            _ENGINES[-1].session().run()
-        except (DeviceError, BuildError):
-            return  # no model will run there, and opening one raises the reason
-
-
-def _use_cuda() -> None:
-    from edgert.memory.cuda import open_device
-
-    try:
-        _OPENED.append(open_device())
-    except DeviceError:
-        return  # no context will be there either: engines of the GPU are skipped, or fail with the reason
-
-
-def _use_video() -> None:
-    from edgert.stages.source.ffmpeg import has_input
-
-    has_input("mov")
-
-
-_OPENED: list[CudaDevice] = []
-"""Contexts end with their devices."""
-_ENGINES: list[OrtCudaEngine] = []
-_USES: Mapping[str, Callable[[], None]] = {
-    ENGINE: _use_engine,
-    VIDEO: _use_video,
-    CUDA: _use_cuda,
-    CUDA_ENGINE: _use_cuda_engine,
-}
+        with suppress(DeviceError, BuildError):
+            for device in _OPENED:
+                _ENGINES.append(OrtCudaBackend(device).compile(smallest(), options))
+                _ENGINES[-1].session().run()
 
 
 def _answer(names: Collection[str]) -> dict[str, tuple[int, int]]:
@@ -140,7 +129,7 @@ def _answer(names: Collection[str]) -> dict[str, tuple[int, int]]:
     found = {}
     for name in names:
         before, available, free = rss_bytes(), system_memory().available_bytes, _free_bytes()
-        _USES[name]()
+        _use(name)
         grown = max(0, rss_bytes() - before)
         if name in (CUDA, CUDA_ENGINE):
             grown = host_bytes(_OPENED, grown, available - system_memory().available_bytes)

@@ -110,21 +110,21 @@ def query(driver: Any) -> CudaDriver:
     version = "" if failed else f"{number.value // 1000}.{number.value % 1000 // 10}"
     code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(number))
     if code:
-        text = ctypes.c_char_p()
-        known = not driver.cuGetErrorName(code, ctypes.byref(text)) and text.value
-        name = text.value.decode() if known and text.value else f"CUDA error {code}"
+        reason = ctypes.c_char_p()
+        known = not driver.cuGetErrorName(code, ctypes.byref(reason)) and reason.value
+        name = reason.value.decode() if known and reason.value else f"CUDA error {code}"
         return CudaDriver(version, (), "" if code == _NO_DEVICE else name)
-    return CudaDriver(version, tuple(_gpu(driver, index) for index in range(number.value)))
-
-
-def _gpu(driver: Any, index: int) -> GpuDevice:
-    device, size_bytes, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
-    driver.cuDeviceGet(ctypes.byref(device), index)
-    driver.cuDeviceGetName(name, len(name), device)
-    driver.cuDeviceTotalMem_v2(ctypes.byref(size_bytes), device)
-    major, minor = (_attribute(driver, which, device) for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR))
-    integrated, can_map = (bool(_attribute(driver, which, device)) for which in (_INTEGRATED, _CAN_MAP))
-    return GpuDevice(name.value.decode(errors="replace"), f"{major}.{minor}", size_bytes.value, integrated, can_map)
+    gpus = []
+    for index in range(number.value):
+        device, size_bytes, text = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
+        driver.cuDeviceGet(ctypes.byref(device), index)
+        driver.cuDeviceGetName(text, len(text), device)
+        driver.cuDeviceTotalMem_v2(ctypes.byref(size_bytes), device)
+        asked = (_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _INTEGRATED, _CAN_MAP)
+        major, minor, integrated, can_map = (_attribute(driver, which, device) for which in asked)
+        title = text.value.decode(errors="replace")
+        gpus.append(GpuDevice(title, f"{major}.{minor}", size_bytes.value, bool(integrated), bool(can_map)))
+    return CudaDriver(version, tuple(gpus))
 
 
 def _attribute(driver: Any, which: int, device: ctypes.c_int) -> int:

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.runtime import Classification, Detections, Embedding, Keypoints, Record, Segmentation
-from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array
 from edgert.wiring.photos import Photo, View
 from edgert.wiring.trial import Answer
@@ -208,8 +207,10 @@ def _soft_classes(answer: Answer, x: Array, y: Array) -> F32 | None:
     maps = np.squeeze(output).astype(np.float32)
     if maps.ndim not in (2, 3):
         return None
-    if maps.ndim == 3 and not _is_channels_last(maps.shape, geometry):
-        maps = maps.transpose(1, 2, 0)
+    if maps.ndim == 3:  # channels come last where that fits the network's shape better
+        (first, middle, last), (width, height) = maps.shape, geometry.network
+        is_last = abs(middle * height - first * width) < abs(last * height - middle * width)
+        maps = maps if is_last or first == middle == last else maps.transpose(1, 2, 0)
     rows = _cells(y, geometry.scale_y, geometry.offset_y, maps.shape[0] / geometry.network[1], maps.shape[0])
     columns = _cells(x, geometry.scale_x, geometry.offset_x, maps.shape[1] / geometry.network[0], maps.shape[1])
     picked = np.nan_to_num(maps[rows[:, None], columns])
@@ -220,13 +221,6 @@ def _soft_classes(answer: Answer, x: Array, y: Array) -> F32 | None:
     power = np.exp(flat - flat.max(axis=1, keepdims=True))
     shares: F32 = np.divide(power, power.sum(axis=1, keepdims=True), dtype=np.float32)
     return shares
-
-
-def _is_channels_last(shape: tuple[int, ...], geometry: Geometry) -> bool:
-    width, height = geometry.network
-    return abs(shape[1] * height - shape[0] * width) < abs(shape[2] * height - shape[1] * width) or (
-        shape[0] == shape[1] == shape[2]
-    )
 
 
 def _cells(places: Array, scale: float, offset: float, per_pixel: float, count: int) -> Array:

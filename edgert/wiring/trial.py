@@ -44,9 +44,18 @@ def readings(written: TaskConfig | None, engine: Engine, labels: tuple[str, ...]
     same = written and (verb_of(written), value_of(written))
     tasks += [task_of(one) for one in looks if one.task == verb and (one.task, one.decoder) != same]
     shapes = tuple(one_image(engine))
-    fitting = [task for task in tasks if _why_not(task, shapes, network) is None]
+    refused = [_why_not(task, shapes, network) for task in tasks]
+    fitting = [task for task, why in zip(tasks, refused, strict=True) if why is None]
     if not fitting:
-        raise _nothing_fits(tasks, looks, shapes, network)
+        got = ", ".join(str(list(shape)) for shape in shapes)
+        pairs = zip(tasks, refused, strict=True)
+        tried = "; ".join(f"{verb_of(task)}: {value_of(task)} ({why})" for task, why in pairs)
+        others = ", ".join(f"'{found}' ({found.reason})" for found in looks)
+        raise ModelError(
+            f"no decoder can read outputs {got} of a {network[0]}x{network[1]} input",
+            why=f"tried {tried}" if tried else "they look like nothing that edgert knows",
+            fix=f"they look like {others}" if others else "task: {python: module:function}, with a custom decoder",
+        )
     distinct: list[tuple[TaskConfig, object]] = []  # the first of those that make equal decoders
     for task in (variant for one in fitting for variant in variants(one)):
         decoder = decoder_for(task, ())
@@ -77,17 +86,6 @@ def _why_not(task: TaskConfig, shapes: Shapes, network: Size) -> str | None:
     except EdgertError as error:
         return error.why or error.what
     return None
-
-
-def _nothing_fits(tasks: Sequence[TaskConfig], looks: Sequence[Guess], shapes: Shapes, network: Size) -> ModelError:
-    got = ", ".join(str(list(shape)) for shape in shapes)
-    tried = [f"{verb_of(task)}: {value_of(task)} ({_why_not(task, shapes, network)})" for task in tasks]
-    others = ", ".join(f"'{found}' ({found.reason})" for found in looks)
-    return ModelError(
-        f"no decoder can read outputs {got} of a {network[0]}x{network[1]} input",
-        why=f"tried {'; '.join(tried)}" if tried else "they look like nothing that edgert knows",
-        fix=f"they look like {others}" if others else "task: {python: module:function}, with a custom decoder",
-    )
 
 
 # Running one model under many settings: images are resized once, and no run is made twice.
