@@ -105,7 +105,13 @@ def _settle(matching: _Matching, start: int) -> None:
         matching.row_price[row] = max(matching.row_price[row] - (cost - start_cost), 0.0)
         if matching.column_of[row] != _FREE:
             matching.column_price[matching.column_of[row]] += cost - start_cost
-    _flip(matching, start, column, loser, came_from)
+    # Hand each column on the path to the row before it; with no free column at its end, the loser's is passed on.
+    if column == _FREE:
+        column, matching.column_of[loser] = matching.column_of[loser], _FREE
+    while column != _FREE:
+        row = came_from[column]
+        matching.row_of[column] = row
+        column, matching.column_of[row] = matching.column_of[row], column
 
 
 def _look(
@@ -125,13 +131,3 @@ def _look(
         if step < reach.get(column, give_up):
             reach[column] = step
             heapq.heappush(queue, (step, column, row))
-
-
-def _flip(matching: _Matching, start: int, column: int, loser: int, came_from: dict[int, int]) -> None:
-    """Hand each column on the path to the row before it; with no free column at its end, the loser's is passed on."""
-    if column == _FREE:
-        column, matching.column_of[loser] = matching.column_of[loser], _FREE
-    while column != _FREE:
-        row = came_from[column]
-        matching.row_of[column] = row
-        column, matching.column_of[row] = matching.column_of[row], column

@@ -45,11 +45,6 @@ def text_color(background: Bgr) -> Bgr:
     return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 115 else WHITE
 
 
-def color_table() -> U8:
-    """(256, 1, 3) uint8: the color of every class number."""
-    return np.array([[color_of(number)] for number in range(256)], np.uint8)
-
-
 # Words on images.
 
 _WEIGHT = 500  # between regular (400) and bold (700): legible when small
@@ -200,7 +195,8 @@ def paint_mask(canvas: Canvas, record: Segmentation) -> None:
     if not record.labels or record.labels[0].lower() in _BACKGROUNDS:
         opacity[0] = 0
     # Color and transparency are both scaled, not the classes, so that edges between classes come out smooth.
-    paint = np.rint(color_table() * opacity).astype(np.uint8)
+    table = np.array([[color_of(number)] for number in range(256)])
+    paint = np.rint(table * opacity).astype(np.uint8)
     keep = np.rint(np.repeat(255 * (1 - opacity), 3, axis=2)).astype(np.uint8)
     cut = (
         slice(inside[0].start - top, inside[0].start - top + target.shape[0]),

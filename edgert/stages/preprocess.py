@@ -136,17 +136,10 @@ class Resampler:
     def _reorder(self, small: U8, have: str) -> U8:
         if have == self.order:
             return small
-        codes = {
-            ("rgb", "bgr"): cv2.COLOR_RGB2BGR,
-            ("bgr", "rgb"): cv2.COLOR_BGR2RGB,
-            ("gray", "rgb"): cv2.COLOR_GRAY2RGB,
-            ("gray", "bgr"): cv2.COLOR_GRAY2BGR,
-            ("rgb", "gray"): cv2.COLOR_RGB2GRAY,
-            ("bgr", "gray"): cv2.COLOR_BGR2GRAY,
-        }
+        code = getattr(cv2, f"COLOR_{have}2{self.order}".upper())
         height, width = small.shape[:2]
         out = self._view(self._image, height, width, 1 if self.order == "gray" else 3)
-        return cv2.cvtColor(small, codes[have, self.order], dst=out)  # type: ignore[return-value]
+        return cv2.cvtColor(small, code, dst=out)  # type: ignore[return-value]
 
     def _from_yuv(self, frame: Frame, width: int, height: int) -> U8:
         planes = self._unzip(frame.planes[0]) if frame.format == "yuyv" else frame.planes

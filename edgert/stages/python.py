@@ -89,19 +89,14 @@ def _function_stage(name: str, function: object, args: Mapping[str, Any], where:
             where=where,
             fix="give the class __call__(self, result) or process(self, result)",
         )
-    _check_signature(name, function, args, where)
-    return PythonStage(name, function, args)
-
-
-def _check_signature(name: str, function: Function, args: Mapping[str, Any], where: str) -> None:
-    """A wrong argument should not wait for the first frame to be noticed."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # functions written in C need not have a signature
-        return
+        return PythonStage(name, function, args)
     what = f"stage {name!r} cannot call {getattr(function, '__name__', 'its object')}{signature}"
     try:
         signature.bind(None, **args)
     except TypeError as error:
         fix = "it takes a Result first, and what stands under args by name"
         raise ConfigError(what, why=str(error), where=where, fix=fix) from error
+    return PythonStage(name, function, args)

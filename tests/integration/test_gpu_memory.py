@@ -157,7 +157,7 @@ def test_nothing_grows_over_a_hundred_thousand_frames(device: CudaDevice) -> Non
 
     def run(frames: int) -> None:
         for _ in range(frames):
-            sent = uploader.upload(frame, 5.0)
+            sent = uploader.upload(frame)
             fill(into, [sent], working)
             sent.lease.release()
         working.synchronize()

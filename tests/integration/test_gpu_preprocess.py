@@ -167,7 +167,7 @@ def test_an_uploaded_frame_is_read_after_its_upload(kernels: Kernels) -> None:
     for index in range(rounds(12)):
         form: Any = ("nv12", "i420", "bgr")[index % 3]
         frame = frame_of(161, 91, form, index=index)
-        sent = uploader.upload(frame, 5.0)
+        sent = uploader.upload(frame)
         fill(into, [sent], working)
         sent.lease.release()
         working.synchronize()

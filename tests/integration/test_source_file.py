@@ -18,8 +18,8 @@ from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime.frame import Color, Frame
 from edgert.stages.source.kinds import source_for
-from edgert.stages.source.python_source import read_counter
 from tests.helpers.clips import flip_bytes, numbered, write_clip
+from tests.helpers.counter import read_counter
 from tests.helpers.virtual_clock import VirtualClock
 
 

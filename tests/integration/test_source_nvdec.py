@@ -23,9 +23,9 @@ from edgert.memory.cuda import CudaDevice, StreamLease
 from edgert.runtime.frame import Color, Frame
 from edgert.stages.source import nvdec as door
 from edgert.stages.source.kinds import source_for
-from edgert.stages.source.python_source import read_counter
 from edgert.stages.source.video_file import VideoFile
 from tests.helpers.clips import h264_units, write_clip
+from tests.helpers.counter import read_counter
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.nvdec_double import NvdecDouble

@@ -22,8 +22,8 @@ from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
 from edgert.stages.source import live
 from edgert.stages.source.kinds import source_for
-from edgert.stages.source.python_source import read_counter
 from tests.helpers.clips import h264_units, write_clip
+from tests.helpers.counter import read_counter
 from tests.helpers.rtsp_server import RtspServer
 
 SECRET = "s3cret"  # a constant, since tracebacks show the lines of this file

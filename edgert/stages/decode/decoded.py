@@ -9,7 +9,6 @@ import numpy as np
 
 from edgert.stages.decode.decoder import (
     Array,
-    Roles,
     Shapes,
     Size,
     as_f32,
@@ -69,7 +68,13 @@ class Decoded(Head):
             table = as_f32(outputs[0])
             boxes, scores, classes = table[:, :4], table[:, 4], table[:, 5].astype(np.int32)
         else:
-            boxes, scores, classes = _by_role(outputs, roles)
+            first, second = (outputs[index] for index in roles.rows)
+            # classes first unless only the second holds integers
+            integers = (first.dtype.kind in "iu", second.dtype.kind in "iu")
+            found, labels = (first, second) if integers == (False, True) else (second, first)
+            count = slice(None if roles.count is None else int(outputs[roles.count].reshape(-1)[0]))
+            boxes, scores = as_f32(outputs[roles.boxes])[count], as_f32(found).reshape(-1)[count]
+            classes = labels.reshape(-1)[count].astype(np.int32)
         keep = scores >= score
         if self.background == "first":
             classes = classes - np.int32(1)
@@ -83,16 +88,6 @@ def _in_pixels(boxes: F32, network: Size, unit: str, order: str) -> F32:
     if order == "yxyx":
         boxes = boxes[:, [1, 0, 3, 2]]
     return boxes * np.array(network * 2, np.float32) if unit == "relative" else boxes
-
-
-def _by_role(outputs: Sequence[Array], roles: Roles) -> tuple[F32, F32, I32]:
-    first, second = (outputs[index] for index in roles.rows)
-    # classes first unless only the second holds integers
-    integers = (first.dtype.kind in "iu", second.dtype.kind in "iu")
-    scores, classes = (first, second) if integers == (False, True) else (second, first)
-    boxes = outputs[roles.boxes]
-    count = len(boxes) if roles.count is None else int(outputs[roles.count].reshape(-1)[0])
-    return as_f32(boxes)[:count], as_f32(scores).reshape(-1)[:count], classes.reshape(-1)[:count].astype(np.int32)
 
 
 # SSD with its priors applied in the graph: scores and boxes side by side (ultraface, exported MobileNet-SSDs).

@@ -1,6 +1,6 @@
 """What a model's outputs look like by their shapes and names, and which decoders report that they can read them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgert.errors import ConfigError, ModelError
@@ -129,10 +129,15 @@ def guess(
     """
     shapes = tuple(tuple(size or 0 for size in shape) for shape in output_shapes)
     look = Look(shapes, " ".join(output_names).lower(), network_size(input_shape))
-    found = [
-        Guess(task, name, fit.reason, fit.weight + _support(task, fit, look, n_labels), fit.classes)
-        for task, name, fit in _fits(look)
-    ]
+    found = []
+    for task, registry in DECODERS.items():
+        kinds: dict[type, str] = {}  # a class of several names, like ``softmax`` and ``logits``, stands for its first
+        for name in registry.names():
+            kinds.setdefault(registry.get(name), name)
+        for kind, name in kinds.items():
+            for fit in kind.fits(look):  # type: ignore[attr-defined]
+                weight = fit.weight + _support(task, fit, look, n_labels)
+                found.append(Guess(task, name, fit.reason, weight, fit.classes))
     return sorted(found, key=lambda one: -one.weight)
 
 
@@ -143,17 +148,6 @@ def network_size(input_shape: Sequence[int | None]) -> Size | None:
     channels_first = input_shape[0] in (1, 3, 4) or input_shape[2] not in (1, 3, 4)
     height, width = input_shape[1:] if channels_first else input_shape[:2]
     return (width, height) if width and height else None
-
-
-def _fits(look: Look) -> Iterator[tuple[str, str, Fit]]:
-    """Task, decoder and reason. A class of several names, like ``softmax`` and ``logits``, stands for its first."""
-    seen: set[type] = set()
-    for task, registry in DECODERS.items():
-        for name in registry.names():
-            kind = registry.get(name)
-            if kind not in seen:
-                seen.add(kind)
-                yield from ((task, name, fit) for fit in kind.fits(look))
 
 
 def _support(task: str, fit: Fit, look: Look, n_labels: int | None) -> int:

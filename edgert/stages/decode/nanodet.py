@@ -150,7 +150,10 @@ def _match(
     if any(len(shape) != 2 for shape in shapes):
         return None
     if len(shapes) == 1:
-        return _match_plus(shapes[0], network, strides or (8, 16, 32, 64), 7 if reg_max is None else reg_max)
+        strides, bins = strides or (8, 16, 32, 64), 8 if reg_max is None else reg_max + 1
+        classes = shapes[0][1] - 4 * bins
+        fits = shapes[0][0] == all_cells(network, strides) and classes >= 1
+        return _Layout((), (), classes, bins, strides) if fits else None
     strides = strides or (8, 16, 32)
     pairs = [[i for i, shape in enumerate(shapes) if shape[0] == cells(network, stride)] for stride in strides]
     if len(shapes) != 2 * len(strides) or any(len(pair) != 2 for pair in pairs):
@@ -165,13 +168,6 @@ def _match(
     ordered = [sorted(pair, key=lambda index: shapes[index][1] == wide) for pair in pairs]
     scores, sides = zip(*ordered, strict=True)
     return _Layout(scores, sides, shapes[scores[0]][1], wide // 4, strides)
-
-
-def _match_plus(shape: tuple[int, ...], network: Size, strides: tuple[int, ...], reg_max: int) -> _Layout | None:
-    classes = shape[1] - 4 * (reg_max + 1)
-    if shape[0] != all_cells(network, strides) or classes < 1:
-        return None
-    return _Layout((), (), classes, reg_max + 1, strides)
 
 
 def _sides_width(widths: tuple[int, ...], reg_max: int | None) -> int | None:

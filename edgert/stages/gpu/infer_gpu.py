@@ -102,8 +102,16 @@ class InferenceSlot:
         launches = self._preprocessor.launches(frames)
         self._preprocessor.wait_for(frames, stream)
         rows = next(size for size in self.sizes if size >= len(frames))
+        graphs = self._graphs.get(rows)
         with self._session.exclusive:
-            self._run(rows, launches)
+            # Images of several formats take several launches; the last is the one in the graph.
+            for launch in launches if graphs is None else launches[:-1]:
+                launch.enqueue(stream)
+            if graphs is None:
+                self._session.enqueue(rows)
+            else:
+                graphs[0].start_with(launches[-1])
+                graphs[0]()
             hold(frames, stream)
             self._decode(rows)
         self._done.record(self._reading)
@@ -118,17 +126,6 @@ class InferenceSlot:
         self._session.device.settle()
         self._graphs.clear()
         self._reader.close()
-
-    def _run(self, rows: int, launches: Sequence[Launch]) -> None:
-        """Images of several formats take several launches; the last is the one in the graph."""
-        stream, graphs = self._session.stream, self._graphs.get(rows)
-        for launch in launches if graphs is None else launches[:-1]:
-            launch.enqueue(stream)
-        if graphs is None:
-            self._session.enqueue(rows)
-        else:
-            graphs[0].start_with(launches[-1])
-            graphs[0]()
 
     def _decode(self, rows: int) -> None:
         graphs = self._graphs.get(rows)
@@ -145,20 +142,17 @@ class InferenceSlot:
     def _recorded(self, rows: int, first: Launch) -> tuple[Graph, ...]:
         device, stream = self._session.device, self._session.stream
 
-        def run() -> None:
-            first.enqueue(stream)
-            self._session.enqueue(rows)
-
         def decode() -> None:
             self._reader.enqueue(rows, self._reading)
 
-        def whole() -> None:
-            run()
-            decode()
+        def run() -> None:
+            first.enqueue(stream)
+            self._session.enqueue(rows)
+            if not self._is_beside:
+                decode()
 
-        if self._is_beside:
-            return device.capture(stream, run), device.capture(self._reading, decode)
-        return (device.capture(stream, whole),)
+        whole = device.capture(stream, run)
+        return (whole, device.capture(self._reading, decode)) if self._is_beside else (whole,)
 
 
 def run_sizes(rows: int, dynamic: bool) -> tuple[int, ...]:

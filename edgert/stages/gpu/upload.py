@@ -7,7 +7,6 @@ from typing import cast
 
 import numpy as np
 
-from edgert.errors import StageError
 from edgert.memory import SETTLED, Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, SharedLease, SharedPool, Stream
 from edgert.runtime import Frame
@@ -114,10 +113,10 @@ class Uploader:
         self.device, self._stream, self._counter, self._in_flight = device, stream, counter, in_flight
         self._pools: dict[int, SharedPool] = {}
 
-    def upload(self, frame: Frame, timeout_s: float | None = None) -> Frame:
+    def upload(self, frame: Frame) -> Frame:
         """A frame of the same pixels on the GPU, with a lease to release; the host frame may be released at once.
 
-        Waits until one of the frames in flight is released. Raises StageError when none is in time.
+        Waits until one of the frames in flight is released.
         """
         if is_shared(frame, self.device):
             frame.lease.retain()
@@ -126,11 +125,10 @@ class Uploader:
         def acquire(nbytes: int) -> tuple[U8, Lease] | None:
             if nbytes not in self._pools:
                 self._pools[nbytes] = SharedPool(self.device, nbytes, self._in_flight, self._counter)
-            return self._pools[nbytes].acquire(timeout_s)
+            return self._pools[nbytes].acquire()
 
         staged = to_shared(frame, acquire, self._counter)
-        if staged is None:
-            raise StageError("no GPU frame is free", why=f"{self._in_flight} are in use", where=frame.stream)
+        assert staged is not None  # there is no limit in time
         return on_gpu(staged, self._stream)
 
     def close(self) -> None:

@@ -75,7 +75,6 @@ class HttpSink:
                 where=f"stages.{self.name}",
                 fix="choose another port, or port: 0 for any free one" if taken else "host: 127.0.0.1 always works",
             ) from error
-        self._server.start()
         _LOG.info("%s: live page at %s", self.name, self.url)
 
     def process(self, result: Result) -> None:
@@ -215,7 +214,7 @@ _SAFETY = {
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves one :class:`Live`. Each connection has a thread; all of them end with :meth:`stop`.
+    """Serves one :class:`Live` from now on. Each connection has a thread; all of them end with :meth:`stop`.
 
     Raises:
         OSError: the address cannot be listened to.
@@ -233,8 +232,6 @@ class LiveServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="edgert:http", daemon=True)
-
-    def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
@@ -305,17 +302,13 @@ class _Handler(BaseHTTPRequestHandler):
         _LOG.debug(format, *args)
 
     def _is_known_host(self) -> bool:
-        """A page of a stranger's that points its own name at this machine (DNS rebinding) gets nothing.
-
-        Only names are compared: through a tunnel the port is another one.
-        """
-        if not self.server.hosts:
-            return True
+        """A page of a stranger's that points its own name at this machine (DNS rebinding) gets nothing. Only names are
+        compared: through a tunnel the port is another one."""
         try:
             name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         except ValueError:
-            return False
-        return name in self.server.hosts
+            name = None
+        return not self.server.hosts or name in self.server.hosts
 
     def _answer(self, path: str) -> tuple[HTTPStatus, str, bytes, Mapping[str, str]]:
         """Status, type, content and further headers of an address; the stream's has no end and is no part of it."""

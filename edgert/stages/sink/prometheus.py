@@ -125,21 +125,16 @@ def _budgets(budgets: Stats) -> Iterator[str]:
     if used.get("unit") == "cores":
         yield _family("cpu_core_seconds_total", "counter", "CPU time.", [({}, _number(used, "total"))])
     elif used:
-        yield from _power(used)
-
-
-def _power(used: Stats) -> Iterator[str]:
-    """``modeled`` where any of it is."""
-    times = {
-        "modeled": used["modeled_s"],
-        "measured": used["covered_s"] - used["modeled_s"],
-        "missing": used["missing_s"],
-    }
-    kind = {"kind": "modeled" if used["modeled_s"] else "measured"}
-    yield _family("power_watts", "gauge", "Power, the mean of the run.", [(kind, _number(used, "mean"))])
-    yield _family("energy_joules_total", "counter", "Energy.", [(kind, _number(used, "total"))])
-    known = [({"kind": name}, value) for name, value in times.items()]
-    yield _family("power_known_seconds_total", "counter", "Time by how its power is known.", known)
+        times = {
+            "modeled": used["modeled_s"],
+            "measured": used["covered_s"] - used["modeled_s"],
+            "missing": used["missing_s"],
+        }
+        kind = {"kind": "modeled" if used["modeled_s"] else "measured"}  # modeled where any of it is
+        yield _family("power_watts", "gauge", "Power, the mean of the run.", [(kind, _number(used, "mean"))])
+        yield _family("energy_joules_total", "counter", "Energy.", [(kind, _number(used, "total"))])
+        known = [({"kind": name}, value) for name, value in times.items()]
+        yield _family("power_known_seconds_total", "counter", "Time by how its power is known.", known)
 
 
 def _at(stats: Stats, *keys: str) -> Stats:

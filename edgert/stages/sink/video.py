@@ -53,27 +53,25 @@ class DurableFile:
         return os.lseek(self._file, 0, os.SEEK_CUR)
 
     def cut_to_whole_fragments(self) -> None:
-        """Takes away the piece of an MP4 fragment that was being written when the disk was full."""
-        os.ftruncate(self._file, _whole_end(self._file))
+        """Takes away the piece of an MP4 fragment that was being written when the disk was full.
+
+        ISO/IEC 14496-12, 4.2: a box is its length, its type, its content.
+        """
+        size_bytes, at, end = os.fstat(self._file).st_size, 0, 0
+        while at + _BOX_HEADER_BYTES <= size_bytes:
+            header = os.pread(self._file, _LARGE_HEADER_BYTES, at)
+            length, kind = int.from_bytes(header[:4], "big"), header[4:8]
+            if length == 1:
+                length = int.from_bytes(header[8:16], "big")
+            if length < _BOX_HEADER_BYTES or at + length > size_bytes:
+                break
+            at += length
+            if kind != b"moof":  # a fragment's index is of no use without the data behind it
+                end = at
+        os.ftruncate(self._file, end)
 
     def close(self) -> None:
         os.close(self._file)
-
-
-def _whole_end(file: int) -> int:
-    """Where the last whole fragment ends (ISO/IEC 14496-12, 4.2: a box is its length, its type, its content)."""
-    size_bytes, at, end = os.fstat(file).st_size, 0, 0
-    while at + _BOX_HEADER_BYTES <= size_bytes:
-        header = os.pread(file, _LARGE_HEADER_BYTES, at)
-        length, kind = int.from_bytes(header[:4], "big"), header[4:8]
-        if length == 1:
-            length = int.from_bytes(header[8:16], "big")
-        if length < _BOX_HEADER_BYTES or at + length > size_bytes:
-            break
-        at += length
-        if kind != b"moof":  # a fragment's index is of no use without the data behind it
-            end = at
-    return end
 
 
 # Images as the I420 that video encoders take.

@@ -215,7 +215,14 @@ class Pipeline:
     ) -> None:
         self._gst, self._video = gstreamer(where)
         self._where, self._timeout_s, self._counter, self._clock = where, timeout_s, counter, clock
-        self._pipeline = self._parse(text)
+        glib, why = importlib.import_module("gi.repository.GLib"), ""
+        try:
+            self._pipeline = self._gst.parse_launch(text)
+        except glib.Error as refused:
+            why = str(redact(refused.message))
+        if why:  # raised here, since GStreamer's error may quote a password
+            is_format = f"to {APPSINK}" in why  # "could not link capsfilter0 to edgert"
+            raise self._error(why, FIX_CAPS if is_format else "gst-inspect-1.0 lists the elements there are")
         self._bus = self._pipeline.get_bus()
         self._sink = self._pipeline.get_by_name(APPSINK)
         if self._pipeline.set_state(self._gst.State.PLAYING) == self._gst.StateChangeReturn.FAILURE:
@@ -251,15 +258,6 @@ class Pipeline:
         if self._nvmm is not None:
             self._nvmm.close()
         self._pipeline.set_state(self._gst.State.NULL)
-
-    def _parse(self, text: str) -> Any:
-        glib = importlib.import_module("gi.repository.GLib")
-        try:
-            return self._gst.parse_launch(text)
-        except glib.Error as error:
-            why = str(redact(error.message))
-        is_format = f"to {APPSINK}" in why  # "could not link capsfilter0 to edgert"
-        raise self._error(why, FIX_CAPS if is_format else "gst-inspect-1.0 lists the elements there are")
 
     def _failure(self) -> DeviceError | None:
         """What an element complained about, if any did."""

@@ -252,7 +252,14 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
     """
     kind, where = kind_of(config.source, directory), f"stages.{name}"
     if not kind:
-        raise _unknown(config.source, where)
+        unknown = urlsplit(config.source).scheme or config.source.partition(":")[0]
+        known = (*_PREFIXES, *(f"{one}://" for one in rtsp.SCHEMES), *(f"{one.name}:" for one in SOURCES.foreign()))
+        raise ConfigError(
+            f"unknown source {redact(config.source)!r}{nearest(unknown, (one.partition(':')[0] for one in known))}",
+            why=f"no source is called {unknown}:",
+            where=f"{where}.source",
+            fix=f"use a path, api, or one of {', '.join(known)}",
+        )
     scheme = _SCHEME.match(config.source)
     if scheme and scheme[1].lower() in SOURCES.own:
         SOURCES.vet(scheme[1].lower())  # an error where a package claims a scheme of edgert's
@@ -299,15 +306,3 @@ def _refuse_unused(kind: str, found: type[Any], config: SourceStage, where: str)
             what = f"{option}: has no meaning for {title}"
             raise ConfigError(what, why=why, where=f"{where}.{option}", fix=f"leave {option}: out")
         log.warning("%s.%s: has no meaning for %s; %s", where, option, title, why)
-
-
-def _unknown(source: str, where: str) -> ConfigError:
-    scheme = urlsplit(source).scheme or source.partition(":")[0]
-    known = (*_PREFIXES, *(f"{one}://" for one in rtsp.SCHEMES), *(f"{claim.name}:" for claim in SOURCES.foreign()))
-    hint = nearest(scheme, (re.split(r":", prefix)[0] for prefix in known))
-    return ConfigError(
-        f"unknown source {redact(source)!r}{hint}",
-        why=f"no source is called {scheme}:",
-        where=f"{where}.source",
-        fix=f"use a path, api, or one of {', '.join(known)}",
-    )

@@ -146,7 +146,13 @@ class OnGpu:
     def __init__(self, surface: int, calls: JetsonCalls) -> None:
         self._surface, self._calls = surface, calls
         self._undo: list[tuple[str, int]] = []
-        params = _image(surface)
+        batch = Surface.from_address(surface)
+        if batch.mem_type not in (0, _SURFACE_ARRAY) or not batch.surface_list:
+            why = f"its memory type is {batch.mem_type}, with {batch.num_filled} images"
+            raise DeviceError("a buffer is no image in NVMM memory", why=why, fix=_FIX)
+        params: SurfaceParams = batch.surface_list[0]
+        if params.layout != _PITCH_LAYOUT:
+            raise DeviceError(_NOT_READ, why="its layout is block linear", fix=_FIX)
         self.width, self.height = int(params.width), int(params.height)
         try:
             self.planes = self._mapped(params)
@@ -172,17 +178,6 @@ class OnGpu:
         if frame.frame_type != _EGL_FRAME_PITCH:
             raise DeviceError(_NOT_READ, why="CUDA sees it as arrays", fix=_FIX)
         return [(int(frame.planes[n] or 0), int(params.plane_params.pitch[n])) for n in range(frame.plane_count)]
-
-
-def _image(surface: int) -> SurfaceParams:
-    batch = Surface.from_address(surface)
-    if batch.mem_type not in (0, _SURFACE_ARRAY) or not batch.surface_list:
-        why = f"its memory type is {batch.mem_type}, with {batch.num_filled} images"
-        raise DeviceError("a buffer is no image in NVMM memory", why=why, fix=_FIX)
-    params: SurfaceParams = batch.surface_list[0]
-    if params.layout != _PITCH_LAYOUT:
-        raise DeviceError(_NOT_READ, why="its layout is block linear", fix=_FIX)
-    return params
 
 
 def _checked(code: int, name: str) -> None:

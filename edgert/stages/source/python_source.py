@@ -134,8 +134,8 @@ def _made(make: Callable[..., Any], config: SourceStage, where: str) -> Renderer
 NOISE_IMAGES = 8
 BLANK_GRAY = 114
 """The gray that letterboxes are padded with."""
-_BIT_PX = 8
-_BITS = 32
+SQUARE_PX = 8
+BITS = 32
 
 
 def blank(width: int, height: int) -> Iterator[U8]:
@@ -156,24 +156,13 @@ class Counting:
     """The index in binary, as squares along the top, most significant bit first; white is 1."""
 
     def __init__(self, width: int, height: int) -> None:
-        if width < _BITS * _BIT_PX or height < _BIT_PX:
-            raise ValueError(f"it needs at least {_BITS * _BIT_PX}x{_BIT_PX} pixels")
+        if width < BITS * SQUARE_PX or height < SQUARE_PX:
+            raise ValueError(f"it needs at least {BITS * SQUARE_PX}x{SQUARE_PX} pixels")
 
     def render(self, index: int, out: U8) -> None:
         bits = np.unpackbits(np.array([index], ">u4").view(np.uint8)) * np.uint8(255)
         out[:] = BLANK_GRAY
-        out[:_BIT_PX, : _BITS * _BIT_PX] = np.repeat(bits, _BIT_PX)[None, :, None]
-
-
-def read_counter(image: U8) -> int:
-    """The index that ``synthetic:counter`` put into an image; survives compression at the original size.
-
-    Args:
-        image: (height, width, 3) uint8 BGR or RGB, or (height, width) luma.
-    """
-    gray = image if image.ndim == 2 else image[..., 1]
-    middle = gray[_BIT_PX // 2, _BIT_PX // 2 : _BITS * _BIT_PX : _BIT_PX]
-    return int(np.packbits(middle > BLANK_GRAY).view(">u4")[0])
+        out[:SQUARE_PX, : BITS * SQUARE_PX] = np.repeat(bits, SQUARE_PX)[None, :, None]
 
 
 SCENES: Mapping[str, Callable[..., Any]] = {"blank": blank, "noise": noise, "counter": Counting}

@@ -178,29 +178,26 @@ class Timeline:
     def frames(self, images: Iterable[Image], stop: threading.Event) -> Iterator[Frame]:
         """Frames until the images end, the limit is reached or ``stop`` is set. Leases pass on to the frames;
         those of images that are left out end here."""
+        index = count = 0
         try:
-            yield from self._placed(images, stop)
+            for image in images:
+                media_ns = self.media.at(image.media_ns, image.timestamp_ns)
+                index += image.lost
+                is_kept = self._thinner.keeps(media_ns)
+                if stop.is_set() or (is_kept and self._pacer and not self._pacer.wait(media_ns, stop)):
+                    image.lease.release()
+                    return
+                if not is_kept:
+                    image.lease.release()
+                    continue
+                yield self._frame(image, index, media_ns)
+                del image  # nothing here holds on to a camera's buffer while the next frame is awaited
+                index, count = index + 1, count + 1
+                if count == self._limit:
+                    return
         finally:
             if self._staging is not None:
                 self._staging.close()
-
-    def _placed(self, images: Iterable[Image], stop: threading.Event) -> Iterator[Frame]:
-        index = count = 0
-        for image in images:
-            media_ns = self.media.at(image.media_ns, image.timestamp_ns)
-            index += image.lost
-            is_kept = self._thinner.keeps(media_ns)
-            if stop.is_set() or (is_kept and self._pacer and not self._pacer.wait(media_ns, stop)):
-                image.lease.release()
-                return
-            if not is_kept:
-                image.lease.release()
-                continue
-            yield self._frame(image, index, media_ns)
-            del image  # nothing here holds on to a camera's buffer while the next frame is awaited
-            index, count = index + 1, count + 1
-            if count == self._limit:
-                return
 
     def _frame(self, image: Image, index: int, media_ns: int) -> Frame:
         height, width = image.planes[0].shape[:2]

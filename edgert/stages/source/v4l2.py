@@ -214,7 +214,12 @@ class UserPointerCamera:
         self._blocks: list[Block] = []
         try:
             self._image_format = self._agreed(config)
-            self._start()
+            self._node.ask(REQBUFS, RequestBuffers(BUFFERS, CAPTURE, USERPTR))
+            nbytes = -(-self._image_format.sizeimage // _PAGE_BYTES) * _PAGE_BYTES
+            for index in range(BUFFERS):
+                self._blocks.append(device.block(nbytes))
+                self._queue(index)
+            self._node.ask(STREAMON, ctypes.c_int(CAPTURE))
         except DeviceError:
             self.close()
             raise
@@ -266,14 +271,6 @@ class UserPointerCamera:
             rate = StreamParm(type=CAPTURE, numerator=1000, denominator=round(config.fps * 1000))
             self._node.ask(S_PARM, rate)
         return pix
-
-    def _start(self) -> None:
-        self._node.ask(REQBUFS, RequestBuffers(BUFFERS, CAPTURE, USERPTR))
-        nbytes = -(-self._image_format.sizeimage // _PAGE_BYTES) * _PAGE_BYTES
-        for index in range(BUFFERS):
-            self._blocks.append(self._device.block(nbytes))
-            self._queue(index)
-        self._node.ask(STREAMON, ctypes.c_int(CAPTURE))
 
     def _queue(self, index: int) -> None:
         address, nbytes = self._blocks[index].host.ctypes.data, self._blocks[index].nbytes
