@@ -4,12 +4,12 @@ ByteTrack (Y. Zhang et al., "ByteTrack: Multi-Object Tracking by Associating Eve
 arXiv:2110.06864) pairs confident detections with the predicted tracks first, then gives the tracks left over a second
 chance with the doubtful detections, which are often the same objects half hidden. Only confident ones start tracks.
 
-Names, defaults and motion model are those of ``ByteTrackTracker`` in the Apache-2.0 package ``trackers``, so that both
+Defaults and motion model are those of ``ByteTrackTracker`` in the Apache-2.0 package ``trackers``, so that both
 give the same identities. Where it differs from the paper's authors: the Kalman filter follows the four sides of a box
 with noise in pixels, not center, aspect and height with noise relative to the height; lost tracks take part in the
 second pairing too; and a pair below the overlap threshold is undone after pairing instead of being forbidden before.
-Two differences to the package: with ``minimum_consecutive_frames=1`` a track has its number at its first detection, not
-at its second; and boxes that do not overlap at all are never paired, even with ``minimum_iou_threshold=0``.
+Two differences to the package: with ``confirm: 1`` a track has its number at its first detection, not at its second;
+and boxes that do not overlap at all are never paired, even with ``match: 0``.
 """
 
 import math
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from edgert.errors import StageError
 from edgert.stages.assignment import F64, Index, assign
+from edgert.stages.kinds import ByteTrackStage
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -27,7 +28,7 @@ I64 = npt.NDArray[np.int64]
 UNTRACKED = -1
 """The id of a detection that belongs to no confirmed track."""
 
-_REFERENCE_RATE_HZ = 30.0  # lost_track_buffer counts frames at this rate (ByteTrack paper, section 4.1: 30 frames)
+_REFERENCE_RATE_HZ = 30.0  # ``keep`` counts frames at this rate (ByteTrack paper, section 4.1: 30 frames)
 
 # Variances in square pixels (of a velocity: per frame squared) of the package named above: first state I, process
 # 0.01 I, measurement 0.1 I.
@@ -47,35 +48,15 @@ class ByteTrack:
     """Numbers the detections of one stream, frame by frame. Not thread-safe; one tracker per stream.
 
     Args:
-        track_activation_threshold: score from which an unpaired detection starts a track (paper: ε = 0.7).
-        high_conf_det_threshold: score from which a detection takes part in the first pairing; the others have the
-            second one (paper: τ = 0.6). The paper ignores detections below 0.1: give the detector that threshold.
-        minimum_iou_threshold: intersection over union below which a pairing is undone (package: 0.1; paper: 0.2).
-        minimum_consecutive_frames: detections in a row until a track is confirmed and has a number (paper's code and
-            package: 2). An unconfirmed track ends with its first miss.
-        lost_track_buffer: updates, at 30 per second, that a confirmed track outlives without detection (paper: 30).
-        frame_rate: how often ``update`` is called per second; scales ``lost_track_buffer``, rounding up.
-        class_aware: pair only within one class. Off as in the paper, so that an object whose class flickers between
-            car and truck stays one object.
+        config: its settings. The paper has 0.7 for ``activate`` (ε), 0.6 for ``high`` (τ), 0.1 for ``low``, 0.2 for
+            ``match``, 2 for ``confirm``, 30 frames for ``keep``, and tells no classes apart, so that an object whose
+            class flickers between car and truck stays one object. An unconfirmed track ends with its first miss.
+        rate_hz: how often ``update`` is called per second; scales ``keep``, which counts frames at 30 per second.
     """
 
-    def __init__(
-        self,
-        *,
-        track_activation_threshold: float = 0.7,
-        high_conf_det_threshold: float = 0.6,
-        minimum_iou_threshold: float = 0.1,
-        minimum_consecutive_frames: int = 2,
-        lost_track_buffer: int = 30,
-        frame_rate: float = 30.0,
-        class_aware: bool = False,
-    ) -> None:
-        self._activation = track_activation_threshold
-        self._high = high_conf_det_threshold
-        self._minimum_iou = minimum_iou_threshold
-        self._minimum_hits = minimum_consecutive_frames
-        self._maximum_missed = math.ceil(lost_track_buffer * frame_rate / _REFERENCE_RATE_HZ)
-        self._class_aware = class_aware
+    def __init__(self, config: ByteTrackStage, rate_hz: float = _REFERENCE_RATE_HZ) -> None:
+        self._config = config
+        self._maximum_missed = math.ceil(round(config.keep * _REFERENCE_RATE_HZ) * rate_hz / _REFERENCE_RATE_HZ)
         self._next_id = 1
         self._reals: F64 = np.zeros((_REALS, _FIRST_CAPACITY))
         self._integers: I64 = np.zeros((_INTEGERS, _FIRST_CAPACITY), np.int64)
@@ -102,7 +83,7 @@ class ByteTrack:
         """
         seen = _checked(boxes, scores, classes)
         self.predict()
-        high = scores >= self._high
+        high = scores >= self._config.high
         partner = self._associate(seen, classes, high)
         rows = (partner != _NONE).nonzero()[0]
         columns = partner.take(rows)
@@ -114,7 +95,7 @@ class ByteTrack:
         ids = np.full(len(scores), UNTRACKED, np.int64)
         ids[columns] = self._ids.take(rows)
         self._prune()
-        high &= scores >= self._activation
+        high &= scores >= self._config.activate
         high[columns] = False
         born = high.nonzero()[0]
         if len(born):
@@ -135,7 +116,7 @@ class ByteTrack:
     def _associate(self, seen: F64, classes: I32, high: npt.NDArray[np.bool_]) -> Index:
         """Both pairings: for each track the row of its detection, or -1."""
         overlaps = _iou(self._side, seen)
-        if self._class_aware:
+        if self._config.by_class:
             overlaps *= self._classes[:, None] == classes
         partner = np.full(len(self), _NONE, np.intp)
         confident, doubtful = high.nonzero()[0], (~high).nonzero()[0]
@@ -151,7 +132,7 @@ class ByteTrack:
     def _pair(self, overlaps: F64) -> tuple[Index, Index]:
         """The pairs of tracks and detections whose overlaps add up to the most, poor ones undone."""
         rows, columns = assign(overlaps)
-        good = overlaps[rows, columns] >= self._minimum_iou
+        good = overlaps[rows, columns] >= self._config.match
         return rows[good], columns[good]
 
     def _correct(self, partner: Index, seen: F64) -> None:
@@ -173,7 +154,7 @@ class ByteTrack:
 
     def _confirm(self) -> None:
         """Numbers for the tracks that have been seen often enough and have none."""
-        ripe = ((self._ids == UNTRACKED) & (self._hits >= self._minimum_hits)).nonzero()[0]
+        ripe = ((self._ids == UNTRACKED) & (self._hits >= self._config.confirm)).nonzero()[0]
         if len(ripe):
             self._ids[ripe] = np.arange(self._next_id, self._next_id + len(ripe))
             self._next_id += len(ripe)

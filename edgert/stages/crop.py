@@ -12,8 +12,6 @@ from edgert.errors import ConfigError, nearest
 from edgert.runtime import Detections, Frame, Result
 from edgert.stages.context import SimpleStage
 
-# Where a network's pixels lie in the source image.
-
 F32 = npt.NDArray[np.float32]
 
 

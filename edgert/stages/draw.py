@@ -103,15 +103,14 @@ def image_of(result: Result, width: int | None, images: Images) -> U8:
     return image
 
 
-# Results of a simulated board are labeled, in their images, too, so that nobody takes them for real.
-
 KEY = "simulated"
 """Among the outputs of a result: the label."""
 _TEXT_SHARE, _LEAST_PX = 1 / 30, 12
 
 
 class Marked:
-    """Gives every result the label, and writes it across the foot of its image.
+    """Gives every result of a simulated board the label, and writes it across the foot of its image, so that nobody
+    takes it for real.
 
     Args:
         shows: whether the sink shows images; they are copied, since others may see them, too.

@@ -127,9 +127,6 @@ class InferCrops(Infer):
         return result.with_output(self.name, Crops(parent, rows, tuple(records)))
 
 
-# Several models in one place, one of which runs: all are loaded, and one takes over between two frames.
-
-
 @dataclass(slots=True)
 class Choice:
     """How far the models of a pipeline are degraded: 0 is the first of each. Written by whoever governs."""
@@ -138,7 +135,7 @@ class Choice:
 
 
 class VariantInference:
-    """See :class:`~edgert.stages.infer.Inference`. Every run is of one model, which is chosen when its first row comes.
+    """Several models, all loaded, of which one runs: every run is of the one that is chosen when its first row comes.
 
     Args:
         inferences: one of each model, with its own preprocessor and decoder; the last stands for all further levels.

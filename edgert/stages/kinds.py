@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from edgert.stages.track import Tracker
 
 _HERE = "relative to the folder edgert is run in"
-_RATE_HZ = 30.0  # ByteTrack counts its buffer in frames at 30 per second
 
 
 class Video(SinkStage):
@@ -131,16 +130,7 @@ class ByteTrackStage(TrackStage):
         from edgert.stages.bytetrack import ByteTrack
         from edgert.stages.track import Floor
 
-        tracker = ByteTrack(
-            track_activation_threshold=self.activate,
-            high_conf_det_threshold=self.high,
-            minimum_iou_threshold=self.match,
-            minimum_consecutive_frames=self.confirm,
-            lost_track_buffer=round(self.keep * _RATE_HZ),
-            frame_rate=context.rate_hz,
-            class_aware=self.by_class,
-        )
-        return Floor(tracker, self.low)
+        return Floor(ByteTrack(self, context.rate_hz), self.low)
 
 
 SINKS = {"video": Video, "jsonl": Jsonl, "images": Images, "http": Http, "callback": Callback, "null": Null}

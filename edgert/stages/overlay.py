@@ -14,8 +14,6 @@ from edgert.runtime.records import Classification, Crops, Detections, Keypoints,
 from edgert.stages import paint
 from edgert.stages.paint import INK, Bgr, Canvas, Pen, color_of
 
-# Where tracked objects have been.
-
 _LENGTH = 30  # centers: a second of video
 
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Classification, Detections, Keypoints, Segmentation
 
-# Colors that people with any color vision distinguish.
-
 Bgr = tuple[int, int, int]
 
 # Okabe and Ito, "Color Universal Design", 2008, without black, ordered so that the first few differ most.
@@ -44,8 +42,6 @@ def text_color(background: Bgr) -> Bgr:
     blue, green, red = background
     return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 115 else WHITE
 
-
-# Words on images.
 
 _WEIGHT = 500  # between regular (400) and bold (700): legible when small
 _HERSHEY_PX = 22  # height of OpenCV's stroke font, ascender to baseline, at scale 1

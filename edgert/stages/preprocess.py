@@ -20,10 +20,9 @@ from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
 from edgert.runtime import Color, Frame
 from edgert.runtime.frame import U8, bgr_matrix
-from edgert.stages.crop import Geometry
+from edgert.stages.crop import F32, Geometry
 
 Array = npt.NDArray[Any]
-F32 = npt.NDArray[np.float32]
 _STAND_IN = {"float32": None, "uint8": None, "int8": None, "float16": np.int16}  # cv2.LUT moves fp16 as plain 16 bits
 
 # Where an image lands in the network's input: which part of it, at what size, with what border.
@@ -203,9 +202,6 @@ def set_opencv_threads(count: int) -> int:
     before = cv2.getNumThreads()
     cv2.setNumThreads(count)
     return before
-
-
-# Into the tensor.
 
 
 class Preprocessor:

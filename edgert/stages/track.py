@@ -4,16 +4,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from edgert.config import TrackStage
 from edgert.runtime import Detections, Result
-from edgert.stages.bytetrack import UNTRACKED
+from edgert.stages.bytetrack import F32, I32, I64, UNTRACKED
 from edgert.stages.context import Context, SimpleStage, made
-
-F32 = npt.NDArray[np.float32]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 
 class Tracker(Protocol):

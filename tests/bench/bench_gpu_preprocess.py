@@ -30,7 +30,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice, DeviceView, Stream, open_device
 from edgert.runtime import Frame
-from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Shape, Target
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.preprocess import Preprocessor
 from tests.bench.report import main
@@ -143,7 +143,7 @@ def ours(device: CudaDevice, stream: Stream, surfaces: Surfaces, config: InputCo
         host.append((time.perf_counter_ns() - started) / 1e3 / SETS)
         stream.synchronize()
     taken = timed(device, stream, device.capture(stream, enqueue))
-    kernel = kernels.kernel("preprocess", fills[0].definitions("nv12", Shape()), 0)
+    kernel = kernels.kernel("preprocess", fills[0].definitions("nv12", True, False), 0)
     found = np.empty(wanted.nbytes, np.uint8)
     with device:
         device.driver.memcpy_dtoh(found, block.address + (SETS - 1) * wanted.nbytes)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.stages.bytetrack import ByteTrack
+from tests.helpers.tracking import byte_track
 
 BAR_MS, BAR_OBJECTS = 0.6, 50
 CASES = ((10, 1920, 1080), (50, 1920, 1080), (50, 640, 480), (200, 1920, 1080))  # objects, image in pixels
@@ -69,7 +69,7 @@ def scene(objects: int, size_px: tuple[int, int], frames: int) -> list[Frame]:
 
 def ours() -> Step:
     """A fresh tracker of edgert."""
-    tracker = ByteTrack()
+    tracker = byte_track()
     return lambda frame: tracker.update(*frame)
 
 

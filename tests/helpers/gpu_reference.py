@@ -15,8 +15,9 @@ from edgert.config import InputConfig
 from edgert.memory.cuda import Stream
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
+from edgert.stages.crop import F32
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Target, fixed_matrix, hold, normal_of
-from edgert.stages.preprocess import F32, place
+from edgert.stages.preprocess import place
 from tests.helpers.gpu_scale import I64, scaled
 
 _GRAY = np.array([9798, 19235, 3735])  # red, green, blue in 1/32768: OpenCV's RGB2GRAY

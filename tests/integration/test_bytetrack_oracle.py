@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgert.stages.bytetrack import UNTRACKED, ByteTrack
+from edgert.stages.bytetrack import UNTRACKED
+from edgert.stages.kinds import ByteTrackStage
+from tests.helpers.tracking import byte_track
 
 trackers = pytest.importorskip("trackers", reason="trackers (extra 'oracle') is not installed")
 supervision = pytest.importorskip("supervision", reason="supervision, which trackers needs, is not installed")
@@ -130,7 +131,7 @@ def _disagreements(ours: I64, theirs: I64) -> int:
 
 def _compare(scene: Scene, seed: int, **options: Any) -> tuple[int, int, int]:
     """Disagreeing detections, all detections, and tracks of ours."""
-    ours, oracle = ByteTrack(**options), trackers.ByteTrackTracker(**options)
+    ours, oracle = byte_track(**options), trackers.ByteTrackTracker(**options)
     mine, other = [], []
     for boxes, scores in scene(np.random.default_rng(seed)):
         mine.append(ours.update(boxes, scores, np.zeros(len(boxes), np.int32)))
@@ -164,9 +165,15 @@ def test_same_tracks_with_other_options(options: dict[str, Any]) -> None:
 
 def test_same_defaults() -> None:
     """An option that both know means the same if left out."""
-    ours = {name: option.default for name, option in inspect.signature(ByteTrack).parameters.items()}
+    keys = {
+        "track_activation_threshold": "activate",
+        "high_conf_det_threshold": "high",
+        "minimum_iou_threshold": "match",
+        "minimum_consecutive_frames": "confirm",
+    }
+    ours = {name: ByteTrackStage.model_fields[key].default for name, key in keys.items()}
     theirs = trackers.ByteTrackTracker()
     named = {name: getattr(theirs, name) for name in ours if hasattr(theirs, name)}
     assert len(named) == 4
     assert named == {name: ours[name] for name in named}
-    assert ours["lost_track_buffer"] * ours["frame_rate"] / 30 == theirs.maximum_frames_without_update
+    assert ByteTrackStage.model_fields["keep"].default * 30 == theirs.maximum_frames_without_update

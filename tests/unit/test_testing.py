@@ -15,10 +15,11 @@ from edgert.clock import REAL
 from edgert.config import CropConfig, DrawStage, TrackStage
 from edgert.kinds import BACKENDS, DECODERS, SINKS, TRACKERS
 from edgert.runtime import Result, Stage
+from edgert.stages.bytetrack import F32, I32, I64
 from edgert.stages.context import Context
 from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.draw import Draw
-from edgert.stages.track import F32, I32, I64, Track, Tracker
+from edgert.stages.track import Track, Tracker
 from edgert.testing import BackendSuite, DecoderSuite, SinkSuite, StageSuite, TrackerSuite
 
 SINK_KEYS: dict[str, dict[str, Any]] = {

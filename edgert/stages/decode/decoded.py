@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from edgert.stages.decode.decoder import (
+    F32,
     Array,
     Shapes,
     Size,
@@ -18,7 +19,7 @@ from edgert.stages.decode.decoder import (
     shapes_of,
     softmax,
 )
-from edgert.stages.decode.detection import F32, I32, Candidates, Head, Index, corners, every_class
+from edgert.stages.decode.detection import I32, Candidates, Head, Index, corners, every_class
 from edgert.stages.decode.guess import MOST_QUERIES, Fit, Look, wrong_shapes
 
 READS = "one output [boxes, 6] or three [boxes, 4], [boxes], [boxes] and perhaps a count"

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from edgert.runtime.records import Record
 from edgert.stages.crop import Geometry
 
-# What a decoder is: raw output tensors of one image in, a typed record in source pixels out.
-
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 

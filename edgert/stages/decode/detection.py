@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Array, Shapes, Size, shapes_of
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, shapes_of
 from edgert.stages.decode.guess import Fit, Look, check_labels
 
 # Non-maximum suppression: of the boxes that overlap, the best one stays.
@@ -18,7 +18,6 @@ from edgert.stages.decode.guess import Fit, Look, check_labels
 # mixes them up where boxes reach below zero, as they do at the edge of an image. It is quicker for a few dozen
 # boxes, slower for many; tests/bench/bench_decode.py has both.
 
-F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 Index = npt.NDArray[np.intp]
 Bool = npt.NDArray[np.bool_]

@@ -85,9 +85,6 @@ class Look:
         return (order == "nchw" and not height and not width) or (stride is not None and stride <= 8)
 
 
-# The decoders that can read such outputs, the likeliest first.
-
-
 @dataclass(frozen=True, slots=True)
 class Guess:
     """One way to read a model's outputs; ``str(guess)`` is what to write under ``task``.

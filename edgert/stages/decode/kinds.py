@@ -43,12 +43,9 @@ KEYPOINTS = {"yolo-pose": "edgert.stages.decode.yolo:YoloPose", "heatmap": "edge
 EMBED = dict.fromkeys(("l2", "none"), "edgert.stages.decode.classify:Embed")
 
 
-# The user's own decoder: ``python: module:name``.
-
-
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """Calls ``function(outputs, geometry)``; what it returns is the record."""
+    """The user's own, ``python: module:name``: calls ``function(outputs, geometry)``, which returns the record."""
 
     function: Callable[..., Record]
     args: Mapping[str, Any]
@@ -59,27 +56,6 @@ class Custom:
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:
         """``outputs`` are views of bound memory: the function must copy what it keeps."""
         return self.function(outputs, geometry, **self.args)
-
-
-def load_custom(spec: str, args: Mapping[str, Any], where: str, search: Path | None) -> Custom:
-    """The decoder ``module:name``: a function that gets ``args`` with every call, or a class made once with them.
-
-    Raises:
-        ConfigError: it cannot be found or called, or the class does not take these arguments.
-    """
-    found = load_object(spec, where, search)
-    if not isinstance(found, type):
-        return Custom(cast("Callable[..., Record]", found), dict(args))
-    try:
-        made = found(**args)
-    except TypeError as error:
-        raise ConfigError(f"{spec!r} cannot be made from its args", why=str(error), where=where) from error
-    if not callable(made):
-        raise ConfigError(f"a {spec!r} cannot be called", where=where, fix="give the class __call__(outputs, geometry)")
-    return Custom(cast("Callable[..., Record]", made), {})
-
-
-# From a task to its decoder.
 
 
 def decoder_for(
@@ -96,7 +72,18 @@ def decoder_for(
         ConfigError: an option the decoder does not know, or a user's function that cannot be loaded.
     """
     if isinstance(task, PythonTask):
-        return load_custom(task.python, task.args, where, search)
+        loaded, args = load_object(task.python, where, search), task.args
+        if isinstance(loaded, type):  # made once with its arguments; a function gets them with every call
+            try:
+                loaded, args = loaded(**args), {}
+            except TypeError as error:
+                raise ConfigError(
+                    f"{task.python!r} cannot be made from its args", why=str(error), where=where
+                ) from error
+            if not callable(loaded):
+                fix = "give the class __call__(outputs, geometry)"
+                raise ConfigError(f"a {task.python!r} cannot be called", where=where, fix=fix)
+        return Custom(cast("Callable[..., Record]", loaded), dict(args))
     found = _made(DECODERS[verb_of(task)].get(value_of(task)), task, labels, where)
     if not isinstance(task, DetectTask):
         return cast("CheckedDecoder", found)
@@ -128,9 +115,6 @@ def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str) -> Any:
         raise ConfigError(
             f"option {option!r} of decoder {name!r} cannot be {first['input']!r}", why=first["msg"], where=where
         ) from error
-
-
-# Names of the classes, from a text file.
 
 
 def read_labels(path: Path, where: str = "") -> tuple[str, ...]:

@@ -6,15 +6,13 @@ from typing import Literal
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Keypoints, Segmentation
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.guess import BODIES, Fit, Look, check_labels, wrong_shapes
 
-F32 = npt.NDArray[np.float32]
 Layout = Literal["chw", "hwc", "hw"]
 
 VOID = 255

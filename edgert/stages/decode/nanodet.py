@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from edgert.stages.decode.decoder import Array, Shapes, Size, all_cells, as_f32, cells, grid_of, shapes_of
-from edgert.stages.decode.detection import F32, Candidates, Head, best_class, corners
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, cells, grid_of, shapes_of
+from edgert.stages.decode.detection import Candidates, Head, best_class, corners
 from edgert.stages.decode.guess import STRIDES, Fit, Look, wrong_shapes
 
 # FastestDet (github.com/dog-qiuqiu/FastestDet): one feature map, objectness and classes combined by powers.

@@ -12,8 +12,8 @@ import numpy as np
 from edgert.runtime.records import Keypoints
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import Decoded
-from edgert.stages.decode.decoder import Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
-from edgert.stages.decode.detection import F32, I32, Bool, Candidates, Head, best_class, corners, strongest, suppress
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
+from edgert.stages.decode.detection import I32, Bool, Candidates, Head, best_class, corners, strongest, suppress
 from edgert.stages.decode.guess import BODIES, STRIDES, Fit, Look, check_labels, wrong_shapes
 
 # YOLOv5 and its kin (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness beside the classes.

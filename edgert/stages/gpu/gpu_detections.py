@@ -17,11 +17,9 @@ from edgert.stages.decode.detection import CANDIDATES, Detector
 from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX, is_columns
 from edgert.stages.gpu.kernels import Kernels
 
-# Outputs that no kernel decodes: brought to the host as they are, and decoded there.
-
 
 class HostReader:
-    """Downloads the rows that were run, of every output, and gives them to a decoder.
+    """Downloads the rows that were run, of every output, for a decoder on the host: what no kernel decodes.
 
     Args:
         outputs: of the session, in the model's order.

@@ -16,8 +16,9 @@ from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
 from edgert.memory.cuda import DeviceView, Kernel, Launch, Stream, StreamLease
 from edgert.runtime import Color, Frame
+from edgert.stages.crop import F32
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.preprocess import F32, Placement, place, yuv_matrix
+from edgert.stages.preprocess import Placement, place, yuv_matrix
 
 # Where an image goes: an engine's input tensor on the GPU, in whatever order the engine wants its numbers.
 
@@ -93,23 +94,6 @@ SOURCES = {"i420": 0, "nv12": 1, "yuyv": 2, "bgr": 3, "rgb": 3, "bgra": 3, "rgba
 _MATRIX_ONE = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What decides between variants of the kernel.
-
-    Attributes:
-        paired: all chroma lies at even addresses, so that that of nv12 can be read in pairs.
-        narrow: a plane is one sample wide, so that the last sample has no neighbor.
-    """
-
-    paired: bool = True
-    narrow: bool = False
-
-    def __or__(self, other: Shape) -> Shape:
-        """What holds for two images."""
-        return Shape(self.paired and other.paired, self.narrow or other.narrow)
-
-
 def normal_of(config: InputConfig, channels: int) -> tuple[F32, F32]:
     """(level - mean) / std as level * scale + bias: scale and bias per channel, float32."""
     mean, std = (np.broadcast_to(np.asarray(value, np.float64), channels) for value in (config.mean, config.std))
@@ -124,11 +108,12 @@ def new_batch(address: int, target: Target, config: InputConfig) -> bytearray:
     return batch
 
 
-def fill_job(batch: bytearray, slot: int, placement: Placement, order: str, row: int) -> Shape:
+def fill_job(batch: bytearray, slot: int, placement: Placement, order: str, row: int) -> tuple[bool, bool]:
     """Writes the struct of one image, which goes to ``row`` of the target.
 
     Returns:
-        What the kernel may rely on.
+        What decides between variants of the kernel. Whether all chroma lies at even addresses, so that that of nv12 can
+        be read in pairs; and whether a plane is one sample wide, so that the last sample has no neighbor.
 
     Raises:
         StageError: the frame is not on the GPU, or was released.
@@ -152,7 +137,7 @@ def fill_job(batch: bytearray, slot: int, placement: Placement, order: str, row:
         *matrix,
     )
     paired = not any((address | pitch) & 1 for address, pitch in planes[1:])
-    return Shape(paired, min(frame.width, chroma_size(frame)[0]) < 2)
+    return paired, min(frame.width, chroma_size(frame)[0]) < 2
 
 
 def chroma_size(frame: Frame) -> tuple[int, int]:
@@ -197,8 +182,6 @@ def _plane(plane: Any, frame: Frame) -> tuple[int, int]:
     return int(interface["data"][0]), int(plane.strides[0])
 
 
-# The kernel's launches.
-
 _VALUES = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
 _ORDERS = {"rgb": 0, "bgr": 1, "gray": 2}
 _BLOCK = (32, 8, 1)
@@ -240,7 +223,7 @@ class GpuPreprocessor:
         self._batch = new_batch(address, target, config)
         self._aligned = target.aligned(self._step) and address % (self._step * ITEM_BYTES[target.dtype]) == 0
         self._event = kernels.device.event()
-        self._made: dict[tuple[str, Shape], Kernel] = {}
+        self._made: dict[tuple[str, bool, bool], Kernel] = {}
 
     def launches(self, frames: Sequence[Frame]) -> list[Launch]:
         """What writes frames, or crops of them, into the first rows. One launch where all frames have one format and
@@ -261,26 +244,27 @@ class GpuPreprocessor:
 
     def any_launch(self) -> Launch:
         """A launch of the right kind, to be recorded in a graph and replaced before the graph runs."""
-        kernel = self._kernel("nv12", Shape())
+        kernel = self._kernel("nv12", True, False)
         return Launch(kernel, bytes(self._batch), (1, 1, 1), _BLOCK)
 
     def _launch(self, form: str, jobs: Sequence[tuple[int, Placement]]) -> Launch:
-        shape = Shape()
+        paired, narrow = True, False
         for slot, (row, placement) in enumerate(jobs):
-            shape |= fill_job(self._batch, slot, placement, self.config.color, row)
+            is_paired, is_narrow = fill_job(self._batch, slot, placement, self.config.color, row)
+            paired, narrow = paired and is_paired, narrow or is_narrow
         across, down = _BLOCK[0] * self._step, _BLOCK[1] * self._rows
         grid = (-(-self.target.width // across), -(-self.target.height // down), len(jobs))
-        return Launch(self._kernel(form, shape), bytes(self._batch), grid, _BLOCK)
+        return Launch(self._kernel(form, paired, narrow), bytes(self._batch), grid, _BLOCK)
 
-    def _kernel(self, form: str, shape: Shape) -> Kernel:
-        if (form, shape) not in self._made:
+    def _kernel(self, form: str, paired: bool, narrow: bool) -> Kernel:
+        variant = form, paired, narrow
+        if variant not in self._made:
             if form not in SOURCES:
                 raise StageError(f"frames of {form!r} on the GPU", why=f"the kernel reads {', '.join(SOURCES)}")
-            kernel = self._kernels.kernel("preprocess", self.definitions(form, shape), BATCH_BYTES)
-            self._made[form, shape] = kernel
-        return self._made[form, shape]
+            self._made[variant] = self._kernels.kernel("preprocess", self.definitions(*variant), BATCH_BYTES)
+        return self._made[variant]
 
-    def definitions(self, form: str, shape: Shape) -> dict[str, int]:
+    def definitions(self, form: str, paired: bool, narrow: bool) -> dict[str, int]:
         """What the kernel is compiled with for frames of a format; see :func:`fill_job`."""
         return {
             "SOURCE": SOURCES[form],
@@ -291,8 +275,8 @@ class GpuPreprocessor:
             "VALUE": _VALUES[self.target.dtype],
             "GROUP": self.target.group,
             "ALIGNED": int(self._aligned),
-            "PAIRED": int(shape.paired),
-            "NARROW": int(shape.narrow),
+            "PAIRED": int(paired),
+            "NARROW": int(narrow),
             "STEP": self._step,
             "ROWS": self._rows,
             "JOBS": JOBS,

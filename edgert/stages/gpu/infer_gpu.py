@@ -162,9 +162,6 @@ def run_sizes(rows: int, dynamic: bool) -> tuple[int, ...]:
     return (*(1 << power for power in range((rows - 1).bit_length())), rows)
 
 
-# Several of them, used in turn.
-
-
 @dataclass(slots=True, eq=False)
 class Batch:
     """Frames that the GPU works on together. From any thread."""

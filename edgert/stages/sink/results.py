@@ -1,4 +1,4 @@
-"""One JSON object per frame and line. The schema is that of :mod:`edgert.runtime.json_form`."""
+"""Results as JSON lines, by the schema of :mod:`edgert.runtime.json_form`; given to a function; or forgotten."""
 
 import json
 import os
@@ -11,17 +11,12 @@ from edgert.runtime.records import Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.sink.image_files import cannot_write, check_pattern, fill, has_field, make_parent
 
-# The sink that keeps nothing; for measuring everything else.
-
 
 class NullSink(SimpleStage):
-    """Takes results and forgets them."""
+    """Takes results and forgets them; for measuring everything else."""
 
     def process(self, result: Result) -> None:
         """Forgets the result."""
-
-
-# Results handed to a user's function.
 
 
 class CallbackSink(SimpleStage):

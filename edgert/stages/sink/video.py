@@ -19,8 +19,6 @@ from edgert.runtime.records import Result
 from edgert.stages.draw import Images
 from edgert.stages.sink.image_files import cannot_write, check_pattern, fill, has_field, make_parent
 
-# A file for a muxer, which keeps what fitted when the disk is full.
-
 _BOX_HEADER_BYTES = 8
 _LARGE_HEADER_BYTES = 16
 
@@ -72,9 +70,6 @@ class DurableFile:
 
     def close(self) -> None:
         os.close(self._file)
-
-
-# Images as the I420 that video encoders take.
 
 
 class I420Writer:
@@ -166,8 +161,18 @@ class VideoSink:
     def process(self, result: Result) -> None:
         """Encodes one frame. Raises StageError: disk full, the size changed, or streams that share one file."""
         stream = result.frame.stream
+        if self._files and stream not in self._files and not has_field(self.pattern, "stream"):
+            raise StageError(
+                f"{self.pattern} would hold two streams",
+                why=f"{next(iter(self._files))} and {stream} arrive at one sink",
+                where=self._where,
+                fix="put {stream} into path, or give each stream a sink of its own",
+            )
         if stream not in self._files:
-            self._files[stream] = self._create(result)
+            path = fill(self.pattern, stream)
+            make_parent(path, self._where)
+            rate = Fraction(self._fps).limit_denominator(1001) if self._fps else None
+            self._files[stream] = _VideoFile(path, self._encoder, size_of(result), rate, self._quality, self._where)
         self._files[stream].add(result)
 
     def close(self) -> None:
@@ -176,20 +181,6 @@ class VideoSink:
         self._files.clear()
         if failures:
             raise failures[0]
-
-    def _create(self, result: Result) -> _VideoFile:
-        stream = result.frame.stream
-        if self._files and not has_field(self.pattern, "stream"):
-            raise StageError(
-                f"{self.pattern} would hold two streams",
-                why=f"{next(iter(self._files))} and {stream} arrive at one sink",
-                where=self._where,
-                fix="put {stream} into path, or give each stream a sink of its own",
-            )
-        path = fill(self.pattern, stream)
-        make_parent(path, self._where)
-        rate = Fraction(self._fps).limit_denominator(1001) if self._fps else None
-        return _VideoFile(path, self._encoder, size_of(result), rate, self._quality, self._where)
 
 
 class _VideoFile:

@@ -100,7 +100,15 @@ class Video:
         self._gpu: Nvdec | None = None
         self._container = self._open(target, format, dict(options or {}))
         self._stream = self._video_stream()
-        self.outline = _outline(self._container, self._stream)
+        entries: Sequence[Any] = getattr(self._stream, "index_entries", ())  # older versions of PyAV do not show it
+        rate, duration_us = self._stream.average_rate, self._container.duration
+        self.outline = Outline(
+            period_ns=round(1e9 / rate) if rate else 0,
+            duration_ns=None if duration_us is None else duration_us * 1000,
+            frames=self._stream.frames,
+            end_bytes=entries[-1].pos + entries[-1].size if len(entries) else 0,
+            is_silent=len(self._container.streams) == 1,
+        )
 
     def images(self) -> Iterator[Image]:
         """Decoded images in the order of display. Damaged ones are left out and counted in :attr:`skipped`.
@@ -224,18 +232,6 @@ class Video:
         why, fix = _explain(error, self._timeout_s)
         cause = type(error)(error.errno or 0, redact(error.strerror or ""), self.target)
         raise self._error(what, why, fix) from cause
-
-
-def _outline(container: InputContainer, stream: VideoStream) -> Outline:
-    entries: Sequence[Any] = getattr(stream, "index_entries", ())  # older versions of PyAV do not show it
-    rate = stream.average_rate
-    return Outline(
-        period_ns=round(1e9 / rate) if rate else 0,
-        duration_ns=None if container.duration is None else container.duration * 1000,
-        frames=stream.frames,
-        end_bytes=entries[-1].pos + entries[-1].size if len(entries) else 0,
-        is_silent=len(container.streams) == 1,
-    )
 
 
 def _explain(error: av.FFmpegError, timeout_s: float | None) -> tuple[str, str]:

@@ -24,8 +24,6 @@ from edgert.stages.source.nvmm import NvmmLoans
 from edgert.stages.source.planes import plane_shapes
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
-# GStreamer's buffers as memory of this process, without copying them.
-
 FIX_CAPS = (
     "end the pipeline with raw video in system memory: … ! nvvidconv ! video/x-raw,format=NV12 (Jetson), "
     "or … ! videoconvert"

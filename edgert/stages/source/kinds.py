@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from edgert.clock import Clock
@@ -264,7 +264,13 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
     if scheme and scheme[1].lower() in SOURCES.own:
         SOURCES.vet(scheme[1].lower())  # an error where a package claims a scheme of edgert's
     found = SOURCES.get(kind)
-    _refuse_unused(kind, found, config, where)
+    title = getattr(found, "title", kind)
+    for option, why in found.unused.items():
+        if getattr(config, option) and option in _ASKED_OF_CAMERAS:
+            log.warning("%s.%s: has no meaning for %s; %s", where, option, title, why)
+        elif getattr(config, option):
+            what = f"{option}: has no meaning for {title}"
+            raise ConfigError(what, why=why, where=f"{where}.{option}", fix=f"leave {option}: out")
     source: Source = found.make(name, config, Context(directory, clock, counter))
     return source
 
@@ -295,14 +301,3 @@ def is_live(config: SourceStage, directory: Path = Path()) -> bool:
     """Whether the source will call itself live, as cameras do: its newest frame counts. Opens nothing."""
     kind = kind_of(config.source, directory)
     return bool(kind) and bool(SOURCES.get(kind).is_live(config))
-
-
-def _refuse_unused(kind: str, found: type[Any], config: SourceStage, where: str) -> None:
-    title = getattr(found, "title", kind)
-    for option, why in found.unused.items():
-        if not getattr(config, option):
-            continue
-        if option not in _ASKED_OF_CAMERAS:
-            what = f"{option}: has no meaning for {title}"
-            raise ConfigError(what, why=why, where=f"{where}.{option}", fix=f"leave {option}: out")
-        log.warning("%s.%s: has no meaning for %s; %s", where, option, title, why)

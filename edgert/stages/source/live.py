@@ -18,8 +18,6 @@ from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.timeline import Image, Timeline
 
-# Takes passwords out of text that people will read.
-
 _NAMES_OF_SECRETS = r"(?:pass(?:word|wd)?|pwd|pw|token|secret|api[_-]?key|key|auth|signature|sig)"
 # Up to the last @ without a space in between: a password may itself hold @, : or / that nobody escaped.
 _USERINFO = re.compile(r"(?<=://)[^\s'\"]*@")
@@ -32,13 +30,11 @@ def redact(text: str) -> str:
     return _VALUE.sub(r"\1***", _USERINFO.sub("***@", text))
 
 
-# A place for one thing, handed from one thread to another.
-
 T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    """Holds one item at a time, for one thread that puts and one that takes; the taker may close it.
+    """Hands one item at a time from a thread that puts to one that takes; the taker may close it.
 
     Built on ``queue.SimpleQueue``, whose put and get run in C: a condition variable takes several times as long.
     """

@@ -54,7 +54,22 @@ def why_not(stream: VideoStream, device: CudaDevice) -> str:
         return f"pixels are {context.pix_fmt}; on the GPU they are read as 4:2:0 of 8 bits"
     if context.width % 2 or context.height % 2:
         return f"NVDEC rounds {context.width}x{context.height} up to even numbers"
-    return missing() or _incapable(nvdec(), device, context.name, context.width, context.height)
+    if reason := missing():
+        return reason
+    module, codec, width, height = nvdec(), context.name, context.width, context.height
+    try:
+        caps = module.GetDecoderCaps(gpuid=device.ordinal, codec=getattr(module.cudaVideoCodec, CODECS[codec][0]))
+    except (module.PyNvVCException, module.PyNvVCExceptionUnsupported, RuntimeError) as error:
+        return f"NVDEC of {device.name}: {error}"
+    if not caps.get("num_decoder_engines", 1):
+        return f"{device.name} has no NVDEC"
+    if not caps.get("supported", 1):
+        return f"NVDEC of {device.name} does not decode {codec}"
+    most = caps.get("width_max", width), caps.get("height_max", height)
+    least = caps.get("width_min", 0), caps.get("height_min", 0)
+    if least[0] <= width <= most[0] and least[1] <= height <= most[1]:
+        return ""
+    return f"NVDEC decodes {codec} from {least[0]}x{least[1]} to {most[0]}x{most[1]} here, not {width}x{height}"
 
 
 def missing() -> str:
@@ -204,20 +219,3 @@ class Nvdec:
                 where=self._where,
                 fix="decode: cpu",
             ) from error
-
-
-def _incapable(module: Any, device: CudaDevice, codec: str, width: int, height: int) -> str:
-    """What the decoder of this GPU lacks for a stream, by its own word."""
-    try:
-        caps = module.GetDecoderCaps(gpuid=device.ordinal, codec=getattr(module.cudaVideoCodec, CODECS[codec][0]))
-    except (module.PyNvVCException, module.PyNvVCExceptionUnsupported, RuntimeError) as error:
-        return f"NVDEC of {device.name}: {error}"
-    if not caps.get("num_decoder_engines", 1):
-        return f"{device.name} has no NVDEC"
-    if not caps.get("supported", 1):
-        return f"NVDEC of {device.name} does not decode {codec}"
-    most = caps.get("width_max", width), caps.get("height_max", height)
-    least = caps.get("width_min", 0), caps.get("height_min", 0)
-    if least[0] <= width <= most[0] and least[1] <= height <= most[1]:
-        return ""
-    return f"NVDEC decodes {codec} from {least[0]}x{least[1]} to {most[0]}x{most[1]} here, not {width}x{height}"

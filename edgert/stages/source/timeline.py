@@ -12,8 +12,6 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, Frame, PixelFormat
 from edgert.stages.gpu.upload import Staging, shared_supply
 
-# An image before it has a place in a stream, and the buffers that images are made in.
-
 YUV = Color()
 
 
@@ -146,9 +144,6 @@ class Thinner:
             return False
         self._slot = slot
         return True
-
-
-# Gives images their place in a stream: number, position, pace, and an end.
 
 
 class Timeline:

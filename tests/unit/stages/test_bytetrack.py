@@ -14,6 +14,7 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.stages.bytetrack import UNTRACKED, ByteTrack
+from tests.helpers.tracking import byte_track
 
 Detected = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.int32]]
 NOTHING: Detected = (np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))
@@ -71,20 +72,20 @@ def _held_bytes(tracker: ByteTrack) -> int:
 
 
 def test_number_comes_with_the_second_detection_and_stays() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     assert tracker.update(*_detected([100, 100])).tolist() == [UNTRACKED]
     ids = [tracker.update(*_detected([100 + 5 * step, 100])).tolist() for step in range(1, 20)]
     assert ids == [[1]] * 19
 
 
 def test_one_frame_is_enough_if_asked() -> None:
-    tracker = ByteTrack(minimum_consecutive_frames=1)
+    tracker = byte_track(minimum_consecutive_frames=1)
     assert tracker.update(*_detected([[100, 100], [300, 300]])).tolist() == [1, 2]
     assert tracker.update(*_detected([[300, 300], [100, 100]])).tolist() == [2, 1]
 
 
 def test_ids_are_int64_in_the_order_of_the_detections() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     centers = np.array([[100, 100], [300, 100], [500, 100]])
     tracker.update(*_detected(centers))
     first = tracker.update(*_detected(centers))
@@ -93,7 +94,7 @@ def test_ids_are_int64_in_the_order_of_the_detections() -> None:
 
 
 def test_doubtful_detections_continue_tracks_but_start_none() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     for _ in range(2):
         tracker.update(*_detected([100, 100]))
     for _ in range(5):
@@ -102,7 +103,7 @@ def test_doubtful_detections_continue_tracks_but_start_none() -> None:
 
 
 def test_confident_detections_choose_before_doubtful_ones() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     for _ in range(3):
         tracker.update(*_detected([100, 100]))
     ids = tracker.update(*_detected([[100, 100], [110, 100]], scores=[0.5, 0.9]))
@@ -110,14 +111,14 @@ def test_confident_detections_choose_before_doubtful_ones() -> None:
 
 
 def test_poor_overlap_is_no_pair() -> None:
-    tracker = ByteTrack(minimum_iou_threshold=0.5)
+    tracker = byte_track(minimum_iou_threshold=0.5)
     for _ in range(3):
         tracker.update(*_detected([100, 100]))
     assert tracker.update(*_detected([120, 100])).tolist() == [UNTRACKED]  # intersection over union 1/3
 
 
 def test_occluded_object_keeps_its_number_and_its_course() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     for step in range(20):
         tracker.update(*_detected([100 + 6 * step, 100]))
     for _ in range(20):
@@ -128,7 +129,7 @@ def test_occluded_object_keeps_its_number_and_its_course() -> None:
 
 @pytest.mark.parametrize(("frame_rate", "buffer"), [(30.0, 30), (15.0, 15), (10.0, 10), (31.0, 31)])
 def test_lost_tracks_end_after_the_buffer(frame_rate: float, buffer: int) -> None:
-    tracker = ByteTrack(lost_track_buffer=30, frame_rate=frame_rate)
+    tracker = byte_track(lost_track_buffer=30, frame_rate=frame_rate)
     for _ in range(2):
         tracker.update(*_detected([100, 100]))
     for _ in range(buffer):
@@ -139,7 +140,7 @@ def test_lost_tracks_end_after_the_buffer(frame_rate: float, buffer: int) -> Non
 
 
 def test_unconfirmed_track_ends_with_its_first_miss() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     tracker.update(*_detected([100, 100]))
     tracker.update(*NOTHING)
     assert len(tracker) == 0
@@ -147,7 +148,7 @@ def test_unconfirmed_track_ends_with_its_first_miss() -> None:
 
 
 def test_ids_are_never_reused() -> None:
-    tracker = ByteTrack(lost_track_buffer=0)
+    tracker = byte_track(lost_track_buffer=0)
     seen: list[int] = []
     for _ in range(10):
         for _ in range(2):
@@ -159,13 +160,13 @@ def test_ids_are_never_reused() -> None:
 
 def test_class_aware_pairs_within_a_class_only() -> None:
     flickering = [_detected([100, 100], classes=step % 2) for step in range(8)]
-    agnostic, aware = ByteTrack(), ByteTrack(class_aware=True)
+    agnostic, aware = byte_track(), byte_track(class_aware=True)
     assert [agnostic.update(*seen).item() for seen in flickering][1:] == [1] * 7
     assert {aware.update(*seen).item() for seen in flickering} == {UNTRACKED}
 
 
 def test_class_aware_tells_overlapping_objects_apart() -> None:
-    tracker = ByteTrack(class_aware=True)
+    tracker = byte_track(class_aware=True)
     here, there = [100, 100], [104, 100]
     for _ in range(2):
         tracker.update(*_detected([here, there], classes=[0, 1]))
@@ -173,7 +174,7 @@ def test_class_aware_tells_overlapping_objects_apart() -> None:
 
 
 def test_predict_moves_boxes_and_misses_nothing() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     for step in range(30):
         tracker.update(*_detected([100 + 8 * step, 50]))
     before = tracks(tracker)
@@ -186,7 +187,7 @@ def test_predict_moves_boxes_and_misses_nothing() -> None:
 
 
 def test_empty_frames_before_anything() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     for _ in range(3):
         ids = tracker.update(*NOTHING)
     assert ids.shape == (0,)
@@ -195,7 +196,7 @@ def test_empty_frames_before_anything() -> None:
 
 
 def test_boxes_without_area_disturb_nobody() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     flat = np.array([[50, 50, 50, 90], [50, 50, 50, 90], [10, 10, 5, 5]], np.float32)
     boxes, _, _ = _detected([100, 100])
     for _ in range(4):
@@ -206,7 +207,7 @@ def test_boxes_without_area_disturb_nobody() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["box", "score"])
 def test_numbers_that_are_none_are_refused_before_anything_changes(value: float, where: str) -> None:
-    tracker, same = ByteTrack(), ByteTrack()
+    tracker, same = byte_track(), byte_track()
     for step in range(3):
         tracker.update(*_detected([100 + step, 100]))
         same.update(*_detected([100 + step, 100]))
@@ -222,17 +223,17 @@ def test_numbers_that_are_none_are_refused_before_anything_changes(value: float,
 def test_shapes_that_disagree_are_refused(wrong: tuple[int, int, int]) -> None:
     boxes, scores, classes = (np.zeros((wrong[0], 4), np.float32), np.zeros(wrong[1], np.float32), np.zeros(wrong[2]))
     with pytest.raises(StageError, match="shapes disagree"):
-        ByteTrack().update(boxes, scores, classes.astype(np.int32))
+        byte_track().update(boxes, scores, classes.astype(np.int32))
 
 
 def test_same_input_gives_same_ids() -> None:
-    first, second = ByteTrack(), ByteTrack()
+    first, second = byte_track(), byte_track()
     for seen in _churn(200, seed=5):
         assert np.array_equal(first.update(*seen), second.update(*seen))
 
 
 def test_input_is_left_alone() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     for seen in _churn(20, seed=6):
         before = [array.copy() for array in seen]
         tracker.update(*seen)
@@ -240,7 +241,7 @@ def test_input_is_left_alone() -> None:
 
 
 def test_many_tracks_outgrow_the_first_room() -> None:
-    tracker = ByteTrack()
+    tracker = byte_track()
     grid = np.stack(np.meshgrid(np.arange(20), np.arange(15)), axis=-1).reshape(-1, 2) * 100.0
     tracker.update(*_detected(grid[:5]))
     tracker.update(*_detected(grid))
@@ -249,7 +250,7 @@ def test_many_tracks_outgrow_the_first_room() -> None:
 
 
 def test_memory_stays_bounded_over_ten_thousand_frames_of_churn() -> None:
-    tracker, last = ByteTrack(), 0
+    tracker, last = byte_track(), 0
     frames = list(_churn(500, seed=7, objects=5))
     held_bytes = []
     for _ in range(20):
