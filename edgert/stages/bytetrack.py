@@ -12,14 +12,19 @@ Two differences to the package: with ``confirm: 1`` a track has its number at it
 and boxes that do not overlap at all are never paired, even with ``match: 0``.
 """
 
+from __future__ import annotations
+
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
+from edgert.config import Fraction, Seconds, TrackStage
 from edgert.errors import StageError
 from edgert.stages.assignment import F64, Index, assign
-from edgert.stages.kinds import ByteTrackStage
+from edgert.stages.context import Context
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -42,6 +47,35 @@ _TINY = float(np.finfo(np.float64).tiny)
 # State arrays have a column per track; 11 rows of reals: 4 sides, 4 velocities, the variance of a side, its covariance
 # with the velocity, the variance of the velocity; and 4 of integers: id, class, hits, missed.
 _REALS, _INTEGERS, _FIRST_CAPACITY = 11, 4, 64
+
+
+class ByteTrackStage(TrackStage):
+    """ByteTrack (Zhang et al. 2022)."""
+
+    high: Fraction = Field(default=0.6, description="detections above this start and continue tracks first")
+    low: Fraction = Field(default=0.1, description="detections between low and high may continue tracks")
+    activate: Fraction = Field(default=0.7, description="lowest score that starts a track")
+    match: Fraction = Field(default=0.1, description="lowest overlap (IoU) of a detection with its track")
+    keep: Seconds = Field(default=1.0, description="how long a lost object is remembered")
+    confirm: int = Field(default=2, ge=1, description="detections in a row before a track gets its number")
+    by_class: bool = Field(default=True, description="never join detections of two classes")
+
+    def make(self, name: str, context: Context) -> Floor:
+        return Floor(ByteTrack(self, context.rate_hz), self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A tracker that is not shown detections of a score below ``least``; they belong to no object."""
+
+    tracker: ByteTrack
+    least: float
+
+    def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
+        ids = np.full(len(scores), UNTRACKED, np.int64)
+        seen = (scores >= self.least).nonzero()[0]
+        ids[seen] = self.tracker.update(boxes.take(seen, axis=0), scores.take(seen), classes.take(seen))
+        return ids
 
 
 class ByteTrack:

@@ -1,9 +1,7 @@
 """The track stage: one tracker per stream, fed with the newest detections."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
-
-import numpy as np
 
 from edgert.config import TrackStage
 from edgert.runtime import Detections, Result
@@ -26,20 +24,6 @@ class Tracker(Protocol):
             (N,) int64, the object of each detection, from 1; -1 for a detection that belongs to none.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """A tracker that is not shown detections of a score below ``least``; they belong to no object."""
-
-    tracker: Tracker
-    least: float
-
-    def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
-        ids = np.full(len(scores), UNTRACKED, np.int64)
-        seen = (scores >= self.least).nonzero()[0]
-        ids[seen] = self.tracker.update(boxes.take(seen, axis=0), scores.take(seen), classes.take(seen))
-        return ids
 
 
 class Track(SimpleStage):

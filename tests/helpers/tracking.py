@@ -1,7 +1,6 @@
 """ByteTrack by the names and defaults of the package ``trackers``."""
 
-from edgert.stages.bytetrack import ByteTrack
-from edgert.stages.kinds import ByteTrackStage
+from edgert.stages.bytetrack import ByteTrack, ByteTrackStage
 
 
 def byte_track(
