@@ -46,7 +46,7 @@ class Placed:
         name: of the network.
         engines: the one with most frames first.
         capacity_hz: runs per second that the placement has room for.
-        fps: frames per second: of the rate asked for, as far as there is room; all there is room for without a rate.
+        fps: frames per second: of the rate asked for, as far as there is room.
         latency_ms: of one run alone on the board; of the slowest engine.
         power_w: what running adds to the board's.
         loadables: accelerator → segments of all engines.
@@ -68,9 +68,8 @@ class Placement:
     Attributes:
         objective: what was made best.
         networks: in the order given.
-        value: of the objective: the multiple of the rates (or of one run per second) that there is room for;
-            milliseconds; millijoules per run with what the board draws anyway. The latter two are summed over networks,
-            each weighted by its rate, if it has one.
+        value: of the objective: the multiple of the rates that there is room for; milliseconds; millijoules per run
+            with what the board draws anyway. The latter two are summed over networks, each weighted by its rate.
         gap: how far the best may be from it, as a share.
         power_w: of the board, at ``fps``.
         utilization: accelerator → share of the time it is busy, at ``fps``.
@@ -91,7 +90,7 @@ def placed(network: Network, engines: Sequence[tuple[Assignment, Load, float]]) 
         Engine(assignment, runs / capacity if capacity else 1 / len(engines), load)
         for assignment, load, runs in sorted(engines, key=lambda one: (-one[2], one[0]))
     ]
-    runs_hz = capacity if network.rate_hz is None else min(capacity, network.rate_hz)
+    runs_hz = min(capacity, network.rate_hz)
     return Placed(
         network.name,
         tuple(made),
@@ -136,9 +135,9 @@ def streams(networks: Sequence[Network], placement: Placement, *, saturated: boo
     made = []
     for index, (network, one) in enumerate(zip(networks, placement.networks, strict=True)):
         replicas = tuple(Replica(steps(network, engine.assignment), engine.weight) for engine in one.engines)
-        rate_hz = None if saturated else network.rate_hz
-        start_ms = 0.0 if rate_hz is None else 1e3 / rate_hz * index / len(networks)
-        made.append(Stream(network.name, replicas, rate_hz, start_ms=start_ms))
+        start_ms = 1e3 / network.rate_hz * index / len(networks)
+        asked = Stream(network.name, replicas, network.rate_hz, start_ms=start_ms)
+        made.append(Stream(network.name, replicas) if saturated else asked)
     return tuple(made)
 
 
@@ -155,7 +154,7 @@ def with_given_shares(networks: Sequence[Network], found: Placement, limits: Lim
     if found.objective != "throughput":
         return made
     pairs = zip(networks, made.networks, strict=True)
-    met = min(one.fps / ((network.rate_hz or 1.0) * network.batch) for network, one in pairs)
+    met = min(one.fps / (network.rate_hz * network.batch) for network, one in pairs)
     return replace(made, value=met / max(*made.utilization.values(), 1e-9))
 
 

@@ -12,7 +12,7 @@ from edgert.placement.constraints import Limits
 from edgert.placement.integer import Program, optional
 from edgert.placement.problem import Assignment, Network
 from edgert.placement.run_load import Load, loads
-from edgert.placement.throughput import F64, Blend, Column, Demand, Resources, Search
+from edgert.placement.throughput import F64, Blend, Column, Resources, Search
 
 _RARE = 1e-6  # an engine that runs a smaller share of its network's frames is not worth its memory
 
@@ -26,7 +26,7 @@ class EngineSelector:
     """Turns a mix into engines that keep to all limits.
 
     Args:
-        networks, resources, wanted, limits: what the mix was made for.
+        networks, resources, limits: what the mix was made for.
         time_limit_s: for the integer program that is needed where loadables bind.
     """
 
@@ -34,11 +34,10 @@ class EngineSelector:
         self,
         networks: Sequence[Network],
         resources: Resources,
-        wanted: Sequence[Demand],
         limits: Limits,
         time_limit_s: float = 2.0,
     ) -> None:
-        self._networks, self._resources, self._wanted, self._limits = networks, resources, wanted, limits
+        self._networks, self._resources, self._limits = networks, resources, limits
         self._time_limit_s = time_limit_s
         self._loads: dict[Key, Load] = {}
 
@@ -103,15 +102,13 @@ class EngineSelector:
         keys = list(dict.fromkeys(self._candidates(mixed)))
         program = Program()
         multiplier = program.variable(-1.0)
-        most = [demand.base + demand.slope * mixed.bound for demand in self._wanted]
+        most = [one.rate_hz * mixed.bound for one in self._networks]
         share = {key: program.variable() for key in keys}
         kept = {key: program.variable(whole=True) for key in keys}
         for key in keys:
             program.at_most({share[key]: 1.0, kept[key]: -1.0}, 0.0)
-        for network, demand in enumerate(self._wanted):
-            scale = max(most[network], 1e-12)
-            terms = {share[key]: most[network] / scale for key in keys if key[0] == network}
-            program.equal({**terms, multiplier: -demand.slope * mixed.bound / scale}, demand.base / scale)
+        for network in range(len(self._networks)):
+            program.equal({**{share[key]: 1.0 for key in keys if key[0] == network}, multiplier: -1.0}, 0.0)
             program.at_most({kept[key]: -1.0 for key in keys if key[0] == network}, -1.0)
         runs = {share[key]: (most[key[0]], self._load(*key)) for key in keys}
         for name in (name for members in self._resources.classes for name in members):
@@ -128,7 +125,7 @@ class EngineSelector:
                 fix="fewer networks",
             )
         pieces = [(*key, float(values[share[key]]) * most[key[0]]) for key in keys if values[kept[key]] > 0.5]
-        engines = self._engines(piece for piece in pieces if piece[2] > 0 or most[piece[0]] == 0)
+        engines = self._engines(piece for piece in pieces if piece[2] > 0)
         return float(values[multiplier]) * mixed.bound, engines
 
     def _candidates(self, mixed: Blend) -> Iterator[Key]:
@@ -136,7 +133,7 @@ class EngineSelector:
         running = [column for column, runs in zip(mixed.columns, mixed.runs_hz, strict=True) if runs > 0]
         search = Search(self._networks, self._resources)
         found = [*running, *search.plain()]
-        found += _FewSegments(search, self._resources, self._wanted, self._limits, self._load).columns(
+        found += _FewSegments(self._networks, search, self._resources, self._limits, self._load).columns(
             found, mixed.bound
         )
         classes = [members for members in self._resources.classes if len(members) > 1]
@@ -178,19 +175,20 @@ class _FewSegments:
     """The search.
 
     Args:
-        search, resources, wanted, limits: of the mix.
+        networks, search, resources, limits: of the mix.
         load: of a network's assignment.
     """
 
     def __init__(
         self,
+        networks: Sequence[Network],
         search: Search,
         resources: Resources,
-        wanted: Sequence[Demand],
         limits: Limits,
         load: Callable[[int, Assignment], Load],
     ) -> None:
-        self._search, self._resources, self._wanted, self._load = search, resources, wanted, load
+        self._search, self._resources, self._load = search, resources, load
+        self._rates_hz = np.array([network.rate_hz for network in networks])
         each = [[limits.loadables.get(name, np.inf) for name in members] for members in resources.classes]
         self._rooms = [(index, sum(rooms)) for index, rooms in enumerate(each) if sum(rooms) < np.inf]
         self._most = [max(rooms) for rooms in each]
@@ -223,7 +221,7 @@ class _FewSegments:
         return [sum(counts.get(name, 0) for name in members) for members in self._resources.classes]
 
     def _runs(self, top: float) -> F64:
-        return np.array([max(demand.base + demand.slope * top, 1e-12) for demand in self._wanted])
+        return np.maximum(self._rates_hz * top, 1e-12)
 
     def _priced(self, pool: Sequence[Column], top: float) -> _Prices:
         if not pool:
@@ -235,12 +233,13 @@ class _FewSegments:
         segments = np.array([self._segments(column) for column in pool])[:, scarce].T
         meets = np.zeros((len(runs), len(pool) + 1))
         meets[network, np.arange(len(pool))] = 1.0
-        meets[:, -1] = [-demand.slope * top / often for demand, often in zip(self._wanted, runs, strict=True)]
-        base = [demand.base / often for demand, often in zip(self._wanted, runs, strict=True)]
+        meets[:, -1] = -self._rates_hz * top / runs
         within = np.column_stack((np.concatenate((used, segments)), np.zeros(len(used) + len(segments))))
         most = [1.0] * len(used) + [room for _, room in self._rooms]
         gain = np.append(np.zeros(len(pool)), -1.0)
-        found = optional("optimize").linprog(gain, within, most, meets, base, bounds=(0, None), method="highs")
+        found = optional("optimize").linprog(
+            gain, within, most, meets, np.zeros(len(runs)), bounds=(0, None), method="highs"
+        )
         if found.x is None:
             return self._unpriced(pool)
         prices = np.maximum(-found.ineqlin.marginals, 0.0)
@@ -249,4 +248,6 @@ class _FewSegments:
 
     def _unpriced(self, pool: Sequence[Column]) -> _Prices:
         """Where no mix of the columns runs every network: all costs alike, for others to be looked for."""
-        return _Prices(1.0, np.zeros(len(pool)), np.ones(len(self._resources.amounts)), 1.0, np.ones(len(self._wanted)))
+        return _Prices(
+            1.0, np.zeros(len(pool)), np.ones(len(self._resources.amounts)), 1.0, np.ones(len(self._rates_hz))
+        )

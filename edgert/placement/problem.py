@@ -112,7 +112,7 @@ class Network:
         units: in an order in which every unit follows those it reads.
         edges: every tensor between units, in or out.
         home: accelerator where inputs come from and outputs go to.
-        rate_hz: how often it must run; None: as often as it can.
+        rate_hz: how often it is to run, at least against the other networks.
         batch: frames per run.
         shares: accelerator → part of the frames, where the file dispatches them to engines that run the whole network;
             empty: the solvers choose.
@@ -122,7 +122,7 @@ class Network:
     units: tuple[Unit, ...]
     edges: tuple[Edge, ...]
     home: str = "gpu"
-    rate_hz: float | None = None
+    rate_hz: float = 1.0
     batch: int = 1
     shares: Mapping[str, float] = field(default_factory=dict)
 
@@ -139,7 +139,7 @@ _P = TypeVar("_P", Cost, Transition)
 
 
 def merged(networks: Sequence[Network], weights: Sequence[float]) -> tuple[Network, tuple[range, ...]]:
-    """One network without rate whose costs are the weighted ones of all, and which units are whose.
+    """One network whose costs are the weighted ones of all, and which units are whose.
 
     Raises:
         PlacementError: the networks have different homes.

@@ -1,12 +1,11 @@
 """The best placement of networks under limits: most frames, least latency, or least energy."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
 from edgert.errors import PlacementError
 from edgert.placement import constraints
-from edgert.placement.constraints import Limits, Objective, Placed, Placement, placed, together
+from edgert.placement.constraints import Limits, Objective, Placement, placed, together
 from edgert.placement.contention import Contention, settle
 from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.exact import Condition, exact, keeps, plain
@@ -14,10 +13,9 @@ from edgert.placement.min_cut import cut
 from edgert.placement.problem import Assignment, Cost, Network, Transition, apart, merged
 from edgert.placement.run_load import LATENCY, Price, accelerators, loads, preferring
 from edgert.placement.schedule import play
-from edgert.placement.throughput import Demand, Resources, blend, classed, demands
+from edgert.placement.throughput import Resources, blend
 
 _PLAYED_MS, _PLAYED_RUNS = 4000.0, 200  # at most so long, and until every network has run so often
-_REST = 1 - 1e-7  # of what the rates leave, for networks without one
 
 
 def solve(
@@ -30,9 +28,8 @@ def solve(
 ) -> Placement:
     """The best placement; never worse in the model than all on one accelerator as far as that can run them.
 
-    ``throughput``: the largest common multiple of the rates asked for; networks without a rate share what the others
-    leave, or all there is. ``latency`` and ``energy``: the least sum over the networks, weighted by their rates, with
-    one engine each; energy counts what the board draws during a run.
+    ``throughput``: the largest common multiple of the rates asked for. ``latency`` and ``energy``: the least sum over
+    the networks, weighted by their rates, with one engine each; energy counts what the board draws during a run.
 
     With ``contention`` the answer is found again with the times that it leads to, until they agree, and the one that
     plays best is kept; its numbers are those of the stretched times. A network with ``shares`` gets those engines.
@@ -65,42 +62,31 @@ def _played(networks: Sequence[Network], contention: Contention, placement: Plac
     flows = play(constraints.streams(networks, placement, saturated=frames), duration_ms, contention).streams
     if not frames:
         return -sum(flow.p50_ms for flow in flows)
-    pairs = zip(networks, flows, strict=True)
-    return min(flow.fps * network.batch / ((network.rate_hz or 1.0) * network.batch) for network, flow in pairs)
+    return min(flow.fps / network.rate_hz for network, flow in zip(networks, flows, strict=True))
 
 
 def _most_frames(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
     resources = Resources.of(networks, limits)
-    wanted = demands(networks)
-    mixed = blend(networks, resources, wanted)
-    multiplier, engines = EngineSelector(networks, resources, wanted, limits, time_limit_s).select(mixed)
-    if any(demand.slope == 0 for demand in wanted):
-        share = min(1.0, multiplier) * _REST
-        rest = [Demand(share * demand.slope, float(demand.slope == 0)) for demand in wanted]
-        left = blend(networks, resources, rest)
-        _, engines = EngineSelector(networks, resources, rest, limits, time_limit_s).select(left)
+    mixed = blend(networks, resources)
+    multiplier, engines = EngineSelector(networks, resources, limits, time_limit_s).select(mixed)
     each = [placed(network, own) for network, own in zip(networks, engines, strict=True)]
-    gap = max(0.0, 1 - multiplier / mixed.bound)
-    return together(objective, networks, each, limits, multiplier, gap)
+    return together(objective, networks, each, limits, multiplier, max(0.0, 1 - multiplier / mixed.bound))
 
 
 def _least(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
-    whole, own = merged(networks, [network.rate_hz or 1.0 for network in networks])
+    whole, own = merged(networks, [network.rate_hz for network in networks])
     price = LATENCY if objective == "latency" else Price(latency=limits.static_w, energy=1.0)
-    names, conditions = accelerators(networks), []
-    if any(network.rate_hz for network in networks):  # in every second there is so much time, and traffic
-        conditions = [Condition(f"ms of {name} a second", Price(busy={name: 1.0}), 1e3) for name in names]
-        if limits.traffic_bytes_s is not None:
-            conditions.append(Condition("bytes a second", Price(traffic=1.0), limits.traffic_bytes_s))
-    elif not limits.loadables:  # no time to run out of: one of a kind will do
-        names = tuple(members[0] for members in classed(networks, names))
+    names = accelerators(networks)
+    conditions = [Condition(f"ms of {name} a second", Price(busy={name: 1.0}), 1e3) for name in names]
+    if limits.traffic_bytes_s is not None:
+        conditions.append(Condition("bytes a second", Price(traffic=1.0), limits.traffic_bytes_s))
     cost, assignment, bound = _cheapest(whole, price, names, conditions, limits, time_limit_s)
     each = [
-        placed(network, [(one, load := loads(network, one), network.rate_hz or 1e3 / max(load.latency_ms, 1e-9))])
+        placed(network, [(one, loads(network, one), network.rate_hz)])
         for network, one in zip(networks, apart(assignment, own), strict=True)
     ]
     gap = max(0.0, cost - bound) / max(cost, 1e-12)
-    return together(objective, networks, _sharing(networks, each), limits, cost, gap)
+    return together(objective, networks, each, limits, cost, gap)
 
 
 def _cheapest(
@@ -120,24 +106,6 @@ def _cheapest(
             return *min((found.cost, found.assignment), simple or (float("inf"), ())), found.bound
     found = exact(network, names, price, conditions, loadables=limits.loadables, time_limit_s=time_limit_s)
     return found.cost, found.assignment, found.bound
-
-
-def _sharing(networks: Sequence[Network], each: Sequence[Placed]) -> list[Placed]:
-    """Networks without a rate slowed down alike until no accelerator is asked for more than all its time."""
-    asked_ms: dict[tuple[str, bool], float] = defaultdict(float)
-    for network, one in zip(networks, each, strict=True):
-        for name, busy_ms in one.engines[0].load.busy_ms.items():
-            asked_ms[name, network.rate_hz is None] += one.capacity_hz * busy_ms
-    left = [
-        (1e3 - asked_ms[name, False]) / free for (name, is_free), free in list(asked_ms.items()) if is_free and free
-    ]
-    share = max(0.0, min([1.0, *left]))
-    return [
-        one
-        if network.rate_hz is not None
-        else placed(network, [(one.engines[0].assignment, one.engines[0].load, share * one.capacity_hz)])
-        for network, one in zip(networks, each, strict=True)
-    ]
 
 
 # Accelerators that another one beats in everything, so that nothing is lost by leaving them out.

@@ -155,19 +155,11 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """Runs per second of one network: ``base + multiplier · slope``."""
-
-    base: float
-    slope: float
-
-
-@dataclass(frozen=True, slots=True)
 class Blend:
     """Columns and how often they run.
 
     Attributes:
-        multiplier: the demand that is met.
+        multiplier: of the rates asked for, that is met.
         bound: no placements meet more.
         columns: all that were looked at.
         runs_hz: of each column.
@@ -184,29 +176,20 @@ class Blend:
         return max(0.0, self.bound - self.multiplier) / max(self.bound, 1e-300)
 
 
-def demands(networks: Sequence[Network]) -> list[Demand]:
-    """What is maximized: a common multiple of the rates asked for; of 1 Hz for all if none asks for one.
-
-    Networks without a rate get nothing here if others have one.
-    """
-    rates = [network.rate_hz for network in networks]
-    return [Demand(0.0, 1.0 if not any(rates) else rate or 0.0) for rate in rates]
-
-
-def blend(networks: Sequence[Network], resources: Resources, wanted: Sequence[Demand], gap: float = 5e-4) -> Blend:
-    """The best mix, stopped when it is proven to be within ``gap`` of the best there is.
+def blend(networks: Sequence[Network], resources: Resources, gap: float = 5e-4) -> Blend:
+    """The mix for the largest common multiple of the rates asked for, proven to be within ``gap`` of the best.
 
     Keeps to accelerators' time and traffic; loadables belong to engines (:mod:`edgert.placement.engine_selection`).
 
     Raises:
-        PlacementError: a network can run nowhere, or nothing meets the base demands.
+        PlacementError: a network can run nowhere.
     """
-    return _Mixer(networks, resources, wanted).run(gap)
+    return _Mixer(networks, resources).run(gap)
 
 
 class _Mixer:
-    def __init__(self, networks: Sequence[Network], resources: Resources, wanted: Sequence[Demand]) -> None:
-        self._resources, self._wanted = resources, wanted
+    def __init__(self, networks: Sequence[Network], resources: Resources) -> None:
+        self._resources, self._rates_hz = resources, [network.rate_hz for network in networks]
         self._search = Search(networks, resources)
         self._columns: list[Column] = []
         self._used: list[F64] = []
@@ -241,7 +224,7 @@ class _Mixer:
             rest = len(self._resources.amounts) - len(worth)
             self._take(self._search.cuts(self._resources.price([*worth, *[0.0] * rest])))
         first = {column.network: used for column, used in zip(self._columns[::-1], self._used[::-1], strict=True)}
-        together = np.sum([used * self._wanted[network].slope for network, used in first.items()], axis=0)
+        together = np.sum([used * self._rates_hz[network] for network, used in first.items()], axis=0)
         self._unit = 1.0 / max(float(np.max(together)), 1e-300)
 
     def _take(self, columns: Iterable[Column]) -> int:
@@ -258,26 +241,24 @@ class _Mixer:
         """Takes the columns that are cheaper than what their networks pay now; notes the bound."""
         found = list(found)
         if is_bound:
-            base = sum(self._wanted[one.network].base * one.bound for one in found)
-            slope = sum(self._wanted[one.network].slope * one.bound for one in found)
-            self._bound = min(self._bound, (sum(prices) - base) / max(slope, 1e-300))
+            least = sum(self._rates_hz[one.network] * one.bound for one in found)
+            self._bound = min(self._bound, sum(prices) / max(least, 1e-300))
         return self._take(one for one in found if one.cost < worth[one.network] * (1 - _HELPS))
 
     def _master(self) -> tuple[float, F64, F64, list[float]]:
         """Multiplier, runs per second, what each network pays per run, prices of the resources."""
         count = len(self._columns)
         network = np.array([column.network for column in self._columns])
-        asked = np.array([(demand.base, demand.slope) for demand in self._wanted])
-        meets = np.zeros((len(self._wanted), count + 1))
+        meets = np.zeros((len(self._rates_hz), count + 1))
         meets[network, np.arange(count)] = 1.0
-        meets[:, count] = -asked[:, 1] * self._unit
+        meets[:, count] = -np.array(self._rates_hz) * self._unit
         within = np.column_stack([*self._used, np.zeros(len(self._resources.amounts))])
         gain = np.zeros(count + 1)
         gain[count] = -1.0
         found = optional("optimize").linprog(
-            gain, within, np.ones(len(within)), meets, asked[:, 0], bounds=(0, None), method="highs"
+            gain, within, np.ones(len(within)), meets, np.zeros(len(meets)), bounds=(0, None), method="highs"
         )
         if found.x is None:
-            raise PlacementError("the board cannot keep up with the rates asked for", fix="lower them")
+            raise PlacementError("no mix of placements was found", why=str(found.message))
         prices = np.maximum(-found.ineqlin.marginals, 0.0) * self._unit
         return float(found.x[count]) * self._unit, found.x[:count], found.eqlin.marginals * self._unit, prices.tolist()

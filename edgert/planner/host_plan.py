@@ -106,13 +106,13 @@ def _solved(objective: Objective, cores: Sequence[str], choice: Choice) -> Place
 
 def _headroom(networks: Sequence[Network], placement: Placement) -> float:
     """How many times the rates asked for go through, played: with all cores busy they slow one another the most."""
-    met = min(one.fps / (network.rate_hz or 1.0) for network, one in zip(networks, placement.networks, strict=True))
+    met = min(one.fps / network.rate_hz for network, one in zip(networks, placement.networks, strict=True))
     wanted = met / max(*placement.utilization.values(), 1e-9)
     for _ in range(_ROUNDS):
-        faster = [replace(network, rate_hz=(network.rate_hz or 1.0) * wanted) for network in networks]
-        duration_ms = 1e3 * _HEADROOM_RUNS / min(network.rate_hz or 1.0 for network in faster)
+        faster = [replace(network, rate_hz=network.rate_hz * wanted) for network in networks]
+        duration_ms = 1e3 * _HEADROOM_RUNS / min(network.rate_hz for network in faster)
         flows = play(streams(faster, placement), duration_ms, MEASURED).streams
-        met = min(flow.fps / (network.rate_hz or 1.0) for network, flow in zip(networks, flows, strict=True))
+        met = min(flow.fps / network.rate_hz for network, flow in zip(networks, flows, strict=True))
         if met > _KEPT_UP * wanted:
             break
         wanted = met

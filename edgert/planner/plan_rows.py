@@ -106,7 +106,7 @@ class RowMaker:
         )
 
     def _models(self, networks: Sequence[Network], placement: Placement) -> Iterator[ModelRow]:
-        rates_hz = [network.rate_hz or 1.0 for network in networks]
+        rates_hz = [network.rate_hz for network in networks]
         asked = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
         flows = play(asked, 1e3 * _PLAYED_RUNS / min(rates_hz), self.contention).streams
         macs = self.macs or [{}] * len(networks)
@@ -116,7 +116,7 @@ class RowMaker:
                 name=network.name,
                 network=network,
                 engines=engines,
-                rate_hz=network.rate_hz or 1.0,
+                rate_hz=network.rate_hz,
                 latency_ms=one.latency_ms,
                 p50_ms=flow.p50_ms,
                 p99_ms=flow.p99_ms,

@@ -285,8 +285,8 @@ class _Scene:
         )
         # The rates asked for go through until the busiest accelerator has no time left; never more often than what
         # limits of traffic and loadables leave.
-        pairs = [(network, one) for network, one in zip(choice[1], placement.networks, strict=True) if network.rate_hz]
-        met = min((one.fps / (network.rate_hz * network.batch) for network, one in pairs if network.rate_hz), default=1)
+        pairs = zip(choice[1], placement.networks, strict=True)
+        met = min(one.fps / (network.rate_hz * network.batch) for network, one in pairs)
         headroom = met / max(max(placement.utilization.values(), default=0.0), 1e-9)
         made = maker.row(choice, placement, headroom)
         fps = frame_rate_hz(planner.file.config) * min(1.0, headroom)

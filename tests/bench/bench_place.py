@@ -29,7 +29,7 @@ from edgert.placement.min_cut import cut
 from edgert.placement.run_load import ENERGY, LATENCY
 from edgert.placement.schedule import play
 from edgert.placement.solver import solve
-from edgert.placement.throughput import Resources, blend, demands
+from edgert.placement.throughput import Resources, blend
 from tests.helpers.placement import BOARD, GPU_DLA, random_network
 
 CUT_BAR_MS, MIX_BAR_MS, GAP_BAR, PLAY_BAR_MS = 20.0, 500.0, 0.1, 1000.0
@@ -75,14 +75,14 @@ def many_networks() -> Iterator[Figure]:
     limits = Limits()
 
     def mix() -> object:
-        resources, wanted = Resources.of(nets, limits), demands(nets)
-        return EngineSelector(nets, resources, wanted, limits).select(blend(nets, resources, wanted))
+        resources = Resources.of(nets, limits)
+        return EngineSelector(nets, resources, limits).select(blend(nets, resources))
 
     placement = solve(nets, "throughput")
-    alone = blend(nets, Resources.of(nets, limits), demands(nets))
+    alone = blend(nets, Resources.of(nets, limits))
     yield figure(
         "mix, 16 networks of 200 units",
-        lambda: blend(nets, Resources.of(nets, limits), demands(nets)),
+        lambda: blend(nets, Resources.of(nets, limits)),
         MIX_BAR_MS,
         rounds=5,
     )

@@ -26,7 +26,7 @@ def random_network(
     skips: float = 0.4,
     home: str = "gpu",
     name: str = "net",
-    rate_hz: float | None = None,
+    rate_hz: float = 1.0,
     linked: bool = False,
 ) -> Network:
     """A DAG with skips, tensors that several read, inputs and outputs.

@@ -22,7 +22,7 @@ def network(
     precision: Precision,
     batch: int = 1,
     allowed: Collection[str] | None = None,
-    rate_hz: float | None = None,
+    rate_hz: float = 1.0,
     works: Sequence[Work] | None = None,
 ) -> Network:
     """The placement problem of one model in one power mode.

@@ -10,7 +10,7 @@ from edgert.placement.solver import solve, undominated
 NAMES = ("gpu", "dla0", "dla1")
 
 
-def network(second: float, *, transition: float = 0.1, missing: bool = False, rate_hz: float | None = None) -> Network:
+def network(second: float, *, transition: float = 0.1, missing: bool = False, rate_hz: float = 1.0) -> Network:
     """Three units in a row; ``second``: the times of dla1 against those of dla0."""
     units = []
     for number in range(3):

@@ -15,7 +15,7 @@ from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.problem import Cost, Edge, Network, Unit
 from edgert.placement.run_load import accelerators, preferring, use
 from edgert.placement.solver import solve
-from edgert.placement.throughput import Resources, blend, classed, demands
+from edgert.placement.throughput import Resources, blend, classed
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
 optimize = pytest.importorskip("scipy.optimize", reason="scipy, the solvers' engine, is not installed")
@@ -34,7 +34,7 @@ def best_mix(nets: Sequence[Network], among: Sequence[str], limits: Limits) -> f
     used = np.concatenate(tables)
     meets = np.zeros((len(nets), len(used) + 1))
     meets[own, np.arange(len(used))] = 1.0
-    meets[:, -1] = [-(net.rate_hz or 1.0) for net in nets]
+    meets[:, -1] = [-net.rate_hz for net in nets]
     gain = np.append(np.zeros(len(used)), -1.0)
     within = np.concatenate((used.T, np.zeros((used.shape[1], 1))), axis=1)
     return -float(optimize.linprog(gain, within, np.ones(len(within)), meets, np.zeros(len(nets))).fun)
@@ -61,23 +61,23 @@ def test_no_mix_of_all_placements_is_better(seed: int) -> None:
     nets = pair_of(seed, 5 if seed % 3 else 7, among)
     limits = Limits(traffic_bytes_s=None if seed % 3 else 5e9)
     resources = Resources.of(nets, limits)
-    found = blend(nets, resources, demands(nets), gap=1e-9)
+    found = blend(nets, resources, gap=1e-9)
     best = best_mix(nets, among, limits)
     assert found.multiplier == pytest.approx(best, rel=1e-6)
     assert found.bound >= best * (1 - 1e-9) and found.gap <= 1e-6
-    multiplier, engines = EngineSelector(nets, resources, demands(nets), limits).select(found)
+    multiplier, engines = EngineSelector(nets, resources, limits).select(found)
     busy = {name: sum(runs * load.busy_ms.get(name, 0) for own in engines for _, load, runs in own) for name in among}
     assert multiplier == pytest.approx(best, rel=1e-6)
     assert max(busy.values()) <= 1000 * (1 + 1e-5)
     for index, net in enumerate(nets):
         runs = sum(runs_hz for _, _, runs_hz in engines[index])
-        assert runs == pytest.approx(best * (net.rate_hz or 0), rel=1e-4)
+        assert runs == pytest.approx(best * net.rate_hz, rel=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_three_accelerators_that_differ(seed: int) -> None:
     nets = pair_of(seed, 4, alike=False)
-    found = blend(nets, Resources.of(nets, Limits()), demands(nets), gap=1e-9)
+    found = blend(nets, Resources.of(nets, Limits()), gap=1e-9)
     assert found.multiplier == pytest.approx(best_mix(nets, BOARD, Limits()), rel=1e-6)
 
 
@@ -99,7 +99,7 @@ def plain_rates(nets: Sequence[Network]) -> list[float]:
             assignment = preferring(net, (name, "gpu"))
             assert assignment is not None
             for own, busy_ms in use(net, assignment).busy_ms.items():
-                busy[own] += (net.rate_hz or 1.0) * busy_ms / 1e3
+                busy[own] += net.rate_hz * busy_ms / 1e3
         found.append(1 / max(busy.values()))
     return found
 
@@ -131,15 +131,6 @@ def test_few_loadables_are_kept() -> None:
     for name in ("dla0", "dla1"):
         assert sum(one.loadables.get(name, 0) for one in tight.networks) <= 2
     assert tight.gap > 0
-
-
-def test_networks_without_a_rate_share_what_others_leave() -> None:
-    paced = random_network(1, 8, among=BOARD, name="paced", rate_hz=30.0)
-    free = random_network(2, 8, among=BOARD, name="free")
-    placement = solve([paced, free], "throughput")
-    assert placement.networks[0].fps == pytest.approx(30.0, rel=1e-4)
-    assert max(placement.utilization.values()) == pytest.approx(1.0, rel=1e-4)
-    assert placement.networks[1].fps > 0
 
 
 def test_whole_on_one_accelerator_split_and_replicated() -> None:
@@ -186,7 +177,7 @@ def test_no_mix_of_14_units_is_better(seed: int) -> None:
         among = BOARD
         nets = [random_network(10 * seed + n, 7, among=among, name=f"n{n}", rate_hz=20.0 + n) for n in range(2)]
     limits = Limits(traffic_bytes_s=None if seed % 3 else 5e9)
-    found = blend(nets, Resources.of(nets, limits), demands(nets), gap=1e-9)
+    found = blend(nets, Resources.of(nets, limits), gap=1e-9)
     best = best_mix(nets, among, limits)
     assert found.multiplier == pytest.approx(best, rel=1e-6)
     assert best <= found.bound * (1 + 1e-9)
