@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from edgert.backend import EngineOptions, Store, Tensor
 from edgert.backend.base import Array, share_first_dimension
 from edgert.backend.ort import CustomOpEngine, OrtBackend, OrtEngine
 from edgert.errors import EdgertError, PlacementError
 from edgert.graph import Graph, Model
+from edgert.jitter import Quantiles, mean_of
 from edgert.memory import aligned_empty
 from edgert.placement.cutting import Part, cut
 from edgert.placement.problem import Assignment, Network
 from edgert.placement.run_load import segments, transitions_of
 
 # An engine as steps, one after the other: what its execution context does with a frame.
-
-S = TypeVar("S", bound="Step")
 
 _NO_TIME_MS = 1e-9  # what is left of a time when all shares of it are taken away may not be exactly nothing
 
@@ -34,22 +33,31 @@ class Step:
 
     Attributes:
         accelerator: that runs it and nothing else meanwhile; None: it only takes time.
-        time_ms: alone on the board.
+        time_ms: alone on the board; where that jitters, the median.
         traffic_bytes: to and from DRAM.
+        slowdown: of a core, how many times longer it takes while all other cores are busy.
+        threads: cores that it runs on at once, each doing its part.
+        jitter: how its time jitters about ``time_ms``.
+        rows: parts of it that jitter each by itself, as what disturbs a run comes more often the longer it takes.
     """
 
     accelerator: str | None
     time_ms: float
     traffic_bytes: float = 0.0
+    slowdown: float = 1.0
+    threads: int = 1
+    jitter: Quantiles = ()
+    rows: int = 1
 
     @property
     def mean_ms(self) -> float:
         """Alone on the board, on average."""
-        return self.time_ms
+        return self.time_ms * mean_of(self.jitter)
 
-    def times(self: S, factor: float) -> S:
+    def times(self, factor: float) -> Step:
         """So many of it, one after the other."""
-        return replace(self, time_ms=self.time_ms * factor, traffic_bytes=self.traffic_bytes * factor)
+        time_ms, traffic_bytes = self.time_ms * factor, self.traffic_bytes * factor
+        return replace(self, time_ms=time_ms, traffic_bytes=traffic_bytes, rows=max(1, round(self.rows * factor)))
 
 
 def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:

@@ -18,7 +18,8 @@ from edgert.placement.contention import Contention
 from edgert.placement.plan_record import EngineRow, ModelRow, Row
 from edgert.placement.problem import Assignment, Network, with_costs
 from edgert.placement.schedule import play
-from edgert.planner.selection import frame_rate_hz, longest_ms
+from edgert.planner.selection import longest_ms
+from edgert.simulator.design import source_rates
 
 _PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
 _IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
@@ -94,7 +95,7 @@ class RowMaker:
             name=name,
             models=models,
             headroom=headroom,
-            fps=frame_rate_hz(self.file.config) * headroom,
+            fps=sum(source_rates(self.file.config).values()) * headroom,
             p99_ms=longest_ms(self.file.config, {model.name: model.p99_ms for model in models}),
             power_w=None,
             memory_bytes=memory.total_bytes,

@@ -85,15 +85,6 @@ def _planned_model(file: PipelineFile, demand: Demand) -> PlannedModel:
     return PlannedModel(demand, config, where, graph, auto if config.precision == "auto" else config.precision)
 
 
-def overridden(network: Network, subject: PlannedModel, found: Survey | None) -> Network:
-    """The network with its units allowed only where ``placement:`` puts them.
-
-    Raises:
-        PlacementError: a rule forbids it (which, why, what helps), or this power mode has no such accelerator.
-    """
-    return bound_to(network, subject.config, subject.where, found)
-
-
 def bound_to(
     network: Network, config: ModelConfig, where: str, found: Survey | None = None, *, first_is_default: bool = False
 ) -> Network:

@@ -29,10 +29,10 @@ from edgert.placement.solver import solve
 from edgert.planner.host_plan import plan_host
 from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts, distinct, is_dla, limited
 from edgert.planner.plan_text import check_mode, check_objective, releases
-from edgert.planner.planned_model import PlannedModel, overridden, planned_models, scaled
-from edgert.planner.selection import Machine, frame_rate_hz, judged
+from edgert.planner.planned_model import PlannedModel, bound_to, planned_models, scaled
+from edgert.planner.selection import Machine, judged
 from edgert.simulator.board_platform import contention_of, platform_of, sized
-from edgert.simulator.design import check_demands, counterpart, demands, levels_of, with_fallbacks
+from edgert.simulator.design import check_demands, counterpart, demands, levels_of, source_rates, with_fallbacks
 
 ALL = "all"
 _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
@@ -246,7 +246,7 @@ class _Scene:
         )
         here = (subject.demand.model, planner.board.name, self._mode.name)
         timed = [one for one in planner.measured if (one.model, one.board, one.mode) == here]
-        return overridden(scaled(made, timed), subject, found)
+        return bound_to(scaled(made, timed), subject.config, subject.where, found)
 
     def choices(self) -> list[Choice]:
         """Placements to compare."""
@@ -289,13 +289,12 @@ class _Scene:
         met = min(one.fps / (network.rate_hz * network.batch) for network, one in pairs)
         headroom = met / max(max(placement.utilization.values(), default=0.0), 1e-9)
         made = maker.row(choice, placement, headroom)
-        fps = frame_rate_hz(planner.file.config) * min(1.0, headroom)
         dla = [planner.costs.dla_accuracy] if any(model.dla_share for model in made.models) else []
         errors = [None if one is None else one.p90 for one in (planner.costs.gpu_accuracy, *dla)]
         return replace(
             made,
             power_w=placement.power_w,
-            energy_mj=1e3 * placement.power_w / fps,
+            energy_mj=1e3 * placement.power_w / (sum(source_rates(planner.file.config).values()) * min(1.0, headroom)),
             error=None if None in errors else max(filter(None, errors), default=0.0),
             mode_w=self._mode.watts,
         )

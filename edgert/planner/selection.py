@@ -5,20 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from edgert.config import InferStage, PipelineConfig, SourceStage
+from edgert.config import InferStage, PipelineConfig
 from edgert.config.flow import inputs_of, order
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.placement.plan_record import BoardPlan, Objective, Row
 from edgert.planner.plan_text import where
-from edgert.simulator.design import ASSUMED_HZ
 from edgert.units import format_bytes
-
-# A frame's path through a pipeline: how often one comes, and how long models keep it.
-
-
-def frame_rate_hz(config: PipelineConfig) -> float:
-    """Frames a second of all sources together."""
-    return sum(stage.fps or ASSUMED_HZ for stage in config.stages.values() if isinstance(stage, SourceStage))
 
 
 def longest_ms(config: PipelineConfig, latency_ms: Mapping[str, float]) -> float:

@@ -11,7 +11,7 @@ from edgert.board.host import core_accelerators
 from edgert.board.record import find_board
 from edgert.budget.feasible import check_settings
 from edgert.budget.rules import Budget, Rules, Setting
-from edgert.config import InferStage, PipelineFile, SourceStage, load_pipeline
+from edgert.config import InferStage, PipelineFile, load_pipeline
 from edgert.config.flow import fallbacks, streams_of
 from edgert.errors import ConfigError
 from edgert.placement.cost.coefficients import coefficients
@@ -23,7 +23,7 @@ from edgert.planner.power_steps import step_of
 from edgert.simulator import Design, Governing, Platform, Simulated
 from edgert.simulator import simulate as play
 from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, platform_of
-from edgert.simulator.design import ASSUMED_HZ, check_demands, demands, levels_of
+from edgert.simulator.design import check_demands, demands, levels_of, source_rates
 from edgert.simulator.pipeline_design import Scene, Slots, design_of
 from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
 
@@ -184,10 +184,9 @@ def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -
     """The settings of a run: fewer frames of all streams, then fewer streams, then both with fallback models."""
     if budget.power_w is None and budget.latency_ms is None:
         return None
-    sources = {name: stage for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)}
     streams, smaller = streams_of(file.config.stages), fallbacks(file.config.stages, file.config.models)
     found = run_settings(streams, smaller) if budget.when_exceeded == "degrade" else run_settings(streams)[:1]
-    rates_hz = {name: stage.fps or ASSUMED_HZ for name, stage in sources.items()}
+    rates_hz = source_rates(file.config)
 
     def setting(one: RunSetting) -> Setting:
         made = predicted_setting(one, rates_hz, steps[one.level])

@@ -1,13 +1,12 @@
 """A pipeline played event by event: its sources, queues and threads, the accelerators, the board's power and heat."""
 
 from edgert.simulator.design import Design, Edge, Node, Source, Task
-from edgert.simulator.hardware import Cooling, CoreStep, ThermalModel
+from edgert.simulator.hardware import Cooling, ThermalModel
 from edgert.simulator.play import Governing, Platform, simulate
 from edgert.simulator.statistics import Moment, Simulated, StageCount
 
 __all__ = [
     "Cooling",
-    "CoreStep",
     "Design",
     "Edge",
     "Governing",

@@ -19,8 +19,8 @@ from edgert.placement.plan_record import BoardPlan, Row
 from edgert.placement.profile import Profile, part_ms
 from edgert.placement.segment_engines import Step, steps
 from edgert.simulator import Cooling, Platform, simulate
-from edgert.simulator.design import ASSUMED_HZ, levels_of
-from edgert.simulator.hardware import ANY_CORE, CoreStep
+from edgert.simulator.design import ASSUMED_HZ, levels_of, source_rates
+from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 
 # A board in a power mode.
@@ -122,18 +122,16 @@ def rows_of(config: ModelConfig, stage: InferStage) -> int:
 
 def _step(profile: Profile, measured: str, core: str, threads: int = 1) -> Step:
     whole = profile.whole[measured]
-    return CoreStep(core, whole.alone_ms / threads, slowdown=whole.contention, threads=threads, jitter=whole.jitter)
+    return Step(core, whole.alone_ms / threads, slowdown=whole.contention, threads=threads, jitter=whole.jitter)
 
 
 def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> InferenceSlot:
     graph = static_graph(config)
     parts = partition(graph, assign(graph, globs, [node.name for node in read(load(config.onnx)).nodes]))
-    timed = []
-    for number, part in enumerate(parts):
-        core, time_ms = part.accelerator, part_ms(profile, graph, parts, number)
-        whole = profile.whole[core]
-        timed.append((CoreStep(core, time_ms, slowdown=whole.contention, jitter=whole.jitter),))
-    return InferenceSlot(tuple(timed), cores=tuple(part.accelerator for part in parts))
+    cores = tuple(part.accelerator for part in parts)
+    times_ms = (part_ms(profile, graph, parts, number) for number in range(len(parts)))
+    timed = (replace(_step(profile, core, core), time_ms=ms) for core, ms in zip(cores, times_ms, strict=True))
+    return InferenceSlot(tuple((step,) for step in timed), cores=cores)
 
 
 def static_graph(config: ModelConfig) -> Graph:
@@ -183,7 +181,7 @@ def _played(levels: Sequence[PipelineFile], row: Row, platform: Platform) -> Row
     """The row with the p99 of a simulation, and each of its fallbacks with its own."""
     fallbacks = [_played([file], one, platform) for file, one in zip(levels[1:], row.fallbacks, strict=True)]
     file = levels[0]
-    slowest_hz = min(stage.fps or ASSUMED_HZ for stage in file.config.stages.values() if isinstance(stage, SourceStage))
+    slowest_hz = min(source_rates(file.config).values())
     played = simulate(design_of(file, BoardSlots(file, row), Scene({})), platform, _FRAMES / slowest_hz)
     p99_ms = played.latency_ms.p99 if played.frames_out else row.p99_ms
     return replace(row, p99_ms=p99_ms, is_simulated=True, fallbacks=tuple(fallbacks))

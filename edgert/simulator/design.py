@@ -19,6 +19,12 @@ ASSUMED_HZ = 30.0
 """Of a source whose rate the file does not give."""
 
 
+def source_rates(config: PipelineConfig) -> dict[str, float]:
+    """Source → frames a second."""
+    stages = config.stages.items()
+    return {name: stage.fps or ASSUMED_HZ for name, stage in stages if isinstance(stage, SourceStage)}
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What a pipeline asks of one model.
@@ -40,8 +46,8 @@ def demands(config: PipelineConfig) -> tuple[Demand, ...]:
     A stage runs once per frame of each of its sources, or on every n-th; on crops of detections as often as its
     ``limit`` allows, since a plan has to hold on a busy frame.
     """
-    fps = {name: stage.fps for name, stage in config.stages.items() if isinstance(stage, SourceStage)}
-    sources = sources_of(config.stages)
+    rates_hz, sources = source_rates(config), sources_of(config.stages)
+    assumed = {name for name, stage in config.stages.items() if isinstance(stage, SourceStage) and stage.fps is None}
     found = []
     for model in config.models:
         runs = {
@@ -51,8 +57,8 @@ def demands(config: PipelineConfig) -> tuple[Demand, ...]:
         }
         if not runs:
             continue
-        rate_hz = sum(count * (fps[source] or ASSUMED_HZ) for name, count in runs.items() for source in sources[name])
-        unsure = sorted({source for name in runs for source in sources[name] if fps[source] is None})
+        rate_hz = sum(count * rates_hz[source] for name, count in runs.items() for source in sources[name])
+        unsure = sorted({source for name in runs for source in sources[name]} & assumed)
         notes = [f"{source}: {ASSUMED_HZ:g} fps assumed; write fps: to plan for another rate" for source in unsure]
         notes += [f"{name}: planned for {count:g} crops a frame" for name, count in runs.items() if count > 1]
         found.append(Demand(model, rate_hz, tuple(notes)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
-from edgert.jitter import SLOT_MS, Jitter, Quantiles, draw, mean_of
+from edgert.jitter import SLOT_MS, Jitter, Quantiles, draw
 from edgert.meters.energy import SENSOR_AVERAGE_S
 from edgert.placement.contention import MEASURED, demand_of
 from edgert.placement.cost.formulas import Power, relative_energy
@@ -44,38 +44,6 @@ ANY_CORE = "cpu"
 """The accelerator of a step that any core may run."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoreStep(Step):
-    """A step of a core.
-
-    Attributes:
-        slowdown: how many times longer it takes while all other cores are busy.
-        threads: cores that it runs on at once, each doing its part.
-        jitter: how its time jitters about ``time_ms``, its median.
-        rows: parts of it that jitter each by itself, as what disturbs a run comes more often the longer it takes.
-    """
-
-    slowdown: float = 1.0
-    threads: int = 1
-    jitter: Quantiles = ()
-    rows: int = 1
-
-    @property
-    def mean_ms(self) -> float:
-        """Alone, on average."""
-        return self.time_ms * mean_of(self.jitter)
-
-    def times(self, factor: float) -> CoreStep:
-        """So many of it, one after the other."""
-        return replace(Step.times(self, factor), rows=max(1, round(self.rows * factor)))
-
-    def drawn_ms(self, rng: Random) -> float:
-        """How long it takes this time, alone."""
-        if not self.jitter:
-            return self.time_ms
-        return self.time_ms / self.rows * sum(draw(self.jitter, rng) for _ in range(self.rows))
-
-
 @dataclass(slots=True, eq=False)
 class _Job:
     step: Step
@@ -103,7 +71,9 @@ class Cores:
 
     def run(self, step: Step, then: Then) -> None:
         """Begins at once, as fast as the others leave room; ``then`` follows when the step is done."""
-        time_ms = step.drawn_ms(self._rng) if isinstance(step, CoreStep) else step.time_ms
+        time_ms = step.time_ms
+        if step.jitter:
+            time_ms = time_ms / step.rows * sum(draw(step.jitter, self._rng) for _ in range(step.rows))
 
         def finish() -> None:
             self._catch_up(job)
@@ -125,7 +95,7 @@ class Cores:
         passed_ms = job.progress.catch_up()
         worked_ms = passed_ms * job.progress.speed
         self._used.worked_ms += worked_ms
-        self._used.busy_ms += min(worked_ms, passed_ms) * _threads(job.step)
+        self._used.busy_ms += min(worked_ms, passed_ms) * job.step.threads
 
     def _pace(self) -> None:
         """New speeds, and so new ends, for all that runs."""
@@ -134,7 +104,7 @@ class Cores:
         for job, cores in zip(self._jobs, places, strict=True):
             share = sum(1 / loads[core] for core in cores) / len(cores)
             speed = share
-            if isinstance(job.step, CoreStep) and job.step.slowdown != 1.0:
+            if job.step.slowdown != 1.0:
                 # Each of the other cores that are busy is taken to ask the memory for as much as this step.
                 demand = demand_of(job.step.slowdown, len(self._names))
                 speed /= MEASURED.slowdown(demand, max(0, busy - len(set(cores))) * demand)
@@ -147,17 +117,13 @@ class Cores:
         loads = [0] * len(self._names)
         places: list[list[int]] = [[] for _ in self._jobs]
         for number, job in sorted(enumerate(self._jobs), key=lambda one: one[1].step.accelerator == ANY_CORE):
-            for _ in range(min(_threads(job.step), len(loads))):
+            for _ in range(min(job.step.threads, len(loads))):
                 name = job.step.accelerator
                 is_free = name is None or name == ANY_CORE
                 core = loads.index(min(loads)) if is_free else self._names.index(name or "")
                 loads[core] += 1
                 places[number].append(core)
         return places, loads
-
-
-def _threads(step: Step) -> int:
-    return step.threads if isinstance(step, CoreStep) else 1
 
 
 # What a board draws and how warm it gets while it works, and what its sensor reads.

@@ -13,7 +13,7 @@ from edgert.errors import ConfigError, nearest
 from edgert.jitter import STEADY, Jitter, Quantiles, mean_of
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import ASSUMED_HZ, Design, Edge, Node, Source, Task
-from edgert.simulator.hardware import ANY_CORE, CoreStep
+from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.recorded import StageTime, StageTimes, Trace
 from edgert.stages.source.kinds import is_live, kind_of
 
@@ -50,7 +50,7 @@ class InferenceSlot:
     @property
     def jitter(self) -> Quantiles:
         """Of times on the first part's core."""
-        return next((step.jitter for step in self.parts[0] if isinstance(step, CoreStep)), ())
+        return next((step.jitter for step in self.parts[0]), ())
 
 
 Steps = tuple[Step, ...]
@@ -243,7 +243,7 @@ def _own(measured: StageTime, core: str, engine_ms: float = 0.0, jitter: Quantil
     """What a thread does besides its model; nothing where nobody measured it. ``jitter`` is for runs without any."""
     own_ms = measured.busy_ms - engine_ms
     jitter = measured.jitter.quantiles if not engine_ms else jitter
-    return (CoreStep(core, own_ms / mean_of(jitter), jitter=jitter),) if own_ms > 0 else ()
+    return (Step(core, own_ms / mean_of(jitter), jitter=jitter),) if own_ms > 0 else ()
 
 
 def _divided(own: Steps, parts: Steps, batch_fill_ms: float) -> tuple[Steps, Steps]:
@@ -281,9 +281,7 @@ def _together(steps: Sequence[Step], jitter: Jitter) -> tuple[Step, ...]:
     """Steps that do not jitter by themselves any more, but all alike: the mean of each is kept."""
     if not jitter:
         return tuple(steps)
-    plain = (replace(step, jitter=()) if isinstance(step, CoreStep) else step for step in steps)
-    means = (step.mean_ms / jitter.mean for step in steps)
-    return tuple(replace(step, time_ms=mean_ms) for step, mean_ms in zip(plain, means, strict=True))
+    return tuple(replace(step, jitter=(), time_ms=step.mean_ms / jitter.mean) for step in steps)
 
 
 def _check_traces(stages: Mapping[str, StageConfig], traces: Mapping[str, Trace]) -> None:

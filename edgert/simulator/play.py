@@ -64,9 +64,9 @@ class _Simulation:
         self._cores = Cores(self._time, platform.cores or (ANY_CORE,), self._rng)
         self._accelerators = Accelerators(self._time, platform.contention)
         self._thermal = ThermalModel(platform.power, platform.cooling) if platform.power and platform.cooling else None
-        finished, sampler = self._finished, Sampler(self._rng, self._time)
+        sampler = Sampler(self._rng, self._time)
         self._threads = [
-            (BatchThread if node.task.batch else Thread)(node, self._perform, finished, sampler)
+            (BatchThread if node.task.batch else Thread)(node, self._perform, self._finished, sampler)
             for node in design.nodes
         ]
         self._cameras = [

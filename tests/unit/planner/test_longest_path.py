@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgert.config import PipelineConfig, load_pipeline
-from edgert.planner.selection import frame_rate_hz, longest_ms
+from edgert.planner.selection import longest_ms
+from edgert.simulator.design import source_rates
 
 TEXT = """
 models:
@@ -33,4 +34,4 @@ def test_the_longest_chain_counts_with_crops_one_after_the_other(tmp_path: Path)
 
 
 def test_frames_of_all_sources(tmp_path: Path) -> None:
-    assert frame_rate_hz(config(tmp_path)) == 10 + 30
+    assert sorted(source_rates(config(tmp_path)).values()) == [10, 30]

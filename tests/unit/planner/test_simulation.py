@@ -19,13 +19,14 @@ from edgert.jitter import AT, Quantiles, mean_of
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.cost.formulas import power
 from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
+from edgert.placement.segment_engines import Step
 from edgert.planner import plan
 from edgert.planner.power_steps import step_of
 from edgert.planner.simulation import Scenario, Simulation, simulate
 from edgert.planner.simulation_page import kept, render, simulation_headline
 from edgert.simulator import Simulated
 from edgert.simulator.board_platform import static_graph
-from edgert.simulator.hardware import ANY_CORE, CoreStep
+from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 from edgert.simulator.recorded import StageTime, StageTimes
 from tests.helpers.models import make
@@ -242,7 +243,7 @@ stages:
   right: {source: 'usb:1', fps: 30}
   look: {infer: net, from: [left, right], batch: {max: 2}}
 """)
-    by_profile = [InferenceSlot(((CoreStep(ANY_CORE, ms),),), rows=2) for ms in (10.0, 4.0)]
+    by_profile = [InferenceSlot(((Step(ANY_CORE, ms),),), rows=2) for ms in (10.0, 4.0)]
     slots = [lambda *_, slot=slot: [slot] for slot in by_profile]
     times = StageTimes({"look": StageTime(16.0, batch_fill_ms=1.0)})  # 1 ms to fill, and 15 where the profile has 10
     design = design_of(load_pipeline(tmp_path / "p.yaml"), slots[0], Scene({}, times=times), slots[1:])

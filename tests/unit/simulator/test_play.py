@@ -11,7 +11,6 @@ from edgert.placement.cost.formulas import Power
 from edgert.placement.segment_engines import Step
 from edgert.simulator import (
     Cooling,
-    CoreStep,
     Design,
     Edge,
     Governing,
@@ -82,7 +81,7 @@ def test_a_camera_too_fast_loses_the_oldest_and_latency_stays_bounded() -> None:
 def test_a_file_goes_as_fast_as_the_slowest_stage_and_loses_nothing() -> None:
     nodes = (
         Node("find", (Edge("clip", 4, "never"),), Task(run=gpu(5.0))),
-        Node("paint", (Edge("find", *WAIT),), Task((CoreStep("cpu", 8.0),))),
+        Node("paint", (Edge("find", *WAIT),), Task((Step("cpu", 8.0),))),
         Node("end", (Edge("paint", *WAIT),)),
     )
     played = simulate(
@@ -127,7 +126,7 @@ def test_crops_are_run_in_batches_of_as_many_as_fit() -> None:
 
 def test_frames_of_two_cameras_run_together_when_both_have_come_and_never_wait() -> None:
     def design(second_hz: float) -> Design:
-        task = Task((CoreStep("cpu", 0.5),), gpu(3.0), rows=2, batch=2)
+        task = Task((Step("cpu", 0.5),), gpu(3.0), rows=2, batch=2)
         nodes = (
             Node("find", (Edge("a", *NEWEST), Edge("b", *NEWEST)), task, joins=False),
             Node("end", (Edge("find", *WAIT),)),
@@ -162,7 +161,7 @@ def test_accelerators_slow_one_another_down_through_memory() -> None:
 
 def test_cores_are_shared_by_threads_that_are_ready() -> None:
     def nodes(first: str, second: str, slowdown: float = 1.0) -> tuple[Node, ...]:
-        steps = (CoreStep(first, 10.0, slowdown=slowdown),), (CoreStep(second, 10.0, slowdown=slowdown),)
+        steps = (Step(first, 10.0, slowdown=slowdown),), (Step(second, 10.0, slowdown=slowdown),)
         return tuple(Node(f"n{i}", (Edge("camera", *NEWEST),), Task(one)) for i, one in enumerate(steps))
 
     def p50(made: tuple[Node, ...]) -> float:
@@ -179,7 +178,7 @@ def test_cores_are_shared_by_threads_that_are_ready() -> None:
 def test_cores_slow_one_another_down_as_a_plan_takes_it(slowdown: float, busy: int, expected_ms: float) -> None:
     """Nothing is lost as long as the memory has what all ask for together."""
     names = tuple(f"cpu{number}" for number in range(4))
-    steps = [(CoreStep(name, 10.0, slowdown=slowdown),) for name in names[:busy]]
+    steps = [(Step(name, 10.0, slowdown=slowdown),) for name in names[:busy]]
     nodes = tuple(Node(f"n{i}", (Edge("camera", *NEWEST),), Task(one)) for i, one in enumerate(steps))
     played = simulate(Design((Source("camera", 10.0),), nodes), Platform(names), 2.0)
     assert played.latency_ms.p50 == pytest.approx(expected_ms, abs=0.1)
@@ -190,7 +189,7 @@ SPREAD = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
 
 
 def jittered(rows: int = 1, seed: int = 0) -> Simulated:
-    step = CoreStep("cpu0", 10.0, jitter=SPREAD).times(rows)
+    step = Step("cpu0", 10.0, jitter=SPREAD).times(rows)
     return simulate(line(0.0, Source("camera", 5.0), Task(run=(step,))), Platform(("cpu0",)), 400.0, seed=seed)
 
 
@@ -199,7 +198,7 @@ def test_times_scatter_as_told_and_the_same_way_for_a_seed() -> None:
     assert latency_ms.p50 == pytest.approx(10.0, rel=0.01)
     assert latency_ms.p99 == pytest.approx(14.9, rel=0.01)
     assert jittered() == jittered() != jittered(seed=1)
-    assert CoreStep("cpu0", 10.0, jitter=SPREAD).mean_ms == pytest.approx(11.25)
+    assert Step("cpu0", 10.0, jitter=SPREAD).mean_ms == pytest.approx(11.25)
 
 
 def test_rows_of_a_run_scatter_each_by_itself() -> None:
@@ -285,7 +284,7 @@ def test_moments_add_up() -> None:
 
 
 def test_all_that_is_done_for_a_result_scatters_alike() -> None:
-    task = Task((CoreStep("cpu0", 4.0),), (CoreStep("cpu0", 6.0),), jitter=Jitter(SPREAD))
+    task = Task((Step("cpu0", 4.0),), (Step("cpu0", 6.0),), jitter=Jitter(SPREAD))
     played = simulate(line(0.0, Source("camera", 5.0), task), Platform(("cpu0",)), 400.0)
     assert played.latency_ms.p50 == pytest.approx(10.0, rel=0.01)
     assert played.latency_ms.p99 == pytest.approx(14.9, rel=0.01)  # two draws would hardly ever both be long
