@@ -127,15 +127,8 @@ class Chain:
         raise self._nothing_left(found)
 
     def first(self, model: str, make: Callable[[str], CompiledT]) -> ChosenEngine[CompiledT]:
-        """The first engine that takes a model.
-
-        Args:
-            model: its name.
-            make: compiles it for an engine; may be called for several.
-
-        Raises:
-            BuildError: ``strict``, and an engine would be skipped; or none takes it.
-        """
+        """The first engine that takes a model, of that name; ``make`` compiles it for an engine, and may be called for
+        several. Raises BuildError when ``strict``, and an engine would be skipped; or none takes it."""
         skipped: list[Skipped] = []
         for name in self.engines:
             why = self._why(name)

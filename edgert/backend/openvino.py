@@ -183,20 +183,8 @@ def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, thread
 
 
 def reference_run(path: Path, feeds: Mapping[str, base.Array], threads: int) -> tuple[str, base.RunOnce]:
-    """OpenVINO as its documentation shows it, with options as they are, but for the threads: what edgert's engine is
-    compared with.
-
-    Args:
-        path: the ONNX file.
-        feeds: input → array.
-
-    Returns:
-        ``"openvino 2026.4.1"``, and what runs it once: output → array of the caller's own.
-
-    Raises:
-        DeviceError: OpenVINO is not installed.
-        BuildError: it cannot run the model.
-    """
+    """OpenVINO as its documentation shows it, with options as they are, but for the threads; as
+    :func:`edgert.backend.ort.timing.reference_run`: ``"openvino 2026.4.1"``, and what runs it once."""
     ov = _openvino()
     given = dict(feeds)
     try:

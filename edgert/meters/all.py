@@ -53,8 +53,7 @@ class Sample:
 
     def __getitem__(self, name: str) -> Reading:
         """The reading of that name; unavailable for one that no meter here gives."""
-        found = self.readings.get(name)
-        return found if found is not None else unavailable("", name, "no meter here gives it")
+        return self.readings.get(name) or unavailable("", name, "no meter here gives it")
 
     @property
     def power(self) -> Reading:
@@ -65,12 +64,6 @@ class Sample:
         """Plain data."""
         readings = {name: asdict(reading) for name, reading in self.readings.items()}
         return {"at_ns": self.at_ns, "mode": self.mode, "readings": readings, "notes": list(self.notes)}
-
-
-def complete(readings: Mapping[str, Reading]) -> dict[str, Reading]:
-    """With what is expected and missing as unavailable."""
-    absent = {name: unavailable(*where, "none here") for name, where in EXPECTED.items() if name not in readings}
-    return {**readings, **absent}
 
 
 _LOG = logging.getLogger(__name__)
@@ -114,7 +107,7 @@ class Meters:
             self._meters, self._searched_ns = self._find(), at_ns
             readings = self._read()
         self._known |= {name: reading for name, reading in readings.items() if reading.is_known}
-        readings = complete(readings)
+        readings |= {name: unavailable(*how, "none here") for name, how in EXPECTED.items() if name not in readings}
         if self._model is not None and not readings[POWER].is_known:
             readings[POWER] = self._model()
         changes = [_change(name, before, readings[name]) for name, before in self._before.items() if name in readings]

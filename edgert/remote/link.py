@@ -164,11 +164,8 @@ class Link:
 
     def ask(self, *words: str, poll: Poll = bool) -> dict[str, Any]:
         """The last line of JSON of a call. Blocks until it has ended. Raises as :meth:`Call.lines`."""
-        answer: dict[str, Any] = {}
         with self.call(*words) as call:
-            for content in call.lines(poll):
-                answer = content
-        return answer
+            return [{}, *call.lines(poll)][-1]
 
 
 class Call:

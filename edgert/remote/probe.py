@@ -52,15 +52,11 @@ class RemoteBoard:
 
 
 def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[Link, RemoteBoard]:
-    """Finds edgert on the board and asks its ``doctor``. Blocks for as long as that looks around.
+    """Finds edgert on the board and asks its ``doctor``. Blocks for as long as that looks around. ``program`` is the
+    path of ``edgert`` there, from the user's home folder on; by default ``edgert`` and ``python3 -m edgert`` are tried.
 
-    Args:
-        program: path of the ``edgert`` command there, from the user's home folder on; by default ``edgert`` and
-            ``python3 -m edgert`` are tried.
-
-    Raises:
-        LinkError: there is no connection.
-        DeviceError: edgert is not there, is another version, or cannot run there.
+    Raises LinkError when there is no connection, and DeviceError when edgert is not there, is another version, or
+    cannot run there.
     """
     programs = _USUAL if program is None else ((program.removeprefix("~/"),),)
     for words in programs:
@@ -142,17 +138,9 @@ def remote_target(
 
 
 def check_target(found: RemoteBoard, address: str, board: str, engines: Collection[str], tensorrt: str) -> None:
-    """Holds what a bundle is for to what is there.
-
-    Args:
-        board: the bundle's; ``host`` is for any machine.
-        engines: who may run it.
-        tensorrt: the release it is for; empty for ``host``.
-
-    Raises:
-        ConfigError: it is for another board.
-        DeviceError: the board has no TensorRT, or one of another kind.
-    """
+    """Holds what a bundle is for, its board (``host``: any machine), engines and TensorRT (empty for ``host``), to what
+    is there. Raises ConfigError when it is for another board or kind of TensorRT, and DeviceError when there is no
+    TensorRT."""
     if board not in (HOST, found.name):
         what = "is no Jetson" if found.name == HOST else f"is a {found.name}"
         raise ConfigError(

@@ -185,18 +185,9 @@ def is_abandoned(end: Mapping[str, Any]) -> bool:
 
 
 def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> Member:
-    """What is to be fetched.
-
-    Args:
-        end: as ``edgert job follow`` reports it.
-        error: as the compiler reported it; empty if none.
-
-    Raises:
-        EdgertError: the one that the compiler, or the packing of its result, ended with.
-        Stopped: it was canceled.
-        ArtifactError: the board's disk is full.
-        BuildError: it crashed, or its process is gone.
-    """
+    """What is to be fetched, by the end that ``edgert job follow`` reports. Raises the EdgertError that the compiler,
+    or the packing of its result, ended with; Stopped when it was canceled; ArtifactError when the board's disk is full;
+    BuildError when it crashed, or its process is gone."""
     code, log = end["code"], end["log"]
     if "result" in end:
         return Member(**end["result"])

@@ -127,15 +127,9 @@ Run = Callable[[], None]
 
 
 def compile_with_custom_ops(model: Model, options: base.EngineOptions, compile_part: Compile) -> CustomOpEngine:
-    """Compiles a model that has custom operators, each of its profiles by itself.
-
-    Args:
-        compile_part: compiles a part without them.
-
-    Raises:
-        BuildError: ONNX Runtime refuses a part, or an operator breaks its rules.
-        ModelError: a profile does not fit, or a size is not known before the model runs.
-    """
+    """Compiles a model that has custom operators, each of its profiles by itself; ``compile_part`` compiles a part
+    without them. Raises BuildError when ONNX Runtime refuses a part, or an operator breaks its rules, and ModelError
+    when a profile does not fit, or a size is not known before the model runs."""
     started = time.perf_counter()
     profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
     chains = {name: _Chain(model, shapes, options, compile_part) for name, shapes in profiles.items()}

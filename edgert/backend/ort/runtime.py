@@ -150,14 +150,11 @@ class OrtEngine:
         return self._ort_session
 
     def bind(self, inputs: Mapping[str, base.Array], outputs: Mapping[str, base.Array]) -> Callable[[], None]:
-        """A run over the caller's own tensors, for engines that hand theirs to each other.
+        """A run over the caller's own tensors, for engines that hand theirs to each other: by name, of the shapes and
+        dtypes of :attr:`inputs` and :attr:`outputs`, C-contiguous. They are read and written in place, and must live as
+        long as the run is used.
 
-        Args:
-            inputs, outputs: by name, of the shapes and dtypes of :attr:`inputs` and :attr:`outputs`, C-contiguous. They
-                are read and written in place, and must live as long as the run is used.
-
-        Returns:
-            What runs the engine once; blocks until done. For one thread at a time; raises BuildError.
+        Returns what runs the engine once; blocks until done. For one thread at a time; raises BuildError.
         """
         session, path = self.open_session(), self.path
         binding = session.io_binding()

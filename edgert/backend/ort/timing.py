@@ -93,18 +93,9 @@ class Function:
         self.outputs: tuple[str, ...] = tuple(item.name for item in self._session.get_outputs())
 
     def __call__(self, feeds: Mapping[str, Array], wanted: Sequence[str] | None = None) -> dict[str, Array]:
-        """Runs once.
-
-        Args:
-            feeds: input name → array; names that the model does not have are ignored.
-            wanted: outputs to compute; all by default.
-
-        Returns:
-            Output name → array of the caller's own.
-
-        Raises:
-            BuildError: ONNX Runtime fails, or an input is missing or of another shape.
-        """
+        """Runs once on ``feeds`` (input → array; names that the model does not have are ignored), for the ``wanted``
+        outputs, by default all. Returns output → array of the caller's own. Raises BuildError when ONNX Runtime fails,
+        or an input is missing or of another shape."""
         names = list(self.outputs if wanted is None else wanted)
         given = {name: feeds[name] for name in self.inputs if name in feeds}
         try:
@@ -117,18 +108,10 @@ class Function:
 
 
 def reference_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple[str, RunOnce]:
-    """A session with options as they are, but for the threads.
+    """A session of an ONNX file with options as they are, but for the threads.
 
-    Args:
-        path: the ONNX file.
-        feeds: input → array.
-
-    Returns:
-        ``"onnxruntime 1.31.1"``, and what runs it once: output → array of the caller's own.
-
-    Raises:
-        DeviceError: ONNX Runtime is not installed.
-        BuildError: it cannot run the model.
+    Returns ``"onnxruntime 1.31.1"``, and what runs it once on ``feeds`` (input → array): output → array of the caller's
+    own. Raises DeviceError when ONNX Runtime is not installed, and BuildError when it cannot run the model.
     """
     settings = ort().SessionOptions()
     settings.intra_op_num_threads = threads

@@ -179,13 +179,9 @@ class BuildRequest:
 
 
 def request_of(model: Model, **options: Any) -> BuildRequest:
-    """The request for a model; ``options`` are fields of :class:`BuildRequest`.
-
-    Raises:
-        BuildError: an option names a node or a layout that is not there, or a node and a core that cannot be; or an
-            custom operator has no kernel.
-        ModelError: the model is broken, or larger than one ONNX file can be.
-    """
+    """The request for a model; ``options`` are fields of :class:`BuildRequest`. Raises BuildError when an option names
+    a node or a layout that is not there, or a node and a core that cannot be, or a custom operator has no kernel, and
+    ModelError when the model is broken, or larger than one ONNX file can be."""
     graph = read(model)
     nodes = graph.nodes
     explicit = any(node.op in QDQ for node in nodes)

@@ -52,16 +52,9 @@ Step = Callable[[process.Progress], bool]
 
 
 def compile_engine(library: Library, request: BuildRequest, report: Report, step: Step) -> process.BuildResult:
-    """Builds an engine. Blocks until done.
-
-    Args:
-        report: called with each line of the log that is retained.
-        step: called with each step of the builder, from its threads.
-
-    Raises:
-        BuildError: TensorRT cannot build it; the nodes are named where it reports them.
-        DeviceError: a DLA core is asked for that is not there.
-    """
+    """Builds an engine. Blocks until done. ``report`` gets each line of the log that is retained, ``step`` each step of
+    the builder, from its threads. Raises BuildError when TensorRT cannot build it, with the nodes where it reports
+    them, and DeviceError when a DLA core is asked for that is not there."""
     started = time.perf_counter()
     dialect = dialect_of(library)
     dialect.check(request)

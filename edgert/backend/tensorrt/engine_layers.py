@@ -217,13 +217,8 @@ def layer_times(session: TrtSession, runs: int) -> dict[str, float]:
 
 
 def mapped(times: Mapping[str, float], facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> list[LayerTime]:
-    """The layers with the nodes that they are of.
-
-    Args:
-        times: of :func:`layer_times`.
-        facts: of the engine.
-        nodes: ONNX node → its outputs, in the order they run.
-    """
+    """The layers whose times :func:`layer_times` gave, with the nodes that they are of; ``nodes``: ONNX node → its
+    outputs, in the order they run."""
     known = {layer.name: (layer, names) for layer, names in zip(facts.layers, layer_nodes(facts, nodes), strict=True)}
     unknown = EngineLayer("", "", "", (), (), (), False, False)
     found = []

@@ -244,14 +244,12 @@ def check_core(builder: Builder, request: BuildRequest) -> None:
 def place(
     trt: Trt, network: INetworkDefinition, config: IBuilderConfig, request: BuildRequest, parts: Correspondence
 ) -> tuple[str, ...]:
-    """Sets the accelerator of layers by the placement; the GPU may run what the DLA cannot.
+    """Sets the accelerator of layers by the placement; the GPU may run what the DLA cannot. Returns nodes placed on the
+    DLA that TensorRT reports it cannot run there.
 
     A network that is all on the DLA is put there as ``trtexec --useDLACore`` does, by default. In a mixed one each
-    layer is put where its nodes are; a layer that helps nodes on both sides stays on the GPU. Flags for precision
-    must be set by now: what a DLA can run depends on them.
-
-    Returns:
-        Nodes placed on the DLA that TensorRT reports it cannot run there.
+    layer is put where its nodes are; a layer that helps nodes on both sides stays on the GPU. Flags for precision must
+    be set by now: what a DLA can run depends on them.
     """
     core = request.dla_core
     if core is None:

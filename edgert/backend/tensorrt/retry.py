@@ -47,15 +47,10 @@ class Attempt:
 
 
 def next_attempt(tried: Sequence[Attempt], log: Sequence[LogRecord], order: Sequence[str]) -> Attempt | None:
-    """The next try, or None when the whole network was already tried on the GPU.
+    """The next try, or None when the whole network was already tried on the GPU. A search halves the blamed region: one
+    half goes to the GPU, and if that does not help, comes back, and the other half is halved.
 
-    A search halves the blamed region: one half goes to the GPU, and if that does not help, comes back, and the other
-    half is halved.
-
-    Args:
-        tried: what was tried, in order; at least one.
-        log: of the last try.
-        order: the nodes in the order they run.
+    ``tried``: what was tried, in order, at least one; ``log``: of the last; ``order``: the nodes in the order they run.
     """
     last = tried[-1]
     if not _on_dla(last.placement, order):
@@ -139,16 +134,12 @@ def build_retrying(
     once: Callable[[BuildRequest], BuildResult],
     report: Callable[[Attempt], object] = lambda attempt: None,
 ) -> Built:
-    """Builds; after a failure of the compiler, without optional formats, with larger pools, smaller DLA regions, and
-    in the end on the GPU.
+    """Builds; after a failure of the compiler, without optional formats, with larger pools, smaller DLA regions, and in
+    the end on the GPU. ``once`` builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does;
+    ``report`` gets every try but the first, before it.
 
-    Args:
-        once: builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does.
-        report: called before every try but the first, with its reason.
-
-    Raises:
-        CompileError: that of the last try, on the GPU.
-        BuildError: what another try would not change: a refusal, a bad model, a canceled build.
+    Raises CompileError, that of the last try, on the GPU; and BuildError for what another try would not change: a
+    refusal, a bad model, a canceled build.
     """
     required = {name: form for name, form in request.formats.items() if not form.optional}
     optional = len(required) < len(request.formats)

@@ -28,17 +28,10 @@ from edgert.memory.cuda import CudaDevice, open_device
 
 
 def static_request(model: Model, options: EngineOptions, **further: Any) -> BuildRequest:
-    """The request for a model and its profiles.
+    """The request for a model and its profiles, with ``further`` fields. One profile makes the shapes static, unless
+    several are to be allowed, or a batch of several rows, which stays open so that fewer can be run.
 
-    One profile makes the shapes static, unless several are to be allowed, or a batch of several rows, which stays open
-    so that fewer can be run.
-
-    Args:
-        further: other fields of the request.
-
-    Raises:
-        ModelError: a profile does not fit the model's inputs.
-        BuildError: a further field cannot be.
+    Raises ModelError when a profile does not fit the model's inputs, and BuildError when a further field cannot be.
     """
     profiles = options.profiles or {DEFAULT_PROFILE: {}}
     specs = [spec for spec in inputs(model) if not spec.is_static]

@@ -31,16 +31,9 @@ class Nvrtc:
         self.version = (major.value, minor.value)
 
     def compile(self, source: str, name: str, options: Sequence[str]) -> bytes:
-        """Machine code for one architecture. Blocks for about a second.
-
-        Args:
-            source: CUDA C.
-            name: of the source, for messages.
-            options: such as ``--gpu-architecture=sm_87``.
-
-        Raises:
-            BuildError: it does not compile; the compiler's log is the reason.
-        """
+        """Machine code for one architecture, of CUDA C, whose name is for messages; options such as
+        ``--gpu-architecture=sm_87``. Blocks for about a second. Raises BuildError, with the compiler's log, when it
+        does not compile."""
         program = ctypes.c_void_p()
         code = self._library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         self._check(code, "nvrtcCreateProgram")

@@ -251,15 +251,9 @@ def to_capsule(view: DeviceView) -> Any:
 
 
 def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> DeviceView:
-    """Another library's tensor, without a copy; given back to it when the view's lease is released.
-
-    Args:
-        owner: has ``__dlpack__`` and ``__dlpack_device__``.
-        stream: handle of the stream that will read it; the owner makes it wait.
-
-    Raises:
-        DeviceError: the tensor is not on a GPU, or of a type that NumPy has not.
-    """
+    """Another library's tensor, without a copy; given back to it when the view's lease is released. The owner makes the
+    ``stream`` of that handle, which will read it, wait. Raises DeviceError when the tensor is not on a GPU, or of a
+    type that NumPy has not."""
     kind, ordinal = owner.__dlpack_device__()
     if int(kind) not in _ON_GPU:
         raise DeviceError("the tensor is not on a GPU", why=f"its DLPack device type is {int(kind)}")
