@@ -45,7 +45,6 @@ class Agreement:
     """
 
     metrics: tuple[str, ...] = ("agreement", "cosine")
-    needs_reference: bool = True
 
     def note(self, index: int, record: Record) -> Note:
         """See :class:`~edgert.evaluation.score.Scorer`. Raises ConfigError for a user's own record."""
@@ -66,7 +65,6 @@ class Agreement:
         )
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
-        """See :class:`~edgert.evaluation.score.Scorer`."""
         if reference is None or not notes:
             return {}
         if isinstance(notes[0], np.ndarray):

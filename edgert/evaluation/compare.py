@@ -193,12 +193,13 @@ def evaluate_versions(
 def _metric(setup: EvaluationSetup, metric: str | None, versions: int) -> str | None:
     if metric is not None:
         chosen_metric(dict.fromkeys(setup.scorer.metrics, 0.0), metric)
-    if versions < 2 and (setup.scorer.needs_reference or metric == "cosine"):
+    is_labeled = setup.dataset.ground_truth is not None
+    if versions < 2 and (not is_labeled or metric == "cosine"):
         raise ConfigError(
             "there is nothing to judge by",
-            why=f"{setup.dataset.path} has no labels that edgert understands, and there is one model only"
-            if setup.scorer.needs_reference
-            else "cosine compares two models, and there is one only",
+            why="cosine compares two models, and there is one only"
+            if is_labeled
+            else f"{setup.dataset.path} has no labels that edgert understands, and there is one model only",
             fix="give labeled images, or a second model to compare with: --against other.onnx",
         )
     return metric

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edgert.backend import Engine
 from edgert.board.host import core_count
@@ -100,74 +102,65 @@ def evaluate(
         ModelError: the candidate's outputs are not what the decoder reads.
     """
     stop = stop or threading.Event()
-    count = min(threads or core_count(), len(setup))
+    threads = min(threads or core_count(), len(setup))
     started = time.perf_counter()
     before = set_opencv_threads(1)  # every thread has an image of its own; OpenCV's would only get in their way
     try:
         with _runs(candidate, setup) as make:
-            run = _EvaluationRun(setup, make, stop, progress)
-            run.go(count)
+            found = _judge_all(setup, make, threads, progress, stop)
     finally:
         set_opencv_threads(before)
     seconds = time.perf_counter() - started
-    if run.done < len(setup):
+    if found is None:
         return None
-    notes = tuple(run.notes)
+    notes, run_s = found
     scores = setup.scorer.scores(notes, reference.notes if reference else None)
     values = {metric: scores[metric].value for metric in setup.scorer.metrics if metric in scores}
-    run_ms = float(np.median(run.run_s)) * 1e3
-    return Accuracy(name, len(notes), values, scores, seconds, run_ms, count, notes)
+    run_ms = float(np.median(run_s)) * 1e3
+    return Accuracy(name, len(notes), values, scores, seconds, run_ms, threads, tuple(notes))
 
 
-class _EvaluationRun:
-    """The evaluation of one candidate: what its threads share."""
+def _judge_all(
+    setup: EvaluationSetup, make: Callable[[], Run], threads: int, progress: Progress | None, stop: threading.Event
+) -> tuple[list[Note], npt.NDArray[np.float64]] | None:
+    """The notes of all images and the seconds of their runs; None when it was stopped before all were done."""
+    notes: list[Note] = [None] * len(setup)
+    run_s = np.zeros(len(setup))
+    left, done, lock, failed = iter(range(len(setup))), count(1), threading.Lock(), threading.Event()
+    feed = setup.feed
 
-    def __init__(
-        self, setup: EvaluationSetup, make: Callable[[], Run], stop: threading.Event, progress: Progress | None
-    ) -> None:
-        self.notes: list[Note] = [None] * len(setup)
-        self.run_s = np.zeros(len(setup))
-        self.done = 0
-        self._setup, self._make, self._stop, self._progress = setup, make, stop, progress
-        self._indices = iter(range(len(setup)))
-        self._lock = threading.Lock()
-        self._failed = threading.Event()
-
-    def go(self, threads: int) -> None:
-        """Until all images are done, one fails, or it is stopped."""
-        with ThreadPoolExecutor(threads, "edgert-eval") as pool:
-            waiting = [pool.submit(self._work) for _ in range(threads)]
-        for one in waiting:
-            one.result()
-
-    def _work(self) -> None:
+    def work() -> None:
         try:
-            run = self._make()
-            while not self._stop.is_set() and not self._failed.is_set():
-                with self._lock:
-                    index = next(self._indices, None)
+            run = make()
+            while not stop.is_set() and not failed.is_set():
+                with lock:
+                    index = next(left, None)
                 if index is None:
                     return
-                self._judge(index, run)
+                judge(index, run)
         except BaseException:
-            self._failed.set()  # the others need not finish; the pool hands the error on
+            failed.set()  # the others need not finish; the pool hands the error on
             raise
 
-    def _judge(self, index: int, run: Run) -> None:
-        feed = self._setup.feed
+    def judge(index: int, run: Run) -> None:
         tensor, geometry = feed.image(index)
         started = time.perf_counter()
         outputs = run({feed.input_name: tensor})
-        self.run_s[index] = time.perf_counter() - started
+        run_s[index] = time.perf_counter() - started
         try:
-            record = self._setup.decoder(self._setup.image_outputs(outputs), geometry)
-            self.notes[index] = self._setup.scorer.note(index, record)
+            notes[index] = setup.scorer.note(index, setup.decoder(setup.image_outputs(outputs), geometry))
         except EdgertError as error:
             raise error.at(feed.name(index))  # noqa: B904 - the same error, with its image
-        with self._lock:
-            self.done += 1
-            if self._progress is not None:
-                self._progress(self.done, len(self.notes))
+        with lock:
+            number = next(done)
+            if progress is not None:
+                progress(number, len(notes))
+
+    with ThreadPoolExecutor(threads, "edgert-eval") as pool:
+        waiting = [pool.submit(work) for _ in range(threads)]
+    for one in waiting:
+        one.result()
+    return (notes, run_s) if next(done) > len(setup) else None
 
 
 @contextmanager

@@ -52,11 +52,9 @@ class Ratio:
 
     @property
     def value(self) -> float:
-        """See :class:`ImageScores`."""
         return float(self.values(np.ones((1, len(self.right))))[0])
 
     def values(self, weights: F64) -> F64:
-        """See :class:`ImageScores`."""
         right, counts = weights @ self.right, weights @ self.counts
         seen = counts > 0
         ratios = np.divide(right, counts, out=np.zeros_like(counts), where=seen).sum(axis=1)
@@ -82,14 +80,10 @@ class Scorer(Protocol):
 
     Attributes:
         metrics: names of what it can tell, the usual one first.
-        needs_reference: whether it compares with another model's notes and says nothing without them.
     """
 
     @property
     def metrics(self) -> tuple[str, ...]: ...
-
-    @property
-    def needs_reference(self) -> bool: ...
 
     def note(self, index: int, record: Record) -> Note:
         """What to keep of an image's record. Raises ConfigError where labels and records are of different kinds."""
@@ -106,7 +100,6 @@ class BoxScorer:
 
     ground_truth: labels.GroundTruthBoxes
     metrics: tuple[str, ...] = ("map", "map50")
-    needs_reference: bool = False
 
     def note(self, index: int, record: Record) -> Detections:
         """The detections themselves; the decoder made them new."""
@@ -114,7 +107,6 @@ class BoxScorer:
         return found
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
-        """See :class:`Scorer`."""
         return coco_metric.precision(self.ground_truth, notes)
 
 
@@ -124,7 +116,6 @@ class ClassScorer:
 
     ground_truth: labels.GroundTruthClasses
     metrics: tuple[str, ...] = ("top1", "top5")
-    needs_reference: bool = False
 
     def note(self, index: int, record: Record) -> tuple[bool, bool]:
         """Whether the best, and one of the best five, is right."""
@@ -132,7 +123,6 @@ class ClassScorer:
         return best[:1] == [self.ground_truth.classes[index]], self.ground_truth.classes[index] in best
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
-        """See :class:`Scorer`."""
         right = np.asarray(notes, np.float64).reshape(-1, 2)
         return {"top1": mean_of(right[:, 0]), "top5": mean_of(right[:, 1])}
 
@@ -143,7 +133,6 @@ class MaskScorer:
 
     ground_truth: labels.GroundTruthMasks
     metrics: tuple[str, ...] = ("miou",)
-    needs_reference: bool = False
 
     def note(self, index: int, record: Record) -> tuple[Any, Any, Any]:
         """Pixels of every class that are found and true, found, true; (256,) int64 each."""
@@ -154,7 +143,6 @@ class MaskScorer:
         return tuple(np.bincount(some, minlength=256) for some in (found[found == true], found, true))  # type: ignore[return-value]
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
-        """See :class:`Scorer`."""
         shared, found, true = (np.array([note[n] for note in notes], np.float64) for n in range(3))
         used = np.flatnonzero((found + true).any(axis=0))
         return {"miou": Ratio(shared[:, used], (found + true - shared)[:, used])}
@@ -170,14 +158,12 @@ class IdentityScorer:
 
     ground_truth: labels.GroundTruthIdentities
     metrics: tuple[str, ...] = ("retrieval", "cosine")
-    needs_reference: bool = False
 
     def note(self, index: int, record: Record) -> Any:
         """The vector."""
         return expect(record, Embedding, "identities").vector
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
-        """See :class:`Scorer`."""
         vectors = unit(np.asarray(notes, np.float64))
         names = np.asarray(self.ground_truth.identities[: len(vectors)])
         hits, counts = np.zeros(len(names)), np.zeros(len(names), np.bool_)

@@ -111,19 +111,11 @@ def labels_of(config: ModelConfig, where: str = "") -> tuple[str, ...]:
     return read_labels(config.task.labels, where) if config.task.labels else ()
 
 
-def _check_input(name: str, array: Array, inputs: Mapping[str, Array]) -> None:
-    """Raises ModelError for a version of the model that wants to see something else than the model does."""
-    if name not in inputs or inputs[name].shape[1:] != array.shape[1:]:
-        takes = ", ".join(f"{own} {list(bound.shape)}" for own, bound in inputs.items())
-        raise ModelError(
-            f"a version to compare does not take {name!r} {list(array.shape)}",
-            why=f"it takes {takes}; both versions are shown the same images, prepared once",
-            fix="compare versions of one model; another model is evaluated by itself, with its own --input",
-        )
-
-
 def runner(engine: Engine) -> Callable[[], Run]:
-    """Makes runs on an engine, one for each thread: each has bound tensors of its own."""
+    """Makes runs on an engine, one for each thread: each has bound tensors of its own.
+
+    A run raises ModelError for a version of the model that wants to see something else than the model does.
+    """
 
     def make() -> Run:
         session = engine.session()
@@ -131,7 +123,13 @@ def runner(engine: Engine) -> Callable[[], Run]:
 
         def run(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
             for name, array in feeds.items():
-                _check_input(name, array, session.inputs)
+                if name not in session.inputs or session.inputs[name].shape[1:] != array.shape[1:]:
+                    takes = ", ".join(f"{own} {list(bound.shape)}" for own, bound in session.inputs.items())
+                    raise ModelError(
+                        f"a version to compare does not take {name!r} {list(array.shape)}",
+                        why=f"it takes {takes}; both versions are shown the same images, prepared once",
+                        fix="compare versions of one model; another model is evaluated by itself, with its own --input",
+                    )
                 session.inputs[name][:1] = array
             return dict(zip(names, session.run(1), strict=True))
 

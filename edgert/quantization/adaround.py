@@ -66,16 +66,11 @@ class Effort:
     centered: bool = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Solved:
-    """Integers as float64, (groups, rows, n): the nearest, and the best found, no row of which is worse."""
+def solve(wanted: F64, gram: F64, effort: Effort) -> F64:
+    """Integers for ``wanted`` (groups, rows, n), in steps, given the second moments (groups, n, n) of its inputs.
 
-    nearest: F64
-    values: F64
-
-
-def solve(wanted: F64, gram: F64, effort: Effort) -> Solved:
-    """Rounds ``wanted`` (groups, rows, n), in steps, given the second moments (groups, n, n) of its inputs."""
+    No row of them has a larger error than the nearest integers have.
+    """
     nearest = np.clip(np.rint(wanted), -LIMIT, LIMIT)
     low = np.clip(np.floor(wanted), -LIMIT, LIMIT - 1)
     size = gram.shape[-1]
@@ -84,7 +79,7 @@ def solve(wanted: F64, gram: F64, effort: Effort) -> Solved:
     begun = low + _relax(wanted, low, damped, effort) if effort.steps else nearest
     better = _flip(begun, low, wanted, damped)
     worse = errors(better - wanted, gram) >= errors(nearest - wanted, gram)
-    return Solved(nearest, np.where(worse[..., None], nearest, better))
+    return np.where(worse[..., None], nearest, better)
 
 
 def errors(difference: F64, gram: F64) -> F64:
@@ -153,27 +148,6 @@ def _flip(values: F64, low: F64, wanted: F64, gram: F64) -> F64:
 I8 = npt.NDArray[np.int8]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rounding:
-    """What came of one weight.
-
-    Attributes:
-        node: the name of the node that reads it.
-        weight: its own name.
-        values: int8, of its shape.
-        nearest, error: mean squared error of the node's output, summed over channels, with every weight rounded to
-            nearest and with ``values``; the second is never the larger.
-        flipped: how many values are not the nearest.
-    """
-
-    node: str
-    weight: str
-    values: I8
-    nearest: float
-    error: float
-    flipped: int
-
-
 def roundings(
     graph: Graph,
     lowered: Graph,
@@ -183,9 +157,8 @@ def roundings(
     *,
     effort: Effort = Effort(),
     stop: Event | None = None,
-) -> tuple[Rounding, ...]:
-    """Int8 values in [-127, 127] for weights, for :func:`~edgert.quantization.lowering.lower.lower` to use instead of
-    the nearest, and what they gain.
+) -> Mapping[str, I8]:
+    """Weight → int8 values in [-127, 127] that :func:`~edgert.quantization.lowering.lower.lower` takes for the nearest.
 
     Weights without scales, that two nodes share, or that belong to a ConvTranspose, are left out: to nearest is right
     for those. The same arguments give the same values.
@@ -211,15 +184,15 @@ def roundings(
         known = node.op in SUPPORTED and node.outputs[0] in there and graph.is_private(node.inputs[1])
         if known and node.inputs[1] in scales:
             readers.setdefault(there[node.outputs[0]], []).append(node)
-    done: list[Rounding] = []
+    done: dict[str, I8] = {}
     for nodes, values in zip(readers.values(), walk(lowered, list(readers), feeds, like, stop=stop), strict=True):
         for node in nodes:
             check_stop(stop)
-            done.append(_round(graph, node, scales[node.inputs[1]], values, effort))
-    return tuple(done)
+            done[node.inputs[1]] = _round(graph, node, scales[node.inputs[1]], values, effort)
+    return done
 
 
-def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], effort: Effort) -> Rounding:
+def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], effort: Effort) -> I8:
     kernel = kernel_of(graph, node)
     assert kernel is not None  # weighted() named it
     moments, random = Moments.empty(kernel), np.random.default_rng(0)  # the same patches every time, of each image
@@ -227,13 +200,7 @@ def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], eff
     each = max(effort.least_patches, effort.patches_per_unknown * unknowns) // len(values) + 1
     for one in values:
         moments.add(patches(kernel, one, each, random))
-    gram = moments.gram(centered=effort.centered)
     steps = canonical(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
-    groups, rows = kernel.values.shape[:2]
-    wanted = (kernel.values / steps).reshape(groups, rows, -1)
-    solved = solve(wanted, gram, effort)
-    size = np.square(steps.reshape(groups, rows, -1)[:, :, 0])
-    before, after = (float((errors(one - wanted, gram) * size).sum()) for one in (solved.nearest, solved.values))
-    stored = arranged(solved.values.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)
-    flipped = int(np.count_nonzero(solved.values != solved.nearest))
-    return Rounding(node.name, node.inputs[1], stored, before, after, flipped)
+    wanted = (kernel.values / steps).reshape(*kernel.values.shape[:2], -1)
+    solved = solve(wanted, moments.gram(centered=effort.centered), effort)
+    return arranged(solved.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)

@@ -239,8 +239,7 @@ class Quantizer:
             plain = integer_weight(self.graph, node, self.recipe.per_channel, {})
             grids[node.inputs[1]] = along_axis(plain.scales, plain.axis, plain.values.ndim)
         coarse = self.lowered(self.graph, plan)
-        found = roundings(self.graph, coarse, grids, self.feeds, self.model, stop=self.stop)
-        return {one.weight: one.values for one in found}
+        return roundings(self.graph, coarse, grids, self.feeds, self.model, stop=self.stop)
 
 
 def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[frozenset[str]], float]:

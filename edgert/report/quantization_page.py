@@ -40,7 +40,7 @@ def render(report: QuantizationReport) -> str:
         model,
         html.join(words, " "),
         *(html.paragraph(text, "caution") for text in verdict.cautions),
-        html.figures((one.label, one.value, one.detail) for one in verdict.figures),
+        html.figures(verdict.figures),
         badges=badges,
     )
     body = [head, html.columns((name, title, content(report)) for name, title, content in _SECTIONS)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy.typing as npt
 
@@ -215,8 +215,7 @@ class QuantizationReport:
     absent: Mapping[Part, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     """A number worth printing large: what it is of, the number, and what it was worked out from."""
 
     label: str

@@ -28,6 +28,7 @@ from edgert.quantization.scheme.units import Scheme
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers.evaluation_data import data, frame
 from tests.helpers.evaluation_data import read as read_image
+from tests.helpers.models import with_constants
 
 Images = list[dict[str, Any]]
 
@@ -166,8 +167,18 @@ def test_rounding_by_effect_lowers_the_error_of_every_layer_it_changes() -> None
         axis = scale_axis(node, stored)
         scales[node.inputs[1]] = along_axis(weight_scales(stored, axis), axis, stored.ndim)
     found = roundings(net, lowered(net), scales, feeds, model(name), effort=Effort(steps=50))
-    assert len(found) == 5 and sum(one.flipped for one in found) > 20
-    assert sum(one.error for one in found) < 0.8 * sum(one.nearest for one in found)
+    nearest = {weight: np.rint(net.constants[weight] / scales[weight]) for weight in found}
+    assert len(found) == 5
+    assert sum(np.count_nonzero(values != nearest[weight]) for weight, values in found.items()) > 20
+    errors = np.zeros(2)
+    for node in nodes:
+        weight, output = node.inputs[1], node.outputs[0]
+        exact = np.array(next(walk(net, [output], feeds, model(name))))
+        for at, values in enumerate((nearest[weight], found[weight])):
+            changed = with_constants(net, {weight: (values * scales[weight]).astype(np.float32)})
+            off = np.array(next(walk(changed, [output], feeds, model(name)))) - exact
+            errors[at] += np.square(off - off.mean(axis=(0, 1, 3, 4), keepdims=True)).mean(axis=(0, 1, 3, 4)).sum()
+    assert errors[1] < 0.8 * errors[0]
 
 
 def test_methods_are_chosen_by_what_readers_feel() -> None:
