@@ -1,4 +1,4 @@
-"""Images that models are calibrated, evaluated and checked with, and their ground ground_truth.
+"""Images that models are calibrated, evaluated and checked with, and their ground truth.
 
 open_images(folder | glob | video | arrays) → ImageDataset: images by number, in a fair order
 open_dataset(path, task, labels) → LabeledDataset: images and, where the path has it, their ground truth

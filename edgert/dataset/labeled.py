@@ -1,4 +1,4 @@
-"""Images with their ground ground_truth, found by what a path looks like.
+"""Images with their ground truth, found by what a path looks like.
 
     x.json          COCO annotations; images in a folder x, or images, or beside the file
     x.csv           file,label_index or file,label; images in a folder x without "_labels", or images, or beside it
@@ -9,14 +9,15 @@
 Labeled images come in a dataset's fair order, so the first few of them are a sample.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from edgert.config import ClassifyTask, EmbedTask, SegmentTask, TaskConfig
-from edgert.dataset.coco_json import class_numbers, read_annotations
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
 from edgert.dataset.labels import (
     Boxes,
@@ -30,7 +31,7 @@ from edgert.dataset.labels import (
     masks_of,
     read_list,
 )
-from edgert.errors import ConfigError, EdgertError, nearest
+from edgert.errors import ConfigError, EdgertError, cause, nearest
 
 _SHOWN = 5
 
@@ -150,3 +151,130 @@ def _photos(folder: Path, names: Sequence[str]) -> FileDataset:
             fix="copy them there, or take them off the list",
         )
     return FileDataset(tuple(folder / name for name in names), tuple(names))
+
+
+# Boxes from COCO's annotation files (cocodataset.org/#format-data).
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Annotated:
+    """What an annotation file holds.
+
+    Attributes:
+        files: names of the images.
+        boxes: of each image; their classes are category ids.
+        categories: id → name, in the order of the ids.
+    """
+
+    files: tuple[str, ...]
+    boxes: tuple[Boxes, ...]
+    categories: Mapping[int, str]
+
+
+def read_annotations(path: Path, where: str = "") -> Annotated:
+    """Reads images, boxes and categories.
+
+    Raises:
+        ConfigError: not JSON, or an entry that is not as the format has it; the entry is named.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}", why=cause(error), where=where) from error
+    except ValueError as error:  # not JSON, or not even text
+        raise ConfigError(f"{path} is not JSON", why=str(error), where=where) from error
+    if not isinstance(data, dict):
+        raise _wrong(path, "the file", "COCO's format is a mapping with images, annotations and categories")
+    images = {_number(one, "id", f"images[{n}]", path): one for n, one in enumerate(_list(data, "images", path))}
+    names = {
+        _number(one, "id", f"categories[{n}]", path): str(one.get("name", one["id"]))
+        for n, one in enumerate(_list(data, "categories", path))
+    }
+    rows: dict[int, list[tuple[Any, ...]]] = {number: [] for number in images}
+    for n, one in enumerate(_list(data, "annotations", path)):
+        image, category, row = _annotation(one, f"annotations[{n}]", path)
+        if image not in rows:
+            raise _wrong(path, f"annotations[{n}]", f"image_id {image} is none of the images")
+        if category not in names:
+            raise _wrong(path, f"annotations[{n}]", f"category_id {category} is none of the categories")
+        rows[image].append(row)
+    for n, one in enumerate(images.values()):
+        if not isinstance(one.get("file_name"), str) or not one["file_name"]:
+            raise _wrong(path, f"images[{n}].file_name", "expected the name of a file")
+    tables = [np.array(some, np.float64).reshape(-1, 7) for some in rows.values()]
+    boxes = tuple(
+        Boxes(one[:, :4], one[:, 4].astype(np.int64), one[:, 5], one[:, 6].astype(np.bool_)) for one in tables
+    )
+    return Annotated(tuple(one["file_name"] for one in images.values()), tuple(boxes), dict(sorted(names.items())))
+
+
+def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tuple[dict[int, int], str]:
+    """Category id → the model's class index, and how that was found out, in a sentence.
+
+    By name where the model's labels are known, and categories that it has no label for are left out; otherwise ids
+    from 0 are class indices, and others are counted off in the order of the ids, as COCO's own 1 to 90 are.
+
+    Raises:
+        ConfigError: none of the names is a label.
+    """
+    names = annotated.categories
+    if not labels:
+        if min(names, default=0) == 0:
+            return {number: number for number in names}, "category ids are taken for class indices"
+        return {number: n for n, number in enumerate(names)}, "categories are counted off in the order of their ids"
+    places = {_plain(label): n for n, label in reversed(list(enumerate(labels)))}
+    found = {number: places[_plain(name)] for number, name in names.items() if _plain(name) in places}
+    missing = [name for number, name in names.items() if number not in found]
+    if not found:
+        first = missing[0] if missing else ""
+        raise ConfigError(
+            f"no category of {path} is a label of the model",
+            why=f"categories: {', '.join(missing[:_SHOWN])}; labels: {', '.join(labels[:_SHOWN])}"
+            + nearest(_plain(first), labels),
+            fix="give the labels the dataset's names",
+        )
+    note = f"{len(found)} of {len(names)} categories are labels of the model"
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    return found, f"{note}; left out: {', '.join(missing[:_SHOWN])}{more}" if missing else note
+
+
+def _plain(name: str) -> str:
+    """Names differ in case and in how they join words."""
+    return name.strip().lower().replace("_", " ").replace("-", " ")
+
+
+def _list(data: Mapping[str, Any], key: str, path: Path) -> list[dict[str, Any]]:
+    found = data.get(key)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise _wrong(path, key, f"expected a list of mappings{nearest(key, data) if found is None else ''}")
+    return found
+
+
+def _annotation(one: Mapping[str, Any], place: str, path: Path) -> tuple[int, int, tuple[Any, ...]]:
+    box = one.get("bbox")
+    if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
+        raise _wrong(path, f"{place}.bbox", "expected [x, y, width, height]")
+    x, y, width, height = (float(value) for value in box)
+    if width < 0 or height < 0:
+        raise _wrong(path, f"{place}.bbox", f"a box of {width:g}x{height:g}; width and height are not negative")
+    area = one.get("area", width * height)
+    if not _is_number(area):
+        raise _wrong(path, f"{place}.area", "expected a number")
+    category = _number(one, "category_id", place, path)
+    row = (x, y, x + width, y + height, category, area, bool(one.get("iscrowd", 0)))
+    return _number(one, "image_id", place, path), category, row
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number(one: Mapping[str, Any], key: str, place: str, path: Path) -> int:
+    found = one.get(key)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise _wrong(path, f"{place}.{key}", "expected a whole number")
+    return found
+
+
+def _wrong(path: Path, place: str, why: str) -> ConfigError:
+    return ConfigError(f"{path} is not in COCO's format", why=why, where=place)

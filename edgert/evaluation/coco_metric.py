@@ -42,7 +42,7 @@ class ClassMatches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """Mean average precision over classes and overlap thresholds; see :class:`~edgert.evaluation.score.ImageScores`.
+    """Mean average precision over classes and overlap thresholds; like :class:`~edgert.evaluation.score.Ratio`.
 
     Attributes:
         value: as the evaluator itself gives it.

@@ -1,12 +1,14 @@
-"""Scorers: what is kept of a record, and what metrics say of all that was kept. With labels.
+"""Scorers: what is kept of a record, and the metrics of all that was kept, with labels or beside another model.
 
-scorer.note(index, record) → Note     in the thread that made the record, image by image
-scorer.scores(notes) → metric → ImageScores
+scorer.note(index, record) → Note     in the thread that made the record, image by image; ConfigError where labels and
+                                      records are of different kinds
+scorer.scores(notes, reference's notes) → metric → ImageScores
 """
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,29 +16,9 @@ from edgert.dataset import labels
 from edgert.dataset.labels import F64, Bool
 from edgert.errors import ConfigError
 from edgert.evaluation import coco_metric
-from edgert.runtime import Classification, Detections, Embedding, Record, Segmentation
+from edgert.runtime import Classification, Detections, Embedding, Keypoints, Record, Segmentation
 
 # What a metric is made of, image by image: enough to have its value for any resampling of the images.
-
-
-class ImageScores(Protocol):
-    """One metric of one model on n images."""
-
-    @property
-    def value(self) -> float:
-        """The metric with every image counted once."""
-        ...
-
-    def values(self, weights: F64) -> F64:
-        """The metric's value, 0 to 1, for every way to weigh the images.
-
-        Args:
-            weights: (R, n) float64, not negative; how often each image counts.
-
-        Returns:
-            (R,) float64; NaN where nothing that counts has weight.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,9 +34,18 @@ class Ratio:
 
     @property
     def value(self) -> float:
+        """The metric with every image counted once."""
         return float(self.values(np.ones((1, len(self.right))))[0])
 
     def values(self, weights: F64) -> F64:
+        """The metric's value, 0 to 1, for every way to weigh the images.
+
+        Args:
+            weights: (R, n) float64, not negative; how often each image counts.
+
+        Returns:
+            (R,) float64; NaN where nothing that counts has weight.
+        """
         right, counts = weights @ self.right, weights @ self.counts
         seen = counts > 0
         ratios = np.divide(right, counts, out=np.zeros_like(counts), where=seen).sum(axis=1)
@@ -70,28 +61,14 @@ def mean_of(scores: F64 | list[float], counts: Bool | None = None) -> Ratio:
     return Ratio(np.where(counted, array, 0.0)[:, None], counted.astype(np.float64)[:, None])
 
 
+ImageScores = Ratio | coco_metric.Matches
+"""One metric of one model on n images."""
 Note = Any
-"""What a scorer keeps of one record; its own business, but for :class:`~edgert.evaluation.agreement.Agreement`."""
+"""What a scorer keeps of one record; its own business, but for :class:`Agreement`."""
 _TOP = 5
 
-
-class Scorer(Protocol):
-    """Judges the records of one model. Stateless: one serves many threads and models.
-
-    Attributes:
-        metrics: names of what it can tell, the usual one first.
-    """
-
-    @property
-    def metrics(self) -> tuple[str, ...]: ...
-
-    def note(self, index: int, record: Record) -> Note:
-        """What to keep of an image's record. Raises ConfigError where labels and records are of different kinds."""
-        ...
-
-    def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
-        """The metrics that can be told, by name."""
-        ...
+# Scorers judge the records of one model. They are stateless: one serves many threads and models. What they can tell
+# has names, ``metrics``, the usual one first.
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +151,104 @@ class IdentityScorer:
             counts[query] = np.count_nonzero(names == name) > 1
         found: dict[str, ImageScores] = {"retrieval": mean_of(hits, counts)}
         return found if reference is None else {**found, "cosine": cosine(vectors, reference)}
+
+
+# Agreement: how far a model answers the same as another, where no labels show what is true.
+
+SAME_IOU = 0.5
+"""Overlap from which two boxes are of one object, as in PASCAL VOC and COCO's AP50."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Boxes of one image: (N, 4) corners in pixels, (N,) classes, the best score first."""
+
+    boxes: Any
+    classes: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A mask, compressed, so that those of a whole dataset fit in memory."""
+
+    data: bytes
+    shape: tuple[int, ...]
+
+    def mask(self) -> Any:
+        """(h, w) uint8."""
+        return np.frombuffer(zlib.decompress(self.data), np.uint8).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """``agreement``, 0 to 1, mean over images; for vectors ``cosine``.
+
+    Detections and keypoints: twice the boxes that both found (of one class, overlapping by :data:`SAME_IOU` or more,
+    each counted once) over all boxes of both; 1 where neither found any. Classes: whether the best one is the same.
+    Masks: the part of pixels of one class.
+    """
+
+    metrics: tuple[str, ...] = ("agreement", "cosine")
+
+    def note(self, index: int, record: Record) -> Note:
+        """What to compare of a record. Raises ConfigError for a user's own."""
+        if isinstance(record, Detections):
+            return Found(record.boxes, record.classes)
+        if isinstance(record, Keypoints):
+            return Found(record.boxes, np.zeros(len(record), np.int32))
+        if isinstance(record, Classification):
+            return int(record.classes[0])
+        if isinstance(record, Segmentation):
+            return Packed(zlib.compress(record.mask.tobytes(), 1), record.mask.shape)
+        if isinstance(record, Embedding):
+            return record.vector
+        raise ConfigError(
+            f"nothing is known about comparing two {type(record).__name__}",
+            why="a task: python made them",
+            fix="let it return one of edgert's records: Detections, Classification, Segmentation, Keypoints, Embedding",
+        )
+
+    def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
+        if reference is None or not notes:
+            return {}
+        if isinstance(notes[0], np.ndarray):
+            return {"cosine": cosine(unit(np.asarray(notes, np.float64)), reference)}
+        return {"agreement": mean_of([_same(*pair) for pair in zip(notes, reference, strict=True)])}
+
+
+def _same(one: Note, other: Note) -> float:
+    if isinstance(one, Packed):
+        return float(np.mean(one.mask() == other.mask()))
+    if not isinstance(one, Found):
+        return float(one == other)
+    total = len(one.boxes) + len(other.boxes)
+    return 2 * _pairs(one, other) / total if total else 1.0
+
+
+def _pairs(one: Found, other: Found) -> int:
+    """Boxes of one that find a partner, the best first, each the most overlapping that is left."""
+    overlap = overlaps(one.boxes, other.boxes)
+    overlap[one.classes[:, None] != other.classes] = 0.0
+    count = 0
+    for row in range(len(overlap) if overlap.size else 0):
+        best = int(overlap[row].argmax())
+        if overlap[row, best] >= SAME_IOU:
+            overlap[:, best] = 0.0
+            count += 1
+    return count
+
+
+def overlaps(one: Any, other: Any) -> Any:
+    """(N, M) float64 intersection over union of (N, 4) and (M, 4) corners."""
+    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    low, high = np.maximum(one[:, None, :2], other[:, :2]), np.minimum(one[:, None, 2:], other[:, 2:])
+    shared = np.clip(high - low, 0.0, None).prod(axis=2)
+    areas = [np.clip(some[:, 2:] - some[:, :2], 0.0, None).prod(axis=1) for some in (one, other)]
+    union = areas[0][:, None] + areas[1] - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+
+
+Scorer = BoxScorer | ClassScorer | MaskScorer | IdentityScorer | Agreement
 
 
 def scorer_for(ground_truth: labels.GroundTruth) -> Scorer:

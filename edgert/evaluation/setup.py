@@ -11,8 +11,7 @@ from edgert.config import ClassifyTask, DetectTask, ModelConfig, TaskConfig
 from edgert.dataset import ImageFeed, LabeledDataset, feed_of
 from edgert.engine import build_engine, one_image
 from edgert.errors import EdgertError, ModelError
-from edgert.evaluation.agreement import Agreement
-from edgert.evaluation.score import BoxScorer, Scorer, scorer_for
+from edgert.evaluation.score import Agreement, BoxScorer, Scorer, scorer_for
 from edgert.graph import Model
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import decoder_for, read_labels

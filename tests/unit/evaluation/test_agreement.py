@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import ConfigError
-from edgert.evaluation.agreement import Agreement, Found, overlaps
+from edgert.evaluation.score import Agreement, Found, overlaps
 from edgert.runtime import Classification, Detections, Embedding, Keypoints, Segmentation
 
 SCORER = Agreement()

@@ -9,8 +9,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, read, write
-from edgert.quantization.fp16.to_fp16 import to_fp16
-from edgert.quantization.fp16.weights import balanced
+from edgert.quantization.fp16.to_fp16 import balanced, to_fp16
 from tests.helpers.fp16_emulation import rounded
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
