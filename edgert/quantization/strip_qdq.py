@@ -151,7 +151,13 @@ class _Walk:
         name, output = node.inputs[0], node.outputs[0]
         if name in self.rounded:
             source, partner = self.rounded[name]
-            self._check_pair(partner, node)
+            one, other = self._step(partner), self._step(node)
+            if not np.array_equal(one.scale.reshape(-1), other.scale.reshape(-1)) or np.any(one.zero != other.zero):
+                raise ModelError(
+                    f"nodes {partner.name!r} and {node.name!r} do not have one scale and zero point",
+                    why=f"{one.scale.reshape(-1)[0]} and {other.scale.reshape(-1)[0]}: together they scale the tensor",
+                    fix="export them as a pair that only rounds",
+                )
             self.floats[output] = source
             return
         stored = self.graph.constants.get(name) if name not in self.integers else self.integers[name][0]
@@ -194,15 +200,6 @@ class _Walk:
                 f"node {node.name!r} has zero point {step.zero.reshape(-1)[0]}",
                 why=f"TensorRT's INT8 is symmetric: {dtype} with zero point {_MIDDLE[dtype]}",
                 fix="quantize symmetrically (onnxruntime: ActivationSymmetric and WeightSymmetric)",
-            )
-
-    def _check_pair(self, first: Node, second: Node) -> None:
-        one, other = self._step(first), self._step(second)
-        if not np.array_equal(one.scale.reshape(-1), other.scale.reshape(-1)) or np.any(one.zero != other.zero):
-            raise ModelError(
-                f"nodes {first.name!r} and {second.name!r} do not have one scale and zero point",
-                why=f"{one.scale.reshape(-1)[0]} and {other.scale.reshape(-1)[0]}: together they scale the tensor",
-                fix="export them as a pair that only rounds",
             )
 
     def _refuse_integers(self, name: str, node: Node) -> None:

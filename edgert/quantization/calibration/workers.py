@@ -328,7 +328,14 @@ class Cluster:
     """
 
     def __init__(self, observer: Observer, feed: Feed | None, address: str) -> None:
-        self._package = _distributed()
+        try:
+            import distributed
+            import distributed.scheduler
+        except ImportError as error:
+            raise DeviceError(
+                "calibration over a Dask cluster needs an extra", why=str(error), fix=installation.command("dask")
+            ) from error
+        self._package: ModuleType = distributed
         try:
             self._client = self._package.Client(address, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, ValueError, self._package.TimeoutError) as error:
@@ -382,18 +389,6 @@ class Cluster:
         """See :class:`Pool`. The cluster itself stays."""
         self._client.cancel([self._work, *self._running.values()])
         self._client.close()
-
-
-def _distributed() -> ModuleType:
-    try:
-        import distributed
-        import distributed.scheduler
-    except ImportError as error:
-        raise DeviceError(
-            "calibration over a Dask cluster needs an extra", why=str(error), fix=installation.command("dask")
-        ) from error
-    module: ModuleType = distributed
-    return module
 
 
 def _pair(observer: Observer, feed: Feed | None) -> tuple[Observer, Feed | None]:

@@ -165,7 +165,8 @@ def lower_ort(
         form.computed(spec.name, spec.name)
     for node in graph.nodes:
         form.add(node)
-    form.give_out()
+    for spec in graph.outputs:
+        form.give_out(spec.name)
     return form.builder.finish()
 
 
@@ -183,6 +184,7 @@ class _Form:
         self.builder = Builder(graph)
         self._graph, self._scheme, self._roundings = graph, scheme, roundings
         self._per_channel, self._rounded = per_channel, rounded
+        self._labels = {name: group[0] for name, group in scheme.groups.items()}  # a scale is named after the first
         self._stored: dict[str, str] = {}
         self._read: dict[str, str] = {}
         self._holds: dict[str, str] = {}
@@ -209,15 +211,14 @@ class _Form:
             stored = self.builder.name(f"{name}_quantized")
             maker = self._graph.producers.get(name)
             source = self._held(raw, name) if maker is not None and maker.op == "MaxPool" else raw
-            self._stored[name] = self._roundings[name].quantize(self.builder, source, stored, self._label(name))
+            self._stored[name] = self._roundings[name].quantize(self.builder, source, stored, self._labels[name])
             if raw == name:
                 self._computed.add(name)
 
-    def give_out(self) -> None:
-        """Reads back the graph outputs that exist only as integers so far."""
-        for spec in self._graph.outputs:
-            if spec.name in self._stored and spec.name not in self._computed:
-                self._value(spec.name)
+    def give_out(self, name: str) -> None:
+        """Reads back a graph output that exists only as integers so far."""
+        if name not in self._computed:
+            self._value(name)
 
     def _held(self, raw: str, name: str) -> str:
         """The tensor behind a Max of its own."""
@@ -236,7 +237,7 @@ class _Form:
             names = [self.builder.store(value, f"{node.outputs[0]}_{end}") for end, value in limits.items()]
             node, inputs = replace(node, op="Clip", attributes={}), [inputs[0], *names]
         elif node.op == "Pad":
-            zero = self.builder.store(np.asarray(rounding.zero), f"{self._label(node.inputs[0])}_zero_point")
+            zero = self.builder.store(np.asarray(rounding.zero), f"{self._labels[node.inputs[0]]}_zero_point")
             inputs[2:3] = [zero]
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
         self._stored.update(zip(node.outputs, outputs, strict=True))
@@ -248,12 +249,8 @@ class _Form:
         if name not in self._read:
             output = self.builder.name(f"{name}_dequantized") if name in self._computed else name
             rounding = self._roundings[name]
-            self._read[name] = rounding.dequantize(self.builder, self._stored[name], output, self._label(name))
+            self._read[name] = rounding.dequantize(self.builder, self._stored[name], output, self._labels[name])
         return self._read[name]
-
-    def _label(self, name: str) -> str:
-        """What a stored scale is named after: the first of the tensors that share it."""
-        return self._scheme.groups[name][0]
 
     def _parameters(self, node: Node) -> list[str]:
         """The weight and bias of a node, as integers behind DQ nodes."""

@@ -149,12 +149,18 @@ def write_cache(scales: Mapping[str, float], version: str) -> str:
     """
     if not scales:
         raise CalibrationError("a calibration cache without scales", why="no tensor has one", fix="calibrate first")
-    for name in scales:
+    lines = [f"TRT-{version_number(version)}-{_ALGORITHM}"]
+    for name, scale in scales.items():
         if not name or any(mark in name for mark in _UNWRITABLE):
             why = "a cache has one line per tensor, and the name stands at its start"
             raise CalibrationError(f"tensor {name!r} cannot be named in a cache", why=why, fix="rename it in the model")
-    lines = [f"{name}: {_digits(name, scale)}" for name, scale in scales.items()]
-    return "\n".join([f"TRT-{version_number(version)}-{_ALGORITHM}", *lines, ""])
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = float(np.float32(scale))
+        if not 0 < rounded < math.inf:
+            why = f"it is {scale} and must be positive and finite in float32"
+            raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, fix="calibrate again")
+        lines.append(f"{name}: {struct.pack('>f', rounded).hex()}")  # hex() of an integer would drop leading zeros
+    return "\n".join([*lines, ""])
 
 
 def parse_cache(text: str) -> CalibrationCache:
@@ -250,16 +256,6 @@ def _entry(line: str, number: int) -> tuple[str, float]:
         why = f"{digits.rstrip()} is {scale}, and a scale is positive and finite"
         raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, where=f"line {number}")
     return name, scale
-
-
-def _digits(name: str, scale: float) -> str:
-    """``hex()`` would drop leading zeros. Raises CalibrationError."""
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = float(np.float32(scale))
-    if not 0 < rounded < math.inf:
-        why = f"it is {scale} and must be positive and finite in float32"
-        raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, fix="calibrate again")
-    return struct.pack(">f", rounded).hex()
 
 
 def _shown(line: str) -> str:

@@ -178,7 +178,10 @@ def plan_ort(graph: Graph, keep: frozenset[str]) -> Scheme:
     barred = {name for unit in kept for name in unit.nodes}
     reasons = {node.name: why_float(graph, node) for node in graph.nodes}
     reasons.update(_slow_stem(graph, reasons))
-    chosen = _settle(graph, {name for name, reason in reasons.items() if not reason} - barred)
+    chosen, able = set[str](), {name for name, reason in reasons.items() if not reason} - barred
+    while chosen != able:  # dropped, again and again, are those that would be islands of their own
+        chosen = able
+        able = {node.name for node in graph.nodes if node.name in chosen and _belongs(graph, node, chosen)}
     units = tuple(unit for unit in found if unit.name in chosen)
     direct = frozenset(node.name for node in graph.nodes if node.name in chosen and is_direct(graph, node))
     points = {point.tensor: point for point in _points(graph, chosen)}
@@ -204,16 +207,6 @@ def _slow_stem(graph: Graph, reasons: Mapping[str, str]) -> dict[str, str]:
         elif weighted or behind:
             integer.update(node.outputs)
     return found
-
-
-def _settle(graph: Graph, able: set[str]) -> set[str]:
-    """The nodes that stay when those are dropped, again and again, that would be islands of their own."""
-    chosen = set(able)
-    while True:
-        kept = {node.name for node in graph.nodes if node.name in chosen and _belongs(graph, node, chosen)}
-        if kept == chosen:
-            return chosen
-        chosen = kept
 
 
 def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
