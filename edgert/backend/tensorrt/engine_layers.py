@@ -60,11 +60,6 @@ class EngineLayer:
         """Whether it runs no node: it changes a tensor's layout or type, or hands it over."""
         return self.is_reformat or self.is_transfer
 
-    @property
-    def is_range(self) -> bool:
-        """Whether it is a region of a DLA that lists its first and last node only."""
-        return self.accelerator == "dla" and len(self.nodes) > 1 and self.nodes == foreign_ends(self.name)
-
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
@@ -135,7 +130,8 @@ def layer_nodes(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> tup
     claimed = {name for names in found for name in names}
     order = tuple(nodes)
     for at, layer in enumerate(facts.layers):
-        if layer.is_range and len(found[at]) > 1:
+        is_range = layer.accelerator == "dla" and layer.nodes == foreign_ends(layer.name)
+        if is_range and len(found[at]) > 1:
             first, last = sorted((order.index(found[at][0]), order.index(found[at][-1])))
             found[at] = tuple(name for name in order[first : last + 1] if name in found[at] or name not in claimed)
             claimed.update(found[at])

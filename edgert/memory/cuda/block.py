@@ -1,7 +1,7 @@
 """Allocations on a GPU: memory of the GPU alone, memory mapped by host and GPU, or a host and device pair."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,9 @@ class Block(ABC):
     """One piece of memory of ``nbytes``, made on ``device``. Released by its owner; one that is forgotten instead
     counts as leaked."""
 
+    is_staged: ClassVar[bool] = False
+    """Whether uploads and downloads are copies."""
+
     def __init__(self, device: Context, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes
         self._address: int | None = None
@@ -29,11 +32,6 @@ class Block(ABC):
         if self._address is None:
             raise StageError("GPU memory was used after its release", why=f"a block of {self.nbytes} bytes was freed")
         return self._address
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether uploads and downloads are copies."""
-        return False
 
     @property
     def host(self) -> U8:
@@ -115,6 +113,8 @@ class MappedBlock(_PinnedBlock):
 class StagedBlock(_PinnedBlock):
     """Pinned host memory and device memory of one size; the copies between them are counted."""
 
+    is_staged = True
+
     def __init__(self, device: Context, nbytes: int) -> None:
         super().__init__(device, nbytes)
         self._inner = device.driver.mem_alloc(nbytes)
@@ -125,11 +125,6 @@ class StagedBlock(_PinnedBlock):
             raise
         _zero(device, int(self._inner), nbytes)
         self._address = int(self._inner)
-
-    @property
-    def is_staged(self) -> bool:
-        """They are."""
-        return True
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Host to GPU, counted."""

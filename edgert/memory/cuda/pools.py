@@ -16,7 +16,7 @@ import numpy as np
 from edgert.memory.buffer import U8, Counter, Lease, Pool
 from edgert.memory.cuda.block import Block
 from edgert.memory.cuda.device import CudaDevice
-from edgert.memory.cuda.gpu_context import Context, MemoryKind
+from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView
 
@@ -231,7 +231,7 @@ class _Slot(StreamMarks):
 
 
 class DevicePool:
-    """A fixed number of equal buffers, allocated once, zeroed then.
+    """A fixed number of equal buffers in the GPU's own memory, allocated once, zeroed then.
 
     A buffer is lent again when its lease was released, the events of :meth:`StreamLease.after` have passed, and nobody
     holds a view of it. Where only views prevent that, the buffer is left to their holder for good, replaced by a new
@@ -241,13 +241,10 @@ class DevicePool:
         nbytes: size of each buffer.
         count: how many may be lent at once; :meth:`acquire` waits when all are.
         counter: where allocations and escapes are counted.
-        kind: None for memory of the GPU alone; else memory that the host sees too.
     """
 
-    def __init__(
-        self, device: CudaDevice, nbytes: int, count: int, counter: Counter, kind: MemoryKind | None = None
-    ) -> None:
-        self.nbytes, self.count, self.counter, self._device, self._kind = nbytes, count, counter, device, kind
+    def __init__(self, device: CudaDevice, nbytes: int, count: int, counter: Counter) -> None:
+        self.nbytes, self.count, self.counter, self._device = nbytes, count, counter, device
         self._changed = threading.Condition()
         self._escaped: list[_Slot] = []
         self._all = [self._allocate() for _ in range(count)]
@@ -305,10 +302,6 @@ class DevicePool:
             self._changed.notify()
 
     def _allocate(self) -> _Slot:
-        if self._kind is None:
-            block: Block = self._device.device_block(self.nbytes)
-        else:
-            block = self._device.block(self.nbytes, self._kind)
         if self.counter is not self._device.counter:
             self.counter.allocated()
-        return _Slot(block)
+        return _Slot(self._device.device_block(self.nbytes))

@@ -18,13 +18,11 @@ from tests.helpers.cuda_double import CudaDouble
 Make = Callable[[int, int, Counter], Any]
 
 
-def gpu_pool(kind: Any = None) -> Make:
-    return lambda nbytes, count, counter: DevicePool(open_device(driver=CudaDouble()), nbytes, count, counter, kind)
+def gpu_pool(nbytes: int, count: int, counter: Counter) -> DevicePool:
+    return DevicePool(open_device(driver=CudaDouble()), nbytes, count, counter)
 
 
-@pytest.fixture(
-    params=[Pool, gpu_pool(), gpu_pool("mapped"), gpu_pool("staged")], ids=["host", "gpu", "mapped", "staged"]
-)
+@pytest.fixture(params=[Pool, gpu_pool], ids=["host", "gpu"])
 def make(request: pytest.FixtureRequest) -> Make:
     pool: Make = request.param
     return pool
