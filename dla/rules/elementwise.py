@@ -97,8 +97,9 @@ def compared(node: Node, target: Target) -> Verdict | None:
 def spread(node: Node, target: Target) -> Verdict | None:
     """An operand may be N×C×H×W, N×C×1×1 or N×1×1×1."""
     shapes = [tensor.shape for tensor in data_inputs(node) if tensor.shape is not None]
-    whole_shape = max(shapes, key=lambda shape: (len(shape), tuple(dim or 0 for dim in shape)), default=())
-    if all(_may_spread(shape, whole_shape) for shape in shapes):
+    full = max(shapes, key=lambda shape: (len(shape), tuple(dim or 0 for dim in shape)), default=())
+    allowed = [full, (*full[:2], 1, 1), (full[0], 1, 1, 1)] if len(full) == 4 else [full]
+    if all(shape in allowed for shape in shapes):
         return None
     return no("an operand must be N×C×H×W, N×C×1×1 or N×1×1×1", _SPREAD_FIX)
 
@@ -134,10 +135,6 @@ def _is_scale(stored: Tensor, shape: Shape | None) -> bool:
     leading = stored.shape[:-3]
     full = shape[-3:]
     return all(dim == 1 for dim in leading) and (wide == full or wide == (*full[:1], 1, 1))
-
-
-def _may_spread(shape: Shape, full: Shape) -> bool:
-    return shape == full or (len(shape) == len(full) == 4 and shape in ((*full[:2], 1, 1), (full[0], 1, 1, 1)))
 
 
 ARITHMETIC = (broadcast, scale)

@@ -127,7 +127,8 @@ def dimension(node: Node, target: Target) -> Verdict | None:
     """Channels, height and width have a largest size."""
     allowed = LIMITS["general.dimension"]
     for tensor in data_tensors(node):
-        inner = [dim for dim in _inner(tensor.shape or ()) if dim is not None]
+        shape = tensor.shape or ()
+        inner = [dim for dim in (shape[-_INNER:] if len(shape) > _INNER else shape[1:]) if dim is not None]
         if any(dim not in allowed for dim in inner):
             return no(f"{tensor.name} is {'×'.join(map(str, inner))}; a dimension must be {allowed}", _HEAD_FIX)
     return None
@@ -167,10 +168,6 @@ def batch_of(shape: Shape | None) -> int | None:
     outer = () if not shape else shape[:-_INNER] or shape[:1]
     known = [dim for dim in outer if dim is not None]
     return prod(known) if len(known) == len(outer) and shape is not None else None
-
-
-def _inner(shape: Shape) -> Shape:
-    return shape[-_INNER:] if len(shape) > _INNER else shape[1:]
 
 
 EVERY = (domain, static, batch, dimension, dtype)

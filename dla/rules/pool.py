@@ -1,7 +1,7 @@
 """Resizing by whole factors."""
 
 from dla.limit import GUIDE_84, HEADER, LRN_WINDOWS
-from dla.node import Node, Shape, Tensor, Verdict, given, no, note, verify, whole, window, word
+from dla.node import Node, Tensor, Verdict, given, no, note, verify, whole, window, word
 from dla.rule import Target, outside, rule, within
 
 # Pooling and local response normalization.
@@ -129,17 +129,12 @@ def _scales(node: Node) -> Tensor | None:
 
 def _as_factors(node: Node) -> str:
     """What the sizes come to, where both ends are known."""
-    image, made = given(node, 0), node.outputs[0]
-    before, after = (_sides(tensor.shape if tensor else None) for tensor in (image, made))
-    if not before or not after:
+    tensors = (given(node, 0), node.outputs[0])
+    before, after = ([side for side in (tensor.shape or ())[2:] if side] if tensor else [] for tensor in tensors)
+    if len(before) != 2 or len(after) != 2:
         return ""
     high, wide = (new / old for old, new in zip(before, after, strict=True))
     return f"; these come to {high:g}×{wide:g}"
-
-
-def _sides(shape: Shape | None) -> tuple[int, ...]:
-    sides = (shape or ())[2:]
-    return tuple(side for side in sides if side) if len(sides) == 2 and all(sides) else ()
 
 
 RESIZE = (mode, scales)

@@ -151,13 +151,10 @@ def shuffle(node: Node, target: Target) -> Verdict | None:
     if any(len(shape) != 4 for shape in shapes):
         ranks = " to ".join(str(len(shape)) for shape in shapes)
         return verify(f"it goes from {ranks} dimensions; as far as is known both must be 4")
-    if len({shape[0] for shape in shapes}) > 1 or _moves_batch(node):
+    moves_batch = node.op == "Transpose" and numbers(node, "perm", (3, 2, 1, 0))[:1] != (0,)
+    if len({shape[0] for shape in shapes}) > 1 or moves_batch:
         return verify("it takes the batch along; as far as is known the batch must stay where it is")
     return verify(f"TensorRT takes a {node.op} apart and tests every piece; no public source has the rules")
-
-
-def _moves_batch(node: Node) -> bool:
-    return node.op == "Transpose" and numbers(node, "perm", (3, 2, 1, 0))[:1] != (0,)
 
 
 @rule("reshape.shape", GUIDE)

@@ -1,4 +1,4 @@
-"""ONNX messages to and from plain Python: tensors, attributes, types, subgraphs, names."""
+"""The record that carries an ONNX model through edgert, types of tensors, and ONNX messages as plain Python."""
 
 from __future__ import annotations
 
@@ -23,22 +23,15 @@ Array = npt.NDArray[Any]
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 _TYPES = {  # ONNX's name → NumPy's or ml_dtypes' name, bits per element in a tensor
+    **{f"{kind}INT{bits}": (f"{kind.lower()}int{bits}", bits) for kind in ("", "U") for bits in (2, 4, 8, 16, 32, 64)},
     "FLOAT": ("float32", 32),
-    "UINT8": ("uint8", 8),
-    "INT8": ("int8", 8),
-    "UINT16": ("uint16", 16),
-    "INT16": ("int16", 16),
-    "INT32": ("int32", 32),
-    "INT64": ("int64", 64),
-    "STRING": ("object", 0),
-    "BOOL": ("bool", 8),
     "FLOAT16": ("float16", 16),
     "DOUBLE": ("float64", 64),
-    "UINT32": ("uint32", 32),
-    "UINT64": ("uint64", 64),
+    "BFLOAT16": ("bfloat16", 16),
+    "STRING": ("object", 0),
+    "BOOL": ("bool", 8),
     "COMPLEX64": ("complex64", 64),
     "COMPLEX128": ("complex128", 128),
-    "BFLOAT16": ("bfloat16", 16),
     "FLOAT8E4M3FN": ("float8_e4m3fn", 8),
     "FLOAT8E4M3FNUZ": ("float8_e4m3fnuz", 8),
     "FLOAT8E5M2": ("float8_e5m2", 8),
@@ -47,10 +40,6 @@ _TYPES = {  # ONNX's name → NumPy's or ml_dtypes' name, bits per element in a 
     "FLOAT6E2M3": ("float6_e2m3fn", 6),
     "FLOAT6E3M2": ("float6_e3m2fn", 6),
     "FLOAT4E2M1": ("float4_e2m1fn", 4),
-    "UINT4": ("uint4", 4),
-    "INT4": ("int4", 4),
-    "UINT2": ("uint2", 2),
-    "INT2": ("int2", 2),
 }
 _BITS = dict(_TYPES.values())
 
@@ -184,8 +173,6 @@ def label(node: onnx.NodeProto, position: int) -> str:
     return node.name or f"{node.op_type}_{position}"
 
 
-# The record that carries an ONNX model through edgert, and the types of what it takes and gives.
-
 MAX_PROTO_BYTES = 2**31 - 1
 """Protocol buffers refuse larger messages: https://protobuf.dev/programming-guides/proto-limits/."""
 
@@ -315,9 +302,13 @@ def value_spec(value: onnx.ValueInfoProto) -> TensorSpec | None:
         return TensorSpec(value.name, (), "unknown", ranked=False)
     if kind != "tensor_type":
         return None
-    tensor = value.type.tensor_type
-    shape = tuple(map(_dim, tensor.shape.dim))
-    return TensorSpec(value.name, shape, dtype_name(tensor.elem_type), tensor.HasField("shape"))
+    tensor, shape = value.type.tensor_type, list[Dim]()
+    for dim in tensor.shape.dim:
+        if dim.HasField("dim_value"):
+            shape.append(dim.dim_value if dim.dim_value >= 0 else None)
+        else:
+            shape.append(None if dim.dim_param in _MEANINGLESS else dim.dim_param)
+    return TensorSpec(value.name, tuple(shape), dtype_name(tensor.elem_type), tensor.HasField("shape"))
 
 
 def _tensor_spec(value: onnx.ValueInfoProto, model: Model, role: str) -> TensorSpec:
@@ -330,12 +321,6 @@ def _tensor_spec(value: onnx.ValueInfoProto, model: Model, role: str) -> TensorS
             fix="export the model without it (for scikit-learn converters: zipmap=False)",
         )
     return spec
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
-    if dim.HasField("dim_value"):
-        return dim.dim_value if dim.dim_value >= 0 else None
-    return None if dim.dim_param in _MEANINGLESS else dim.dim_param
 
 
 # The smallest model that makes an engine go through everything: one convolution.

@@ -52,7 +52,7 @@ def to_graph(proto: onnx.ModelProto) -> tuple[Graph, tuple[Change, ...]]:
     recorded = {item.name: _spec(item) for item in graph.value_info}
     specs = {**recorded, **{spec.name: spec for spec in (*fed, *results)}}
     domains = {item.domain: item.version for item in proto.opset_import if item.domain not in DEFAULT_DOMAINS}
-    changes += [*_unlisted(graph, constants), *_forgotten(graph), *renamed]
+    changes += [*_left_out(graph, constants), *renamed]
     return Graph(nodes, constants, fed, results, specs, default_opset(proto), domains), tuple(changes)
 
 
@@ -102,12 +102,11 @@ def write(graph: Graph, like: Model, *, typed: bool = False) -> Model:
     proto.ir_version = max(like.proto.ir_version, 4)  # the first where a stored tensor need not be a graph input
     known = {item.domain for item in proto.opset_import}
     proto.opset_import.extend(item for item in like.proto.opset_import if item.domain not in known | {"ai.onnx"})
-    for name in _KEPT:
-        _copy_field(like.proto, proto, name)
+    for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        if like.proto.HasField(name):
+            setattr(proto, name, getattr(like.proto, name))
+    proto.metadata_props.extend(like.proto.metadata_props)
     return like.derive(proto)
-
-
-_KEPT = ("producer_name", "producer_version", "domain", "model_version", "doc_string", "metadata_props")
 
 
 def _keep_values(values: Iterable[onnx.ValueInfoProto], old: Iterable[onnx.ValueInfoProto]) -> None:
@@ -116,14 +115,6 @@ def _keep_values(values: Iterable[onnx.ValueInfoProto], old: Iterable[onnx.Value
     for value in values:
         if value.name in before and value_spec(before[value.name]) in (value_spec(value), None):
             value.CopyFrom(before[value.name])
-
-
-def _copy_field(source: onnx.ModelProto, target: onnx.ModelProto, name: str) -> None:
-    value = getattr(source, name)
-    if hasattr(value, "extend"):
-        getattr(target, name).extend(value)
-    elif source.HasField(name):
-        setattr(target, name, value)
 
 
 def lightened(graph: Graph) -> Graph:
@@ -173,20 +164,15 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, Array]]:
         array = to_array(item)
         array.flags.writeable = False
         yield item.name, array
-    for sparse in graph.sparse_initializer:
-        yield sparse.values.name, _dense(sparse)
+    for sparse in graph.sparse_initializer:  # https://onnx.ai/onnx/repo-docs/IR.html#tensor-definition
+        values, indices, shape = to_array(sparse.values), to_array(sparse.indices), tuple(sparse.dims)
+        array = np.zeros(math.prod(shape), values.dtype)
+        array[indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)] = values
+        array.flags.writeable = False
+        yield sparse.values.name, array.reshape(shape)
 
 
-def _dense(sparse: onnx.SparseTensorProto) -> Array:
-    """All values of a sparse tensor (https://onnx.ai/onnx/repo-docs/IR.html#tensor-definition, SparseTensorProto)."""
-    values, indices, shape = to_array(sparse.values), to_array(sparse.indices), tuple(sparse.dims)
-    array = np.zeros(math.prod(shape), values.dtype)
-    array[indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)] = values
-    array.flags.writeable = False
-    return array.reshape(shape)
-
-
-def _unlisted(graph: onnx.GraphProto, constants: Mapping[str, Array]) -> Iterator[Change]:
+def _left_out(graph: onnx.GraphProto, constants: Mapping[str, Array]) -> Iterator[Change]:
     for item in graph.input:
         if item.name in constants:
             yield Change("drop-initializer-inputs", item.name, "no longer a graph input")
@@ -195,9 +181,6 @@ def _unlisted(graph: onnx.GraphProto, constants: Mapping[str, Array]) -> Iterato
         if latest[item.name] != position:
             shape = f"{dtype_name(item.data_type)}[{', '.join(map(str, item.dims))}]"
             yield Change("remove-unused", item.name, f"stored twice {shape} removed")
-
-
-def _forgotten(graph: onnx.GraphProto) -> Iterator[Change]:
     made = {name for node in graph.node for name in node.output}
     for item in graph.value_info:
         if item.name not in made:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Literal, TypeAlias
 
@@ -96,16 +97,9 @@ class OperatorInfo:
         return self.largest <= 1
 
 
-def _same(kind: Kind) -> OperatorInfo:
-    return OperatorInfo(kind, "same", keeps_sign=True, is_homogeneous=True)
-
-
-def _some(kind: Kind) -> OperatorInfo:
-    return OperatorInfo(kind, "some", keeps_sign=True, is_homogeneous=True)
-
-
-def _picked(kind: Kind, data: Literal["first", "all", "rest"] = "first") -> OperatorInfo:
-    return OperatorInfo(kind, "picked", keeps_sign=True, is_homogeneous=True, data=data)
+_same = partial(OperatorInfo, values="same", keeps_sign=True, is_homogeneous=True)
+_some = partial(OperatorInfo, values="some", keeps_sign=True, is_homogeneous=True)
+_picked = partial(OperatorInfo, values="picked", keeps_sign=True, is_homogeneous=True)
 
 
 def _unary(low: float = -inf, high: float = inf, *, keeps_sign: bool = False) -> OperatorInfo:
@@ -127,8 +121,7 @@ def _sum(kind: Kind, power: int | None, values: Values = "new", low: float = -in
 _MICROSOFT = "com.microsoft"
 _MEAN = OperatorInfo("pool", "mean", keeps_sign=True, is_homogeneous=True, summed_power=1)
 _LOGIC = OperatorInfo("logic", low=0, high=1, data="all")
-_SELECTION, _GENERATOR, _RANDOM = OperatorInfo("selection"), OperatorInfo("generator"), OperatorInfo("random")
-_CONTROL = OperatorInfo("control")
+_RANDOM = OperatorInfo("random")
 _INTEGER = OperatorInfo("integer", is_integer=True, domain=_MICROSOFT)
 
 OPERATORS: dict[str, OperatorInfo] = {
@@ -147,121 +140,82 @@ OPERATORS: dict[str, OperatorInfo] = {
     "MatMulInteger": _layer("product", "matmul", is_integer=True),
     "QLinearMatMul": _layer("product", "matmul", weight=3, is_integer=True),
     "Einsum": _layer("product", "einsum"),
-    "LSTM": _layer("recurrent", "recurrent"),
-    "GRU": _layer("recurrent", "recurrent"),
-    "RNN": _layer("recurrent", "recurrent"),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _layer("recurrent", "recurrent")),
     # Over a window, over axes.
-    "MaxPool": _picked("pool"),
-    "GlobalMaxPool": _picked("pool"),
-    "AveragePool": _MEAN,
-    "GlobalAveragePool": _MEAN,
+    **dict.fromkeys(("MaxPool", "GlobalMaxPool"), _picked("pool")),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool"), _MEAN),
     "LpPool": OperatorInfo("pool", low=0, keeps_sign=True, is_homogeneous=True),
     "GlobalLpPool": OperatorInfo("pool", low=0, keeps_sign=True, is_homogeneous=True, summed_power=2),
-    "ReduceMax": _picked("reduction"),
-    "ReduceMin": _picked("reduction"),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), _picked("reduction")),
     "ReduceMean": OperatorInfo("reduction", "mean", keeps_sign=True, is_homogeneous=True, summed_power=1),
-    "ReduceSum": OperatorInfo("reduction", keeps_sign=True, is_homogeneous=True, summed_power=1),
-    "CumSum": OperatorInfo("reduction", keeps_sign=True, is_homogeneous=True, summed_power=1),
+    **dict.fromkeys(
+        ("ReduceSum", "CumSum"), OperatorInfo("reduction", keeps_sign=True, is_homogeneous=True, summed_power=1)
+    ),
     "ReduceL1": OperatorInfo("reduction", low=0, keeps_sign=True, is_homogeneous=True, summed_power=1),
     "ReduceL2": OperatorInfo("reduction", low=0, keeps_sign=True, is_homogeneous=True, summed_power=2),
     "ReduceSumSquare": _sum("reduction", 2, low=0),
     "ReduceLogSum": _sum("reduction", 1),
     "ReduceLogSumExp": OperatorInfo("reduction"),
-    "ReduceProd": OperatorInfo("reduction", keeps_sign=True),
-    "CumProd": OperatorInfo("reduction", keeps_sign=True),
-    "ArgMax": OperatorInfo("reduction", low=0, keeps_sign=True),
-    "ArgMin": OperatorInfo("reduction", low=0, keeps_sign=True),
+    **dict.fromkeys(("ReduceProd", "CumProd"), OperatorInfo("reduction", keeps_sign=True)),
+    **dict.fromkeys(("ArgMax", "ArgMin"), OperatorInfo("reduction", low=0, keeps_sign=True)),
     "Softmax": _sum("normalization", 0, low=0, high=1),
     "LogSoftmax": _sum("normalization", 0, high=0),
     "LRN": OperatorInfo("normalization", keeps_sign=True, summed_power=2),
     "LpNormalization": OperatorInfo("normalization", low=-1, high=1, keeps_sign=True, summed_power=2),
-    "InstanceNormalization": _sum("normalization", 2),
-    "GroupNormalization": _sum("normalization", 2),
-    "LayerNormalization": _sum("normalization", 2),
-    "MeanVarianceNormalization": _sum("normalization", 2),
+    **dict.fromkeys(
+        ("InstanceNormalization", "GroupNormalization", "LayerNormalization", "MeanVarianceNormalization"),
+        _sum("normalization", 2),
+    ),
     # Element by element, on one tensor.
     "BatchNormalization": OperatorInfo("affine"),
     "Relu": OperatorInfo("rectifier", "smaller", low=0, keeps_sign=True, is_homogeneous=True),
     "Clip": OperatorInfo("rectifier"),  # its bounds say more: edgert.graph.operators
-    "LeakyRelu": OperatorInfo("rectifier", keeps_sign=True, is_homogeneous=True),
-    "PRelu": OperatorInfo("rectifier", keeps_sign=True, is_homogeneous=True),
+    **dict.fromkeys(("LeakyRelu", "PRelu"), OperatorInfo("rectifier", keeps_sign=True, is_homogeneous=True)),
     "ThresholdedRelu": OperatorInfo("rectifier", "smaller", keeps_sign=True),
-    "Sigmoid": _curve(low=0, high=1),
-    "HardSigmoid": _curve(low=0, high=1),
-    "Tanh": _curve("smaller", -1, 1),
-    "Softsign": _curve("smaller", -1, 1),
+    **dict.fromkeys(("Sigmoid", "HardSigmoid"), _curve(low=0, high=1)),
+    **dict.fromkeys(("Tanh", "Softsign"), _curve("smaller", -1, 1)),
     "Erf": _curve(low=-1, high=1),
     "Softplus": _curve(low=0),
     "HardSwish": _curve("smaller", low=-0.375),  # at x = -1.5
     "Mish": _curve("smaller", low=-0.3089),
     "Gelu": _curve("smaller", low=-0.1700),
     "Swish": _curve("smaller"),
-    "Elu": _curve(),
-    "Selu": _curve(),
-    "Celu": _curve(),
+    **dict.fromkeys(("Elu", "Selu", "Celu"), _curve()),
     "Abs": OperatorInfo("unary", "smaller", low=0, keeps_sign=True, is_homogeneous=True),
     "Neg": OperatorInfo("unary", "smaller", is_homogeneous=True),
     "Sign": _unary(-1, 1, keeps_sign=True),
     "Sin": OperatorInfo("unary", "smaller", low=-1, high=1),
     "Cos": _unary(-1, 1),
-    "Tan": _unary(),
-    "Sinh": _unary(keeps_sign=True),
     "Cosh": _unary(low=1),
-    "Exp": _unary(low=0),
-    "Log": _unary(),
-    "Sqrt": _unary(low=0),
-    "Reciprocal": _unary(keeps_sign=True),
-    "Floor": _unary(keeps_sign=True),
-    "Ceil": _unary(keeps_sign=True),
-    "Round": _unary(keeps_sign=True),
+    **dict.fromkeys(("Exp", "Sqrt"), _unary(low=0)),
+    **dict.fromkeys(("Tan", "Log"), _unary()),
+    **dict.fromkeys(("Sinh", "Reciprocal", "Floor", "Ceil", "Round"), _unary(keeps_sign=True)),
     "Not": OperatorInfo("logic", low=0, high=1),
     # Element by element, on several.
     "Add": OperatorInfo("arithmetic", keeps_sign=True, is_homogeneous=True, data="all"),
     "Sub": OperatorInfo("arithmetic", is_homogeneous=True, data="all"),
     "Sum": OperatorInfo("arithmetic", keeps_sign=True, is_homogeneous=True, data="all"),
     "Mean": OperatorInfo("arithmetic", "mean", keeps_sign=True, is_homogeneous=True, data="all"),
-    "Max": _picked("arithmetic", "all"),
-    "Min": _picked("arithmetic", "all"),
-    "Mul": OperatorInfo("arithmetic", keeps_sign=True, data="all"),
-    "Div": OperatorInfo("arithmetic", keeps_sign=True, data="all"),
-    "Pow": OperatorInfo("arithmetic", keeps_sign=True, data="all"),
+    **dict.fromkeys(("Max", "Min"), _picked("arithmetic", data="all")),
+    **dict.fromkeys(("Mul", "Div", "Pow"), OperatorInfo("arithmetic", keeps_sign=True, data="all")),
     "Mod": OperatorInfo("arithmetic", data="all"),
-    "Where": _picked("logic", "rest"),
+    "Where": _picked("logic", data="rest"),
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor"), _LOGIC),
     # Copies.
-    "Concat": _picked("join", "all"),
-    "Transpose": _same("copy"),
-    "DepthToSpace": _same("copy"),
-    "SpaceToDepth": _same("copy"),
-    "Slice": _some("copy"),
-    "Split": _some("copy"),
-    "Gather": _some("copy"),
-    "GatherElements": _some("copy"),
-    "GatherND": _some("copy"),
-    "Expand": _some("copy"),
-    "Tile": _some("copy"),
+    "Concat": _picked("join", data="all"),
+    **dict.fromkeys(("Transpose", "DepthToSpace", "SpaceToDepth"), _same("copy")),
+    **dict.fromkeys(("Slice", "Split", "Gather", "GatherElements", "GatherND", "Expand", "Tile"), _some("copy")),
     "Pad": OperatorInfo("copy"),  # its mode and value decide
     "Resize": OperatorInfo("copy"),  # its mode decides
-    "Upsample": OperatorInfo("copy"),
-    "ScatterND": OperatorInfo("copy"),
-    "ScatterElements": OperatorInfo("copy"),
-    "GridSample": OperatorInfo("copy"),
-    "RoiAlign": OperatorInfo("copy"),
+    **dict.fromkeys(("Upsample", "ScatterND", "ScatterElements", "GridSample", "RoiAlign"), OperatorInfo("copy")),
     "TopK": _picked("selection"),
-    "NonMaxSuppression": _SELECTION,
-    "NonZero": _SELECTION,
+    **dict.fromkeys(("NonMaxSuppression", "NonZero"), OperatorInfo("selection")),
     # No copy.
-    "Reshape": _same("view"),
-    "Flatten": _same("view"),
-    "Squeeze": _same("view"),
-    "Unsqueeze": _same("view"),
-    "Identity": _same("view"),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"), _same("view")),
     "Dropout": OperatorInfo("view", keeps_sign=True, is_homogeneous=True),  # in training it scales what it leaves
-    "Shape": OperatorInfo("measure", low=0),
-    "Size": OperatorInfo("measure", low=0),
+    **dict.fromkeys(("Shape", "Size"), OperatorInfo("measure", low=0)),
     "Constant": OperatorInfo("constant"),
-    "ConstantOfShape": _GENERATOR,
-    "Range": _GENERATOR,
+    **dict.fromkeys(("ConstantOfShape", "Range"), OperatorInfo("generator")),
     **dict.fromkeys(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"), _RANDOM),
     **dict.fromkeys(("Bernoulli", "Multinomial"), _RANDOM),
     # Types.
@@ -272,7 +226,7 @@ OPERATORS: dict[str, OperatorInfo] = {
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "MatMulNBits", "MatMulBnb4"), _INTEGER),
     **dict.fromkeys(("QAttention", "QEmbedLayerNormalization", "DynamicQuantizeLSTM"), _INTEGER),
     # Graphs inside.
-    **dict.fromkeys(("If", "Loop", "Scan"), _CONTROL),
+    **dict.fromkeys(("If", "Loop", "Scan"), OperatorInfo("control")),
 }
 """Operator → what is known of it; operators of other domains than the standard one say so."""
 
@@ -381,9 +335,12 @@ def is_copy(graph: Graph, node: Node) -> bool:
         return False
     if node.op == "Resize":
         return attribute_text(node, "mode", "nearest") == "nearest" and _scales_are_plain(node)
-    if node.op == "Pad":
-        return _pads_with_zero(graph, node)
-    return node.op in COPIES
+    if node.op != "Pad" or attribute_text(node, "mode", "constant") != "constant":
+        return node.op in COPIES or node.op == "Pad"
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return not node.attributes.get("value", 0.0)  # an attribute before opset 11
+    value = graph.constants.get(node.inputs[2])
+    return value is not None and not np.any(value)
 
 
 def is_interpolation(node: Node) -> bool:
@@ -395,15 +352,6 @@ def is_interpolation(node: Node) -> bool:
 def _scales_are_plain(node: Node) -> bool:
     """A region of interest brings in an extrapolated value."""
     return attribute_text(node, "coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
-
-
-def _pads_with_zero(graph: Graph, node: Node) -> bool:
-    if attribute_text(node, "mode", "constant") != "constant":
-        return True
-    if len(node.inputs) < 3 or not node.inputs[2]:
-        return not node.attributes.get("value", 0.0)  # an attribute before opset 11
-    value = graph.constants.get(node.inputs[2])
-    return value is not None and not np.any(value)
 
 
 def clip_bounds(graph: Graph, node: Node) -> tuple[float, float] | None:

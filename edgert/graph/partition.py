@@ -114,8 +114,9 @@ def _runs(graph: Graph, accelerators: Mapping[str, str], first: str) -> list[lis
         run, left = _ready(left, accelerators, here, made)
         if run:
             runs.append(run)
-        if left:
-            here = _next(left, accelerators, made)
+        places = dict.fromkeys(accelerators[node.name] for node in left)
+        waiting = {place: len(_ready(left, accelerators, place, set(made))[0]) for place in places}
+        here = max(waiting, key=waiting.__getitem__, default=here)  # where the most nodes can run now
     return runs
 
 
@@ -131,12 +132,6 @@ def _ready(
         else:
             left.append(node)
     return run, left
-
-
-def _next(left: Sequence[Node], accelerators: Mapping[str, str], made: set[str]) -> str:
-    """The accelerator that can now run the most nodes."""
-    places = dict.fromkeys(accelerators[node.name] for node in left)
-    return max(places, key=lambda place: len(_ready(left, accelerators, place, set(made))[0]))
 
 
 def _part(graph: Graph, runs: Sequence[Sequence[Node]], number: int, accelerators: Mapping[str, str]) -> Part:
