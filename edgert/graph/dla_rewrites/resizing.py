@@ -6,7 +6,7 @@ linear by one half, the mean of four pixels.
 https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,38 +23,22 @@ from edgert.graph.ir import Node
 # Formulas: https://onnx.ai/onnx/operators/onnx__Resize.html.
 
 Positions = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 
-def positions(mode: str, size: int, target: int, scale: float) -> Positions | None:
-    """Input coordinate of each of ``target`` output pixels; None for a mode that is not known here."""
-    at = np.arange(target, dtype=np.float64)
-    match mode:
-        case "half_pixel":
-            return (at + 0.5) / scale - 0.5
-        case "pytorch_half_pixel":
-            return (at + 0.5) / scale - 0.5 if target > 1 else np.zeros(1)
-        case "asymmetric":
-            return at / scale
-        case "align_corners":
-            return at * ((size - 1) / (target - 1)) if target > 1 else np.zeros(1)
-        case "tf_half_pixel_for_nn":
-            return (at + 0.5) / scale
-    return None
-
-
-def nearest(found: Positions, rounding: str, size: int) -> Indices:
-    """The input pixel that each coordinate takes its value from."""
-    match rounding:
-        case "floor":
-            rounded = np.floor(found)
-        case "ceil":
-            rounded = np.ceil(found)
-        case "round_prefer_ceil":
-            rounded = np.floor(found + 0.5)
-        case _:
-            rounded = np.ceil(found - 0.5)
-    return np.clip(rounded, 0, size - 1).astype(np.int64)
+_POSITIONS: Mapping[str, Callable[[Positions, int, int, float], Positions]] = {
+    "half_pixel": lambda at, size, target, scale: (at + 0.5) / scale - 0.5,
+    "pytorch_half_pixel": lambda at, size, target, scale: (at + 0.5) / scale - 0.5 if target > 1 else np.zeros(1),
+    "asymmetric": lambda at, size, target, scale: at / scale,
+    "align_corners": lambda at, size, target, scale: at * ((size - 1) / (target - 1)) if target > 1 else np.zeros(1),
+    "tf_half_pixel_for_nn": lambda at, size, target, scale: (at + 0.5) / scale,
+}
+"""Coordinate transformation → the input coordinates of output pixels."""
+_ROUNDINGS: Mapping[str, Callable[[Positions], Positions]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
+}
 
 
 def modes(given: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -91,6 +75,13 @@ class _Axis:
         """The whole number it shrinks by; 0 where it does not."""
         return self.size // self.target if self.size % self.target == 0 else 0
 
+    @property
+    def is_half_pixel(self) -> bool:
+        """Whether the pixels between which it takes its values are those that half_pixel takes."""
+        usual = _POSITIONS["half_pixel"](np.arange(self.target, dtype=np.float64), self.size, self.target, self.factor)
+        own, usual = (np.clip(at, 0, self.size - 1) for at in (self.at, usual))
+        return bool(np.allclose(own, usual, atol=1e-6))
+
 
 def _resize(draft: Draft, node: Node) -> None:
     shape, ends = draft.image(node.inputs[0]), draft.image(node.outputs[0])
@@ -112,12 +103,12 @@ def _resize(draft: Draft, node: Node) -> None:
 def _axes(draft: Draft, node: Node, size: tuple[int, int], target: tuple[int, int]) -> tuple[_Axis, _Axis] | None:
     scales = _scales(draft, node)
     mode = modes(node.attributes)[1]
+    if mode not in _POSITIONS:
+        return None
     found = []
     for axis in (0, 1):
         scale = target[axis] / size[axis] if scales is None else scales[axis]
-        at = positions(mode, size[axis], target[axis], scale)
-        if at is None:
-            return None
+        at = _POSITIONS[mode](np.arange(target[axis], dtype=np.float64), size[axis], target[axis], scale)
         found.append(_Axis(size[axis], target[axis], scale, at))
     return found[0], found[1]
 
@@ -131,7 +122,8 @@ def _scales(draft: Draft, node: Node) -> tuple[float, float] | None:
 
 
 def _nearest(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], rounding: str) -> None:
-    taken = [nearest(axis.at, rounding, axis.size) for axis in axes]
+    rounded = _ROUNDINGS.get(rounding, _ROUNDINGS["round_prefer_floor"])
+    taken = [np.clip(rounded(axis.at), 0, axis.size - 1) for axis in axes]
     if all(axis.factor and np.array_equal(index, np.arange(axis.target) // axis.factor)
            for axis, index in zip(axes, taken, strict=True)):  # fmt: skip
         if max(axis.factor for axis in axes) <= MAX_NEAREST and _is_plain(draft, node):
@@ -206,19 +198,12 @@ def _linear(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], transformation:
         Chain(draft, node).pool("AveragePool", ends, (2, 2), (2, 2)).end("linear by one half → AveragePool 2x2")
         return
     is_plain = transformation == "half_pixel" and _scales(draft, node) is not None
-    if is_plain or not all(axis.factor and _is_half_pixel(axis) for axis in axes):
+    if is_plain or not all(axis.factor and axis.is_half_pixel for axis in axes):
         return
     chain = Chain(draft, node)
     given = {"mode": b"linear", "coordinate_transformation_mode": b"half_pixel"}
     chain.then("Resize", ends, *_by(draft, chain, axes[0].factor, axes[1].factor), **given)
     chain.end(f"linear by {axes[0].factor}x{axes[1].factor}, half_pixel")
-
-
-def _is_half_pixel(axis: _Axis) -> bool:
-    """Whether the pixels between which it takes its values are those that half_pixel takes."""
-    usual = positions("half_pixel", axis.size, axis.target, axis.factor)
-    assert usual is not None
-    return bool(np.allclose(np.clip(axis.at, 0, axis.size - 1), np.clip(usual, 0, axis.size - 1), atol=1e-6))
 
 
 RESIZE = rewrite(
