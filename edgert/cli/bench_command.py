@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option
-from edgert.cli.output import write_json
+from edgert.cli import option, terminal
+from edgert.cli.terminal import write_json
 from edgert.errors import EXIT_ERROR, ConfigError, nearest
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from edgert.benchmark.measure import Figure
 
 
@@ -69,12 +67,10 @@ def bench(
 
         edgert bench dock.edgert --peer onnxruntime
     """
-    from rich.console import Console
-
     from edgert.benchmark.measure import machine
     from edgert.benchmark.suite import bench as measure
 
-    console = Console(stderr=True, highlight=False)
+    console = terminal.console(stderr=True, tables=False)
     with console.status("measuring ..."):
         if peer is not None or torch is not None:
             figures = _raced(console, pipeline_path(target), peer or "torch", torch, quick)
@@ -82,21 +78,20 @@ def bench(
             figures = _profiled(console, Path(target), board, quick, output)
         else:
             figures = [_shown(console, figure) for figure in measure(pipeline_path(target), quick)]
-    if json is not None:
-        write_json({"machine": machine(), "figures": [figure.to_json() for figure in figures]}, json)
+    write_json({"machine": machine(), "figures": [figure.to_json() for figure in figures]}, json)
     if not all(figure.holds for figure in figures):
         console.print("✗ is a bar that was missed: exit code 1. Where other programs ran meanwhile, measure again.")
         raise typer.Exit(EXIT_ERROR)
 
 
-def _shown(console: Console, figure: Figure) -> Figure:
+def _shown(console: terminal.Console, figure: Figure) -> Figure:
     bar = "" if figure.bar is None else f"   bar {'≤' if figure.better == 'lower' else '≥'} {figure.bar:g}"
     mark = " " if figure.bar is None else "[green]✓[/]" if figure.holds else "[red]✗[/]"
     console.print(f"{mark} {figure.name:<52}{figure.value:>10.3f} {figure.unit}{bar}   n={figure.n}", soft_wrap=True)
     return figure
 
 
-def _profiled(console: Console, target: Path, board: str, quick: bool, output: Path) -> list[Figure]:
+def _profiled(console: terminal.Console, target: Path, board: str, quick: bool, output: Path) -> list[Figure]:
     """Measures, writes and prints a profile."""
     from edgert.benchmark.core_profile import figures_of
     from edgert.benchmark.core_profile import profile as measure
@@ -117,7 +112,7 @@ def _profiled(console: Console, target: Path, board: str, quick: bool, output: P
     return figures
 
 
-def _raced(console: Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
+def _raced(console: terminal.Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
     """Races every model with a peer, and prints both times."""
     from edgert.benchmark.peers import against as race
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option
-from edgert.cli.output import is_stdout, write_json
-from edgert.cli.table import NONE, UNKNOWN, Column, Row, console, table
-from edgert.cli.table import facts as bold_facts
+from edgert.cli.terminal import NONE, UNKNOWN, Column, Row, console, table, write_json
+from edgert.cli.terminal import facts as bold_facts
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def boards(
     from edgert.board.record import board_file, find_board
     from edgert.board.record import boards as all_boards
 
-    screen, found = console(stderr=is_stdout(json)), None
+    screen, found = console(json), None
     if name is None:
         option.refuse({"--sources": sources, "--yaml": yaml}, "name a board, too")
         screen.print(table(_LIST, [Row(list_row(board)) for board in all_boards()], width=screen.width))
@@ -87,14 +86,11 @@ def boards(
         _show_board(screen, found)
         if sources:
             _show_sources(screen, found)
-    if json is not None:
-        write_json([data_sheet(one) for one in all_boards()] if found is None else data_sheet(found), json)
+    write_json([data_sheet(one) for one in all_boards()] if found is None else data_sheet(found), json)
 
 
 def _show_board(console: Console, board: Board) -> None:
     """What a board has, and a row per power mode."""
-    from rich.markup import escape
-
     ranks = {"CPU cores @ MHz": 2, "GB/s": 1}
     columns = [Column(heading, rank=ranks.get(heading, 0)) for heading in mode_headings(board)]
     rows = [Row(mode_row(board, mode)) for mode in board.modes]
@@ -102,13 +98,11 @@ def _show_board(console: Console, board: Board) -> None:
     console.print()
     console.print(table(columns, rows, width=console.width))
     for line in (LEGEND, *remarks(board)):
-        console.print(f"[dim]{escape(line)}[/]")
+        console.print(line, style="dim", markup=False)
 
 
 def _show_sources(console: Console, board: Board) -> None:
     """Every number of a board with its confidence and the number of its source; then the sources, in full."""
-    from rich.markup import escape
-
     from edgert.board.datasheet import numbers
 
     rows, cited = [], dict[str, int]()
@@ -120,7 +114,7 @@ def _show_sources(console: Console, board: Board) -> None:
     console.print(table(_NUMBERS, rows, width=console.width))
     console.print()
     for source, mark in cited.items():
-        console.print(f"{mark:>3} {escape(source)}", soft_wrap=True)
+        console.print(f"{mark:>3} {source}", markup=False, soft_wrap=True)
 
 
 def list_row(board: Board) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -12,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option
-from edgert.cli.output import is_stdout, json_lines
+from edgert.cli import option, terminal
+from edgert.cli.bundle_tables import show_tuned
+from edgert.cli.progress import build_progress, stop_on_signal
+from edgert.cli.terminal import is_stdout, json_lines
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from edgert.compiler.build_pipeline import Built
     from edgert.compiler.finish import Finished, Waiting
     from edgert.remote.remote_build import RemoteBuilt
@@ -76,12 +77,7 @@ def build(
 
         edgert build pipeline.yaml --remote user@jetson -o dock.edgert
     """
-    import threading
-
-    from rich.console import Console
-
     from edgert.bundle.bundle import is_bundle
-    from edgert.cli.progress import stop_on_signal
     from edgert.config import load_pipeline
 
     source, stop, file = pipeline_path(pipeline), threading.Event(), None
@@ -97,7 +93,7 @@ def build(
         raise typer.BadParameter(why, param_hint="--strict")
     else:
         file = load_pipeline(source, overrides or ())
-    show: Callable[[Console], None]
+    show: Callable[[terminal.Console], None]
     with _events(json) as (on_event, write), stop_on_signal(stop.set):
         if remote is not None:
             from edgert.remote.remote_build import build_remote
@@ -137,7 +133,7 @@ def build(
             write({**_outcome(built), **sizes, **found})
             show = partial(_show_built, built, tuned)
     if not is_stdout(json):
-        show(Console(highlight=False))
+        show(terminal.console(tables=False))
 
 
 @contextmanager
@@ -146,8 +142,6 @@ def _events(json: Path | None) -> Iterator[tuple[OnEvent, Callable[[object], Non
 
     Events are shown, unless JSON goes to standard output; and are lines of the JSON.
     """
-    from edgert.cli.progress import build_progress
-
     with json_lines(json) as write, nullcontext() if is_stdout(json) else build_progress() as show:
 
         def on_event(event: Event) -> None:
@@ -179,7 +173,7 @@ def _engines(made: RemoteBuilt | Finished) -> dict[str, object]:
     return {"engines": dict(made.engines), "waiting": waiting}
 
 
-def _show_compiled(made: RemoteBuilt | Finished, place: str, console: Console) -> None:
+def _show_compiled(made: RemoteBuilt | Finished, place: str, console: terminal.Console) -> None:
     show_engines(console, made.engines, made.waiting, place)
     if made.path is None:
         console.print(f"cached on this machine: edgert run finds it ({made.seconds:.1f} s)")
@@ -187,7 +181,9 @@ def _show_compiled(made: RemoteBuilt | Finished, place: str, console: Console) -
         _show_bundle(made, "", console)
 
 
-def show_engines(console: Console, engines: Mapping[str, str], waiting: Mapping[str, Waiting], place: str) -> None:
+def show_engines(
+    console: terminal.Console, engines: Mapping[str, str], waiting: Mapping[str, Waiting], place: str
+) -> None:
     """Prints who runs each model at a place, and what was compiled for it that cannot run there yet."""
     for model, engine in engines.items():
         console.print(f"{model} runs with {engine} {place}", markup=False)
@@ -197,9 +193,8 @@ def show_engines(console: Console, engines: Mapping[str, str], waiting: Mapping[
         console.print(line, markup=False)
 
 
-def _show_built(made: Built, tuned: Mapping[str, Tuned], console: Console) -> None:
+def _show_built(made: Built, tuned: Mapping[str, Tuned], console: terminal.Console) -> None:
     """What was built, and what is left to the board."""
-    from edgert.cli.bundle_tables import show_tuned
     from edgert.units import format_bytes
 
     for name, one in tuned.items():
@@ -219,7 +214,7 @@ def _show_built(made: Built, tuned: Mapping[str, Tuned], console: Console) -> No
     )
 
 
-def _show_bundle(made: Built | Finished, models: str, console: Console) -> None:
+def _show_bundle(made: Built | Finished, models: str, console: terminal.Console) -> None:
     from edgert.units import format_bytes
 
     word = "written" if made.written else "nothing has changed; left as it is"

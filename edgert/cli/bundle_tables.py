@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from edgert.cli.table import UNKNOWN, Column, Row, facts, table
+from edgert.cli.terminal import UNKNOWN, Column, Row, facts, marked, table
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ _MEMBERS = (Column("member", wraps=True), Column("size", is_number=True), Column
 
 def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
     """Prints every tactic of a model that ran, fastest first, why others did not, and the gain."""
-    from rich.markup import escape
-
     rows, excluded = [], []
     for trial in tuned.tried:
         if trial.frame is None:
@@ -74,8 +72,9 @@ def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
         tactics = [tactic for _, tactic in group]
         lines.append(f"{tactics[0]}{f' and {len(tactics) - 1} more' if len(tactics) > 1 else ''}: {why}")
     for line in (*lines, *(f"left out: {what}: {why}" for what, why in tuned.left_out.items())):
-        console.print(escape(line), style="dim", soft_wrap=True)
-    console.print(f"[green]→[/] {escape(name)}: gain {tuned.gain:.2f} ×; {escape(tuned.summary)}", soft_wrap=True)
+        console.print(line, style="dim", markup=False, soft_wrap=True)
+    gain = marked(f"{name}: gain {tuned.gain:.2f} ×; {tuned.summary}", "")
+    console.print("[green]→[/]", gain, soft_wrap=True)
 
 
 def show_engines(console: Console, engines: Sequence[EngineReport]) -> None:

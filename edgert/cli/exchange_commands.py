@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgert.cli import option
-from edgert.cli.output import is_stdout, write_json
+from edgert.cli import option, terminal
+from edgert.cli.progress import build_progress, stop_on_signal
+from edgert.cli.terminal import write_json
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,8 +71,6 @@ def import_model(
 
         edgert import saved_model/ --python ~/tf/bin/python --shape image=1x224x224x3
     """
-    from rich.console import Console
-
     from edgert.importer.conversion import import_model as run
 
     open_dims = {}
@@ -90,9 +90,8 @@ def import_model(
         tolerance=tolerance,
         python=python,
     )
-    if json is not None:
-        write_json(_plain(made), json)
-    console = Console(stderr=is_stdout(json), highlight=False)
+    write_json(_plain(made), json)
+    console = terminal.console(json, tables=False)
     versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
     console.print(f"{made.nodes} nodes, opset {made.opset}, by {versions}", markup=False)
     for spec in made.inputs:
@@ -174,11 +173,6 @@ def export(
 
         edgert export pipeline.yaml --board orin-nx-16gb --format onnx --form int8-qdq --target dla -o dla.onnx
     """
-    import threading
-
-    from rich.console import Console
-
-    from edgert.cli.progress import build_progress, stop_on_signal
     from edgert.exporter.export import export as run
 
     options: dict[str, Any] = {"format": format, "form": form, "target": target, "device": device}
@@ -196,9 +190,8 @@ def export(
             stop=stop,
             **options,
         )
-    if json is not None:
-        write_json({"files": [str(path) for path in made.files], "limitations": list(made.limitations)}, json)
-    console = Console(stderr=is_stdout(json), highlight=False)
+    write_json({"files": [str(path) for path in made.files], "limitations": list(made.limitations)}, json)
+    console = terminal.console(json, tables=False)
     for path in made.files:
         console.print("[green]→[/]", str(path), soft_wrap=True)
     if made.limitations:

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option, table
-from edgert.cli.output import is_stdout, write_json
-from edgert.cli.table import Column
+from edgert.cli import option, terminal
+from edgert.cli.progress import counting_bar
+from edgert.cli.terminal import Column, write_json
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from edgert.wiring.check_report import CheckReport
 
 _SHOWN = 8
@@ -81,11 +78,10 @@ def check(
 
         edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
     """
-    from edgert.cli.progress import counting_bar
     from edgert.wiring.check import check as check_wiring
     from edgert.wiring.photos import save_image
 
-    screen = table.console(stderr=is_stdout(json))
+    screen = terminal.console(json)
     with counting_bar(screen, rate_of="") as bar:
         progress = partial(bar, "trying settings")
         report = check_wiring(pipeline, images, model=model, overrides=overrides or (), progress=progress)
@@ -93,29 +89,26 @@ def check(
     if output is not None:
         save_image(report, output)
         screen.print(f"[green]→[/] {output}")
-    if json is not None:
-        write_json(report.to_json(), json)
+    write_json(report.to_json(), json)
 
 
-def print_report(console: Console, report: CheckReport, limit: int | None) -> None:
+def print_report(console: terminal.Console, report: CheckReport, limit: int | None) -> None:
     """The ranking as a table, then the verdict, the lines to change, and what the images cannot show."""
-    from rich.markup import escape
-
     console.print(_table(report, limit, console.width))
     style = {"fine": "green", "wrong": "red", "unclear": "yellow"}[report.verdict]
-    console.print(f"[bold {style}]{escape(report.summary)}[/]")
+    console.print(report.summary, style=f"bold {style}", markup=False)
     for finding in report.findings:
-        console.print(f"  [bold]{escape(finding.where)}[/]")
+        console.print(f"  {finding.where}", style="bold", markup=False)
         label = "not written, which means" if finding.missing else "written"
-        console.print(f"    {label:<8} [red]{escape(finding.written)}[/]")
-        console.print(f"    {'better' if finding.sure else 'probably':<8} [green]{escape(finding.better)}[/]")
+        console.print(f"    {label:<8}", terminal.marked(finding.written, "red"))
+        console.print(f"    {'better' if finding.sure else 'probably':<8}", terminal.marked(finding.better, "green"))
     for tie in report.ties:
-        console.print(f"[dim]• {escape(tie)}[/]")
+        console.print(f"• {tie}", style="dim", markup=False)
     images = f"{len(report.photos)} image{'' if len(report.photos) == 1 else 's'}"
     console.print(f"[dim]{images}, {report.runs} runs of the engine[/]")
 
 
-def _table(report: CheckReport, limit: int | None, width: int) -> Table:
+def _table(report: CheckReport, limit: int | None, width: int) -> terminal.Table:
     shown = [row for n, row in enumerate(report.rows) if limit is None or n < limit or row.written]
     tasks = {row.names["task"] for row in shown}
     groups = ["color", "scale", "placement", *(["task"] if len(tasks) > 1 else [])]
@@ -132,10 +125,10 @@ def _table(report: CheckReport, limit: int | None, width: int) -> Table:
         names = (row.names[group].rpartition(": ")[2] for group in groups)  # all tasks have the same verb
         memory = [f"{sum(row.memory.values()) / len(row.memory):.2f}"] if row.memory else []
         scores = [f"{row.score:.2f}", f"{row.answers:.2f}", *memory, f"{row.behind:.1f} σ" if row.behind else ""]
-        rows.append(table.Row(("→" if row.written else "", *names, *scores), "bold" if row.written else ""))
+        rows.append(terminal.Row(("→" if row.written else "", *names, *scores), "bold" if row.written else ""))
     hidden = len(report.rows) - len(shown)
     caption = "→ as the file has it" + (f"; {hidden} more that were tried: --all" if hidden else "")
-    return table.table(columns, rows, width=width, title=f"model {report.model}", caption=caption)
+    return terminal.table(columns, rows, width=width, title=f"model {report.model}", caption=caption)
 
 
 def new(
@@ -164,20 +157,16 @@ def new(
 
         edgert new parts.onnx --images photo.jpg --source clip.mp4 --output parts.yaml
     """
-    from rich.console import Console
-    from rich.markup import escape
-
-    from edgert.cli.progress import counting_bar
     from edgert.wiring.starter import refuse_existing, starter, write_pipeline
 
-    console = Console(highlight=False)
+    console = terminal.console(tables=False)
     refuse_existing(output, force)
     with counting_bar(console, rate_of="") as bar:
         progress = partial(bar, "trying settings")
         made = starter(model, images or (), source, directory=output.parent, progress=progress)
     write_pipeline(made.text, output, force)
     for note in made.notes:
-        console.print(f"• {escape(note)}")
-    console.print(f"[green]→[/] {escape(str(output))}")
+        console.print(f"• {note}", markup=False)
+    console.print("[green]→[/]", terminal.marked(str(output), ""))
     hint = f"edgert check {output} --images photo.jpg" if not images else f"edgert run {output}"
-    console.print(f"next: {escape(hint)}")
+    console.print(f"next: {hint}", markup=False)

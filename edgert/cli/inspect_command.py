@@ -11,8 +11,7 @@ import typer
 
 from edgert.cli import option
 from edgert.cli.bundle_tables import show_bundle
-from edgert.cli.output import is_stdout, write_json
-from edgert.cli.table import Column, Row, console, facts, marked, table
+from edgert.cli.terminal import Column, Row, console, facts, marked, table, write_json
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def inspect(
     from edgert.inspect_model import inspect as inspect_model
     from edgert.inspect_model import inspect_bundle
 
-    screen = console(stderr=is_stdout(json))
+    screen = console(json)
     for_dla = {"--board": board, "--trt": trt, "--precision": precision, "--report": report, "--explain": explain,
                "--rewritten": rewritten, "--skip-rewrite": skipped, "--all": every}  # fmt: skip
     if not dla:
@@ -105,8 +104,7 @@ def inspect(
         option.refuse({"--shape": shapes, "--ops": ops, "--dla": dla}, f"it is for ONNX files, and {model} is a bundle")
         bundle = inspect_bundle(model)
         show_bundle(screen, bundle)
-        if json is not None:
-            write_json(bundle.to_json(), json)
+        write_json(bundle.to_json(), json)
         return
     found = inspect_model(
         model,
@@ -133,8 +131,7 @@ def inspect(
         if rewritten is not None and made is not None:
             made.save(rewritten)
             screen.print(f"rewritten model written to {rewritten}", markup=False)
-    if json is not None:
-        write_json(found.to_json(), json)
+    write_json(found.to_json(), json)
 
 
 def _profiles(texts: list[str]) -> list[dict[str, tuple[int, ...]]]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option, table
-from edgert.cli.output import as_typed, is_stdout, write_json
-from edgert.cli.table import Column, Row
+from edgert.cli import option, terminal
+from edgert.cli.progress import counting_bar, stop_on_signal
+from edgert.cli.terminal import Column, Row, as_typed, write_json
 from edgert.errors import EXIT_ERROR
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from edgert.evaluation import EvaluationResult
 
 _MINUTE_S = 60
@@ -60,17 +59,11 @@ def calibrate(
 
         edgert calibrate pipeline.yaml --model parts
     """
-    import threading
-
-    from rich.console import Console
-    from rich.text import Text
-
-    from edgert.cli.progress import counting_bar, stop_on_signal
     from edgert.quantization.to_files import calibrate as measure
 
-    console, stop = Console(stderr=True, highlight=False), threading.Event()
+    console, stop = terminal.console(stderr=True, tables=False), threading.Event()
     with counting_bar(console) as bar, stop_on_signal(stop.set):
-        table = measure(
+        ranges = measure(
             source,
             model=model,
             images=images,
@@ -85,9 +78,9 @@ def calibrate(
             bar=bar,
             stop=stop,
         )
-    console.print(f"{len(table.histograms)} tensors, {table.images} images, method {table.method}")
-    for warning in table.warnings:
-        console.print("[yellow]•[/]", Text(warning))
+    console.print(f"{len(ranges.histograms)} tensors, {ranges.images} images, method {ranges.method}")
+    for warning in ranges.warnings:
+        console.print("[yellow]•[/]", terminal.marked(warning, ""))
     console.print("[green]→[/]", str(output), soft_wrap=True)
 
 
@@ -146,14 +139,9 @@ def quantize(
 
         edgert quantize model.qdq.onnx --target cache -o model.cache
     """
-    import threading
-
-    from rich.console import Console
-
-    from edgert.cli.progress import counting_bar, stop_on_signal
     from edgert.quantization.to_files import quantize as quantize_model
 
-    console, stop = Console(stderr=True, highlight=False), threading.Event()
+    console, stop = terminal.console(stderr=True, tables=False), threading.Event()
     with counting_bar(console) as bar, stop_on_signal(stop.set):
         made = quantize_model(
             source,
@@ -239,14 +227,9 @@ def evaluate(
 
         edgert eval pipeline.yaml --precision int8 --emulate dla --report out/int8.html
     """
-    import threading
-
-    from rich.markup import escape
-
-    from edgert.cli.progress import counting_bar, stop_on_signal
     from edgert.quantization.evaluate import evaluate as evaluate_model
 
-    console, stop = table.console(stderr=is_stdout(json)), threading.Event()
+    console, stop = terminal.console(json), threading.Event()
     with counting_bar(console) as bar, stop_on_signal(stop.set):
         found = evaluate_model(
             source,
@@ -263,7 +246,7 @@ def evaluate(
             task=task,
             input=input,
             overrides=overrides or (),
-            log=lambda text: console.print(f"[dim]{escape(text)} …[/]"),
+            log=lambda text: console.print(f"{text} …", style="dim", markup=False),
             bar=bar,
             stop=stop,
         )
@@ -271,21 +254,18 @@ def evaluate(
         console.print("stopped; nothing was measured to the end")
         raise typer.Exit(_INTERRUPTED)
     _print(console, found.result, found.dataset.notes)
-    if json is not None:
-        write_json(found.to_json(), json)
+    write_json(found.to_json(), json)
     if found.unfinished:
         console.print(f"stopped; not evaluated to the end: {', '.join(found.unfinished)}", markup=False)
         raise typer.Exit(_INTERRUPTED)
     if report is not None:
         found.save_report(report, as_typed())
-        console.print(f"report: {escape(str(report))}")
+        console.print(f"report: {report}", markup=False)
     if not found.result.within:
         raise typer.Exit(EXIT_ERROR)
 
 
-def _print(console: Console, evaluation: EvaluationResult, notes: tuple[str, ...]) -> None:
-    from rich.markup import escape
-
+def _print(console: terminal.Console, evaluation: EvaluationResult, notes: tuple[str, ...]) -> None:
     metrics = list(dict.fromkeys(name for result in evaluation.results for name in result.values))
     drops = ("drop", "95 % interval") if evaluation.comparisons else ()
     columns = (
@@ -301,12 +281,12 @@ def _print(console: Console, evaluation: EvaluationResult, notes: tuple[str, ...
             cells += [f"{one.drop:+.3f}", f"{one.low:+.3f} {one.high:+.3f}"]
         cells += [""] * (len(metrics) + len(drops) - len(cells))
         rows.append(Row((result.name, *cells, f"{result.images_per_s:.1f}", f"{result.run_ms:.2f}")))
-    console.print(table.table(columns, rows, width=console.width))
+    console.print(terminal.table(columns, rows, width=console.width))
     for result, one in zip(evaluation.results[1:], evaluation.comparisons, strict=True):
         if one.max_drop is not None:
-            line = f"{result.name}: {one.verdict} the budget of {one.max_drop:g} {one.metric}"
-            console.print(f"[bold {_VERDICT_STYLES[one.verdict]}]{escape(line.replace('missed the', 'misses the'))}[/]")
+            budget = f"{one.verdict.replace('missed', 'misses')} the budget of {one.max_drop:g} {one.metric}"
+            console.print(f"{result.name}: {budget}", style=f"bold {_VERDICT_STYLES[one.verdict]}", markup=False)
     for note in notes:
-        console.print(f"[dim]• {escape(note)}[/]")
+        console.print(f"• {note}", style="dim", markup=False)
     first = evaluation.results[0]
     console.print(f"[dim]{first.images} images, {first.threads} at a time[/]")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgert.cli import option, table
-from edgert.cli.output import is_stdout, json_lines, write_json
-from edgert.cli.table import Column
+from edgert.cli import option, terminal
+from edgert.cli.progress import stop_on_signal
+from edgert.cli.terminal import Column, is_stdout, json_lines, write_json
 from edgert.errors import EXIT_ERROR
 from edgert.units import format_bytes
 
@@ -61,9 +61,7 @@ def doctor(json: option.Json = None, debug: option.Debug = False) -> None:
     """
     from dataclasses import asdict
 
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from edgert.diagnosis import doctor as find
     from edgert.diagnosis import facts
@@ -74,17 +72,16 @@ def doctor(json: option.Json = None, debug: option.Debug = False) -> None:
     for column in ("mark", "name", "detail"):
         shown.add_column(column, no_wrap=column != "detail", overflow="fold")
     for one in findings:
-        fix = Text(f"\n→ {one.fix}" if one.fix else "", style="cyan")
-        shown.add_row(_MARKS[one.state], table.marked(one.name, "bold"), Text(one.detail) + fix)
-    screen = Console(stderr=is_stdout(json), highlight=False)
+        fix = terminal.marked(f"\n→ {one.fix}" if one.fix else "", "cyan")
+        shown.add_row(_MARKS[one.state], terminal.marked(one.name, "bold"), terminal.marked(one.detail, "") + fix)
+    screen = terminal.console(json, tables=False)
     screen.print(shown)
     if broken:
         screen.print(f"\n[red]edgert cannot run here:[/] {', '.join(broken)}")
     else:
         screen.print("\n[green]edgert can run here.[/] – is not here and not required; → shows how to get it.")
     if json is not None:
-        found = [asdict(finding) for finding in findings]
-        write_json({"ok": not broken, "machine": facts(), "findings": found}, json)
+        write_json({"ok": not broken, "machine": facts(), "findings": list(map(asdict, findings))}, json)
     if broken:
         raise typer.Exit(EXIT_ERROR)
 
@@ -126,12 +123,11 @@ def top(
     from rich.console import Group
     from rich.live import Live
 
-    from edgert.cli.progress import stop_on_signal
     from edgert.meters.all import Meters
     from edgert.meters.energy import Energy
 
     meters, energy, pipelines = Meters(root), Energy(), Pipelines(tuple(pipeline or ()), root)
-    stopped, screen = threading.Event(), table.console()
+    stopped, screen = threading.Event(), terminal.console()
 
     def looks() -> Iterator[RenderableType]:
         """The view, again and again; each look is also a line of JSON."""
@@ -229,8 +225,6 @@ def _fetched(url: str) -> Mapping[str, Any] | str:
 
 def view(sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int) -> Iterator[RenderableType]:
     """Pipelines, then the machine, then what cannot be read, in a line."""
-    from rich.text import Text
-
     yield pipeline_table(pipelines, width)
     yield ""
     readings = list(_ordered(sample))
@@ -239,14 +233,14 @@ def view(sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int) -
         modeled = f", {energy.modeled_s:.0f} s of them modeled" if energy.modeled_s else ""
         title += f", {recent:.2f} W over 10 s, {energy.joules:.0f} J in {energy.covered_s:.0f} s{modeled}"
     rows = [
-        table.Row((name, describe(reading), reading.kind, reading.source), _STYLES[reading.kind])
+        terminal.Row((name, describe(reading), reading.kind, reading.source), _STYLES[reading.kind])
         for name, reading in readings
         if reading.is_known
     ]
-    yield table.table(_READINGS, rows, width=width, title=title)
+    yield terminal.table(_READINGS, rows, width=width, title=title)
     if missing := ", ".join(name for name, reading in readings if not reading.is_known):
-        yield Text(f"unavailable: {missing}; --json has the reasons", style="dim")
-    yield from (Text(note) for note in sample.notes)
+        yield terminal.marked(f"unavailable: {missing}; --json has the reasons", "dim")
+    yield from (terminal.marked(note, "") for note in sample.notes)
 
 
 def _ordered(sample: Sample) -> Iterator[tuple[str, Reading]]:
@@ -274,17 +268,15 @@ def describe(reading: Reading) -> str:
 
 def pipeline_table(rows: Sequence[Row], width: int) -> Table | Text:
     """How each pipeline does, and whether it keeps its budgets; or why that is not known. Without any, a line."""
-    from rich.text import Text
-
     if not rows:
-        return Text("no pipelines of this user are running", style="bold")
+        return terminal.marked("no pipelines of this user are running", "bold")
     shown = []
     for row in rows:
         name = " ".join(filter(None, (_text(row.get("label")), _text(row.get("name")))))
         last = row.get("trouble") or ", ".join(_promises(row))
         cells = [_text(cell) for cell in (name or row["at"], *_figures(row), last, row["at"])]
-        shown.append(table.Row(cells, "yellow" if "trouble" in row else ""))
-    return table.table(_PIPELINES, shown, width=width, title="pipelines")
+        shown.append(terminal.Row(cells, "yellow" if "trouble" in row else ""))
+    return terminal.table(_PIPELINES, shown, width=width, title="pipelines")
 
 
 def _figures(row: Row) -> Iterator[str]:

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from edgert.cli import option, table
-from edgert.cli.output import is_stdout, write_json
-from edgert.cli.table import Column
+from edgert.cli import option, terminal
+from edgert.cli.run_view import parts_table
+from edgert.cli.terminal import Column, write_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, Row
 
 _MOST_REASONS = 6
@@ -65,25 +62,22 @@ def plan(
         profiles=profiles or (),
         overrides=overrides or (),
     )
-    screen = table.console(stderr=is_stdout(json))
+    screen = terminal.console(json)
     show_plan(screen, made)
     if report is not None:
         plan_page.save(made, report)
         screen.print(f"report written to {report}", markup=False)
-    if json is not None:
-        write_json(plan_text.to_json(made), json)
+    write_json(plan_text.to_json(made), json)
     if made.smallest is None:
         raise typer.Exit(1)
 
 
-def show_plan(console: Console, plan: Plan) -> None:
+def show_plan(console: terminal.Console, plan: Plan) -> None:
     """Verdict, then a row for each mode and placement, or for each board."""
-    from rich.markup import escape
-
     from edgert.planner.plan_text import basis, board_headline, headline
 
     good = plan.smallest is not None
-    console.print(f"[bold {'green' if good else 'red'}]{escape(headline(plan))}[/]")
+    console.print(headline(plan), style=f"bold {'green' if good else 'red'}", markup=False)
     if len(plan.boards) == 1:
         _show_board(console, plan.boards[0])
     else:
@@ -95,15 +89,13 @@ def show_plan(console: Console, plan: Plan) -> None:
         _show_table(console, ("board", "mode, placement"), rows, basis(plan.boards[0]))
         for board in plan.boards:
             if not board.rows:
-                console.print(f"[yellow]{escape(board_headline(board))} {escape('; '.join(board.skipped))}[/]")
+                line = f"{board_headline(board)} {'; '.join(board.skipped)}"
+                console.print(line, style="yellow", markup=False)
     for note in plan.notes:
-        console.print(f"[dim]note: {escape(note)}[/]")
+        console.print(f"note: {note}", style="dim", markup=False)
 
 
-def _show_board(console: Console, board: BoardPlan) -> None:
-    from rich.markup import escape
-
-    from edgert.cli.run_view import parts_table
+def _show_board(console: terminal.Console, board: BoardPlan) -> None:
     from edgert.planner.plan_text import basis, listed, why_not
 
     chosen = None if board.chosen is None else board.rows[board.chosen]
@@ -111,7 +103,7 @@ def _show_board(console: Console, board: BoardPlan) -> None:
     _show_table(console, ("mode", "placement"), rows, basis(board))
     if chosen is not None:
         for row in [row for row in board.rows if row is not chosen][:_MOST_REASONS]:
-            console.print(f"[dim]not {escape(why_not(row, chosen))}[/]")
+            console.print(f"not {why_not(row, chosen)}", style="dim", markup=False)
         models: dict[str, ModelRow] = {}  # with fallback models, each once
         for row in (chosen, *chosen.fallbacks):
             models |= {model.name: model for model in row.models if model.name not in models}
@@ -119,18 +111,18 @@ def _show_board(console: Console, board: BoardPlan) -> None:
             for engine in model.engines:
                 counts = {name: engine.assignment.count(name) for name in engine.accelerators}
                 units = ", ".join(f"{count} units on {name}" for name, count in counts.items())
-                console.print(f"{escape(model.name)}: {engine.share:.0%} of its frames, {units}")
+                console.print(f"{model.name}: {engine.share:.0%} of its frames, {units}", markup=False)
         console.print(parts_table(chosen.memory, console.width))
         for step in chosen.steps:
             console.print(f"made smaller: {step}", markup=False)
     for text in board.advice:
-        console.print(escape(text))
+        console.print(text, markup=False)
     for text in board.skipped:
-        console.print(f"[yellow]{escape(text)}: not planned[/]")
+        console.print(f"{text}: not planned", style="yellow", markup=False)
 
 
 def _show_table(
-    screen: Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]], basis: str
+    screen: terminal.Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]], basis: str
 ) -> None:
     from edgert.planner.plan_text import NUMBERS, numbers, to_spare
 
@@ -143,9 +135,9 @@ def _show_table(
     shown = []
     for names, row, is_chosen in rows:
         mark = "→" if is_chosen else "·" if row.is_best else ""
-        missed = table.marked("; ".join(row.misses), "red")
-        budgets = missed if row.misses else table.marked(f"kept, {to_spare(row)}", "green")
-        cells: list[str | Text] = [mark, *names, *(text for text, _ in numbers(row)), budgets]
-        shown.append(table.Row(cells, "bold" if is_chosen else ""))
-    screen.print(table.table(columns, shown, width=screen.width))
+        missed = terminal.marked("; ".join(row.misses), "red")
+        budgets = missed if row.misses else terminal.marked(f"kept, {to_spare(row)}", "green")
+        cells: list[str | terminal.Text] = [mark, *names, *(text for text, _ in numbers(row)), budgets]
+        shown.append(terminal.Row(cells, "bold" if is_chosen else ""))
+    screen.print(terminal.table(columns, shown, width=screen.width))
     screen.print(f"[dim]→ chosen, · Pareto; {basis}[/]")

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from edgert.cli.terminal import console as screen
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -78,9 +80,7 @@ def counting_bar(console: Console, rate_of: str = "images") -> Iterator[Bar]:
 @contextmanager
 def first_time_bar() -> Iterator[Bar]:
     """A bar on standard error that begins with why the start takes so long."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
+    console = screen(stderr=True, tables=False)
     explained = False
     with counting_bar(console) as bar:
 
@@ -100,11 +100,10 @@ def first_time_bar() -> Iterator[Bar]:
 def build_progress() -> Iterator[OnEvent]:
     """Gives what takes the events of a build, from any thread: a line for each step that ended, a bar for one that
     counts."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-    console, lock, tasks = Console(stderr=True, highlight=False), threading.Lock(), dict[tuple[str, str], TaskID]()
+    console, lock, tasks = screen(stderr=True, tables=False), threading.Lock(), dict[tuple[str, str], TaskID]()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 

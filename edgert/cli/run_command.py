@@ -10,7 +10,9 @@ import typer
 
 from edgert.budget.control import PowerControl
 from edgert.cli import option
-from edgert.cli.output import is_stdout, write_json
+from edgert.cli.progress import build_progress, first_time_bar, on_first_call, stop_on_signal
+from edgert.cli.run_view import print_summary, show, show_memory
+from edgert.cli.terminal import is_stdout, write_json
 from edgert.errors import DeviceError
 from edgert.installation import pipeline_path
 
@@ -69,8 +71,6 @@ def run(
 
         edgert run pipeline.yaml --as orin-nx-16gb --mode 15W
     """
-    from edgert.cli.progress import build_progress, first_time_bar, on_first_call, stop_on_signal
-    from edgert.cli.run_view import print_summary, show
     from edgert.pipeline import Pipeline
 
     with ExitStack() as stack:
@@ -110,8 +110,7 @@ def run(
             _show_engines(bundle)
             skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
             found["bundle"] = {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}
-        if json is not None:
-            write_json(found, json)
+        write_json(found, json)
 
 
 def _opened(
@@ -157,7 +156,6 @@ def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_boar
     """The memory plan, and what power control would change, in the terminal and as JSON; leaves with 1 where the memory
     does not fit."""
     from edgert.assemble.memory import planned
-    from edgert.cli.run_view import show_memory
 
     if as_board is not None:
         raise typer.BadParameter("it plans this machine; edgert plan --board has a board's memory", param_hint="--as")
@@ -167,8 +165,7 @@ def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_boar
     found: dict[str, Any] = {"memory": plan.to_json()}
     if power:
         found["power"] = show_power_steps(file, Path("/"), is_placed=bundle is not None, to_stderr=to_stderr)
-    if json is not None:
-        write_json(found, json)
+    write_json(found, json)
     if not plan.fits:
         raise typer.Exit(1)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from edgert.cli.table import Column, Row, console, table
+from edgert.cli.terminal import Column, Row, console, marked, table
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -75,11 +75,10 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
     Args:
         label: before every line, where what is shown is not this machine's.
     """
-    from rich.console import Console
     from rich.live import Live
     from rich.logging import RichHandler
 
-    screen = Console(stderr=True, highlight=False)
+    screen = console(stderr=True, tables=False)
     logger = logging.getLogger("edgert")  # a camera lost, a live page opened: on the console that the view shares
     logger.handlers = [
         RichHandler(console=screen, show_path=False, show_level=False, log_time_format="%H:%M:%S", markup=False)
@@ -145,10 +144,7 @@ def stage_table(summary: Summary, width: int, title: str = "") -> Table:
 
 def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False) -> None:
     """Prints the whole summary, and where the files are."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    screen = Console(stderr=to_stderr, highlight=False)
+    screen = console(stderr=to_stderr, tables=False)
     latency = summary.latency_ms
     screen.print(stage_table(summary, screen.width))
     screen.print(
@@ -165,7 +161,7 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         counted = f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
         made = "from the cache" if engine.get("cached") else "compiled now"
         backend = f"{engine['backend']} {engine.get('version', '')}".strip()
-        screen.print(f"model {escape(name)}: {backend}{counted}, {made}")
+        screen.print(f"model {name}: {backend}{counted}, {made}", markup=False)
         for one in engine.get("skipped", ()):
             skipped[f"{one['engine']} skipped{f' for model {name}' if one['model'] else ''}: {one['why']}"] = None
     for line in skipped:
@@ -176,7 +172,7 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         screen.print(line, style="yellow", markup=False)
     for stage in file.config.stages.values():
         if (path := getattr(stage, "path", None)) is not None:
-            screen.print(f"[green]→[/] {escape(str(path))}")
+            screen.print("[green]→[/]", marked(str(path), ""))
 
 
 def _troubles(summary: Summary) -> Iterator[str]:

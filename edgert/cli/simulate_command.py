@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli import option, table
-from edgert.cli.output import is_stdout, write_json
-from edgert.cli.table import Column, Row
+from edgert.cli import option, terminal
+from edgert.cli.terminal import Column, Row, write_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from edgert.planner.simulation import Simulation
     from edgert.simulator import Moment
 
@@ -100,27 +97,24 @@ def simulate(
         overrides=overrides or (),
         scenario=Scenario(duration, seed, trace, objects, jitter, stages, ambient),
     )
-    screen = table.console(stderr=is_stdout(json))
+    screen = terminal.console(json)
     show_simulation(screen, made)
     if report is not None:
         save(made, report)
         screen.print(f"report written to {report}", markup=False)
-    if json is not None:
-        write_json(made.to_json(), json)
+    write_json(made.to_json(), json)
     if not kept(made)[0]:
         raise typer.Exit(1)
 
 
-def show_simulation(console: Console, simulation: Simulation) -> None:
+def show_simulation(console: terminal.Console, simulation: Simulation) -> None:
     """Verdict, what happened over time, what was lost where, what the governor did, and what was assumed."""
-    from rich.markup import escape
-
     from edgert.planner.simulation_page import kept, simulation_headline
 
     is_kept, budgets = kept(simulation)
-    console.print(f"[bold {'green' if is_kept else 'red'}]{escape(simulation_headline(simulation))}[/]")
+    console.print(simulation_headline(simulation), style=f"bold {'green' if is_kept else 'red'}", markup=False)
     if budgets:
-        console.print(f"[{'green' if is_kept else 'red'}]{escape(budgets)}[/]")
+        console.print(budgets, style="green" if is_kept else "red", markup=False)
     played = simulation.played
     if played.moments:
         _show_moments(console, played.moments)
@@ -131,25 +125,25 @@ def show_simulation(console: Console, simulation: Simulation) -> None:
     )
     lost = [f"{name} {one.dropped}" for name, one in played.stages.items() if one.dropped]
     if lost:
-        console.print(escape(f"dropped before: {', '.join(lost)}"))
+        console.print(f"dropped before: {', '.join(lost)}", markup=False)
     if played.energy_j_per_frame is not None:
         console.print(f"{played.energy_j_per_frame:.3g} J a frame, at most {played.temperature_c:.0f} °C")
     for event in played.governed.events if played.governed else ():
-        console.print(escape(f"{event.at_s:.1f} s: {event.kind}: {event.reason}"), style="yellow")
-    console.print(f"[dim]simulated: {escape(simulation.basis)}[/]")
+        console.print(f"{event.at_s:.1f} s: {event.kind}: {event.reason}", style="yellow", markup=False)
+    console.print(f"simulated: {simulation.basis}", style="dim", markup=False)
     for note in simulation.notes:
-        console.print(f"[dim]note: {escape(note)}[/]")
+        console.print(f"note: {note}", style="dim", markup=False)
 
 
-def _show_moments(console: Console, moments: Sequence[Moment]) -> None:
+def _show_moments(console: terminal.Console, moments: Sequence[Moment]) -> None:
     """Every n-th, so that the table stays readable; the JSON and the page have all."""
     step = -(-len(moments) // _MOST_ROWS)
     names = list(dict.fromkeys(name for moment in moments for name in moment.busy))
     rows = []
     for one in moments[step - 1 :: step]:
         values = (one.p50_ms, one.p99_ms, float(one.dropped), one.power_w, one.energy_j_per_frame, one.temperature_c)
-        known = (table.NONE if value is None else f"{value:.3g}" for value in values)
+        known = (terminal.NONE if value is None else f"{value:.3g}" for value in values)
         busy = (f"{one.busy.get(name, 0.0):.0%}" for name in names)
         rows.append(Row((f"{one.at_s:.0f}", f"{one.fps:.3g}", *known, *busy)))
     columns = (*_COLUMNS, *(Column(name, is_number=True, rank=1) for name in names))
-    console.print(table.table(columns, rows, width=console.width))
+    console.print(terminal.table(columns, rows, width=console.width))

@@ -18,10 +18,9 @@ from typing import Any
 from edgert.board.host import core_count, free_bytes
 from edgert.bundle.bundle import save_bundle
 from edgert.bundle.manifest import Manifest, ModelEntry
-from edgert.compiler.build_target import BuildTarget, ModelJob, build_target, engines_of
+from edgert.compiler.build_target import BuildTarget, ModelJob, batching, build_target, engines_of
 from edgert.compiler.model_forms import ModelForms, build_forms, pack_model
 from edgert.compiler.placement_steps import PLAN, plan_step
-from edgert.compiler.tuning_step import batching, check_tune, tuned
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
 from edgert.config.pipeline_file import CODE
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause
@@ -211,6 +210,8 @@ def build(
         except EdgertError as error:
             raise file.located(error)  # noqa: B904 - the same error, with its line
     if tune:
+        from edgert.compiler.tuning_step import check_tune, tuned
+
         check_tune(target)
     cache = cache or cache_folder() / "build"
     _check_space(output)

@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dla import Target as Dla
 from edgert.board import HOST
 from edgert.board.record import Board, board_file, find_board
-from edgert.config import ModelConfig, PipelineFile
+from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile, SourceStage
 from edgert.config.engine_choice import ENGINES, ORT, TENSORRT_DLA, ReplicateConfig
 from edgert.custom_op import source_digests
+from edgert.dataset import ImageDataset, open_images
 from edgert.errors import ConfigError
+from edgert.graph import Model, load
 from edgert.installation import demo_images
-
-if TYPE_CHECKING:
-    from edgert.dataset import ImageDataset
-    from edgert.graph import Model
+from edgert.stages.source.kinds import is_live as is_live_source
 
 MODEL = "model.onnx"
 COMPARED_IMAGES = 4
@@ -154,6 +153,23 @@ def engines_of(target: BuildTarget, configs: list[ModelConfig], asked: Sequence[
     return found
 
 
+def users_of(config: PipelineConfig, name: str) -> Mapping[str, InferStage]:
+    """The stages that run a model."""
+    stages = config.stages.items()
+    return {key: stage for key, stage in stages if isinstance(stage, InferStage) and stage.infer == name}
+
+
+def batching(config: PipelineConfig, name: str) -> tuple[str, ...]:
+    """The stages that run a model in batches."""
+    return tuple(key for key, stage in users_of(config, name).items() if stage.batch is not None)
+
+
+def is_live(file: PipelineFile) -> bool:
+    """Whether frames come from a camera or the like: then a frame's own time counts, else how many there are."""
+    stages, directory = file.config.stages.values(), file.document.path.parent
+    return any(is_live_source(stage, directory) for stage in stages if isinstance(stage, SourceStage))
+
+
 @dataclass(frozen=True)
 class ModelJob:
     """One model to build: its section of the pipeline file, and the target.
@@ -223,8 +239,6 @@ class ModelJob:
     @cached_property
     def images(self) -> ImageDataset:
         """The calibration images; a few of the demo's where none are named. Raises ConfigError."""
-        from edgert.dataset import open_images
-
         asked = self.config.calibrate
         if asked is None:
             return open_images(demo_images(), limit=COMPARED_IMAGES)
@@ -241,8 +255,6 @@ class ModelJob:
 
 def model_of(content: bytes, path: Path) -> Model:
     """ONNX bytes as a model; ``path`` is what messages call it. Raises ModelError."""
-    from edgert.graph import Model, load
-
     with as_files({MODEL: content}) as folder:
         loaded = load(folder / MODEL)
     return Model(loaded.proto, path, loaded.digest)

@@ -13,25 +13,30 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from edgert.backend.base import cache_content
+from edgert.backend.base import Store, cache_content
+from edgert.backend.ort import Function
 from edgert.backend.tensorrt.build_process import BuildResult
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest
-from edgert.backend.tensorrt.engine_layers import EngineFacts, accelerators, engine_facts, logged_facts
+from edgert.backend.tensorrt.engine_cache import BuiltEngine
+from edgert.backend.tensorrt.engine_layers import (
+    EngineFacts,
+    accelerators,
+    engine_facts,
+    layer_times,
+    logged_facts,
+    mapped,
+)
 from edgert.backend.tensorrt.log import reasons
 from edgert.backend.tensorrt.network import correspond
+from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.compiler.build_target import COMPARED_IMAGES
 from edgert.compiler.model_steps import distance, uniform_feeds
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, PlacementError
+from edgert.graph import Model
 from edgert.steps import to_json
-
-if TYPE_CHECKING:
-    from edgert.backend.base import Store
-    from edgert.backend.tensorrt.engine_cache import BuiltEngine
-    from edgert.backend.tensorrt.trt_engine import TrtEngine
-    from edgert.graph import Model
 
 log = logging.getLogger("edgert.build")
 
@@ -184,8 +189,6 @@ def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, pr
     Raises:
         BuildError: they are further apart than :data:`ENGINE_TOLERANCE`.
     """
-    from edgert.backend.ort import Function
-
     function = Function(reference, fused=False)
     names = [tensor.name for tensor in engine.outputs]
     expected, found = [], []
@@ -222,8 +225,6 @@ def time_runs(engine: TrtEngine) -> dict[str, Any]:
 
 def time_layers(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
     """How long each layer takes, by TensorRT's profiler, and which nodes it is of: medians of so many runs."""
-    from edgert.backend.tensorrt.engine_layers import layer_times, mapped
-
     with closing(engine.session()) as session:
         times = layer_times(session, _RUNS)
     return [asdict(one) for one in mapped(times, made.engine_facts, made.request.nodes)]

@@ -6,17 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from edgert.bundle.manifest import ModelEntry, TensorEntry
 from edgert.compiler import model_steps, precision_steps
 from edgert.compiler.build_target import MODEL, ModelJob
 from edgert.compiler.placement_steps import PLACEMENT, survey_step
+from edgert.engine import open_spans
 from edgert.errors import ArtifactError, cause
+from edgert.graph import Graph, read
+from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.steps import Product, Report, Runner, Step, to_json
-
-if TYPE_CHECKING:
-    from edgert.graph import Graph
 
 FLOAT, FP16, ORT = "float", "fp16", "ort"
 
@@ -55,8 +54,6 @@ class ModelForms:
     @cached_property
     def graph(self) -> Graph:
         """Of that form."""
-        from edgert.graph import read
-
         return read(self.job.model(self.compiled.files[MODEL]))
 
     @property
@@ -138,7 +135,6 @@ def _cache_files(lowered: Product) -> dict[str, bytes]:
 def _image(model: ModelForms, placement: Mapping[str, str]) -> str:
     """How an engine with DLA layers will take its image on the board; one line."""
     from edgert.compiler.engine_specs import input_layout, spread
-    from edgert.quantization.lowering.trt_form import parse_cache
 
     job = model.job
     found = input_layout(
@@ -183,8 +179,6 @@ def _placement_step(model: ModelForms, planned: Product | None) -> Step:
         asked = job.config.model_dump(mode="json", include={"placement"})["placement"]
         found = {"asked": asked, "engines": placed, "dla": dla}
         if job.config.input.shape.is_open:
-            from edgert.engine import open_spans
-
             content = model.forms[FLOAT].files[MODEL]
             spans = {} if job.is_one_size else open_spans(job.model(content), job.config)
             found |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": job.pinned}

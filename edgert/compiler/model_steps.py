@@ -7,16 +7,22 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from edgert.backend.base import Array
+from edgert.backend.ort import Function
 from edgert.compiler.build_target import COMPARED_IMAGES, MODEL, ModelJob, software
 from edgert.config import ModelConfig
+from edgert.dataset import feed_of
+from edgert.engine import check_open, default_profile
 from edgert.errors import BuildError, ModelError
+from edgert.graph import Model, clean, inputs, inspect, load, read, to_bytes
+from edgert.graph.load import read_file
+from edgert.quantization.quantizer import equalized
+from edgert.quantization.scheme.units import is_quantized
 from edgert.steps import Product, Report, Step, to_json
-
-if TYPE_CHECKING:
-    from edgert.backend.base import Array
-    from edgert.graph import Model
 
 FACTS, CHANGES, PORTS, QUALITY = "facts.json", "changes.json", "ports.json", "quality.json"
 REWRITE_TOLERANCE = 1e-3
@@ -42,9 +48,6 @@ def load_step(job: ModelJob) -> Step:
     path = job.config.onnx
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph import inspect, load
-        from edgert.quantization.scheme.units import is_quantized
-
         model = load(path)
         found = inspect(model)
         facts = {
@@ -64,8 +67,6 @@ def load_step(job: ModelJob) -> Step:
 
     def holds(product: Product) -> bool:
         """External weights are not in the file's digest."""
-        from edgert.graph import load
-
         digest = product.json(FACTS)["digest"]
         return bool(digest == file_digest or digest == load(path).digest)
 
@@ -78,8 +79,6 @@ def _content(job: ModelJob) -> bytes:
     try:
         return path.read_bytes()
     except OSError:
-        from edgert.graph.load import read_file
-
         try:
             return read_file(path)  # which explains what is wrong
         except ModelError as error:
@@ -97,8 +96,6 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
         sizes |= {key: job.seen()[key] for key in ("size", "shape", "layout", "color")} | {"why": job.pinned}
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.engine import check_open, default_profile
-        from edgert.graph import clean, load, to_bytes
         from edgert.graph.dla_rewrites import ready
 
         model = load(config.onnx)
@@ -113,8 +110,6 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
         return {MODEL: to_bytes(ready(model, shapes))}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        from edgert.graph import inputs
-
         specs = inputs(job.model(files[MODEL]))
         shown = ", ".join(map(str, specs))
         if not job.is_one_size:
@@ -146,11 +141,9 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         rewrites["skip"] = config.skip_rewrites
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph import read, to_bytes
         from edgert.graph.dla_rewrites import fit_model, without
         from edgert.quantization.batched import opened
         from edgert.quantization.calibrated import one_size, prepare
-        from edgert.quantization.quantizer import equalized
 
         model, changes = job.model(shaped.files[MODEL]), []
         if rewrites["fit"]:
@@ -183,7 +176,6 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
 def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
     """The relative distance of two models' outputs; the absolute one where that is next to nothing. Raises BuildError
     beyond the tolerance."""
-    from edgert.backend.ort import Function
     from edgert.graph.dla_rewrites import prove
 
     first, second = job.model(before), job.model(after)
@@ -211,10 +203,6 @@ def uniform_feeds(model: Model, config: ModelConfig, count: int) -> Iterator[Map
 
     Open dimensions have the sizes of the first profile.
     """
-    import numpy as np
-
-    from edgert.graph import inputs
-
     specs = inputs(model)
     profile = next(iter(config.profiles.values()), {})
     rng = np.random.default_rng(0)
@@ -241,8 +229,6 @@ def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], ju
     facts = [shaped.digest, parts, job.images_digest, job.seen(), dict(TOLERANCE), judged, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.backend.ort import Function
-
         reference = job.model(shaped.files[MODEL])
         feeds, function = list(typical_feeds(job, reference)), Function(reference, fused=True)
         expected, found = [function(feed) for feed in feeds], {}
@@ -273,9 +259,6 @@ def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], ju
 
 def typical_feeds(job: ModelJob, model: Model) -> Iterator[Mapping[str, Array]]:
     """A few images as the pipeline would feed them; numbers for a model that takes something else."""
-    from edgert.dataset import feed_of
-    from edgert.graph import inputs
-
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
         yield from uniform_feeds(model, job.config, COMPARED_IMAGES)
@@ -297,8 +280,6 @@ def distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, 
 
 def _sums(wanted: Array, made: Array | None) -> tuple[float, float]:
     """Σ x² and Σ (x - y)² over what is finite in the reference; 0 for differences that are next to nothing."""
-    import numpy as np
-
     if made is None or made.shape != wanted.shape:
         return 0.0, math.inf
     known = np.isfinite(wanted)

@@ -10,7 +10,9 @@ from edgert.compiler.build_target import MODEL, BuildTarget, ModelJob
 from edgert.compiler.precision_steps import CACHE, CHOSEN, HIGHER, higher_precision_units, used_table
 from edgert.config import PipelineFile, SinkStage, SourceStage
 from edgert.errors import ConfigError, PlacementError
+from edgert.graph import read
 from edgert.installation import data_folder
+from edgert.quantization.lowering.trt_form import parse_cache, scales_of
 from edgert.steps import Product, Report, Step, to_json
 
 if TYPE_CHECKING:
@@ -84,9 +86,7 @@ def survey_step(
         facts.append(lowered.digest)
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph import read
         from edgert.placement.dla_share import survey, target_of
-        from edgert.quantization.lowering.trt_form import parse_cache, scales_of
 
         model = job.model(rewritten.files[MODEL])
         graph = read(model)

@@ -11,17 +11,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from dla import Target as Dla
 from edgert.compiler.build_target import MODEL, ModelJob, as_files, software
 from edgert.compiler.model_steps import QUALITY
 from edgert.config import DetectTask, PythonTask
+from edgert.dataset import feed_of, open_dataset
 from edgert.errors import BuildError, CalibrationError, ModelError
+from edgert.graph import Model, inputs, outputs, read, to_bytes
+from edgert.quantization.calibration.range_calibrator import calibrate
+from edgert.quantization.calibration.ranges import RangeTable, load_table, save_table
+from edgert.quantization.lowering.trt_form import check_cache, lower_to_cache, write_cache
+from edgert.quantization.precision import fp16_model
+from edgert.quantization.quantizer import CALIBRATE_FIX, Run, needs_images
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.trt_scheme import layer_precisions
+from edgert.quantization.scheme.units import USUAL_DLA
 from edgert.steps import Product, Report, Step, digest_of, to_json
 from edgert.user_code import code_name
 
 if TYPE_CHECKING:
-    from dla import Target as Dla
-    from edgert.graph import Model
-    from edgert.quantization.calibration.ranges import RangeTable
     from edgert.quantization.int8_model import QuantizationResult
 
 Form = Literal["ort", "gpu", "dla"]
@@ -40,17 +48,11 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
     """
     asked = job.config.calibrate
     if asked is None:
-        from edgert.quantization.quantizer import CALIBRATE_FIX, needs_images
-
         raise needs_images(job.config, f"{CALIBRATE_FIX}, or precision: fp16").at(job.where)
     method = asked.method if asked.method != "auto" else "mse"
     facts = [rewritten.digest, job.images_digest, job.seen(), method, asked.early_stop, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.dataset import feed_of
-        from edgert.quantization.calibration.range_calibrator import calibrate
-        from edgert.quantization.calibration.ranges import save_table
-
         model = measured(job, rewritten)
         state = job.state / f"{digest_of(facts)[:40]}.json"
         table = calibrate(
@@ -88,13 +90,9 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
         facts.append([str(dla.generation), dla.tensorrt])
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.dataset import feed_of
-        from edgert.graph import to_bytes
         from edgert.quantization.batched import PAIR, opened
         from edgert.quantization.calibrated import Calibrated
         from edgert.quantization.int8_model import quantize_section
-        from edgert.quantization.quantizer import Run
-        from edgert.quantization.scheme.units import USUAL_DLA
 
         model = measured(job, rewritten)
         feed = feed_of(job.images, model, config)
@@ -145,9 +143,6 @@ def fp16_step(job: ModelJob, rewritten: Product) -> Step:
     facts = [rewritten.digest, job.config.quantize.keep, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph import to_bytes
-        from edgert.quantization.precision import fp16_model
-
         made = fp16_model(job.model(rewritten.files[MODEL]), job.config, open_batch=job.keeps_batch)
         return {MODEL: to_bytes(made.model), HIGHER: to_json({one.node: one.reason for one in made.kept})}
 
@@ -164,8 +159,6 @@ def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized
     facts = [rewritten.digest, calibrated.digest, quantized.files[HIGHER].decode(), quantized.files[CHOSEN].decode()]
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.quantization.lowering.trt_form import lower_to_cache
-
         model = job.model(rewritten.files[MODEL])
         table = used_table(calibrated, quantized, model)
         weak = lower_to_cache(model, table, higher_precision_units(model, quantized, dla), dla)
@@ -177,9 +170,6 @@ def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized
 
 def _cache_promise(job: ModelJob, rewritten: Product) -> Callable[[Mapping[str, bytes]], str]:
     def promise(files: Mapping[str, bytes]) -> str:
-        from edgert.graph import read
-        from edgert.quantization.lowering.trt_form import check_cache
-
         nodes = Product(files).json(FP16_NODES)["nodes"]
         return check_cache(files[CACHE].decode(), nodes, read(job.model(rewritten.files[MODEL])))
 
@@ -193,17 +183,12 @@ def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTa
 
 def higher_precision_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
     """Units of a quantized form that stay in higher precision, by request or need."""
-    from edgert.graph import read
-    from edgert.quantization.scheme.scheme import scheme
-
     names = {unit.name for unit in scheme(read(model), "dla", dla=dla).units}
     return [name for name in quantized.json(HIGHER) if name in names]
 
 
 def check_same_ports(job: ModelJob, before: bytes, after: bytes) -> None:
     """Raises BuildError unless both models have the same names, in order, going in and coming out."""
-    from edgert.graph import inputs, outputs
-
     first, second = job.model(before), job.model(after)
     for ports in (inputs, outputs):
         names = [[spec.name for spec in ports(model)] for model in (first, second)]
@@ -217,8 +202,6 @@ def check_same_ports(job: ModelJob, before: bytes, after: bytes) -> None:
 
 
 def _table(content: bytes, model: Model) -> RangeTable:
-    from edgert.quantization.calibration.ranges import load_table
-
     with as_files({RANGES: content}) as folder:
         return load_table(folder / RANGES, model)
 
@@ -243,7 +226,6 @@ def _wanted(job: ModelJob) -> dict[str, Any]:
     found = config.model_dump(mode="json", include={"quantize"})
     found["choose"] = config.calibrate is not None and config.calibrate.method == "auto"
     if config.accuracy is not None:
-        from edgert.dataset import open_dataset
         from edgert.evaluation import labels_of
 
         task, labels = config.task, labels_of(config, job.where)
@@ -278,7 +260,6 @@ def take_apart_step(job: ModelJob, shaped: Product) -> Step:
     """
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph import to_bytes
         from edgert.quantization.from_qdq import qdq_model
 
         try:
@@ -319,10 +300,7 @@ def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
     tensorrt = job.target.tensorrt
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph import read
         from edgert.quantization.from_qdq import propagate_scales
-        from edgert.quantization.lowering.trt_form import write_cache
-        from edgert.quantization.scheme.trt_scheme import layer_precisions
 
         graph, found = read(job.model(rewritten.files[MODEL])), taken.json(TAKEN)
         scales, problems = propagate_scales(graph, {name: float(scale) for name, scale in found["scales"].items()})

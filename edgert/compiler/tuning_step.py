@@ -6,21 +6,26 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from edgert.compiler.build_target import MODEL, BuildTarget, as_files
+from edgert.assemble import replicas_of, threads_of
+from edgert.backend import Tuning
+from edgert.backend.base import Array
+from edgert.backend.ort import Function
+from edgert.board.host import core_accelerators, free_bytes
+from edgert.compiler.build_target import MODEL, BuildTarget, as_files, is_live, users_of
 from edgert.compiler.model_forms import ModelForms
 from edgert.compiler.model_steps import distance, typical_feeds
-from edgert.config import InferStage, PipelineConfig, PipelineFile, SourceStage
+from edgert.config import InferStage, PipelineConfig, PipelineFile
 from edgert.errors import ConfigError
+from edgert.graph import inputs
+from edgert.quantization.throughput import MOST_ROUNDS
 from edgert.steps import Event, Product, Report, Runner, Step, code_version, digest_of, to_json
-
-if TYPE_CHECKING:
-    from edgert.backend.base import Array
-    from edgert.tuner.candidates import SearchSpace, Tactic
-    from edgert.tuner.rounds import RoundSetup
-    from edgert.tuner.tactic_search import Bounds
-
+from edgert.tuner import candidates, memory_use
+from edgert.tuner.candidates import ORT, SearchSpace, Tactic, backends_of, batches, combinations, forms_of
+from edgert.tuner.rounds import RoundSetup
+from edgert.tuner.tactic_search import Bounds, Search
+from edgert.tuner.trials import Journal, identity, tuned_of
 
 # What a search for tactics may change of one model: what the pipeline file leaves open and this machine can run.
 
@@ -33,23 +38,8 @@ _ALWAYS = {
 }
 
 
-def users_of(config: PipelineConfig, name: str) -> Mapping[str, InferStage]:
-    """The stages that run a model."""
-    stages = config.stages.items()
-    return {key: stage for key, stage in stages if isinstance(stage, InferStage) and stage.infer == name}
-
-
-def batching(config: PipelineConfig, name: str) -> tuple[str, ...]:
-    """The stages that run a model in batches."""
-    return tuple(key for key, stage in users_of(config, name).items() if stage.batch is not None)
-
-
 def default_tactic(file: PipelineFile, one: ModelForms, live: bool) -> Tactic:
     """What a pipeline runs without tuning."""
-    from edgert.assemble import replicas_of, threads_of
-    from edgert.backend import Tuning
-    from edgert.tuner.candidates import Tactic
-
     name, config = one.job.name, file.config.models[one.job.name]
     replicas = replicas_of(file.config, name, live)
     backend = "ort" if config.backend == "auto" else config.backend
@@ -60,11 +50,6 @@ def default_tactic(file: PipelineFile, one: ModelForms, live: bool) -> Tactic:
 
 def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace:
     """What may be tried."""
-    from edgert.assemble import threads_of
-    from edgert.board.host import core_accelerators
-    from edgert.tuner import candidates
-    from edgert.tuner.candidates import ORT, SearchSpace, backends_of, forms_of
-
     name, config = one.job.name, file.config.models[one.job.name]
     users = users_of(file.config, name).values()
     infers = [stage for stage in file.config.stages.values() if isinstance(stage, InferStage)]
@@ -88,9 +73,6 @@ def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace
 
 def _batches(config: PipelineConfig, one: ModelForms) -> Mapping[str, tuple[int, ...]]:
     """Form → frames in a run: as many as the stages ask for, where it takes them, and fewer where its batch is open."""
-    from edgert.graph import inputs
-    from edgert.tuner.candidates import batches
-
     stages = users_of(config, one.job.name).values()
     sizes = {stage.batch.max if stage.batch is not None else 1 for stage in stages}
     most = max(sizes, default=1)
@@ -172,8 +154,6 @@ def why_not(config: PipelineConfig, name: str) -> str:
 
 def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) -> Step:
     """Promises the fastest of many tactics that meets accuracy and budgets, never slower than the default."""
-    from edgert.tuner.trials import identity
-
     one, config, machine = ready[name], file.config.models[name], identity()
     live = is_live(file)
     space = search_space(file, one, live)
@@ -194,17 +174,12 @@ def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) ->
     }
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.board.host import free_bytes
-        from edgert.tuner.memory_use import footprint
-        from edgert.tuner.tactic_search import Search
-        from edgert.tuner.trials import Journal
-
         journal = Journal(one.job.state / f"timings-{digest_of(measured)[:40]}.json")
         setup = _setup(one, space, report)
         with as_files({f"{form}.onnx": product.files[MODEL] for form, product in one.forms.items()}) as folder:
 
             def measure(tactic: Tactic) -> Any:
-                return footprint(tactic, folder / f"{tactic.form}.onnx", config)
+                return memory_use.footprint(tactic, folder / f"{tactic.form}.onnx", config)
 
             bounds = _bounds(file, ready, name, live)
             search = Search(space, setup, bounds, measure, journal, free_bytes(), report.note)
@@ -212,27 +187,12 @@ def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) ->
         return {TUNE: to_json(found.to_json())}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        from edgert.tuner.trials import tuned_of
-
         return tuned_of(Product(files).json(TUNE)).summary
 
     return Step("tune", name, 2, facts, make, promise)
 
 
-def is_live(file: PipelineFile) -> bool:
-    """Whether frames come from a camera or the like: then a frame's own time counts, else how many there are."""
-    from edgert.stages.source.kinds import is_live as is_live_source
-
-    stages, directory = file.config.stages.values(), file.document.path.parent
-    return any(is_live_source(stage, directory) for stage in stages if isinstance(stage, SourceStage))
-
-
 def _setup(one: ModelForms, space: SearchSpace, report: Report) -> RoundSetup:
-    from edgert.backend.ort import Function
-    from edgert.quantization.throughput import MOST_ROUNDS
-    from edgert.tuner.candidates import combinations
-    from edgert.tuner.rounds import RoundSetup
-
     job = one.job
     models = {form: job.model(product.files[MODEL]) for form, product in one.forms.items()}
     feed = next(iter(typical_feeds(job, models["float"])))
@@ -268,9 +228,6 @@ def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[s
 
 def _bounds(file: PipelineFile, ready: Mapping[str, ModelForms], name: str, live: bool) -> Bounds:
     """The pipeline's budgets as they are left for one model: other models are counted with their default engines."""
-    from edgert.tuner.memory_use import footprint
-    from edgert.tuner.tactic_search import Bounds
-
     budgets = file.config.budgets
     latency_ms = None if budgets.latency is None else budgets.latency * 1e3
     if budgets.memory is None:
@@ -281,6 +238,6 @@ def _bounds(file: PipelineFile, ready: Mapping[str, ModelForms], name: str, live
             continue
         tactic = default_tactic(file, one, live)
         with as_files({MODEL: one.forms[tactic.form].files[MODEL]}) as folder:
-            found = footprint(tactic, Path(folder) / MODEL, file.config.models[other])
+            found = memory_use.footprint(tactic, Path(folder) / MODEL, file.config.models[other])
         room -= found.base_bytes if other == name else found.engine_bytes
     return Bounds(room, latency_ms)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edgert.backend.chain import Chain, Skipped, why_not
 from edgert.backend.tensorrt.trt_backend import TrtBackend
@@ -22,18 +21,17 @@ from edgert.bundle.bundle import SUFFIX, Bundle, open_bundle
 from edgert.bundle.manifest import Manifest
 from edgert.compiler.board_engines import BuildEvents, BundleEngines
 from edgert.compiler.build_pipeline import build
+from edgert.compiler.build_target import batching, is_live
 from edgert.compiler.engine_checks import Policy
 from edgert.compiler.finish import check_board, models_of, take
-from edgert.compiler.tuning_step import batching, is_live
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import ORT, TENSORRT, TENSORRT_DLA
 from edgert.engine import engine_store
 from edgert.errors import ArtifactError
 from edgert.files import cache_folder
 from edgert.steps import OnEvent
-
-if TYPE_CHECKING:
-    from edgert.tuner.trials import Tuned
+from edgert.tuner.candidates import overrides
+from edgert.tuner.trials import Tuned, difference, identity, tuned_of
 
 _COMPILED = (TENSORRT, TENSORRT_DLA)
 
@@ -189,9 +187,6 @@ def tuning_of(bundle: Bundle, file: PipelineFile) -> BundleTuning:
     found = _tuned(bundle)
     if not found:
         return BundleTuning()
-    from edgert.tuner.candidates import overrides
-    from edgert.tuner.trials import identity
-
     machine, live = identity(), is_live(file)
     keys, members, report = list[str](), list[str](), list[str]()
     for name, tuned in found.items():
@@ -208,8 +203,6 @@ def tuning_of(bundle: Bundle, file: PipelineFile) -> BundleTuning:
 
 def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
     """The result of the search for a model of a bundle; None where there was none. Raises ArtifactError."""
-    from edgert.tuner.trials import tuned_of
-
     member = bundle.manifest.models[name].files.get("tune")
     if member is None:
         return None
@@ -235,8 +228,6 @@ def _tuned(bundle: Bundle) -> dict[str, Tuned]:
 
 
 def _why_not(tuned: Tuned, machine: Mapping[str, str], live: bool) -> str:
-    from edgert.tuner.trials import difference
-
     changed = difference(tuned.machine, machine)
     if changed:
         return f"tuned where it was otherwise ({changed})"

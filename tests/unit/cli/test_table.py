@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from edgert.cli.table import Column, Row, console, facts, marked, table
+from edgert.cli.terminal import Column, Row, console, facts, marked, table
 
 COLUMNS = (
     Column("name"),

@@ -1,15 +1,27 @@
-"""The tables of all verbs: one look, and as many columns as the terminal has room for."""
+"""What a verb writes: text and tables of one look, as wide as the terminal, and JSON: a document, or a line for each
+thing that happens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json as json_text
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
+from edgert.errors import EdgertError
+from edgert.files import replace_text, written
+
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rich.console import Console as Console
+    from rich.table import Table as Table
+    from rich.text import Text as Text
 
 NONE = "–"
 """What stands where there is nothing."""
@@ -45,12 +57,16 @@ class Row:
     style: str = ""
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Where a verb prints: as wide as the terminal, and wide where there is none."""
+def console(json: Path | None = None, *, stderr: bool = False, tables: bool = True) -> Console:
+    """Where a verb prints: as wide as the terminal, and wide for tables where there is none.
+
+    Args:
+        json: where its JSON goes; the text goes to standard error where that is standard output.
+    """
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False)
-    if not made.is_terminal:
+    made = Console(stderr=stderr or is_stdout(json), highlight=False)
+    if tables and not made.is_terminal:
         made.width = max(made.width, _WIDTH)
     return made
 
@@ -127,3 +143,59 @@ def _width(column: Column, cells: Iterable[str | Text]) -> int:
 
     most = max([cell_len(column.heading), *(cell_len(str(cell)) for cell in cells)])
     return min(most, _LEAST) if column.wraps else most
+
+
+def is_stdout(path: Path | None) -> bool:
+    """Whether JSON goes to standard output, which leaves standard error for the text."""
+    return str(path) == "-"
+
+
+def as_typed() -> str:
+    """The command that runs, for reports."""
+    return shlex.join(["edgert", *sys.argv[1:]])
+
+
+def write_json(data: object, path: Path | None) -> None:
+    """Writes plain data as JSON to a file, whole or not at all, to standard output for ``-``, and nowhere for None.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    if path is None:
+        return
+    text = json_text.dumps(data, indent=2, default=str) + "\n"
+    if is_stdout(path):
+        typer.echo(text, nl=False)
+        return
+    replace_text(path, text)
+
+
+@contextmanager
+def json_lines(path: Path | None) -> Iterator[Callable[[object], None]]:
+    """Gives what writes plain data as JSON, one object per line and as it comes, from any thread.
+
+    An :class:`EdgertError` that leaves the context is its last line: ``{"error": {...}}``.
+
+    Args:
+        path: a file, ``-`` for standard output, or None for nowhere.
+
+    Raises:
+        ArtifactError: the file cannot be opened.
+    """
+    file, lock = None, threading.Lock()
+    if path is not None and not is_stdout(path):
+        with written(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("w", encoding="utf-8")
+
+    def write(data: object) -> None:
+        if path is not None:
+            with lock:
+                typer.echo(json_text.dumps(data), file=file)  # flushes
+
+    with nullcontext() if file is None else file:
+        try:
+            yield write
+        except EdgertError as error:
+            write({"error": error.to_json()})
+            raise
