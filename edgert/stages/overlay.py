@@ -95,7 +95,12 @@ class Overlay:
     def _headings(self, canvas: Canvas, result: Result, records: list[Record]) -> None:
         lines: list[tuple[str, Bgr]] = []
         if "stats" in self._elements:
-            lines.append((self._stats_line(result, records), INK))
+            frame = result.frame
+            rate_hz = self._rates[frame.stream].add(frame.timestamp_ns)
+            age_ms = (self._clock.now_ns() - frame.timestamp_ns) / 1e6
+            count = sum(len(record) for record in records if isinstance(record, (Detections, Keypoints)))
+            objects = f"{count} object{'' if count == 1 else 's'}"
+            lines.append((f"{frame.stream} {frame.index}   {rate_hz:.1f} fps   {age_ms:.0f} ms   {objects}", INK))
         if "labels" in self._elements:
             whole = (record for record in records if isinstance(record, Classification))
             lines += [
@@ -106,14 +111,6 @@ class Overlay:
         margin = canvas.pen.height_px // 2
         for row, (text, shade) in enumerate(lines):
             canvas.pen.boxed(canvas.image, text, margin, margin + row * canvas.pen.line_px, shade)
-
-    def _stats_line(self, result: Result, records: list[Record]) -> str:
-        frame = result.frame
-        rate_hz = self._rates[frame.stream].add(frame.timestamp_ns)
-        age_ms = (self._clock.now_ns() - frame.timestamp_ns) / 1e6
-        count = sum(len(record) for record in records if isinstance(record, (Detections, Keypoints)))
-        objects = f"{count} object{'' if count == 1 else 's'}"
-        return f"{frame.stream} {frame.index}   {rate_hz:.1f} fps   {age_ms:.0f} ms   {objects}"
 
 
 class _Rate:

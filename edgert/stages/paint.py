@@ -23,13 +23,11 @@ INK: Bgr = (24, 20, 18)
 LEFT, RIGHT, MIDDLE = 1, 0, 2  # palette entries for the sides of a body
 
 
-def _light(color: Bgr) -> Bgr:
-    blue, green, red = (round(value + (255 - value) * _LIGHTER) for value in color)
-    return blue, green, red
-
-
 _BASE = tuple((rgb & 255, rgb >> 8 & 255, rgb >> 16) for rgb in _OKABE_ITO_RGB)
-_COLORS = _BASE + tuple(map(_light, _BASE))
+_COLORS: tuple[Bgr, ...] = (
+    *_BASE,
+    *cast("list[Bgr]", [tuple(round(part + (255 - part) * _LIGHTER) for part in color) for color in _BASE]),
+)
 
 
 def color_of(number: int) -> Bgr:

@@ -125,20 +125,16 @@ class Resampler:
             return self._from_yuv(frame, width, height)
         channels = 1 if frame.format == "gray" else 3
         small = self._resize(frame.planes[0], self._view(self._packed, height, width, channels))
-        return self._reorder(small, frame.format)
+        if frame.format == self.order:
+            return small
+        out = self._view(self._image, height, width, 1 if self.order == "gray" else 3)
+        code = getattr(cv2, f"COLOR_{frame.format}2{self.order}".upper())
+        return cv2.cvtColor(small, code, dst=out)  # type: ignore[return-value]
 
     def gray_is_limited(self, frame: Frame) -> bool:
         """Whether a gray image of this frame spans 16–235 instead of 0–255."""
         is_yuv = frame.format in ("i420", "nv12", "yuyv")
         return self.order == "gray" and is_yuv and not frame.color.full_range
-
-    def _reorder(self, small: U8, have: str) -> U8:
-        if have == self.order:
-            return small
-        code = getattr(cv2, f"COLOR_{have}2{self.order}".upper())
-        height, width = small.shape[:2]
-        out = self._view(self._image, height, width, 1 if self.order == "gray" else 3)
-        return cv2.cvtColor(small, code, dst=out)  # type: ignore[return-value]
 
     def _from_yuv(self, frame: Frame, width: int, height: int) -> U8:
         planes = self._unzip(frame.planes[0]) if frame.format == "yuyv" else frame.planes

@@ -133,7 +133,10 @@ def guess(
             kinds.setdefault(registry.get(name), name)
         for kind, name in kinds.items():
             for fit in kind.fits(look):  # type: ignore[attr-defined]
-                weight = fit.weight + _support(task, fit, look, n_labels)
+                # Labels that match the classes and telling names speak for a guess, too few labels against it.
+                weight = fit.weight + any(word in look.names for word in _WORDS.get(task, ()))
+                if n_labels and fit.classes is not None:
+                    weight += (n_labels == fit.classes) - (n_labels < fit.classes)
                 found.append(Guess(task, name, fit.reason, weight, fit.classes))
     return sorted(found, key=lambda one: -one.weight)
 
@@ -145,14 +148,6 @@ def network_size(input_shape: Sequence[int | None]) -> Size | None:
     channels_first = input_shape[0] in (1, 3, 4) or input_shape[2] not in (1, 3, 4)
     height, width = input_shape[1:] if channels_first else input_shape[:2]
     return (width, height) if width and height else None
-
-
-def _support(task: str, fit: Fit, look: Look, n_labels: int | None) -> int:
-    """Labels that match the classes and telling names speak for a guess, too few labels against it."""
-    weight = int(any(word in look.names for word in _WORDS.get(task, ())))
-    if n_labels and fit.classes is not None:
-        weight += 1 if n_labels == fit.classes else -1 if n_labels < fit.classes else 0
-    return weight
 
 
 _WORDS = {

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -236,25 +236,22 @@ class GpuPreprocessor:
         if len(frames) > self.target.rows:
             raise StageError(f"{len(frames)} frames at once", why=f"the input has {self.target.rows} rows")
         rows = enumerate(place(frame, self.network, self.config) for frame in frames)
+        across, down = _BLOCK[0] * self._step, _BLOCK[1] * self._rows
         launches = []
         for form, same in groupby(rows, key=lambda pair: pair[1].frame.format):
-            jobs = list(same)
-            launches += [self._launch(form, jobs[start : start + JOBS]) for start in range(0, len(jobs), JOBS)]
+            while jobs := list(islice(same, JOBS)):
+                paired, narrow = True, False
+                for slot, (row, placement) in enumerate(jobs):
+                    is_paired, is_narrow = fill_job(self._batch, slot, placement, self.config.color, row)
+                    paired, narrow = paired and is_paired, narrow or is_narrow
+                grid = (-(-self.target.width // across), -(-self.target.height // down), len(jobs))
+                launches.append(Launch(self._kernel(form, paired, narrow), bytes(self._batch), grid, _BLOCK))
         return launches
 
     def any_launch(self) -> Launch:
         """A launch of the right kind, to be recorded in a graph and replaced before the graph runs."""
         kernel = self._kernel("nv12", True, False)
         return Launch(kernel, bytes(self._batch), (1, 1, 1), _BLOCK)
-
-    def _launch(self, form: str, jobs: Sequence[tuple[int, Placement]]) -> Launch:
-        paired, narrow = True, False
-        for slot, (row, placement) in enumerate(jobs):
-            is_paired, is_narrow = fill_job(self._batch, slot, placement, self.config.color, row)
-            paired, narrow = paired and is_paired, narrow or is_narrow
-        across, down = _BLOCK[0] * self._step, _BLOCK[1] * self._rows
-        grid = (-(-self.target.width // across), -(-self.target.height // down), len(jobs))
-        return Launch(self._kernel(form, paired, narrow), bytes(self._batch), grid, _BLOCK)
 
     def _kernel(self, form: str, paired: bool, narrow: bool) -> Kernel:
         variant = form, paired, narrow

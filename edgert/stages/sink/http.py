@@ -219,7 +219,12 @@ class LiveServer(ThreadingHTTPServer):
         self.live, self.stats = live, stats
         self.stopping = threading.Event()
         self.viewers = threading.BoundedSemaphore(_MAX_VIEWERS)
-        self.hosts = _local_names(host)
+        try:
+            is_local = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            is_local = host == "localhost"
+        # The names a browser may use for a loopback address; none, for "any", when others than this machine may come.
+        self.hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if is_local else frozenset[str]()
         self._connections: set[socket.socket] = set()
         self._changed = threading.Condition()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -360,12 +365,3 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Type": kind, **_SAFETY, **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-
-
-def _local_names(host: str) -> frozenset[str]:
-    """The names a browser may use for a loopback address; none, for "any", when others than this machine may come."""
-    try:
-        local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = host == "localhost"
-    return frozenset({"localhost", "127.0.0.1", "::1", host}) if local else frozenset()

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
-from edgert.errors import DeviceError
+from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, PixelFormat
@@ -175,13 +175,14 @@ class Camera:
         return (image if is_good else None), lease
 
 
-def device_path(source: str) -> str:
-    """``v4l2:///dev/video0``, ``usb:0`` and ``/dev/video0`` → ``/dev/video0``. Raises ValueError otherwise."""
-    if source.startswith("usb:"):
-        return f"/dev/video{int(source[4:])}"
+def device_path(source: str, where: str) -> str:
+    """``v4l2:///dev/video0``, ``usb:0`` and ``/dev/video0`` → ``/dev/video0``. Raises ConfigError otherwise."""
     path = source.removeprefix("v4l2://")
+    if source.startswith("usb:") and source[4:].isdigit():
+        path = f"/dev/video{int(source[4:])}"
     if not path.startswith("/dev/"):
-        raise ValueError("expected a device, like v4l2:///dev/video0 or usb:0")
+        why = "expected a device, like v4l2:///dev/video0 or usb:0"
+        raise ConfigError(f"{source!r} is no camera", why=why, where=where, fix="ls /dev/video*")
     return path
 
 

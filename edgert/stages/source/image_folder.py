@@ -99,7 +99,8 @@ class Images:
                 where=self._where,
                 fix=f"check the path; folders are searched for {', '.join(sorted(SUFFIXES))}",
             )
-        return sorted(found, key=_natural)
+        parts = {path: re.findall(r"\d+|\D+", str(path)) for path in found}  # numbers in names count by value
+        return sorted(found, key=lambda path: [(0, int(p), p) if p.isdigit() else (1, 0, p) for p in parts[path]])
 
 
 def is_image(path: Path) -> bool:
@@ -115,9 +116,3 @@ def read_image(path: Path) -> U8 | None:
         # Larger than OpenCV's limit on pixels, or a header that lies about it.
         return None
     return image
-
-
-def _natural(path: Path) -> tuple[tuple[int, int, str], ...]:
-    """Sort key under which numbers in names count by value."""
-    parts = re.findall(r"\d+|\D+", str(path))
-    return tuple((0, int(part), part) if part.isdigit() else (1, 0, part) for part in parts)

@@ -117,11 +117,7 @@ class Camera(Kind):
     def make(name: str, config: SourceStage, context: Context) -> Source:
         from edgert.stages.source.camera import camera_source, device_path
 
-        try:
-            path = device_path(config.source)
-        except ValueError as error:
-            what = f"{config.source!r} is no camera"
-            raise ConfigError(what, why=str(error), where=f"stages.{name}.source", fix="ls /dev/video*") from error
+        path = device_path(config.source, f"stages.{name}.source")
         return camera_source(name, path, config, context.counter, context.clock)
 
 

@@ -236,7 +236,12 @@ class Reader(threading.Thread):
             if not (has_connected and self._reconnect):
                 self.slot.put(loss)
                 return
-            self._back_off(loss)
+            level, what = (logging.WARNING, "lost %s") if self._lost_ns is None else (logging.DEBUG, "no %s yet")
+            message = f"%s: {what}: %s; trying again in %.1f s"
+            log.log(level, message, self._stage, self._title, loss.why, self._wait_s)
+            self._lost_ns = self._lost_ns or self._clock.now_ns()
+            self._clock.wait(self._ended, self._wait_s)
+            self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
 
     def _read(self, device: Device) -> DeviceError | None:
         """Reads until the stream ends (None) or is lost."""
@@ -260,11 +265,3 @@ class Reader(threading.Thread):
             self.skipped = skipped + device.skipped
             device.close()
         return None
-
-    def _back_off(self, loss: DeviceError) -> None:
-        level, what = (logging.WARNING, "lost %s") if self._lost_ns is None else (logging.DEBUG, "no %s yet")
-        message = f"%s: {what}: %s; trying again in %.1f s"
-        log.log(level, message, self._stage, self._title, loss.why, self._wait_s)
-        self._lost_ns = self._lost_ns or self._clock.now_ns()
-        self._clock.wait(self._ended, self._wait_s)
-        self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)

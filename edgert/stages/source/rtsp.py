@@ -58,22 +58,6 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
     return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not)
 
 
-def _options_for(config: SourceStage) -> dict[str, str]:
-    """Of FFmpeg. Sources: ffmpeg-protocols(1) and ffmpeg-formats(1)."""
-    timeout_us = str(round(config.timeout * 1e6))
-    scheme = urlsplit(config.source).scheme
-    if scheme not in ("rtsp", "rtsps"):
-        return {"rw_timeout": timeout_us}
-    return {
-        "rtsp_transport": config.transport,
-        "allowed_media_types": "video",  # sound would only hide that the image stands still
-        "timeout": timeout_us,
-        "max_delay": "0" if config.transport == "tcp" else "100000",  # µs to wait for late packets to sort them in
-        "fpsprobesize": "0",  # do not hold frames back to guess their rate
-        "analyzeduration": "2000000",  # µs; needed only when the server's SDP leaves the image size out
-    }
-
-
 class Stream(Video):
     """One connection. Raises DeviceError when it cannot be made.
 
@@ -85,7 +69,17 @@ class Stream(Video):
         self, name: str, config: SourceStage, counter: Counter, clock: Clock, device: CudaDevice | None
     ) -> None:
         scheme, colon, rest = config.source.partition(":")
-        url, where, options = scheme.lower() + colon + rest, f"stages.{name}", _options_for(config)
+        url, where, timeout_us = scheme.lower() + colon + rest, f"stages.{name}", str(round(config.timeout * 1e6))
+        options = {"rw_timeout": timeout_us}  # ffmpeg-protocols(1) and ffmpeg-formats(1) have them all
+        if scheme.lower() in ("rtsp", "rtsps"):
+            options = {
+                "rtsp_transport": config.transport,
+                "allowed_media_types": "video",  # sound would only hide that the image stands still
+                "timeout": timeout_us,
+                "max_delay": "0" if config.transport == "tcp" else "100000",  # µs to wait for late packets
+                "fpsprobesize": "0",  # do not hold frames back to guess their rate
+                "analyzeduration": "2000000",  # µs; needed only when the server's SDP leaves the image size out
+            }
         super().__init__(url, counter, clock, where=where, options=options, timeout_s=config.timeout, live=True)
         reason = self.why_not_on(device) if device is not None else ""
         if reason and config.decode == "gpu":

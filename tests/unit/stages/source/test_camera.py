@@ -14,7 +14,7 @@ import pytest
 
 from edgert.clock import RealClock
 from edgert.config.stages import SourceStage
-from edgert.errors import DeviceError
+from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.stages.source import camera, ffmpeg
@@ -188,7 +188,9 @@ def test_ffmpeg_reads_the_camera_where_it_can(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_names_of_devices() -> None:
-    assert device_path("usb:2") == device_path("v4l2:///dev/video2") == device_path("/dev/video2") == "/dev/video2"
+    found = [device_path(source, "stages.cam.source") for source in ("usb:2", "v4l2:///dev/video2", "/dev/video2")]
+    assert found == ["/dev/video2"] * 3
     for wrong in ("usb:x", "v4l2://video0"):
-        with pytest.raises(ValueError, match=r"usb|literal|device"):
-            device_path(wrong)
+        with pytest.raises(ConfigError, match="is no camera") as caught:
+            device_path(wrong, "stages.cam.source")
+        assert caught.value.why == "expected a device, like v4l2:///dev/video0 or usb:0"
