@@ -114,16 +114,11 @@ def _layout(shape: tuple[int, ...], network: Size) -> Layout | None:
         return "hw"
     if len(shape) != 3:
         return None
-    first, last = _fits(shape[1:], network), _fits(shape[:2], network)
-    if first != last:
-        return "chw" if first else "hwc"
-    return "chw" if shape[0] <= shape[2] else "hwc"
-
-
-def _fits(size: tuple[int, ...], network: Size) -> bool:
-    """Whether a map of (h, w) has the network's shape, to within a cell."""
-    height, width = size
-    return abs(width * network[1] - height * network[0]) <= max(network)
+    # Whether a map of (h, w) has the network's shape, to within a cell.
+    sizes = shape[1:], shape[:2]
+    first, last = (abs(width * network[1] - height * network[0]) <= max(network) for height, width in sizes)
+    is_first = first if first != last else shape[0] <= shape[2]
+    return "chw" if is_first else "hwc"
 
 
 def _unpadded(scores: Array, geometry: Geometry) -> tuple[Array, tuple[float, float, float, float]]:

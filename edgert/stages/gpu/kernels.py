@@ -52,17 +52,13 @@ class Kernels:
         options = (f"--gpu-architecture={self.device.architecture}", *_OPTIONS, *defines)
         key = hashlib.sha256("\0".join((source, *options)).encode()).hexdigest()[:32]
         if key not in self._modules:
-            self._modules[key] = self.device.load(self._binary(key, source, f"{name}.cu", options))
+            binary = self._store.get(key) if self._store else None
+            if binary is None:
+                binary = self._compiler().compile(source, f"{name}.cu", options)
+                if self._store is not None:
+                    cache_content(self._store, key, binary)
+            self._modules[key] = self.device.load(binary)
         return self._modules[key].kernel(function or name, nbytes)
-
-    def _binary(self, key: str, source: str, name: str, options: tuple[str, ...]) -> bytes:
-        cached = self._store.get(key) if self._store else None
-        if cached is not None:
-            return cached
-        binary = self._compiler().compile(source, name, options)
-        if self._store is not None:
-            cache_content(self._store, key, binary)
-        return binary
 
 
 def _text(name: str) -> str:

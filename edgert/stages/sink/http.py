@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import cv2
 
-from edgert.errors import DeviceError, EdgertError, StageError
+from edgert.errors import DeviceError, EdgertError, StageError, cause
 from edgert.runtime.json_form import plain
 from edgert.runtime.records import Classification, Detections, Keypoints, Result
 from edgert.stages.draw import Images, image_of
@@ -71,7 +71,7 @@ class HttpSink:
             taken = error.errno == errno.EADDRINUSE
             raise DeviceError(
                 f"cannot listen on {self._host}:{self._port}",
-                why="another program is listening there" if taken else error.strerror or str(error),
+                why="another program is listening there" if taken else cause(error),
                 where=f"stages.{self.name}",
                 fix="choose another port, or port: 0 for any free one" if taken else "host: 127.0.0.1 always works",
             ) from error

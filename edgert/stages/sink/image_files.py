@@ -8,7 +8,7 @@ from typing import cast
 
 import cv2
 
-from edgert.errors import StageError, nearest
+from edgert.errors import StageError, cause, nearest
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Result
 from edgert.stages.draw import Images
@@ -51,21 +51,17 @@ def make_parent(path: Path, where: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StageError(f"cannot make the folder {path.parent}", why=_reason(error), where=where) from error
+        raise StageError(f"cannot make the folder {path.parent}", why=cause(error), where=where) from error
 
 
 def cannot_write(path: Path, error: OSError, where: str, kept: str = "") -> StageError:
     """The error for a file that does not take what is written to it."""
     return StageError(
         f"cannot write {path}",
-        why="; ".join(filter(None, (_reason(error), kept))),
+        why="; ".join(filter(None, (cause(error), kept))),
         where=where,
         fix="free some space or choose another path" if error.errno is not None else "",
     )
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
 
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -119,7 +115,14 @@ class ImagesSink:
             )
         path = fill(self.pattern, stream, result.frame.index)
         make_parent(path, self._where)
-        self._write(path, self._encode(self._images.shown(result)))
+        data = self._encode(self._images.shown(result))
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            part.write_bytes(data.data)
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise cannot_write(path, error, self._where, kept="the images written so far are whole") from error
 
     def close(self) -> None:
         """Gives the buffers back; every file is closed already."""
@@ -134,12 +137,3 @@ class ImagesSink:
         if not done:
             raise StageError(what, why="OpenCV gives no reason", where=self._where)
         return cast("U8", data)
-
-    def _write(self, path: Path, data: U8) -> None:
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            part.write_bytes(data.data)
-            part.replace(path)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise cannot_write(path, error, self._where, kept="the images written so far are whole") from error

@@ -125,12 +125,9 @@ def _budgets(budgets: Stats) -> Iterator[str]:
     if used.get("unit") == "cores":
         yield _family("cpu_core_seconds_total", "counter", "CPU time.", [({}, _number(used, "total"))])
     elif used:
-        times = {
-            "modeled": used["modeled_s"],
-            "measured": used["covered_s"] - used["modeled_s"],
-            "missing": used["missing_s"],
-        }
-        kind = {"kind": "modeled" if used["modeled_s"] else "measured"}  # modeled where any of it is
+        modeled_s, missing_s = used["modeled_s"], used["missing_s"]
+        times = {"modeled": modeled_s, "measured": used["covered_s"] - modeled_s, "missing": missing_s}
+        kind = {"kind": "modeled" if modeled_s else "measured"}  # modeled where any of it is
         yield _family("power_watts", "gauge", "Power, the mean of the run.", [(kind, _number(used, "mean"))])
         yield _family("energy_joules_total", "counter", "Energy.", [(kind, _number(used, "total"))])
         known = [({"kind": name}, value) for name, value in times.items()]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
-from edgert.errors import DeviceError
+from edgert.errors import DeviceError, cause
 from edgert.memory import Counter
 from edgert.memory.cuda import Block, CudaDevice, Loans
 from edgert.runtime.frame import Color, PixelFormat
@@ -146,7 +146,7 @@ class Node:
         try:
             self._fd = kernel.open(path)
         except OSError as error:
-            raise self.error("cannot open", error.strerror or str(error)) from error
+            raise self.error("cannot open", cause(error)) from error
 
     def ask(self, request: int, argument: ctypes.Structure | ctypes.c_int) -> None:
         """Asks the driver, whose answer is then in ``argument``."""
@@ -161,7 +161,7 @@ class Node:
         try:
             return self._kernel.wait(self._fd, timeout_s)
         except OSError as error:
-            raise self.error("lost", error.strerror or str(error)) from error
+            raise self.error("lost", cause(error)) from error
 
     def close(self) -> None:
         self._kernel.close(self._fd)
