@@ -13,16 +13,7 @@ from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, Names, Node
 from edgert.graph.operators import about
 from edgert.quantization.calibration.walk import Feeds, check_stop, walk
-from edgert.quantization.lowering.weights import (
-    F64,
-    bias_factor,
-    channel_axis,
-    channel_means,
-    is_per_channel,
-    kernel_of,
-    weighted,
-    with_plain_bias,
-)
+from edgert.quantization.lowering import weights
 
 _CHUNK = 8  # images on their way at once; more only cost memory, fewer rebuild the pieces more often
 
@@ -54,7 +45,7 @@ def sqnr(
         raise CalibrationError("graphs cannot be compared without images", why="0 given", fix="give at least one")
     position = {name: number for number, name in enumerate(graph.producers)}
     if tensors is None:
-        default = {node.outputs[0] for node in weighted(graph)} | graph.output_names
+        default = {node.outputs[0] for node in weights.weighted(graph)} | graph.output_names
         tensors = default & lowered.producers.keys()
     # in the order they are computed; what the graph does not compute comes last
     names = sorted(dict.fromkeys(tensors), key=lambda name: position.get(name, len(position)))
@@ -128,13 +119,13 @@ def _share(name: str, wanted: Sequence[Mapping[str, Array]], found: Sequence[Map
     # its numbers over a few images is no measure.
     axis = None if true.ndim < 3 else 2 if true.ndim == 3 and true.shape[1] > true.shape[2] else 1
     rest = tuple(one for one in range(true.ndim) if one != axis)
-    signal: F64 = np.asarray(true.var(axis=rest))
-    lost: F64 = np.asarray(noise.mean(axis=rest))
+    signal: weights.F64 = np.asarray(true.var(axis=rest))
+    lost: weights.F64 = np.asarray(noise.mean(axis=rest))
     whole = signal + lost
     return float(np.divide(lost, whole, where=whole > 0, out=np.zeros_like(whole)).mean())
 
 
-def _stacked(arrays: Sequence[Array]) -> F64:
+def _stacked(arrays: Sequence[Array]) -> weights.F64:
     """(images, …), without dimensions of one."""
     shape = [size for size in arrays[0].shape if size > 1]
     return np.stack([one.reshape(shape) for one in arrays]).astype(np.float64)
@@ -185,7 +176,7 @@ def mean_shifts(
     like: Model,
     *,
     stop: threading.Event | None = None,
-) -> Mapping[str, F64]:
+) -> Mapping[str, weights.F64]:
     """Output tensor of a weighted node → (channels,) to add to it so that its means are those of the float graph; 0
     where these images cannot measure that a mean is off.
 
@@ -194,30 +185,30 @@ def mean_shifts(
     """
     if not feeds:
         raise CalibrationError("biases cannot be corrected without images", why="0 given", fix="give 16 or more")
-    nodes = [n for n in weighted(graph) if can_shift(graph, n) and n.outputs[0] in lowered.producers]
+    nodes = [n for n in weights.weighted(graph) if can_shift(graph, n) and n.outputs[0] in lowered.producers]
     names = [node.outputs[0] for node in nodes]
     exact, coarse = (walk(one, names, feeds, like, stop=stop) for one in (graph, lowered))
     walks = zip(nodes, exact, coarse, strict=True)
     shifts = {}
     for node, wanted, found in walks:
-        axis = channel_axis(node, wanted[0].ndim)
+        axis = weights.channel_axis(node, wanted[0].ndim)
         shift = shifts[node.outputs[0]] = worthwhile(*channel_errors(axis, wanted, found))
         for array in found:  # for what is computed from it next
             array += shift.astype(array.dtype).reshape([-1 if i == axis else 1 for i in range(array.ndim)])
     return shifts
 
 
-def channel_errors(axis: int, wanted: Sequence[Array], found: Sequence[Array]) -> tuple[F64, F64]:
+def channel_errors(axis: int, wanted: Sequence[Array], found: Sequence[Array]) -> tuple[weights.F64, weights.F64]:
     """Mean and mean square of the error, (images, channels) each."""
     differences = [x - y for x, y in zip(wanted, found, strict=True)]
-    means = np.stack([channel_means(one, axis) for one in differences])
-    return means, np.stack([channel_means(np.square(one), axis) for one in differences])
+    means = np.stack([weights.channel_means(one, axis) for one in differences])
+    return means, np.stack([weights.channel_means(np.square(one), axis) for one in differences])
 
 
-def worthwhile(means: F64, squares: F64) -> F64:
+def worthwhile(means: weights.F64, squares: weights.F64) -> weights.F64:
     """Shifts per channel, 0 where one would take off less than :data:`_WORTH` of the error once the part of its square
     that is the luck of the images, its squared standard error, is taken off."""
-    shift: F64 = means.mean(axis=0)
+    shift: weights.F64 = means.mean(axis=0)
     luck = means.var(axis=0, ddof=1) / len(means) if len(means) > 1 else 0.0
     return np.where(shift * shift - luck > _WORTH * squares.mean(axis=0), shift, 0.0)
 
@@ -227,7 +218,7 @@ def can_shift(graph: Graph, node: Node) -> bool:
     return _place(graph, node) is not None
 
 
-def shift_biases(graph: Graph, shifts: Mapping[str, F64]) -> Graph:
+def shift_biases(graph: Graph, shifts: Mapping[str, weights.F64]) -> Graph:
     """The graph with values added to biases: output tensor of a weighted node → (channels,).
 
     A node without a bias gets one, and one that shares its bias with others gets its own.
@@ -242,11 +233,11 @@ def shift_biases(graph: Graph, shifts: Mapping[str, F64]) -> Graph:
         if place is None:
             raise CalibrationError(f"node {node.name!r} has no bias that could be shifted", why=f"it is a {node.op}")
         owner, slot, bias = place
-        stored = graph.constants[bias].astype(np.float64).reshape(-1) * bias_factor(owner) if bias else 0.0
+        stored = graph.constants[bias].astype(np.float64).reshape(-1) * weights.bias_factor(owner) if bias else 0.0
         inputs = [*owner.inputs, *[""] * (slot + 1 - len(owner.inputs))]
         inputs[slot] = name = names.new(f"{bias or node.inputs[1]}_shifted")
         constants[name] = (stored + shift).astype(graph.constants[node.inputs[1]].dtype)
-        changed[id(owner)] = replace(owner, inputs=tuple(inputs), attributes=with_plain_bias(owner))
+        changed[id(owner)] = replace(owner, inputs=tuple(inputs), attributes=weights.with_plain_bias(owner))
     nodes = tuple(changed.get(id(node), node) for node in graph.nodes)
     return replace(graph, nodes=nodes, constants={**graph.constants, **constants})
 
@@ -254,7 +245,7 @@ def shift_biases(graph: Graph, shifts: Mapping[str, F64]) -> Graph:
 def _place(graph: Graph, node: Node) -> tuple[Node, int, str] | None:
     """The node and input slot that hold the bias (of a MatMul, those of the Add behind it), and the stored bias, "" for
     none; None where it cannot be changed."""
-    kernel, owner, slot = kernel_of(graph, node), node, 2
+    kernel, owner, slot = weights.kernel_of(graph, node), node, 2
     if kernel is None:
         return None
     if about(node.op).work == "matmul":
@@ -266,4 +257,6 @@ def _place(graph: Graph, node: Node) -> tuple[Node, int, str] | None:
             return None
         slot = stored[0]
     name = "".join(owner.inputs[slot : slot + 1])
-    return (owner, slot, name) if not name or is_per_channel(graph.constants.get(name), kernel.outputs) else None
+    return (
+        (owner, slot, name) if not name or weights.is_per_channel(graph.constants.get(name), kernel.outputs) else None
+    )

@@ -22,19 +22,8 @@ from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.model import Array
 from edgert.graph.operators import ACTIVATIONS, COMBINING, WEIGHTED, about, clip_bounds, non_negative, of_kind
+from edgert.quantization.lowering import weights
 from edgert.quantization.lowering.trt_form import Amax, lower_trt
-from edgert.quantization.lowering.weights import (
-    LIMIT,
-    Rounding,
-    Weight,
-    along_axis,
-    fit_bias,
-    integer_weight,
-    outputs_of,
-    quantize_bias,
-    quantize_weight,
-    store_dequantized,
-)
 from edgert.quantization.scheme.units import CLIPS, Scheme, Sharing, is_weighted
 
 Storage = Literal["int8", "uint8"]
@@ -105,7 +94,7 @@ def lower(
 
 def roundings(
     graph: Graph, scheme: Scheme, amax: Amax, storage: Storage, activation: Activation, span: Span | None = None
-) -> Mapping[str, Rounding]:
+) -> Mapping[str, weights.Rounding]:
     """Tensor of a point → how it is stored.
 
     Args:
@@ -122,8 +111,8 @@ def roundings(
         elif point.amax or set(group) <= positive:  # what is known is a sigmoid's, which TensorRT does not round
             scale, zero = threshold / np.float32(_STEPS), 0
         else:
-            scale, zero = threshold / np.float32(LIMIT), 128
-        found[name] = Rounding(np.float32(scale), np.uint8(zero) if storage == "uint8" else np.int8(zero - 128))
+            scale, zero = threshold / np.float32(weights.LIMIT), 128
+        found[name] = weights.Rounding(np.float32(scale), np.uint8(zero) if storage == "uint8" else np.int8(zero - 128))
     return found
 
 
@@ -137,7 +126,7 @@ def _affine(threshold: np.float32, span: tuple[float, float]) -> tuple[np.float3
     return scale, int(np.clip(np.rint(-low / scale), 0, _STEPS))
 
 
-def absorb(graph: Graph, scheme: Scheme, stored: Mapping[str, Rounding]) -> Scheme:
+def absorb(graph: Graph, scheme: Scheme, stored: Mapping[str, weights.Rounding]) -> Scheme:
     """The scheme without the roundings in front of a Relu or Clip that the Q behind it does in one: that saturates
     where they bound, as its zero point is the smallest stored value. ONNX Runtime fuses node, Relu and Q then."""
     points, direct = dict(scheme.points), set(scheme.direct)
@@ -157,7 +146,11 @@ def absorb(graph: Graph, scheme: Scheme, stored: Mapping[str, Rounding]) -> Sche
 
 
 def lower_ort(
-    graph: Graph, scheme: Scheme, stored: Mapping[str, Rounding], per_channel: bool, rounded: Mapping[str, Array]
+    graph: Graph,
+    scheme: Scheme,
+    stored: Mapping[str, weights.Rounding],
+    per_channel: bool,
+    rounded: Mapping[str, Array],
 ) -> Graph:
     """See :func:`edgert.quantization.lowering.lower.lower`; ``stored`` has the rounding of each point."""
     form = _Form(graph, scheme, stored, per_channel, rounded)
@@ -177,7 +170,7 @@ class _Form:
         self,
         graph: Graph,
         scheme: Scheme,
-        roundings: Mapping[str, Rounding],
+        roundings: Mapping[str, weights.Rounding],
         per_channel: bool,
         rounded: Mapping[str, Array],
     ) -> None:
@@ -200,7 +193,7 @@ class _Form:
             inputs[1:] = self._parameters(node)
         if node.op in WEIGHTED and node.inputs[0] in self._stored and self._stays_float(node):
             inputs[0] = self._held(inputs[0], node.inputs[0])
-        outputs = outputs_of(self.builder, self._scheme, node)
+        outputs = weights.outputs_of(self.builder, self._scheme, node)
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
         for raw, name in zip(outputs, node.outputs, strict=True):
             self.computed(raw, name)
@@ -260,10 +253,10 @@ class _Form:
             return [self.builder.store(restored, f"{label}_restored"), *([bias] if bias else [])]
         step = float(self._roundings[node.inputs[0]].scale)
         weight = self._weight(node, step)
-        found = [store_dequantized(self.builder, weight.values, weight.scales, weight.axis, label)]
+        found = [weights.store_dequantized(self.builder, weight.values, weight.scales, weight.axis, label)]
         if bias:
-            values, steps = quantize_bias(self._graph.constants[bias].reshape(-1), weight.scales, step)
-            found.append(store_dequantized(self.builder, values, steps, 0 if steps.ndim else None, bias))
+            values, steps = weights.quantize_bias(self._graph.constants[bias].reshape(-1), weight.scales, step)
+            found.append(weights.store_dequantized(self.builder, values, steps, 0 if steps.ndim else None, bias))
         return found
 
     def _stays_float(self, node: Node) -> bool:
@@ -275,15 +268,15 @@ class _Form:
             return True
         return node.op == "Conv" and node.outputs[0] not in self._roundings
 
-    def _weight(self, node: Node, step: float | None) -> Weight:
+    def _weight(self, node: Node, step: float | None) -> weights.Weight:
         """The weight as integers; with scales grown for an integer bias where the input's step is given."""
-        own = integer_weight(self._graph, node, self._per_channel, self._rounded)
+        own = weights.integer_weight(self._graph, node, self._per_channel, self._rounded)
         if step is None or len(node.inputs) < 3:
             return own
         weight = self._graph.constants[node.inputs[1]]
-        scales = fit_bias(own.scales, self._graph.constants[node.inputs[2]].reshape(-1), step)
-        same = along_axis(scales == own.scales, own.axis, weight.ndim)
-        grown = quantize_weight(weight, scales, own.axis)
+        scales = weights.fit_bias(own.scales, self._graph.constants[node.inputs[2]].reshape(-1), step)
+        same = weights.along_axis(scales == own.scales, own.axis, weight.ndim)
+        grown = weights.quantize_weight(weight, scales, own.axis)
         return replace(grown, values=np.where(same, own.values, grown.values))
 
 

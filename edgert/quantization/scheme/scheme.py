@@ -11,29 +11,17 @@ from edgert.errors import ModelError, nearest
 from edgert.graph import Graph, Node
 from edgert.graph.fusion import INT8_ONNX_RUNTIME
 from edgert.graph.operators import MEANS, about, clip_bounds, is_copy, of_kind
+from edgert.quantization.scheme import units
 from edgert.quantization.scheme.trt_scheme import plan_dla, plan_gpu
-from edgert.quantization.scheme.units import (
-    CLIPS,
-    USUAL_DLA,
-    Point,
-    Scheme,
-    Skipped,
-    Target,
-    clip_behind,
-    data_inputs,
-    data_outputs,
-    fuse,
-    groups_of,
-    in_order,
-    is_activation,
-    is_float,
-    is_weighted,
-)
 
 
 def scheme(
-    graph: Graph, target: Target, keep: Collection[str] = (), dla: Dla = USUAL_DLA, whole: Scheme | None = None
-) -> Scheme:
+    graph: Graph,
+    target: units.Target,
+    keep: Collection[str] = (),
+    dla: Dla = units.USUAL_DLA,
+    whole: units.Scheme | None = None,
+) -> units.Scheme:
     """Decides what becomes INT8.
 
     Args:
@@ -59,7 +47,7 @@ def scheme(
     return _plan(graph, target, frozenset(keep), dla)
 
 
-def _plan(graph: Graph, target: Target, keep: frozenset[str], dla: Dla) -> Scheme:
+def _plan(graph: Graph, target: units.Target, keep: frozenset[str], dla: Dla) -> units.Scheme:
     match target:
         case "ort":
             return plan_ort(graph, keep)
@@ -69,7 +57,7 @@ def _plan(graph: Graph, target: Target, keep: frozenset[str], dla: Dla) -> Schem
             return plan_dla(graph, keep, dla)
 
 
-def _why_not(graph: Graph, name: str, whole: Scheme) -> str:
+def _why_not(graph: Graph, name: str, whole: units.Scheme) -> str:
     """Why a name is not that of a unit."""
     owner = next((unit.name for unit in whole.units if name in unit.nodes), "")
     if owner:
@@ -100,7 +88,7 @@ _NO_INTEGER_KERNEL = frozenset({"DepthToSpace", "SpaceToDepth"})
 
 def is_direct(graph: Graph, node: Node) -> bool:
     """Whether a node does on stored integers of one scale what it does on the values."""
-    return is_copy(graph, node) or node.op in CLIPS or node.op in _AS_THEY_ARE
+    return is_copy(graph, node) or node.op in units.CLIPS or node.op in _AS_THEY_ARE
 
 
 def why_float(graph: Graph, node: Node) -> str:
@@ -109,11 +97,11 @@ def why_float(graph: Graph, node: Node) -> str:
         return f"nothing is known of operator {node.domain}.{node.op}"
     if node.captured:
         return "it has a body of its own"
-    if not data_inputs(graph, node) or not data_outputs(graph, node):
+    if not units.data_inputs(graph, node) or not units.data_outputs(graph, node):
         return "it has no float32 activations"
-    if any(name and not is_float(graph, name) for name in node.outputs):
+    if any(name and not units.is_float(graph, name) for name in node.outputs):
         return "one of its outputs is not float32"
-    return _why_weighted(graph, node) if is_weighted(graph, node) else _why_other(graph, node)
+    return _why_weighted(graph, node) if units.is_weighted(graph, node) else _why_other(graph, node)
 
 
 def why_slow(graph: Graph, node: Node) -> str:
@@ -158,7 +146,7 @@ def _why_other(graph: Graph, node: Node) -> str:
         return f"ONNX Runtime has no integer {node.op}"
     if is_copy(graph, node) or node.op in _UNARY:
         return ""
-    if node.op in CLIPS:
+    if node.op in units.CLIPS:
         bounds = clip_bounds(graph, node)
         if bounds is None:
             return "its bounds are computed at run time"
@@ -171,9 +159,9 @@ def _why_other(graph: Graph, node: Node) -> str:
     return f"ONNX Runtime has no integer {node.op}"
 
 
-def plan_ort(graph: Graph, keep: frozenset[str]) -> Scheme:
+def plan_ort(graph: Graph, keep: frozenset[str]) -> units.Scheme:
     """See :func:`edgert.quantization.scheme.scheme.scheme`."""
-    found = fuse(graph, INT8_ONNX_RUNTIME)
+    found = units.fuse(graph, INT8_ONNX_RUNTIME)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
     reasons = {node.name: why_float(graph, node) for node in graph.nodes}
@@ -182,16 +170,16 @@ def plan_ort(graph: Graph, keep: frozenset[str]) -> Scheme:
     while chosen != able:  # dropped, again and again, are those that would be islands of their own
         chosen = able
         able = {node.name for node in graph.nodes if node.name in chosen and _belongs(graph, node, chosen)}
-    units = tuple(unit for unit in found if unit.name in chosen)
+    integer = tuple(unit for unit in found if unit.name in chosen)
     direct = frozenset(node.name for node in graph.nodes if node.name in chosen and is_direct(graph, node))
     points = {point.tensor: point for point in _points(graph, chosen)}
-    groups = groups_of(graph, points, lambda node: node.name in direct)
+    groups = units.groups_of(graph, points, lambda node: node.name in direct)
     skipped = tuple(
-        Skipped(node.name, reasons[node.name] or "it does not stand between integer nodes")
+        units.Skipped(node.name, reasons[node.name] or "it does not stand between integer nodes")
         for node in graph.nodes
-        if node.name not in chosen | barred and any(is_activation(graph, name) for name in node.inputs)
+        if node.name not in chosen | barred and any(units.is_activation(graph, name) for name in node.inputs)
     )
-    return Scheme("ort", units, points, groups, direct, kept, skipped)
+    return units.Scheme("ort", integer, points, groups, direct, kept, skipped)
 
 
 def _slow_stem(graph: Graph, reasons: Mapping[str, str]) -> dict[str, str]:
@@ -200,7 +188,7 @@ def _slow_stem(graph: Graph, reasons: Mapping[str, str]) -> dict[str, str]:
     integer: set[str] = set()
     for node in graph.nodes:
         behind = not integer.isdisjoint(node.reads)
-        weighted = is_weighted(graph, node) and not reasons[node.name]
+        weighted = units.is_weighted(graph, node) and not reasons[node.name]
         reason = why_slow(graph, node) if weighted and not behind else ""
         if reason:
             found[node.name] = reason
@@ -213,15 +201,15 @@ def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
     """A weighted node always does, and a Relu or Clip that alone reads one, as long as its result is rounded at all:
     rounding in front of it would spend steps on values that it takes away. Others belong between integer nodes. An
     average of many may be taken of rounded values."""
-    sources = [graph.producers.get(name) for name in data_inputs(graph, node)]
+    sources = [graph.producers.get(name) for name in units.data_inputs(graph, node)]
     integer = [source is not None and source.name in chosen for source in sources]
     first = sources[0] if sources else None
-    bounds = first is not None and integer[0] and is_weighted(graph, first)
-    if is_weighted(graph, node) or (
-        bounds and clip_behind(graph, node.inputs[0]) is node and is_useful(graph, node.outputs[0], chosen)
+    bounds = first is not None and integer[0] and units.is_weighted(graph, first)
+    if units.is_weighted(graph, node) or (
+        bounds and units.clip_behind(graph, node.inputs[0]) is node and is_useful(graph, node.outputs[0], chosen)
     ):
         return True
-    readers = [reader for name in data_outputs(graph, node) for reader in graph.consumers.get(name, ())]
+    readers = [reader for name in units.data_outputs(graph, node) for reader in graph.consumers.get(name, ())]
     if not any(reader.name in chosen or reader.op in MEANS for reader in readers):
         return False
     if node.op in BINARY:
@@ -229,22 +217,26 @@ def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
     return any(integer) or ((is_copy(graph, node) or about(node.op).kind == "join") and None in sources)
 
 
-def _points(graph: Graph, chosen: set[str]) -> Iterator[Point]:
+def _points(graph: Graph, chosen: set[str]) -> Iterator[units.Point]:
     wanted: set[str] = set()
     for node in graph.nodes:
         if node.name in chosen:
-            weighted = is_weighted(graph, node)
-            wanted.update(node.inputs[:1] if weighted else data_inputs(graph, node))
-            wanted.update(n for n in data_outputs(graph, node) if not weighted or is_useful(graph, n, chosen))
-    for name in in_order(graph):
+            weighted = units.is_weighted(graph, node)
+            wanted.update(node.inputs[:1] if weighted else units.data_inputs(graph, node))
+            wanted.update(n for n in units.data_outputs(graph, node) if not weighted or is_useful(graph, n, chosen))
+    for name in units.in_order(graph):
         if name in wanted:
-            readers, maker, clip = graph.consumers.get(name, ()), graph.producers.get(name), clip_behind(graph, name)
+            readers, maker, clip = (
+                graph.consumers.get(name, ()),
+                graph.producers.get(name),
+                units.clip_behind(graph, name),
+            )
             made = maker is not None and maker.name in chosen and not is_direct(graph, maker)
             hidden = made and clip is not None and clip.name in chosen
             # a sigmoid that only scales something lies between 0 and 1, whatever was measured
             scales = maker is not None and maker.op == "Sigmoid" and graph.is_private(name) and readers[0].op in SCALING
             names = tuple(node.name for node in readers)
-            yield Point(name, names, name in graph.output_names, hidden, 1.0 if scales else 0.0)
+            yield units.Point(name, names, name in graph.output_names, hidden, 1.0 if scales else 0.0)
 
 
 def is_useful(graph: Graph, name: str, chosen: set[str]) -> bool:
@@ -256,7 +248,7 @@ def is_useful(graph: Graph, name: str, chosen: set[str]) -> bool:
         for reader in graph.consumers.get(waiting.pop(), ()):
             if reader.name in chosen:
                 return True
-            fresh = set(data_outputs(graph, reader)) - seen
+            fresh = set(units.data_outputs(graph, reader)) - seen
             seen |= fresh
             waiting.extend(fresh)
     return False

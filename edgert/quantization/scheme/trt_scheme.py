@@ -15,20 +15,7 @@ from edgert.graph import Graph, Node
 from edgert.graph.dla_node import dla_nodes
 from edgert.graph.fusion import INT8_TENSORRT
 from edgert.graph.operators import about, is_copy
-from edgert.quantization.scheme.units import (
-    CLIPS,
-    USUAL_DLA,
-    Point,
-    Scheme,
-    Skipped,
-    Unit,
-    clip_behind,
-    data_inputs,
-    fuse,
-    groups_of,
-    in_order,
-    is_activation,
-)
+from edgert.quantization.scheme import units
 
 # The nodes that stay in FP16 where TensorRT <= 10 builds in INT8, and the option of trtexec for them.
 
@@ -36,7 +23,7 @@ _RESERVED = (",", "'", "*")
 """trtexec splits its list at commas, takes quotes for its own, and matches a star with anything."""
 
 
-def fp16_exceptions(graph: Graph, scheme: Scheme) -> tuple[str, ...]:
+def fp16_exceptions(graph: Graph, scheme: units.Scheme) -> tuple[str, ...]:
     """Names of the nodes of all units that are kept in higher precision, in the order they run.
 
     TensorRT's ONNX parser names a layer after its node. Where a node becomes several layers, the further ones get a
@@ -71,16 +58,16 @@ def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
     return ",".join(pairs)
 
 
-def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
+def plan_gpu(graph: Graph, keep: frozenset[str]) -> units.Scheme:
     """See :func:`edgert.quantization.scheme.scheme.scheme`."""
-    found = fuse(graph, INT8_TENSORRT)
+    found = units.fuse(graph, INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
     readers, passing = _readers(graph, found, kept)
-    units = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in passing))
-    points = {name: Point(name, tuple(readers[name])) for name in in_order(graph) if name in readers}
-    groups = groups_of(graph, points, lambda node: node.name in passing and commutes(graph, node))
-    skipped = _skipped(graph, found, (*units, *kept), _why_not_gpu)
-    return Scheme("gpu", units, points, groups, frozenset(), kept, skipped)
+    integer = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in passing))
+    points = {name: units.Point(name, tuple(readers[name])) for name in units.in_order(graph) if name in readers}
+    groups = units.groups_of(graph, points, lambda node: node.name in passing and commutes(graph, node))
+    skipped = _skipped(graph, found, (*integer, *kept), _why_not_gpu)
+    return units.Scheme("gpu", integer, points, groups, frozenset(), kept, skipped)
 
 
 def _why_not_gpu(node: Node) -> str:
@@ -91,23 +78,23 @@ def _why_not_gpu(node: Node) -> str:
     return "it has no weight, and no INT8 layer that it could be part of reads it"
 
 
-def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = USUAL_DLA) -> Scheme:
+def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = units.USUAL_DLA) -> units.Scheme:
     """A scale on every float32 tensor that an operator with an INT8 form on a DLA reads: a region with one without
     runs in FP16, or not on the DLA. What a region gives out it writes in FP16, so that is not rounded."""
-    found = fuse(graph, INT8_TENSORRT)
+    found = units.fuse(graph, INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
     nodes = dla_nodes(graph)
     verdicts = {node.name: verdict for node, verdict in zip(nodes, int8_verdicts(nodes, dla), strict=True)}
     able = _able(graph, verdicts, barred)
     points = {}
-    for name in in_order(graph):
+    for name in units.in_order(graph):
         readers = tuple(node.name for node in graph.consumers.get(name, ()) if node.name in able)
-        if is_activation(graph, name) and readers:
-            clip = clip_behind(graph, name)
-            points[name] = Point(name, readers, is_hidden=clip is not None and clip.name in able)
-    units = tuple(unit for unit in found if unit not in kept and unit.name in able)
-    groups = groups_of(graph, points, lambda node: node.name in able and keeps_scale(graph, node))
+        if units.is_activation(graph, name) and readers:
+            clip = units.clip_behind(graph, name)
+            points[name] = units.Point(name, readers, is_hidden=clip is not None and clip.name in able)
+    integer = tuple(unit for unit in found if unit not in kept and unit.name in able)
+    groups = units.groups_of(graph, points, lambda node: node.name in able and keeps_scale(graph, node))
 
     def why(node: Node) -> str:
         match verdicts[node.name].int8_form:
@@ -117,9 +104,9 @@ def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = USUAL_DLA) -> Scheme
                 return f"a DLA has no INT8 {node.op}"
         return "it moves what is not INT8"
 
-    skipped = _skipped(graph, found, (*units, *kept), why)
+    skipped = _skipped(graph, found, (*integer, *kept), why)
     forms = {name: verdict.int8_form for name, verdict in verdicts.items()}
-    return Scheme("dla", units, points, groups, frozenset(), kept, skipped, forms)
+    return units.Scheme("dla", integer, points, groups, frozenset(), kept, skipped, forms)
 
 
 def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> set[str]:
@@ -127,7 +114,7 @@ def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> se
     able = {n for n, verdict in verdicts.items() if n not in barred and verdict.int8_form in ("int8", "lookup")}
     moving = [node for node in graph.nodes if is_copy(graph, node)]
     for node in moving:
-        makers = [graph.producers[name] for name in data_inputs(graph, node) if name in graph.producers]
+        makers = [graph.producers[name] for name in units.data_inputs(graph, node) if name in graph.producers]
         if any(maker.name not in able for maker in makers):
             able.discard(node.name)
     for node in reversed(moving):
@@ -137,7 +124,7 @@ def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> se
 
 
 def _readers(
-    graph: Graph, found: Collection[Unit], kept: Collection[Unit]
+    graph: Graph, found: Collection[units.Unit], kept: Collection[units.Unit]
 ) -> tuple[Mapping[str, Mapping[str, None]], set[str]]:
     """Tensor → the nodes that read it rounded, in order; and the nodes without weights that become INT8.
 
@@ -154,7 +141,7 @@ def _readers(
             own = {name for member in unit.nodes for name in nodes[member].outputs}
             for member in (member for member in unit.nodes[1:] if nodes[member].op == "Add"):
                 for name in nodes[member].inputs:
-                    if name not in own and is_activation(graph, name):
+                    if name not in own and units.is_activation(graph, name):
                         readers.setdefault(name, {})[member] = None
     passing: set[str] = set()
     waiting = list(readers)
@@ -167,13 +154,13 @@ def _readers(
             if tensor not in ends or ends[tensor].op != "Add":
                 continue
             node = nodes[ends[tensor].name]
-            inputs = data_inputs(graph, node)
+            inputs = units.data_inputs(graph, node)
             int8 = [name in readers or (name in ends and bool(ends[name].weight)) for name in inputs]
             if len(inputs) != 2 or not all(int8):
                 continue
         if node.name not in passing:
             passing.add(node.name)
-            for name in data_inputs(graph, node):
+            for name in units.data_inputs(graph, node):
                 readers.setdefault(name, {})[node.name] = None
                 waiting.append(name)
     return readers, passing
@@ -182,7 +169,7 @@ def _readers(
 def commutes(graph: Graph, node: Node) -> bool:
     """Whether rounding before a node is rounding behind it, with one scale on both sides (an average: nearly so)."""
     if about(node.op).kind == "join":
-        return all(is_activation(graph, name) for name in node.inputs)
+        return all(units.is_activation(graph, name) for name in node.inputs)
     if node.op in ("MaxPool", "AveragePool"):
         return len(node.outputs) == 1
     return is_copy(graph, node)
@@ -191,11 +178,11 @@ def commutes(graph: Graph, node: Node) -> bool:
 def keeps_scale(graph: Graph, node: Node) -> bool:
     """Whether a DLA has one scale on both sides of a node: it moves, pools, concatenates or bounds integers as they
     are."""
-    return commutes(graph, node) or node.op in CLIPS
+    return commutes(graph, node) or node.op in units.CLIPS
 
 
 def _skipped(
-    graph: Graph, found: Iterable[Unit], taken: Iterable[Unit], why: Callable[[Node], str]
-) -> tuple[Skipped, ...]:
+    graph: Graph, found: Iterable[units.Unit], taken: Iterable[units.Unit], why: Callable[[Node], str]
+) -> tuple[units.Skipped, ...]:
     names = {unit.name for unit in found} - {name for unit in taken for name in unit.nodes}
-    return tuple(Skipped(node.name, why(node)) for node in graph.nodes if node.name in names)
+    return tuple(units.Skipped(node.name, why(node)) for node in graph.nodes if node.name in names)
