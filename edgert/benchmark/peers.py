@@ -174,7 +174,16 @@ def _race(subject: Subject, peer: str, torch: str | None, rounds: int) -> Figure
     threads = tactic.replicas * tactic.threads
     with Candidate(tactic, subject.model, subject.config, feed) as ours:
         mine = ours.outputs()
-        title, run = _peer(peer, torch, subject.plain, feed, list(mine), threads)
+        if torch is not None:
+            title, run = module_run(torch, feed, list(mine), threads)
+        elif peer == "openvino":
+            from edgert.backend import openvino
+
+            title, run = openvino.reference_run(subject.plain, feed, threads)
+        else:
+            from edgert.backend.ort import timing
+
+            title, run = timing.reference_run(subject.plain, feed, threads)
         frames = _FRAMES * min(_MOST_FRAMES, math.ceil(_RUN_MS / (_FRAMES * ours.frame_ms(_FRAMES))))
 
         def theirs() -> float:
@@ -192,20 +201,6 @@ def _race(subject: Subject, peer: str, torch: str | None, rounds: int) -> Figure
     return Figure(
         f"{subject.name}: edgert against {title}", median_ratio(peer_ms, own_ms), "×", None, "higher", rounds, detail
     )
-
-
-def _peer(
-    peer: str, torch: str | None, plain: Path, feed: Mapping[str, Array], outputs: list[str], threads: int
-) -> tuple[str, Run]:
-    if torch is not None:
-        return module_run(torch, feed, outputs, threads)
-    if peer == "openvino":
-        from edgert.backend import openvino
-
-        return openvino.reference_run(plain, feed, threads)
-    from edgert.backend.ort import timing
-
-    return timing.reference_run(plain, feed, threads)
 
 
 def _tactic(config: ModelConfig, model: Model) -> Tactic:

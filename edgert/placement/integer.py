@@ -110,26 +110,24 @@ class Program:
     def solve(self, *, time_limit_s: float, gap: float = 1e-6) -> Answer:
         """The best values, to a relative gap, or what was found in time."""
         optimize = optional("optimize")
+        most = np.array([most for _, most in self._rows])
+        lengths = np.array([len(terms) for terms, _ in self._rows], int)
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        column = np.fromiter((variable for terms, _ in self._rows for variable in terms), np.int64)
+        factor = np.fromiter((value for terms, _ in self._rows for value in terms.values()), np.float64)
+        shape = (len(self._rows), len(self._costs))
+        matrix = optional("sparse").csr_array((factor, (row, column)), shape=shape)
         found = optimize.milp(
             np.array(self._costs),
             integrality=np.array(self._whole, int),
             bounds=optimize.Bounds(0, 1),
-            constraints=optimize.LinearConstraint(*self._matrix()) if self._rows else (),
+            constraints=optimize.LinearConstraint(matrix, -np.inf, most) if self._rows else (),
             options={"time_limit": max(time_limit_s, 0.01), "mip_rel_gap": gap},
         )
         if found.x is None:
             return Answer(None, np.inf, -np.inf, found.status == 2)
         bound = found.fun if found.mip_dual_bound is None else found.mip_dual_bound
         return Answer(np.asarray(found.x), float(found.fun), float(bound), False)
-
-    def _matrix(self) -> tuple[Any, float, F64]:
-        lengths = [len(terms) for terms, _ in self._rows]
-        row = np.repeat(np.arange(len(lengths)), lengths)
-        column = np.fromiter((variable for terms, _ in self._rows for variable in terms), np.int64)
-        factor = np.fromiter((value for terms, _ in self._rows for value in terms.values()), np.float64)
-        shape = (len(lengths), len(self._costs))
-        matrix = optional("sparse").csr_array((factor, (row, column)), shape=shape)
-        return matrix, -np.inf, np.array([most for _, most in self._rows])
 
 
 Row = tuple[dict[int, float], float]

@@ -220,12 +220,14 @@ class Cutter:
         paid = self._paid(side)
         loads, costs = self._sums(self._loads * paid), self._sums(worth[:, None] * paid)[:, 0]
         slack = np.bincount(self._block, minlength=len(scale)) / scale
-        uses = map(self._use, loads.tolist(), self._homes)
-        rows = zip(self._starts, self._units, uses, costs.tolist(), slack.tolist(), strict=False)
-        return [
-            Found(tuple(self._pair[at] for at in side[start : start + units].tolist()), used, cost, cost - lost)
-            for start, units, used, cost, lost in rows
-        ]
+        found = []
+        rows = zip(self._starts, self._units, self._homes, loads.tolist(), costs.tolist(), slack.tolist(), strict=False)
+        for start, units, name, load, cost, lost in rows:
+            used_ms = dict(zip(self._pair, (load[FIRST], load[SECOND]), strict=True))
+            used_ms |= {one: load[column] for one, column in ((name, HOME), (GPU, REFORMAT)) if load[column]}
+            assignment = tuple(self._pair[at] for at in side[start : start + units].tolist())
+            found.append(Found(assignment, Use(load[TIME], used_ms, load[ENERGY], load[TRAFFIC]), cost, cost - lost))
+        return found
 
     def _joined(self, blocks: Sequence[Sequence[Arc]]) -> I64:
         """Pairs of nodes, (n, 2), with the numbers that nodes have when all blocks share a source and a sink."""
@@ -268,8 +270,3 @@ class Cutter:
         """Rows of arcs added up, network by network."""
         summed: F64 = np.add.reduceat(rows, self._first_arc, axis=0)
         return summed
-
-    def _use(self, load: Sequence[float], home: str) -> Use:
-        busy = dict(zip(self._pair, (load[FIRST], load[SECOND]), strict=True))
-        busy |= {name: load[column] for name, column in ((home, HOME), (GPU, REFORMAT)) if load[column]}
-        return Use(load[TIME], busy, load[ENERGY], load[TRAFFIC])

@@ -10,7 +10,7 @@ from edgert.placement.contention import Contention, settle
 from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.exact import Condition, exact, keeps, plain
 from edgert.placement.min_cut import cut
-from edgert.placement.problem import Assignment, Cost, Network, Transition, apart, merged
+from edgert.placement.problem import Cost, Network, Transition, apart, merged
 from edgert.placement.run_load import LATENCY, Price, accelerators, loads, preferring
 from edgert.placement.schedule import play
 from edgert.placement.throughput import Resources, blend
@@ -74,38 +74,27 @@ def _most_frames(networks: Sequence[Network], objective: Objective, limits: Limi
 
 
 def _least(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
+    """By a cut if that keeps everything, else by an integer program."""
     whole, own = merged(networks, [network.rate_hz for network in networks])
     price = LATENCY if objective == "latency" else Price(latency=limits.static_w, energy=1.0)
     names = accelerators(networks)
     conditions = [Condition(f"ms of {name} a second", Price(busy={name: 1.0}), 1e3) for name in names]
     if limits.traffic_bytes_s is not None:
         conditions.append(Condition("bytes a second", Price(traffic=1.0), limits.traffic_bytes_s))
-    cost, assignment, bound = _cheapest(whole, price, names, conditions, limits, time_limit_s)
+    best = undominated(whole, names)
+    found = cut(whole, best[0], best[-1], price) if len(best) <= 2 and preferring(whole, best) else None
+    if found is not None and keeps(whole, found.assignment, conditions, limits.loadables):
+        simple = plain(whole, names, price, conditions, limits.loadables)
+        cost, assignment = min((found.cost, found.assignment), simple or (float("inf"), ()))
+    else:
+        found = exact(whole, names, price, conditions, loadables=limits.loadables, time_limit_s=time_limit_s)
+        cost, assignment = found.cost, found.assignment
     each = [
         placed(network, [(one, loads(network, one), network.rate_hz)])
         for network, one in zip(networks, apart(assignment, own), strict=True)
     ]
-    gap = max(0.0, cost - bound) / max(cost, 1e-12)
+    gap = max(0.0, cost - found.bound) / max(cost, 1e-12)
     return together(objective, networks, each, limits, cost, gap)
-
-
-def _cheapest(
-    network: Network,
-    price: Price,
-    names: Sequence[str],
-    conditions: Sequence[Condition],
-    limits: Limits,
-    time_limit_s: float,
-) -> tuple[float, Assignment, float]:
-    """(cost, assignment, bound): by a cut if that keeps everything, else by an integer program."""
-    best = undominated(network, names)
-    if len(best) <= 2 and preferring(network, best):
-        found = cut(network, best[0], best[-1], price)
-        if keeps(network, found.assignment, conditions, limits.loadables):
-            simple = plain(network, names, price, conditions, limits.loadables)
-            return *min((found.cost, found.assignment), simple or (float("inf"), ())), found.bound
-    found = exact(network, names, price, conditions, loadables=limits.loadables, time_limit_s=time_limit_s)
-    return found.cost, found.assignment, found.bound
 
 
 # Accelerators that another one beats in everything, so that nothing is lost by leaving them out.

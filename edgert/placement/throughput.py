@@ -199,7 +199,14 @@ class _Mixer:
     def run(self, gap: float) -> Blend:
         """Rounds of prices and columns."""
         end = time.monotonic() + _TIME_LIMIT_S
-        self._start()
+        self._take(self._search.plain())
+        for ratio in _RATIOS:  # cuts at a few prices
+            some = [ratio ** min(index, 1) for index in range(len(self._resources.classes))]
+            rest = len(self._resources.amounts) - len(some)
+            self._take(self._search.cuts(self._resources.price([*some, *[0.0] * rest])))
+        first = {column.network: used for column, used in zip(self._columns[::-1], self._used[::-1], strict=True)}
+        together = np.sum([used * self._rates_hz[network] for network, used in first.items()], axis=0)
+        self._unit = 1.0 / max(float(np.max(together)), 1e-300)
         for _ in range(_ROUNDS):
             multiplier, runs, worth, prices = self._master()
             if self._is_done(multiplier, gap):
@@ -215,17 +222,6 @@ class _Mixer:
 
     def _is_done(self, multiplier: float, gap: float) -> bool:
         return bool(np.isfinite(self._bound)) and self._bound - multiplier <= gap * self._bound
-
-    def _start(self) -> None:
-        """Plain placements, and cuts at a few prices."""
-        self._take(self._search.plain())
-        for ratio in _RATIOS:
-            worth = [ratio ** min(index, 1) for index in range(len(self._resources.classes))]
-            rest = len(self._resources.amounts) - len(worth)
-            self._take(self._search.cuts(self._resources.price([*worth, *[0.0] * rest])))
-        first = {column.network: used for column, used in zip(self._columns[::-1], self._used[::-1], strict=True)}
-        together = np.sum([used * self._rates_hz[network] for network, used in first.items()], axis=0)
-        self._unit = 1.0 / max(float(np.max(together)), 1e-300)
 
     def _take(self, columns: Iterable[Column]) -> int:
         """Those that are new; how many."""

@@ -67,22 +67,22 @@ def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
     Raises:
         EdgertError: a model cannot be read, or its size is open; with its place in the file.
     """
-    return tuple(_planned_model(file, demand) for demand in demands(file.config))
-
-
-def _planned_model(file: PipelineFile, demand: Demand) -> PlannedModel:
-    config, where = file.config.models[demand.model], file.where("models", demand.model)
-    try:
-        model = load(config.onnx)
-        shapes = next(iter((config.profiles or default_profile(model, config)).values()))
-        names = without(config.skip_rewrites, f"{where}.skip_rewrites")
-        graph = fit(read(ready(model, shapes)), names)[0]
-    except EdgertError as error:
-        raise error.at(where)  # noqa: B904 - the same error, with its place
-    # What auto means on a board: INT8 where there are images to calibrate on, and FP16 otherwise, which every Jetson's
-    # GPU and DLA is faster in than in FP32.
-    auto: Precision = "int8" if config.calibrate is not None else "fp16"
-    return PlannedModel(demand, config, where, graph, auto if config.precision == "auto" else config.precision)
+    found = []
+    for demand in demands(file.config):
+        config, where = file.config.models[demand.model], file.where("models", demand.model)
+        try:
+            model = load(config.onnx)
+            shapes = next(iter((config.profiles or default_profile(model, config)).values()))
+            names = without(config.skip_rewrites, f"{where}.skip_rewrites")
+            graph = fit(read(ready(model, shapes)), names)[0]
+        except EdgertError as error:
+            raise error.at(where)  # noqa: B904 - the same error, with its place
+        # What auto means on a board: INT8 where there are images to calibrate on, and FP16 otherwise, which every
+        # Jetson's GPU and DLA is faster in than in FP32.
+        auto: Precision = "int8" if config.calibrate is not None else "fp16"
+        precision = auto if config.precision == "auto" else config.precision
+        found.append(PlannedModel(demand, config, where, graph, precision))
+    return tuple(found)
 
 
 def bound_to(

@@ -11,7 +11,7 @@ their time is ``timestamp_ns``, and their objects are those of the last record o
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,14 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read trace {path}", why=cause(error), fix=_FIX) from error
     found: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for stream, time_ms, objects, where in _lines(text, path):
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            stream, time_ms, objects = _frame(json.loads(line))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError("a line of the trace does not parse", why=str(error), where=where, fix=_FIX) from error
         before = found[stream]
         if before and time_ms <= before[-1][0]:
             raise ConfigError("a frame that came before the last one", why=f"{time_ms:g} ms after {before[-1][0]:g} ms",
@@ -62,17 +69,6 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
     }
 
 
-def _lines(text: str, path: Path) -> Iterator[tuple[str, float, int, str]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            yield *_frame(json.loads(line)), where
-        except (ValueError, TypeError, KeyError) as error:
-            raise ConfigError("a line of the trace does not parse", why=str(error), where=where, fix=_FIX) from error
-
-
 def _frame(data: Any) -> tuple[str, float, int]:
     """(stream, milliseconds, objects). Raises ValueError or TypeError."""
     if not isinstance(data, dict):
@@ -80,21 +76,16 @@ def _frame(data: Any) -> tuple[str, float, int]:
     if "time_s" not in data and "timestamp_ns" not in data:
         raise ValueError("it has neither time_s nor timestamp_ns")
     time_ms = 1e3 * float(data["time_s"]) if "time_s" in data else float(data["timestamp_ns"]) / 1e6
-    objects = data["objects"] if "objects" in data else _counted(data.get("outputs", {}))
+    outputs = data.get("outputs", {})
+    if "objects" not in data and not isinstance(outputs, dict):
+        raise ValueError(f"outputs is {outputs!r}")
+    objects = data.get("objects", 0)
+    for record in outputs.values() if "objects" not in data else ():
+        if isinstance(record, dict) and record.get("type") in _COUNTED:
+            objects = len(record["objects"])  # of the last record that has any
     if not math.isfinite(time_ms) or not isinstance(objects, int) or not 0 <= objects <= _MOST:
         raise ValueError(f"time {time_ms} ms, objects {objects!r}")
     return str(data.get("stream", "")), time_ms, objects
-
-
-def _counted(outputs: Any) -> int:
-    if not isinstance(outputs, dict):
-        raise ValueError(f"outputs is {outputs!r}")
-    counts = [
-        len(record["objects"])
-        for record in outputs.values()
-        if isinstance(record, dict) and record.get("type") in _COUNTED
-    ]
-    return counts[-1] if counts else 0
 
 
 # Times of stages besides their models, with their jitter, from the summary of a run.

@@ -106,13 +106,9 @@ class Tactic:
             found["placement"] = {"replicate": {f"cpu{number}": 1 for number in range(self.replicas)}}
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
 
 def tactic_of(data: Mapping[str, Any]) -> Tactic:
-    """What :meth:`Tactic.to_json` gave. Raises TypeError for data of another edgert, with keys more or fewer."""
+    """A tactic from its dict. Raises TypeError for data of another edgert, with keys more or fewer."""
     known = {field.name for field in fields(Tactic)}
     if set(data) != known:
         raise TypeError(f"a tactic has {sorted(known)}, not {sorted(data)}")

@@ -127,7 +127,7 @@ class Search:
 
     def _weigh(self, tactic: Tactic) -> None:
         """Measures its memory, and bars it where that is too much. Raises BuildError when it cannot run."""
-        found = Footprint(**self.journal.once(["memory", tactic.to_json()], lambda: asdict(self.measure(tactic))))
+        found = Footprint(**self.journal.once(["memory", asdict(tactic)], lambda: asdict(self.measure(tactic))))
         self.trials[tactic] = replace(self._trial(tactic), memory_bytes=found.engine_bytes)
         most = self.bounds.memory_bytes
         if most is not None and found.engine_bytes > most:
@@ -185,7 +185,7 @@ class Search:
                 "refused": [[number(one), why] for one, why in found.refused.items()],
             }
 
-        asked = ["round", [one.to_json() for one in tactics], most, give_up_ratio, self.setup.streams]
+        asked = ["round", [asdict(one) for one in tactics], most, give_up_ratio, self.setup.streams]
         known = self.journal.once(asked, answer)
         found = Round(*({tactics[n]: value for n, value in known[part]} for part in ("times", "refused")))
         self._learn(found)

@@ -67,13 +67,9 @@ class Trial:
     gain: float | None = None
     memory_bytes: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
 
 def trial_of(data: Mapping[str, Any]) -> Trial:
-    """What :meth:`Trial.to_json` gave."""
+    """A trial from its dict."""
     frame = Timing(**data["frame"]) if data["frame"] else None
     return Trial(**{**data, "tactic": tactic_of(data["tactic"]), "frame": frame})
 
