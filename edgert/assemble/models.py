@@ -10,17 +10,10 @@ from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.board.host import core_count, share_cores
 from edgert.clock import REAL, Clock
-from edgert.config import (
-    CropConfig,
-    InferStage,
-    ModelConfig,
-    PackageStage,
-    PipelineConfig,
-    PipelineFile,
-    PythonStage,
-    PythonTask,
-)
+from edgert.config import CropConfig, InferStage, ModelConfig, PipelineConfig, PipelineFile
 from edgert.config.flow import upstream, users_of, variants_of
+from edgert.config.model_section import PythonTask
+from edgert.config.stages import PackageStage, PythonStage
 from edgert.engine import build_engine, check_open, image_input, one_image
 from edgert.errors import ConfigError, EdgertError
 from edgert.graph import Model, load
@@ -29,23 +22,11 @@ from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.runtime import Stage
 from edgert.runtime.branches import Branch
+from edgert.stages import infer
 from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import decoder_for, read_labels
 from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
-from edgert.stages.infer import (
-    Choice,
-    FirstSegment,
-    HostInference,
-    Infer,
-    InferBatch,
-    InferCrops,
-    Inference,
-    InferSegment,
-    LastSegment,
-    Pinned,
-    VariantInference,
-)
 from edgert.stages.preprocess import Preprocessor
 
 STAGE_QUEUE = 2
@@ -80,7 +61,7 @@ class Models:
         self.engines: dict[str, Engine | SegmentedEngine] = {}
         self.inferences: list[GpuInference] = []
         self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
-        self.choice = Choice()  # among variants
+        self.choice = infer.Choice()  # among variants
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
         self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
@@ -144,7 +125,7 @@ class Models:
         if placed and not isinstance(made, Replicated):
             stages = [self._infer(name, stage, self._inference(stage, made, model)) for _ in placed]
             pairs = zip(stages, placed, strict=True)
-            return [Branch((Pinned(one, core),), weight) for one, (core, weight) in pairs]
+            return [Branch((infer.Pinned(one, core),), weight) for one, (core, weight) in pairs]
         branches = []
         # Of several engines each takes a branch; a single one is fed on the GPU where it can be, else replicated.
         for engine, weight in made.parts if isinstance(made, Replicated) else [(made, 1)]:
@@ -180,17 +161,17 @@ class Models:
         choosing = [self._choosing([self._inference(*part) for part in made]) for _ in range(count)]
         return [Branch((self._infer(name, stage, inference),)) for inference in choosing]
 
-    def _choosing(self, inferences: Sequence[Inference]) -> Inference:
+    def _choosing(self, inferences: Sequence[infer.Inference]) -> infer.Inference:
         """The only one, or the one of the variant that is chosen."""
-        return inferences[0] if len(inferences) == 1 else VariantInference(inferences, self.choice)
+        return inferences[0] if len(inferences) == 1 else infer.VariantInference(inferences, self.choice)
 
-    def _infer(self, name: str, stage: InferStage, inference: Inference) -> Stage:
+    def _infer(self, name: str, stage: InferStage, inference: infer.Inference) -> Stage:
         batch = stage.batch
         if batch is None:
             if stage.crop is None:
-                return Infer(name, inference, stage.every)
+                return infer.Infer(name, inference, stage.every)
             self.check_classes(name, stage.crop)
-            return InferCrops(name, inference, stage.crop, stage.every)
+            return infer.InferCrops(name, inference, stage.crop, stage.every)
         if batch.max > inference.rows:
             why = "its batch size is fixed"
             fix = "export the model with a batch size that is left open, or leave batch out"
@@ -199,7 +180,7 @@ class Models:
                 fix = "leave batch out, or run the pipeline file itself: a bundle for a board has models of one size"
             what = f"batches of {batch.max} for a model that takes {inference.rows} at a time"
             raise ConfigError(what, why=why, where=self.file.where("stages", name, "batch"), fix=fix)
-        return InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every)
+        return infer.InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every)
 
     def _gpu_inference(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuInference | None:
         """An inference slot on the GPU, where the engine is there and the images can be prepared there."""
@@ -227,21 +208,21 @@ class Models:
         inputs = list({id(tensor): tensor for tensor in slots}.values())
         preprocessors = [Preprocessor(model.input, tensor, str(model.onnx)) for tensor in inputs]
         decoder = self._decoder(stage.infer, model, engine, preprocessors[0].network)
-        middle = [InferSegment(name, chain, number) for number in range(1, chain.segments - 1)]
+        middle = [infer.InferSegment(name, chain, number) for number in range(1, chain.segments - 1)]
         stages: Sequence[Stage] = [
-            FirstSegment(name, chain, preprocessors, stage.every),
+            infer.FirstSegment(name, chain, preprocessors, stage.every),
             *middle,
-            LastSegment(name, chain, decoder, engine.batched),
+            infer.LastSegment(name, chain, decoder, engine.batched),
         ]
         cores = [self._placer.core(segment.accelerator) for segment in engine.segments]
-        return Branch(tuple(Pinned(one, core) for one, core in zip(stages, cores, strict=True)))
+        return Branch(tuple(infer.Pinned(one, core) for one, core in zip(stages, cores, strict=True)))
 
-    def _inference(self, stage: InferStage, engine: Engine, model: ModelConfig) -> HostInference:
+    def _inference(self, stage: InferStage, engine: Engine, model: ModelConfig) -> infer.HostInference:
         session = engine.session(stage.profile)
         tensor = session.inputs[image_input(session.inputs, str(model.onnx))]
         preprocessor = Preprocessor(model.input, tensor, str(model.onnx))
         decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
-        return HostInference(session, preprocessor, decoder, engine.batched)
+        return infer.HostInference(session, preprocessor, decoder, engine.batched)
 
     def _decoder(
         self, name: str, model: ModelConfig, engine: Engine | SegmentedEngine, network: tuple[int, int]

@@ -65,13 +65,9 @@ class InputConfig(fields.Section):
     )
 
     @model_validator(mode="after")
-    def _one_size(self) -> InputConfig:
+    def _fits_together(self) -> InputConfig:
         if self.size is not None and (self.shape.H or self.shape.W):
             raise ValueError("size and shape both set height or width; write one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _channels(self) -> InputConfig:
         channels = 1 if self.color == "gray" else 3
         for name in ("mean", "std"):
             if len(getattr(self, name)) not in (1, channels):

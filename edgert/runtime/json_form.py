@@ -74,8 +74,14 @@ def plain(record: object) -> Any:
 def _plain(value: object, depth: int) -> Any:
     if depth > _DEPTH:
         raise StageError("data is nested too deeply to write", why="it may contain itself")
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, (bool, str)):
         return value
+    if isinstance(value, int):
+        return int(value)  # plain also for an IntEnum
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, (str, bool, int, np.integer)):
@@ -100,21 +106,6 @@ def _simple(value: object, depth: int) -> Any:
         f"cannot write a {kind.__module__}.{kind.__qualname__} as JSON",
         fix="return plain data, a NumPy array, a dataclass, or give the class a to_json() method",
     )
-
-
-@_simple.register
-def _integer(value: int, depth: int) -> int:
-    return int(value)  # plain also for an IntEnum
-
-
-@_simple.register
-def _real(value: float, depth: int) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-@_simple.register
-def _scalar(value: np.generic, depth: int) -> Any:
-    return _plain(value.item(), depth + 1)
 
 
 @_simple.register
