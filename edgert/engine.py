@@ -120,7 +120,7 @@ class LoadedEngine:
 
 
 def load_engine(
-    path: str | Path,
+    path: str | Path | Model,
     *,
     shapes: Shapes | None = None,
     threads: int | None = None,
@@ -130,7 +130,7 @@ def load_engine(
     """Compiles an ONNX model for this machine.
 
     Args:
-        path: the ONNX file.
+        path: the ONNX file, or a model that is in memory already.
         shapes: input name → shape, for a model with dynamic dimensions.
         threads: CPU threads; all available cores by default.
         backend_name: ``auto`` or one of :data:`edgert.kinds.BACKENDS`.
@@ -140,18 +140,7 @@ def load_engine(
         ModelError: no such file, not ONNX, or dimensions left open.
         BuildError: the backend refuses the model.
     """
-    return load_model(load(path), shapes=shapes, threads=threads, backend_name=backend_name, cache=cache)
-
-
-def load_model(
-    model: Model,
-    *,
-    shapes: Shapes | None = None,
-    threads: int | None = None,
-    backend_name: str = "auto",
-    cache: bool = True,
-) -> LoadedEngine:
-    """The same for a model that is in memory already. Raises ModelError or BuildError."""
+    model = path if isinstance(path, Model) else load(path)
     store = FileStore(cache_folder() / "ort") if cache else None
     profiles = {"default": dict(shapes)} if shapes else {}
     options = EngineOptions(threads or core_count(), profiles, store=store)

@@ -99,14 +99,24 @@ class Product:
             ) from error
 
 
+@dataclass
 class Report:
-    """Receives what a running step reports; this one ignores it."""
+    """What a running step reports, as events; progress not too often."""
+
+    step: Step
+    on_event: OnEvent
+    _last_s: float = 0.0
 
     def progress(self, done: int, total: int, detail: str = "") -> None:
         """How far it is."""
+        now = time.monotonic()
+        if done >= total or now - self._last_s >= _EVERY_S:
+            self._last_s = now
+            self.on_event(Event(self.step.name, self.step.model, "progress", detail=detail, done=done, total=total))
 
     def note(self, text: str) -> None:
         """A line worth knowing."""
+        self.on_event(Event(self.step.name, self.step.model, "note", detail=text))
 
 
 @dataclass(frozen=True)
@@ -234,7 +244,7 @@ class Runner:
             self._emit(step, "cached", time.perf_counter() - started, cached.summary)
             return cached
         try:
-            files = step.make(_EventReport(step, self.on_event))
+            files = step.make(Report(step, self.on_event))
             product = Product(files, step.promise(files))
             self.cache.put(step.key, product)
         except EdgertError as error:
@@ -245,24 +255,6 @@ class Runner:
 
     def _emit(self, step: Step, state: State, seconds: float = 0.0, detail: str = "") -> None:
         self.on_event(Event(step.name, step.model, state, seconds, detail))
-
-
-@dataclass
-class _EventReport(Report):
-    """Turns the reports of a step into events, progress not too often."""
-
-    step: Step
-    on_event: OnEvent
-    _last_s: float = 0.0
-
-    def progress(self, done: int, total: int, detail: str = "") -> None:
-        now = time.monotonic()
-        if done >= total or now - self._last_s >= _EVERY_S:
-            self._last_s = now
-            self.on_event(Event(self.step.name, self.step.model, "progress", detail=detail, done=done, total=total))
-
-    def note(self, text: str) -> None:
-        self.on_event(Event(self.step.name, self.step.model, "note", detail=text))
 
 
 def side_by_side(

@@ -12,6 +12,7 @@ pytest collects what a class inherits; ``tmp_path`` is pytest's own. Nothing her
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -70,6 +71,14 @@ class StageSuite:
         """A new stage, which may write below ``folder``."""
         raise NotImplementedError
 
+    @contextmanager
+    def opened(self, folder: Path) -> Iterator[Stage]:
+        """A new stage, open in the block."""
+        stage = self.make(folder)
+        stage.open()
+        yield stage
+        stage.close()
+
     def test_it_is_a_stage(self, tmp_path: Path) -> None:
         """It has all methods."""
         assert isinstance(self.make(tmp_path), Stage)
@@ -81,30 +90,25 @@ class StageSuite:
 
     def test_it_works_on_results_and_leaves_their_frames_as_they_were(self, tmp_path: Path) -> None:
         """A frame belongs to all stages that see it, and no stage gives back a lease that is not its own."""
-        stage = self.make(tmp_path)
-        stage.open()
-        for index in range(3):
-            result = sample(index)
-            before = result.frame.planes[0].copy()
-            found = stage.process(result)
-            list(found) if found is not None and not isinstance(found, Result) else None
-            assert (result.frame.planes[0] == before).all(), "pixels were written to"
-            assert result.frame.lease.alive, "a lease was released that belongs to the runner"
-        stage.close()
+        with self.opened(tmp_path) as stage:
+            for index in range(3):
+                result = sample(index)
+                before = result.frame.planes[0].copy()
+                found = stage.process(result)
+                list(found) if found is not None and not isinstance(found, Result) else None
+                assert (result.frame.planes[0] == before).all(), "pixels were written to"
+                assert result.frame.lease.alive, "a lease was released that belongs to the runner"
 
     def test_it_takes_a_frame_in_which_nothing_was_found(self, tmp_path: Path) -> None:
         """No boxes, and no record of boxes either."""
-        stage = self.make(tmp_path)
-        stage.open()
-        stage.process(sample(0, boxes=()))
-        stage.process(Result(sample(1).frame, {}))
-        stage.close()
+        with self.opened(tmp_path) as stage:
+            stage.process(sample(0, boxes=()))
+            stage.process(Result(sample(1).frame, {}))
 
     def test_it_closes_unused(self, tmp_path: Path) -> None:
         """A pipeline may stop before the first frame."""
-        stage = self.make(tmp_path)
-        stage.open()
-        stage.close()
+        with self.opened(tmp_path):
+            pass
 
 
 class SinkSuite(StageSuite):
@@ -136,10 +140,8 @@ class SinkSuite(StageSuite):
 
     def test_it_is_the_end(self, tmp_path: Path) -> None:
         """What a sink takes does not go on."""
-        sink = self.make(tmp_path)
-        sink.open()
-        assert sink.process(sample()) is None
-        sink.close()
+        with self.opened(tmp_path) as sink:
+            assert sink.process(sample()) is None
 
 
 class DecoderSuite:

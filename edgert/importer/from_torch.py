@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgert.engine import LoadedEngine, load_model
+from edgert.engine import LoadedEngine, load_engine
 from edgert.errors import ConfigError
 from edgert.importer.conversion import OPSET, TOLERANCE, finished
 from edgert.importer.conversion_process import Request, read_versions
@@ -52,4 +52,4 @@ def from_torch(
         convert_object(module, example_inputs, request, folder)
         versions = read_versions(folder) or {}
         made = finished(folder, title, versions, tolerance, started, Path(output) if output is not None else None)
-    return load_model(made.model, threads=threads)
+    return load_engine(made.model, threads=threads)
