@@ -38,11 +38,6 @@ _TOLERANCE: Mapping[Form, float] = {"fp16": TOLERANCE["fp16"], "fit": REWRITE_TO
 """Form that is made here → how far its outputs may be from the float model's."""
 
 
-def usual_form(item: Item) -> Form:
-    """The form that the model's precision asks for."""
-    return "int8-qdq" if ORT in item.forms else "fp16" if FP16 in item.forms else "float"
-
-
 def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
     """A model in one of the forms.
 
@@ -258,7 +253,8 @@ def _onnx(source: Source, options: ExportOptions) -> Exported:
     written, limitations = [], list(source.around)
     output = options.output
     for item in source.items:
-        model = form_of(item, options.form or usual_form(item), options.target or "ort")
+        usual: Form = "int8-qdq" if ORT in item.forms else "fp16" if FP16 in item.forms else "float"
+        model = form_of(item, options.form or usual, options.target or "ort")
         path = output if output.suffix == ".onnx" else output / f"{item.name}.onnx"
         replace_bytes(path, to_bytes(model))
         check_written(path, item, model)

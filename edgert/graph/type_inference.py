@@ -1,7 +1,7 @@
 """Types and shapes of the tensors inside a graph, as far as onnx can infer them.
 
 onnx has no rules for nodes of custom operators (:func:`edgert.op`), which are typed by their own rules here, and for
-some operators that are not in the standard, which stand-ins of the same output shape replace.
+some operators that are not in the standard: a standard node of the same output shape replaces each.
 """
 
 from __future__ import annotations
