@@ -16,7 +16,7 @@ from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.quantizer import Recipe
 from edgert.quantization.scheme.units import Target
-from edgert.report import AccuracyRow, Note, Part, Provenance, QuantizationReport
+from edgert.report.quantization_record import AccuracyRow, Note, Part, Provenance, QuantizationReport
 
 # Where a report's numbers come from: settings, versions, machine.
 

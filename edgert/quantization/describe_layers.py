@@ -18,7 +18,7 @@ from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.lowering.weights import along_axis, bias_factor, quantize_weight, scale_axis, weight_scales
 from edgert.quantization.quantizer import matching
 from edgert.quantization.scheme.units import Scheme, Target, is_weighted
-from edgert.report import Correction, LayerRow, Note, TensorRow
+from edgert.report.quantization_record import Correction, LayerRow, Note, TensorRow
 
 COST_MEANING = "part of the outputs that is noise when it alone is INT8"
 """What a scan measures; see :func:`layer_rows`."""

@@ -16,8 +16,8 @@ from edgert.quantization.describe import accuracy_rows, describe, engine_text, p
 from edgert.quantization.quantizer import ALONE, Bar, Log, Run
 from edgert.quantization.section import ModelSection, model_section
 from edgert.quantization.variants import Version, Wanted, versions
-from edgert.report import Note, Part, QuantizationReport, SpeedRow, save
-from edgert.report.quantization_record import REFERENCE
+from edgert.report.quantization_page import save
+from edgert.report.quantization_record import REFERENCE, Note, Part, QuantizationReport, SpeedRow
 
 # The report of an evaluation: several versions of one model, and one of them in detail.
 

@@ -231,7 +231,7 @@ def _warnings(evaluator: Evaluator, made: Recovered) -> Iterator[str]:
         return
     metric, value = evaluator.metric, made.result.value
     if made.search is not None and made.search.kept:
-        before = next(one.value for one in made.search.tried if not one.kept)
+        before = made.search.tried[()]
         yield (
             f"INT8 throughout would spoil this model ({metric} {before:.2f} with FP32): {len(made.search.kept)} layers "
             f"stay in higher precision ({metric} {value:.2f}). Set accuracy: {{dataset: …, metric: …, max_drop: …}} to "

@@ -1,7 +1,7 @@
 """The fewest units in higher precision with which a model is accurate enough."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,14 +93,6 @@ def scan(
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """One measurement: the units kept, in ranked order, and the value with them."""
-
-    kept: tuple[str, ...]
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
 class MixedPrecision:
     """What to keep in higher precision.
 
@@ -108,7 +100,8 @@ class MixedPrecision:
         kept: the units, in ranked order.
         value: what was measured with exactly these kept.
         met: whether ``value`` reaches the floor. If not, ``kept`` is what came closest.
-        tried: every measurement of this search, in order; also those that the state file knew.
+        tried: units kept, in ranked order → the value with them: every measurement of this search, in order; also
+            those that the state file knew.
         is_complete: False where time was over: then fewer units might do, or more might have met the floor.
         reason: one sentence for the reader: why it ended as it did.
         note: why the state file was not used, if it was not.
@@ -117,7 +110,7 @@ class MixedPrecision:
     kept: tuple[str, ...]
     value: float
     met: bool
-    tried: tuple[Tried, ...]
+    tried: Mapping[tuple[str, ...], float]
     is_complete: bool
     reason: str
     note: str = ""
@@ -212,7 +205,7 @@ class _Run:
         else:
             best = max(self._tried, key=lambda kept: (self._tried[kept], -len(kept)))
         ordered = {units: tuple(name for name in self._ranked if name in units) for units in self._tried}
-        tried = tuple(Tried(ordered[units], value) for units, value in self._tried.items())
+        tried = {ordered[units]: value for units, value in self._tried.items()}
         reason = self._reason(best, is_complete)
         return MixedPrecision(ordered[best], self._tried[best], bool(met), tried, is_complete, reason, self._memo.note)
 

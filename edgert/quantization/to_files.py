@@ -24,7 +24,7 @@ from edgert.quantization.quantizer import ALONE, Bar, Log, Run
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from edgert.quantization.scheme.units import USUAL_DLA, Target, is_quantized
 from edgert.quantization.section import ModelSection, model_section
-from edgert.report import save
+from edgert.report.quantization_page import save
 
 Images = str | Path | Iterable[Any]
 """A folder, glob or video; or images, (h, w, 3) uint8 BGR arrays or files. An iterator is not held in memory."""
@@ -235,7 +235,12 @@ def quantize(
                     "--limit": limit, "--keep": keep, "--data": data, "--max-drop": max_drop,
                     "--report": report}  # fmt: skip
         if given := [option for option, value in settings.items() if value]:
-            raise _settled(given, section.config)
+            named = " and ".join(given)
+            raise ConfigError(
+                f"{named}: {section.config.onnx.name} is quantized already",
+                why="its scales are those of its Q/DQ nodes: nothing is measured, chosen or corrected",
+                fix=f"leave {named} out, or give the float32 model",
+            )
         return _of_qdq(section.config, target, trt, dla, path)
     section, dataset = _on_images(section, images, method, limit)
     section = section.keeping(keep).within(data, metric, max_drop)
@@ -265,15 +270,6 @@ def quantize(
         save(describe(outcome, section.config, command=command, source=source_text), Path(report))
     made = outcome.prepared if target == "cache" else outcome.model
     return QuantizedModel(section.config, made, path, tuple(summary(outcome)), outcome=outcome)
-
-
-def _settled(options: Sequence[str], config: ModelConfig) -> ConfigError:
-    given = " and ".join(options)
-    return ConfigError(
-        f"{given}: {config.onnx.name} is quantized already",
-        why="its scales are those of its Q/DQ nodes: nothing is measured, chosen or corrected",
-        fix=f"leave {given} out, or give the float32 model",
-    )
 
 
 def _write_cache(outcome: QuantizationResult, version: str, path: Path) -> None:

@@ -8,7 +8,6 @@ from edgert.report.chart import Interval, interval_chart, length_bar
 from edgert.report.html import Column, Markup, join, paragraph, table, tag
 from edgert.report.numbers import counted, difference, fixed, milliseconds, score, size, times
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, QuantizationReport, SpeedRow
-from edgert.report.verdict_section import speed_base
 
 _NO_LABELS = "Without labels, FP32's own answers served as ground truth: this is agreement with FP32, not accuracy."
 _STATES = {True: ("✓ kept", "good"), False: ("✗ missed", "bad"), None: ("–", None)}
@@ -78,6 +77,14 @@ def _axis(value: float, factor: int, places: int) -> str:
 
 
 # The section on speed and size.
+
+
+def speed_base(rows: Sequence[SpeedRow], row: SpeedRow) -> SpeedRow | None:
+    """What a row is compared with: FP32 on the same engine and machine; None for FP32 itself."""
+    same = [
+        one for one in rows if (one.engine, one.machine) == (row.engine, row.machine) and one.precision == REFERENCE
+    ]
+    return None if row in same[:1] else next(iter(same), None)
 
 
 def speed_section(report: QuantizationReport) -> Markup:

@@ -1,15 +1,159 @@
-"""A quantization report as one HTML file that needs nothing else."""
+"""A quantization report as one HTML file that needs nothing else, with the verdict in one sentence."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from edgert.files import replace_text
 from edgert.report import html
-from edgert.report.accuracy_section import accuracy_section, speed_section
-from edgert.report.html import tag
+from edgert.report.accuracy_section import accuracy_section, speed_base, speed_section
+from edgert.report.html import Column, Markup, code, join, paragraph, table, tag
 from edgert.report.layer_section import kept_section, layer_section, tensor_section
-from edgert.report.numbers import counted
-from edgert.report.quantization_record import QuantizationReport
-from edgert.report.verdict_section import correction_section, judge, note_section, origin_section
+from edgert.report.numbers import counted, difference, is_same, milliseconds, score, size, times
+from edgert.report.quantization_record import REFERENCE, AccuracyRow, Figure, QuantizationReport, Verdict
+
+# The sections on what was done and how: corrections, warnings, settings and provenance.
+
+_MANY = 12  # rows from which a list is folded away
+
+
+def correction_section(report: QuantizationReport) -> Markup:
+    """Changes of weights, by kind."""
+    if not report.corrections:
+        return paragraph(report.absent.get("corrections", "None: weights were rounded as they are."), "absent")
+    parts = []
+    for kind in dict.fromkeys(one.kind for one in report.corrections):
+        made = [one for one in report.corrections if one.kind == kind]
+        names = [join(map(code, one.nodes), " → ") for one in made]
+        columns = [Column("Layers", names, "name"), Column("Effect", [one.effect or "–" for one in made], "prose")]
+        whole = table(f"{kind}: what was changed", columns)
+        title = f"{kind}, {counted(len(made), 'change')}"
+        if len(made) < _MANY:
+            parts += [tag("h3", title), whole]
+        else:
+            parts.append(tag("details", tag("summary", title), whole))
+    return join(parts)
+
+
+def note_section(report: QuantizationReport) -> Markup:
+    """Warnings first, notes behind them."""
+    notes = sorted(report.notes, key=lambda note: note.level != "warning")
+    if not notes:
+        return paragraph("None.")
+    words = (tag("b", note.level.capitalize()) for note in notes)
+    texts = (join(note.text.strip().splitlines(), tag("br")) for note in notes)
+    items = zip(notes, words, texts, strict=True)
+    return tag("ul", *(tag("li", word, " ", text, class_=note.level) for note, word, text in items), class_="notes")
+
+
+def origin_section(report: QuantizationReport) -> Markup:
+    """Everything needed to make the result again."""
+    origin = report.provenance
+    images = counted(origin.images, "image") if origin.images is not None else ""
+    facts = {
+        "Model": origin.model,
+        "SHA-256": tag("code", origin.digest) if origin.digest else "",
+        "Made for": report.target,
+        "Calibrated on": ", ".join(filter(None, [images, origin.source])),
+        "Thresholds": origin.method,
+        "Command": tag("code", origin.command) if origin.command else "",
+        "Machine": origin.machine,
+        "Made": origin.made,
+        "Versions": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
+    }
+    settings = {name: tag("code", value) for name, value in report.settings.items()}
+    heading = [tag("h3", "Settings"), _facts(settings)] if settings else []
+    return join([_facts(facts), *heading])
+
+
+def _facts(values: Mapping[str, str]) -> Markup:
+    return tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in values.items() if value))
+
+
+def judge(report: QuantizationReport) -> Verdict:
+    """Budgets are kept when every row of the report's precision keeps its own."""
+    rows = [row for row in report.accuracy if row.precision == report.precision]
+    judged = [row for row in rows if row.kept is not None]
+    kept = all(row.kept for row in judged) if judged else None
+    # to speak of: the first row that misses its budget, else the first that has one, else the first
+    main = min(rows, key=lambda row: (False, True, None).index(row.kept), default=None)
+    compared = [found for found in (_speed(report), _size(report)) if found is not None]
+    figures = [figure for _, figure in compared]
+    if main is not None:
+        allowed = "" if main.max_drop is None else f", {_number(main.max_drop, main.unit)} allowed"
+        before = score(main.fp32, main.unit).split("\N{NO-BREAK SPACE}")[0]
+        detail = f"{before} → {score(main.result, main.unit)}{allowed}"
+        figures.insert(0, Figure(main.metric, difference(-main.drop, main.unit), detail))
+    if report.layers:
+        others = [layer.precision for layer in report.layers if layer.precision != report.precision]
+        detail = f"{len(others)} in {' or '.join(sorted(set(others)))}" if others else "all of them"
+        done = f"{len(report.layers) - len(others)} of {len(report.layers)}"
+        figures.append(Figure(f"Layers in {report.precision}", done, detail))
+    sentence = _sentence(report.precision, kept, main, [clause for clause, _ in compared])
+    return Verdict(kept, sentence, tuple(_caution(row) for row in judged if not row.sure), tuple(figures))
+
+
+def _sentence(name: str, kept: bool | None, main: AccuracyRow | None, rest: list[str]) -> str:
+    if main is None:
+        if not rest:
+            return f"{name} was made; neither its accuracy nor its speed was measured."
+        return f"{name}: {_listed(rest)}; its accuracy was not measured."
+    amount = difference(abs(main.drop), main.unit)
+    if amount == difference(0.0, main.unit):
+        drop = f"{main.metric} stays the same"
+    else:
+        drop = f"{main.metric} {'falls' if main.drop > 0 else 'rises'} by {amount}"
+    if main.max_drop is not None:
+        drop += f" ({_number(main.max_drop, main.unit)} allowed)"
+    if kept is None:
+        return f"{name}: {_listed([drop, *rest])}; there was no accuracy budget to keep."
+    start = f"{name} {'keeps' if kept else 'misses'} its accuracy budget: {drop}"
+    return f"{start}{'; ' + _listed(rest) if rest else ''}."
+
+
+def _listed(clauses: list[str]) -> str:
+    return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
+
+
+def _speed(report: QuantizationReport) -> tuple[str, Figure] | None:
+    """A clause and a figure on the result beside FP32 on one engine and machine; None without both."""
+    pairs = ((speed_base(report.speed, row), row) for row in report.speed if row.precision == report.precision)
+    before, after = next(((one.median_ms, row.median_ms) for one, row in pairs if one is not None), (0.0, 0.0))
+    if not before:
+        return None
+    ratio = before / after
+    factor = times(max(ratio, 1 / ratio))
+    clause = f"it runs {factor} as fast" if ratio > 1 else f"it is slower, taking {factor} as long"
+    if is_same(ratio):
+        clause = f"it runs as fast as {REFERENCE}"
+    value = f"{factor} {'as fast' if ratio >= 1 else 'as long'}"
+    return clause, Figure("Speed", value, f"{milliseconds(before)} → {milliseconds(after)}")
+
+
+def _size(report: QuantizationReport) -> tuple[str, Figure] | None:
+    """The same of the files' sizes."""
+    before, after = (report.sizes_bytes.get(name) for name in (REFERENCE, report.precision))
+    if not before or not after:
+        return None
+    value = f"{times(max(before, after) / min(before, after))} {'smaller' if before >= after else 'larger'}"
+    clause = "its file is as large" if is_same(before / after) else f"its file is {value}"
+    return clause, Figure("File", value, f"{size(before)} → {size(after)}")
+
+
+def _caution(row: AccuracyRow) -> str:
+    low, high = row.interval or (0.0, 0.0)
+    images = f"On {counted(row.images, 'image')} the" if row.images else "The"
+    span = f"from {_number(low, row.unit)} to {difference(high, row.unit)}"
+    reach = "past the budget" if row.kept else "into the budget"
+    return (
+        f"{images} drop of {row.metric} may be anything {span} (95 % confidence interval). That reaches {reach}: "
+        "more images would settle it."
+    )
+
+
+def _number(value: float, unit: str) -> str:
+    """A difference without its unit."""
+    return difference(value, unit).split("\N{NO-BREAK SPACE}")[0]
+
 
 _SECTIONS = (
     ("accuracy", "Accuracy", accuracy_section),
@@ -38,8 +182,8 @@ def render(report: QuantizationReport) -> str:
     head = html.header(
         f"Quantization report{f' for {report.target}' if report.target else ''}",
         model,
-        html.join(words, " "),
-        *(html.paragraph(text, "caution") for text in verdict.cautions),
+        join(words, " "),
+        *(paragraph(text, "caution") for text in verdict.cautions),
         html.figures(verdict.figures),
         badges=badges,
     )

@@ -225,7 +225,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What it all comes to; see :func:`~edgert.report.verdict_section.judge`.
+    """What it all comes to; see :func:`~edgert.report.quantization_page.judge`.
 
     Attributes:
         kept: whether every budget was kept; None without accuracy budgets.

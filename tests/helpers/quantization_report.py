@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgert.report import AccuracyRow, Correction, LayerRow, Note, Provenance, QuantizationReport, SpeedRow, TensorRow
+from edgert.report.quantization_record import (
+    AccuracyRow,
+    Correction,
+    LayerRow,
+    Note,
+    Provenance,
+    QuantizationReport,
+    SpeedRow,
+    TensorRow,
+)
 
 BINS = 2048
 EMPTY = QuantizationReport(Provenance("empty.onnx"))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgert.report import save
+from edgert.report.quantization_page import save
 from tests.helpers.browser import Page, browser
 from tests.helpers.quantization_report import EMPTY, full_report
 

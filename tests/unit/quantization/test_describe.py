@@ -22,7 +22,7 @@ from edgert.quantization.describe import accuracy_rows, describe, summary
 from edgert.quantization.describe_layers import EQUALIZATION
 from edgert.quantization.int8_model import QuantizationResult, quantize_section
 from edgert.quantization.mixed_precision import MixedPrecision, Scan, Sensitivity
-from edgert.report import judge, render
+from edgert.report.quantization_page import judge, render
 from tests.unit.quantization.network import IMAGES, SIZE, network
 
 LAYERS = ("first", "second", "third", "last")
@@ -97,7 +97,7 @@ def test_floating_nodes_are_explained(file: Path) -> None:
 
 def test_costs_come_from_the_scan(file: Path) -> None:
     ranked = (Sensitivity("second", 0.3), Sensitivity("last", None), Sensitivity("third", 0.0))
-    found = MixedPrecision(("second",), 0.9, True, (), False, "0.9 reaches 0.8; time was over")
+    found = MixedPrecision(("second",), 0.9, True, {}, False, "0.9 reaches 0.8; time was over")
     made = replace(outcome(section(file)), scan=Scan(0.4, ranked), search=found)
     report = describe(made, section(file))
     assert {row.name: row.cost for row in report.layers} == {"first": None, "second": 0.3, "third": 0.0, "last": None}

@@ -95,7 +95,7 @@ def test_the_result_was_measured_and_so_is_what_is_reported_of_it() -> None:
     result = search(units(9), accuracy, 0.955)
     assert len(result.kept) == 5
     assert frozenset(result.kept) in accuracy.asked
-    assert {frozenset(item.kept) for item in result.tried} == set(accuracy.asked)
+    assert set(map(frozenset, result.tried)) == set(accuracy.asked)
     assert len(result.tried) == len(accuracy.asked)  # nothing twice
 
 
@@ -135,7 +135,7 @@ def test_time_over_while_giving_back_leaves_a_set_that_meets_the_floor() -> None
         assert not result.is_complete
         assert "time was over" in result.reason
         assert frozenset(result.kept) in accuracy.asked
-        assert result.met == any(item.value >= 0.9 for item in result.tried)
+        assert result.met == any(value >= 0.9 for value in result.tried.values())
 
 
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_whatever_the_measure_no_unit_of_the_result_can_be_missed(count: int, ra
     if result.met:
         assert all(measure(frozenset(result.kept) - {unit}) < 0.6 for unit in result.kept)
     else:
-        assert result.value == max(item.value for item in result.tried)
+        assert result.value == max(result.tried.values())
 
 
 def test_with_interactions_it_stays_near_the_fewest() -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import ArtifactError
-from edgert.report import LayerRow, Note, Provenance, QuantizationReport, render, save
+from edgert.report.quantization_page import render, save
+from edgert.report.quantization_record import LayerRow, Note, Provenance, QuantizationReport
 from tests.helpers.quantization_report import EMPTY, full_report, tensor_row
 
 VOID = {"meta", "link", "br", "input"}

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from edgert.report import AccuracyRow, SpeedRow, judge
+from edgert.report.quantization_page import judge
+from edgert.report.quantization_record import AccuracyRow, SpeedRow
 from tests.helpers.quantization_report import EMPTY, full_report
 
 SPACE = "\N{NO-BREAK SPACE}"
