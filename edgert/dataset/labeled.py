@@ -18,19 +18,8 @@ from typing import Any
 import numpy as np
 
 from edgert.config import ClassifyTask, EmbedTask, SegmentTask, TaskConfig
+from edgert.dataset import labels as label_files
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
-from edgert.dataset.labels import (
-    Boxes,
-    GroundTruth,
-    GroundTruthBoxes,
-    GroundTruthClasses,
-    GroundTruthIdentities,
-    GroundTruthMasks,
-    class_folders,
-    folder_classes,
-    masks_of,
-    read_list,
-)
 from edgert.errors import ConfigError, EdgertError, cause, nearest
 
 _SHOWN = 5
@@ -49,7 +38,7 @@ class LabeledDataset:
 
     path: Path
     images: ImageDataset
-    ground_truth: GroundTruth | None = None
+    ground_truth: label_files.GroundTruth | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -79,10 +68,10 @@ def open_dataset(
         if path.is_file() and path.suffix.lower() == ".json":
             return _annotated(path, labels, limit)
         if path.is_file() and path.suffix.lower() == ".csv":
-            classes = read_list(path, labels)
+            classes = label_files.read_list(path, labels)
             chosen = fair_order(classes)[:limit]
             images = _listed_images(path, path.stem.removesuffix("_labels"), chosen)
-            return LabeledDataset(path, images, GroundTruthClasses(tuple(classes[name] for name in chosen)))
+            return LabeledDataset(path, images, label_files.GroundTruthClasses(tuple(classes[name] for name in chosen)))
         if path.is_dir() and (found := _in_folder(path, task, labels, limit)) is not None:
             return found
         return LabeledDataset(
@@ -102,29 +91,33 @@ def _annotated(path: Path, labels: Sequence[str], limit: int | None) -> LabeledD
     for one in map(boxes.__getitem__, chosen):
         rows = np.isin(one.classes, list(numbers))
         classes = np.array([numbers[category] for category in one.classes[rows].tolist()], np.int64)
-        known.append(Boxes(one.corners[rows], classes, one.areas[rows], one.crowds[rows]))
+        known.append(label_files.Boxes(one.corners[rows], classes, one.areas[rows], one.crowds[rows]))
     if not any((~one.crowds).any() for one in known):
         raise ConfigError(f"{path} has no box to find", why=f"on the {len(chosen)} images taken, nothing is marked")
     names = {number: data.categories[key] for key, number in numbers.items()}
-    return LabeledDataset(path, images, GroundTruthBoxes(tuple(known), tuple(sorted(names)), names), (note,))
+    return LabeledDataset(
+        path, images, label_files.GroundTruthBoxes(tuple(known), tuple(sorted(names)), names), (note,)
+    )
 
 
 def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit: int | None) -> LabeledDataset | None:
     """The dataset that a folder's structure shows; None for a plain folder of images."""
     if (path / "images").is_dir() and (path / "masks").is_dir() and isinstance(task, (SegmentTask, type(None))):
-        masks = masks_of(path)
+        masks = label_files.masks_of(path)
         chosen = fair_order(masks)[:limit]
         return LabeledDataset(
-            path, _photos(path / "images", chosen), GroundTruthMasks(tuple(masks[name] for name in chosen))
+            path, _photos(path / "images", chosen), label_files.GroundTruthMasks(tuple(masks[name] for name in chosen))
         )
-    if not isinstance(task, (ClassifyTask, EmbedTask)) or not (folders := class_folders(path)):
+    if not isinstance(task, (ClassifyTask, EmbedTask)) or not (folders := label_files.class_folders(path)):
         return None
     chosen = fair_order(folders)[:limit]
     images = _photos(path, chosen)
     if isinstance(task, EmbedTask):
-        return LabeledDataset(path, images, GroundTruthIdentities(tuple(folders[name] for name in chosen)))
-    numbers, note = folder_classes(list(folders.values()), labels, str(path))
-    return LabeledDataset(path, images, GroundTruthClasses(tuple(numbers[folders[name]] for name in chosen)), (note,))
+        return LabeledDataset(path, images, label_files.GroundTruthIdentities(tuple(folders[name] for name in chosen)))
+    numbers, note = label_files.folder_classes(list(folders.values()), labels, str(path))
+    return LabeledDataset(
+        path, images, label_files.GroundTruthClasses(tuple(numbers[folders[name]] for name in chosen)), (note,)
+    )
 
 
 def _listed_images(path: Path, stem: str, names: Sequence[str]) -> FileDataset:
@@ -167,7 +160,7 @@ class Annotated:
     """
 
     files: tuple[str, ...]
-    boxes: tuple[Boxes, ...]
+    boxes: tuple[label_files.Boxes, ...]
     categories: Mapping[int, str]
 
 
@@ -203,7 +196,8 @@ def read_annotations(path: Path, where: str = "") -> Annotated:
             raise _wrong(path, f"images[{n}].file_name", "expected the name of a file")
     tables = [np.array(some, np.float64).reshape(-1, 7) for some in rows.values()]
     boxes = tuple(
-        Boxes(one[:, :4], one[:, 4].astype(np.int64), one[:, 5], one[:, 6].astype(np.bool_)) for one in tables
+        label_files.Boxes(one[:, :4], one[:, 4].astype(np.int64), one[:, 5], one[:, 6].astype(np.bool_))
+        for one in tables
     )
     return Annotated(tuple(one["file_name"] for one in images.values()), tuple(boxes), dict(sorted(names.items())))
 

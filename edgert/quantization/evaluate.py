@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from edgert.board.host import cpu_name
-from edgert.config import ModelConfig
 from edgert.dataset import LabeledDataset, open_dataset
 from edgert.errors import CalibrationError, ConfigError
 from edgert.evaluation import EvaluationResult, evaluate_versions, labels_of, open_evaluation
@@ -29,50 +28,6 @@ _OF_FILES = "Layers, activations and corrections are known of models that edgert
 _NO_SPEED = "Not measured: an emulation takes longer than anything real would."
 
 
-def evaluation_report(
-    result: EvaluationResult,
-    versions: Mapping[str, Version],
-    others: Mapping[str, Model],
-    config: ModelConfig,
-    *,
-    labeled: bool,
-    command: str = "",
-) -> QuantizationReport:
-    """What an evaluation found. The first INT8 version is described layer by layer, the accuracy of all.
-
-    Args:
-        result: of the float model and every version, by name.
-        versions: those made here.
-        others: name → versions that came as files.
-        config: the model's section.
-        labeled: whether accuracy was measured on labels.
-        command: shown as what made the report.
-
-    Raises:
-        EdgertError: the model's file cannot be read any more, or ONNX Runtime cannot run a version.
-    """
-    main = next((one for one in versions.values() if one.quantized is not None), None)
-    labels = {name: name for name in others} | {name: one.precision for name, one in versions.items()}
-    if main is not None:
-        labels[main.name] = "INT8"
-        report = _in_detail(main, labeled, command)
-    else:
-        report = QuantizationReport(
-            provenance(load(config.onnx), None, "", command, ""),
-            precision=next(iter(labels.values()), REFERENCE),
-            settings=settings(config),
-            absent=dict.fromkeys(("layers", "tensors", "corrections"), _OF_FILES),
-        )
-    models = {labels[name]: one.run for name, one in versions.items() if isinstance(one.run, Model)}
-    models |= {labels[name]: model for name, model in others.items()}
-    return replace(
-        report,
-        accuracy=accuracy_rows(result, labeled, labels),
-        speed=_speed(result, labels, versions, config),
-        sizes_bytes=sizes_bytes({REFERENCE: load(config.onnx), **models} if models else {}),
-    )
-
-
 def _in_detail(main: Version, labeled: bool, command: str) -> QuantizationReport:
     assert main.quantized is not None
     made = main.quantized
@@ -81,18 +36,6 @@ def _in_detail(main: Version, labeled: bool, command: str) -> QuantizationReport
         return report
     absent: dict[Part, str] = {"speed": _NO_SPEED, "corrections": "What was changed cannot be read off an emulation."}
     return replace(report, target=f"{report.target}, emulated", notes=(_EMULATION, *report.notes), absent=absent)
-
-
-def _speed(
-    result: EvaluationResult, labels: Mapping[str, str], versions: Mapping[str, Version], config: ModelConfig
-) -> tuple[SpeedRow, ...]:
-    """Times of the evaluation's own runs, but for emulations: those take longer than anything real would."""
-    first, *rest = result.results
-    real = [(labels[one.name], one) for one in rest if one.name not in versions or not versions[one.name].emulated]
-    if not real:
-        return ()
-    machine, engine = f"{cpu_name()}, 1 thread a run, {first.threads} at a time", engine_text(config)
-    return tuple(SpeedRow(name, one.run_ms, one.images, engine, machine) for name, one in [(REFERENCE, first), *real])
 
 
 _REFERENCE = "fp32"  # what the model is called where its own name is that of a version
@@ -126,10 +69,47 @@ class Evaluation:
 
     def save_report(self, path: Path, command: str = "") -> None:
         """Writes one HTML page about it; ``command`` is shown as what made it. Raises ArtifactError."""
-        labeled = self.dataset.ground_truth is not None
-        config = self.section.config
-        page = evaluation_report(self.result, self.versions, self.others, config, labeled=labeled, command=command)
-        save(page, path)
+        save(self.report(command), path)
+
+    def report(self, command: str = "") -> QuantizationReport:
+        """What was found: the first INT8 version layer by layer, the accuracy of all.
+
+        Args:
+            command: shown as what made the report.
+
+        Raises:
+            EdgertError: the model's file cannot be read any more, or ONNX Runtime cannot run a version.
+        """
+        config, labeled = self.section.config, self.dataset.ground_truth is not None
+        main = next((one for one in self.versions.values() if one.quantized is not None), None)
+        labels = {name: name for name in self.others} | {name: one.precision for name, one in self.versions.items()}
+        if main is not None:
+            labels[main.name] = "INT8"
+            report = _in_detail(main, labeled, command)
+        else:
+            report = QuantizationReport(
+                provenance(load(config.onnx), None, "", command, ""),
+                precision=next(iter(labels.values()), REFERENCE),
+                settings=settings(config),
+                absent=dict.fromkeys(("layers", "tensors", "corrections"), _OF_FILES),
+            )
+        models = {labels[name]: one.run for name, one in self.versions.items() if isinstance(one.run, Model)}
+        models |= self.others
+        return replace(
+            report,
+            accuracy=accuracy_rows(self.result, labeled, labels),
+            speed=self._speed(labels),
+            sizes_bytes=sizes_bytes({REFERENCE: load(config.onnx), **models} if models else {}),
+        )
+
+    def _speed(self, labels: Mapping[str, str]) -> tuple[SpeedRow, ...]:
+        """Times of the evaluation's own runs, but for emulations: those take longer than anything real would."""
+        first, *rest = self.result.results
+        emulated = {name for name, one in self.versions.items() if one.emulated}
+        real = [(labels[one.name], one) for one in rest if one.name not in emulated]
+        machine, engine = f"{cpu_name()}, 1 thread a run, {first.threads} at a time", engine_text(self.section.config)
+        rows = [(REFERENCE, first), *real] if real else []
+        return tuple(SpeedRow(name, one.run_ms, one.images, engine, machine) for name, one in rows)
 
 
 def evaluate(

@@ -19,8 +19,9 @@ from edgert.graph import Graph, Model, load
 from edgert.quantization import quantizer as recipe
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.calibration.ranges import save_table
-from edgert.quantization.evaluate import evaluation_report
+from edgert.quantization.evaluate import Evaluation
 from edgert.quantization.quantizer import Run
+from edgert.quantization.section import ModelSection
 from edgert.quantization.variants import Wanted, versions
 from tests.helpers.models import with_constants
 from tests.unit.quantization.network import IMAGES, SIZE, random_images
@@ -108,11 +109,12 @@ def test_only_what_is_asked_for_is_made(config: ModelConfig) -> None:
 def test_the_report_of_an_evaluation(config: ModelConfig, ranges: Path, tmp_path: Path) -> None:
     made = versions(config, Wanted(("int8",), ("dla",), ranges=ranges), random_images(6, 9))
     model, others = load(config.onnx), {"other.onnx": load(config.onnx)}
-    setup = open_evaluation(model, config, LabeledDataset(tmp_path, random_images(6, 9)))
+    dataset, section = LabeledDataset(tmp_path, random_images(6, 9)), ModelSection("net", config, "", tmp_path)
+    setup = open_evaluation(model, config, dataset)
     runs = {name: one.run for name, one in made.items()}
     evaluation = evaluate_versions({"net": model, **others, **runs}, setup)
     assert evaluation is not None
-    report = evaluation_report(evaluation, made, others, config, labeled=False, command="edgert eval")
+    report = Evaluation(section, evaluation, dataset, made, others).report("edgert eval")
     assert [row.precision for row in report.accuracy] == ["other.onnx", "INT8", "INT8, DLA emulated"]
     assert [row.precision for row in report.speed] == ["FP32", "other.onnx", "INT8"]
     assert list(report.sizes_bytes) == ["FP32", "INT8", "other.onnx"]
@@ -120,11 +122,11 @@ def test_the_report_of_an_evaluation(config: ModelConfig, ranges: Path, tmp_path
     alone = {"int8 dla (emulated)": made["int8 dla (emulated)"]}
     evaluation = evaluate_versions({"net": model, **{name: one.run for name, one in alone.items()}}, setup)
     assert evaluation is not None
-    report = evaluation_report(evaluation, alone, {}, config, labeled=False)
+    report = Evaluation(section, evaluation, dataset, alone, {}).report()
     assert report.target == "TensorRT on a DLA, emulated" and report.notes[0].level == "warning"
     assert report.speed == () and not report.sizes_bytes and [row.precision for row in report.accuracy] == ["INT8"]
     assert all(row.sqnr_db is not None and row.sqnr_db > 5 for row in report.layers)
     evaluation = evaluate_versions({"net": model, **others}, setup)
     assert evaluation is not None
-    report = evaluation_report(evaluation, {}, others, config, labeled=False)
+    report = Evaluation(section, evaluation, dataset, {}, others).report()
     assert report.precision == "other.onnx" and report.layers == () and "edgert" in report.absent["layers"]
