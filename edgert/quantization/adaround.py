@@ -43,27 +43,24 @@ _ADAM = (0.9, 0.999, 1e-8)  # https://arxiv.org/abs/1412.6980
 _SWEEPS = 10  # a bound; it ends when nothing flips
 
 
+_RATE = 0.03  # size of a step of gradient descent
+_PRESSURE = 3.0  # weight of the term that drives relaxed roundings to 0 or 1, against an error of 1 per weight
+_PATCHES_PER_UNKNOWN = 8  # patches to measure, over all images, for each weight of an output channel
+
+
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much work goes into each layer.
 
     Attributes:
         steps: of gradient descent; 0 flips single roundings only.
-        rate: size of a step.
-        pressure: weight of the term that drives relaxed roundings to 0 or 1, against an error of 1 per weight.
-        patches_per_unknown: patches to measure, over all images, for each weight of an output channel.
-        least_patches: and never fewer.
+        least_patches: patches of the images to measure, however few weights there are.
         damping: added to the diagonal of the second moments, in parts of its mean: for what patches leave open.
-        centered: leaves the mean error to bias correction, which then must follow.
     """
 
     steps: int = 300
-    rate: float = 0.03
-    pressure: float = 3.0
-    patches_per_unknown: int = 8
     least_patches: int = 4096
     damping: float = 0.01
-    centered: bool = True
 
 
 def solve(wanted: F64, gram: F64, effort: Effort) -> F64:
@@ -97,7 +94,7 @@ def _relax(wanted: F64, low: F64, gram: F64, effort: Effort) -> F64:
     start, stop = _STRETCH
     part = (np.clip(-below, 0.01, 0.99) - start) / (stop - start)
     state = np.log(part / (1 - part))
-    mean, square, rate = np.zeros_like(state), np.zeros_like(state), effort.rate
+    mean, square, rate = np.zeros_like(state), np.zeros_like(state), _RATE
     keep, keep_square, tiny = _ADAM
     for step in range(effort.steps):
         bent = 1 / (1 + np.exp(-state))
@@ -121,7 +118,7 @@ def _pressure(up: F32, step: int, effort: Effort) -> F32:
     first, last = _BETA
     beta = last + (first - last) * 0.5 * (1 + np.cos(rest * np.pi))
     side = 2 * up - 1
-    slope: F32 = np.float32(-2 * effort.pressure * beta) * np.sign(side) * np.abs(side) ** np.float32(beta - 1)
+    slope: F32 = np.float32(-2 * _PRESSURE * beta) * np.sign(side) * np.abs(side) ** np.float32(beta - 1)
     return slope
 
 
@@ -197,10 +194,11 @@ def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], eff
     assert kernel is not None  # weighted() named it
     moments, random = Moments.empty(kernel), np.random.default_rng(0)  # the same patches every time, of each image
     unknowns = moments.first.shape[1]
-    each = max(effort.least_patches, effort.patches_per_unknown * unknowns) // len(values) + 1
+    each = max(effort.least_patches, _PATCHES_PER_UNKNOWN * unknowns) // len(values) + 1
     for one in values:
         moments.add(patches(kernel, one, each, random))
     steps = canonical(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
     wanted = (kernel.values / steps).reshape(*kernel.values.shape[:2], -1)
-    solved = solve(wanted, moments.gram(centered=effort.centered), effort)
+    # centered: the mean error is left to bias correction, which follows
+    solved = solve(wanted, moments.gram(centered=True), effort)
     return arranged(solved.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)

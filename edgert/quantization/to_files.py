@@ -262,7 +262,10 @@ def quantize(
         smooth=target != "cache",
     )
     if path is not None and target == "cache":
-        _write_cache(outcome, trt, path)
+        graph, scheme = read(outcome.prepared), outcome.quantized.scheme
+        replace_text(path, cache_of(graph, scheme, outcome.table.amax, trt))
+        if kept := fp16_exceptions(graph, scheme):  # layers that trtexec is to leave in FP16, as its option takes them
+            replace_text(path.with_suffix(".layer_precisions"), layer_precisions(kept))
     elif path is not None:
         replace_bytes(path, to_bytes(outcome.model))
     if report is not None:
@@ -270,14 +273,6 @@ def quantize(
         save(describe(outcome, section.config, command=command, source=source_text), Path(report))
     made = outcome.prepared if target == "cache" else outcome.model
     return QuantizedModel(section.config, made, path, tuple(summary(outcome)), outcome=outcome)
-
-
-def _write_cache(outcome: QuantizationResult, version: str, path: Path) -> None:
-    """The calibration cache, and beside it the layers that trtexec is to leave in FP16, as its option takes them."""
-    graph, scheme = read(outcome.prepared), outcome.quantized.scheme
-    replace_text(path, cache_of(graph, scheme, outcome.table.amax, version))
-    if kept := fp16_exceptions(graph, scheme):
-        replace_text(path.with_suffix(".layer_precisions"), layer_precisions(kept))
 
 
 def _of_qdq(config: ModelConfig, target: str, tensorrt: str, dla: Dla, path: Path | None) -> QuantizedModel:

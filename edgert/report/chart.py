@@ -5,7 +5,7 @@ its text and lines keep their size; what is drawn beyond 0 and 100 % needs a mar
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgert.report.html import Markup, join, shape, tag
@@ -179,23 +179,17 @@ def interval_chart(intervals: Sequence[Interval], *, title: str, show: Callable[
     def across(value: float) -> float:
         return 100 * (value - low) / (high - low)
 
+    marks = ticks(low, high, 6)
     return tag(
         "svg",
         tag("title", title),
-        *_axis(ticks(low, high, 6), across, foot, show),
+        *(upright(across(value), 0, foot, "grid" if value else "zero") for value in marks),
+        *(text(across(value), foot + 15, show(value), anchor(across(value))) for value in marks),
         *(_interval(one, top + row * number, across) for number, one in enumerate(intervals)),
         class_="chart interval",
         role="img",
         height=foot + _AXIS_PX,
     )
-
-
-def _axis(
-    values: Iterable[float], across: Callable[[float], float], foot: int, show: Callable[[float], str]
-) -> Iterator[Markup]:
-    for value in values:
-        yield upright(across(value), 0, foot, "zero" if value == 0 else "grid")
-        yield text(across(value), foot + 15, show(value), anchor(across(value)))
 
 
 def _interval(one: Interval, top: int, across: Callable[[float], float]) -> Markup:

@@ -155,6 +155,10 @@ def reason(facts: Facts, node: Node, ports: Ports) -> str:
         found = next(rule(facts, node, ports), "")
         if found:
             return found
+    # indices and sizes turned into numbers
+    counting = [node.inputs[at] for at in sorted(ports.inputs) if facts.counts(node.inputs[at])]
+    if counting and about(node.op).kind != "conversion":
+        return f"{counting[0]!r} counts; float16 counts to {EXACT_INTEGERS}"
     return ""
 
 
@@ -286,12 +290,5 @@ def _axes(facts: Facts, node: Node, rank: int) -> list[int]:
     return [int(axis) % rank for axis in (listed if stored is None else stored.reshape(-1))]
 
 
-def _integers(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
-    """Indices and sizes turned into numbers."""
-    for at in sorted(ports.inputs):
-        if about(node.op).kind != "conversion" and facts.counts(node.inputs[at]):
-            yield f"{node.inputs[at]!r} counts; float16 counts to {EXACT_INTEGERS}"
-
-
 _Rule = Callable[[Facts, Node, Ports], Iterator[str]]
-_RULES: tuple[_Rule, ...] = (_values, _constants, _growth, _sums, _integers)
+_RULES: tuple[_Rule, ...] = (_values, _constants, _growth, _sums)
