@@ -7,18 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from edgert.stages.decode.decoder import (
-    F32,
-    Array,
-    Shapes,
-    Size,
-    as_f32,
-    boxes_and_scores,
-    is_rows_of_six,
-    roles_of,
-    shapes_of,
-    softmax,
-)
+from edgert.stages.decode import decoder
 from edgert.stages.decode.detection import I32, Candidates, Head, Index, corners, every_class
 from edgert.stages.decode.guess import MOST_QUERIES, Fit, Look, wrong_shapes
 
@@ -50,23 +39,23 @@ class Decoded(Head):
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
         """Boxes that need no decoding."""
-        if is_rows_of_six(look.shapes) and look.shapes[0][0] not in (look.cells(), 6):
+        if decoder.is_rows_of_six(look.shapes) and look.shapes[0][0] not in (look.cells(), 6):
             yield Fit("[boxes, 6] is corners, score and class of final boxes", 3)
-        if roles_of(look.shapes) is not None:
+        if decoder.roles_of(look.shapes) is not None:
             yield Fit("[N, 4] and twice [N] are final boxes, scores and classes", 3)
 
-    def class_count(self, shapes: Shapes, network: Size) -> None:
+    def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> None:
         """Shapes do not show it. Raises ModelError for others than the two layouts."""
-        if not is_rows_of_six(shapes) and roles_of(shapes) is None:
+        if not decoder.is_rows_of_six(shapes) and decoder.roles_of(shapes) is None:
             raise wrong_shapes("detect: yolov10", READS, shapes, network)
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+    def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
         """Rows beyond a count are padding and left out."""
-        shapes = shapes_of(outputs)
+        shapes = decoder.shapes_of(outputs)
         self.class_count(shapes, network)
-        roles = roles_of(shapes)
+        roles = decoder.roles_of(shapes)
         if roles is None:
-            table = as_f32(outputs[0])
+            table = decoder.as_f32(outputs[0])
             boxes, scores, classes = table[:, :4], table[:, 4], table[:, 5].astype(np.int32)
         else:
             first, second = (outputs[index] for index in roles.rows)
@@ -74,7 +63,7 @@ class Decoded(Head):
             integers = (first.dtype.kind in "iu", second.dtype.kind in "iu")
             found, labels = (first, second) if integers == (False, True) else (second, first)
             count = slice(None if roles.count is None else int(outputs[roles.count].reshape(-1)[0]))
-            boxes, scores = as_f32(outputs[roles.boxes])[count], as_f32(found).reshape(-1)[count]
+            boxes, scores = decoder.as_f32(outputs[roles.boxes])[count], decoder.as_f32(found).reshape(-1)[count]
             classes = labels.reshape(-1)[count].astype(np.int32)
         keep = scores >= score
         if self.background == "first":
@@ -84,7 +73,7 @@ class Decoded(Head):
         return Candidates(pixels, scores[keep], classes[keep])
 
 
-def _in_pixels(boxes: F32, network: Size, unit: str, order: str) -> F32:
+def _in_pixels(boxes: decoder.F32, network: decoder.Size, unit: str, order: str) -> decoder.F32:
     """x1, y1, x2, y2 in network pixels."""
     if order == "yxyx":
         boxes = boxes[:, [1, 0, 3, 2]]
@@ -115,29 +104,29 @@ class Ssd(Head):
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
         """Scores beside as many boxes, one per prior."""
-        roles = boxes_and_scores(look.shapes)
+        roles = decoder.boxes_and_scores(look.shapes)
         if roles is not None:
             boxes, classes = look.shapes[roles[1]]
             reason = f"scores [{boxes or 'N'}, {classes}] beside boxes [{boxes or 'N'}, 4], a box per prior"
             yield Fit(reason, 1 if 0 < boxes <= MOST_QUERIES else 3, classes - 1)
 
-    def class_count(self, shapes: Shapes, network: Size) -> int:
+    def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> int:
         """Raises ModelError unless there are scores and boxes for the same rows."""
         return shapes[self._roles(shapes, network)[1]][1] - self._skipped
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+    def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
         """Only boxes of rows that score enough are touched."""
-        box_index, score_index = self._roles(shapes_of(outputs), network)
-        rows, scores, classes = every_class(as_f32(outputs[score_index])[:, self._skipped :], score)
-        boxes = _in_pixels(as_f32(outputs[box_index])[rows], network, self.boxes, self.order)
+        box_index, score_index = self._roles(decoder.shapes_of(outputs), network)
+        rows, scores, classes = every_class(decoder.as_f32(outputs[score_index])[:, self._skipped :], score)
+        boxes = _in_pixels(decoder.as_f32(outputs[box_index])[rows], network, self.boxes, self.order)
         return Candidates(boxes, scores, classes)
 
     @property
     def _skipped(self) -> int:
         return 1 if self.background == "first" else 0
 
-    def _roles(self, shapes: Shapes, network: Size) -> tuple[int, int]:
-        roles = boxes_and_scores(shapes)
+    def _roles(self, shapes: decoder.Shapes, network: decoder.Size) -> tuple[int, int]:
+        roles = decoder.boxes_and_scores(shapes)
         if roles is None or shapes[roles[1]][1] <= self._skipped:
             reads = "two outputs, scores [N, classes] and boxes [N, 4]"
             raise wrong_shapes("detect: ssd", reads, shapes, network)
@@ -176,20 +165,20 @@ class Detr(Head):
         """Scores beside as many boxes, one per query; or both in one table."""
         rows, columns = look.table or (0, 0)
         count = look.cells()
-        if columns >= 5 and 10 <= rows <= MOST_QUERIES and rows != count and not is_rows_of_six(look.shapes):
+        if columns >= 5 and 10 <= rows <= MOST_QUERIES and rows != count and not decoder.is_rows_of_six(look.shapes):
             weight = 2 if count is not None and rows < count else 1
             yield Fit(f"[{rows}, 4 + {columns - 4}] can be queries", weight, columns - 4)
-        roles = boxes_and_scores(look.shapes)
+        roles = decoder.boxes_and_scores(look.shapes)
         if roles is not None:
             boxes, classes = look.shapes[roles[1]]
             reason = f"scores [{boxes or 'N'}, {classes}] beside boxes [{boxes or 'N'}, 4], a box per query"
             yield Fit(reason, 3 if 0 < boxes <= MOST_QUERIES else 1, classes)
 
-    def class_count(self, shapes: Shapes, network: Size) -> int | None:
+    def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> int | None:
         """None for decoded outputs. Raises ModelError unless there are boxes and class numbers of the same queries."""
-        if roles_of(shapes) is not None:
+        if decoder.roles_of(shapes) is not None:
             return None
-        roles = boxes_and_scores(shapes)
+        roles = decoder.boxes_and_scores(shapes)
         columns = 0 if roles is None else shapes[roles[1]][1]
         if len(shapes) == 1 and len(shapes[0]) == 2:
             columns = shapes[0][1] - 4
@@ -198,16 +187,16 @@ class Detr(Head):
             raise wrong_shapes("detect: detr", reads, shapes, network)
         return columns - self._has_no_object(columns)
 
-    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+    def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
         """A query counts once for every class that scores enough, as RT-DETR's own choice does."""
-        if self.class_count(shapes_of(outputs), network) is None:
+        if self.class_count(decoder.shapes_of(outputs), network) is None:
             return Decoded().read(outputs, network, score)
         if len(outputs) == 1:
-            table = as_f32(outputs[0])
+            table = decoder.as_f32(outputs[0])
             boxes, numbers = table[:, :4], table[:, 4:]
         else:
-            box_index, number_index = boxes_and_scores(shapes_of(outputs)) or (1, 0)
-            boxes, numbers = as_f32(outputs[box_index]), as_f32(outputs[number_index])
+            box_index, number_index = decoder.boxes_and_scores(decoder.shapes_of(outputs)) or (1, 0)
+            boxes, numbers = decoder.as_f32(outputs[box_index]), decoder.as_f32(outputs[number_index])
         rows, scores, classes = self._scored(numbers, score)
         found = boxes[rows] * np.array(network * 2, np.float32)
         return Candidates(corners(found[:, :2], found[:, 2:]), scores, classes)
@@ -215,12 +204,12 @@ class Detr(Head):
     def _has_no_object(self, columns: int) -> bool:
         return self.activation == "softmax" or (self.activation == "auto" and columns == self.label_count + 1 > 1)
 
-    def _scored(self, numbers: F32, floor: float) -> tuple[Index, F32, I32]:
+    def _scored(self, numbers: decoder.F32, floor: float) -> tuple[Index, decoder.F32, I32]:
         # Numbers from 0 to 1 are scores already: logits of queries that saw nothing are far below zero.
         in_unit = bool(numbers.size) and float(np.min(numbers)) >= 0 and float(np.max(numbers)) <= 1
         final = self.activation == "none" or (self.activation == "auto" and in_unit)
         if self._has_no_object(numbers.shape[1]):
-            return every_class((numbers if final else softmax(numbers))[:, :-1], floor)
+            return every_class((numbers if final else decoder.softmax(numbers))[:, :-1], floor)
         if final:
             return every_class(numbers, floor)
         # Comparing logits saves the exponential of every number.

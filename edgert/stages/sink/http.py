@@ -165,7 +165,12 @@ class Live:
             result = self._newest
         if result is None:
             return {"stream": None, "frame": None, "objects": []}
-        rows = [row for stage, record in current_outputs(result).items() for row in _rows(stage, record)]
+        rows, shown = [], ("label", "class", "score", "id")
+        for stage, record in current_outputs(result).items():
+            if isinstance(record, (Detections, Classification, Keypoints)):
+                entries = plain(record)
+                for row in entries.get("objects", entries.get("classes")):
+                    rows.append({"stage": stage, **{key: row[key] for key in shown if key in row}})
         return {"stream": result.frame.stream, "frame": result.frame.index, "objects": rows[:_TABLE_ROWS]}
 
     def _encode(self, result: Result) -> bytes:
@@ -177,16 +182,6 @@ class Live:
         if not done:
             raise StageError("cannot encode a JPEG image", why="OpenCV gives no reason")
         return data.tobytes()
-
-
-def _rows(stage: str, record: object) -> list[dict[str, Any]]:
-    if not isinstance(record, (Detections, Classification, Keypoints)):
-        return []
-    entries = plain(record)
-    rows = entries.get("objects", entries.get("classes"))
-    return [
-        {"stage": stage, **{key: row[key] for key in ("label", "class", "score", "id") if key in row}} for row in rows
-    ]
 
 
 _MAX_CONNECTIONS = 48

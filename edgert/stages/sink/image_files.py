@@ -4,12 +4,10 @@ import os
 import re
 from collections import Counter as Tally
 from pathlib import Path
-from typing import cast
 
 import cv2
 
 from edgert.errors import StageError, cause, nearest
-from edgert.runtime.frame import U8
 from edgert.runtime.records import Result
 from edgert.stages.draw import Images
 
@@ -115,7 +113,13 @@ class ImagesSink:
             )
         path = fill(self.pattern, stream, result.frame.index)
         make_parent(path, self._where)
-        data = self._encode(self._images.shown(result))
+        what = f"cannot encode a {self.pattern.suffix} image"
+        try:
+            done, data = cv2.imencode(self.pattern.suffix.lower(), self._images.shown(result))
+        except cv2.error as error:
+            raise StageError(what, why=str(error.err), where=self._where) from error
+        if not done:
+            raise StageError(what, why="OpenCV gives no reason", where=self._where)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             part.write_bytes(data.data)
@@ -127,13 +131,3 @@ class ImagesSink:
     def close(self) -> None:
         """Gives the buffers back; every file is closed already."""
         self._images = Images()
-
-    def _encode(self, image: U8) -> U8:
-        what = f"cannot encode a {self.pattern.suffix} image"
-        try:
-            done, data = cv2.imencode(self.pattern.suffix.lower(), image)
-        except cv2.error as error:
-            raise StageError(what, why=str(error.err), where=self._where) from error
-        if not done:
-            raise StageError(what, why="OpenCV gives no reason", where=self._where)
-        return cast("U8", data)

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,7 @@ _BY_CHANNELS: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
 
 Opener = Callable[[str], Any]
 """Opens a device, as a ``cv2.VideoCapture``."""
-
-
-def _open_v4l2(path: str) -> Any:
-    return cv2.VideoCapture(path, cv2.CAP_V4L2)
+_VIDEO_CAPTURE: Opener = partial(cv2.VideoCapture, apiPreference=cv2.CAP_V4L2)
 
 
 def camera_source(
@@ -62,7 +60,7 @@ def camera_source(
             except DeviceError as error:  # the other way then reports what is wrong, if anything is
                 log.info("%s: its frames go through the processor: %s", where, error.why)
         if opener is not None or not ffmpeg.has_input("v4l2"):
-            return Camera(path, config, counter, clock, where, opener or _open_v4l2, shared)
+            return Camera(path, config, counter, clock, where, opener or _VIDEO_CAPTURE, shared)
         asked = {
             "video_size": "x".join(map(str, config.size)) if config.size else None,
             "framerate": f"{config.fps:g}" if config.fps else None,
