@@ -1,7 +1,5 @@
 """What is built: one model of a pipeline on its way into a bundle, and what for: a board, its mode, its TensorRT."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import re

@@ -3,8 +3,6 @@
 TensorRT moves layers to the GPU without an error, so where each node runs is looked up in the engine.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import statistics
@@ -17,17 +15,10 @@ from typing import Any, Literal
 
 from edgert.backend.base import Store, cache_content
 from edgert.backend.ort import Function
+from edgert.backend.tensorrt import engine_layers
 from edgert.backend.tensorrt.build_process import BuildResult
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest
 from edgert.backend.tensorrt.engine_cache import BuiltEngine
-from edgert.backend.tensorrt.engine_layers import (
-    EngineFacts,
-    accelerators,
-    engine_facts,
-    layer_times,
-    logged_facts,
-    mapped,
-)
 from edgert.backend.tensorrt.log import reasons
 from edgert.backend.tensorrt.network import correspond
 from edgert.backend.tensorrt.trt_engine import TrtEngine
@@ -78,7 +69,7 @@ class Verification:
     """
 
     nodes: tuple[NodePlacement, ...]
-    facts: EngineFacts
+    facts: engine_layers.EngineFacts
     source: Source
 
     @property
@@ -97,12 +88,12 @@ def verify(request: BuildRequest, result: BuildResult, policy: Policy = "strict"
         PlacementError: with ``strict``, nodes run elsewhere than planned, or it is unknown; names them with the reason.
         BuildError: the inspector's answer cannot be read.
     """
-    facts = engine_facts(result.inspector) if result.inspector else None
+    facts = engine_layers.engine_facts(result.inspector) if result.inspector else None
     source: Source = "inspector"
     if facts is None or not facts.detailed:  # the log's summary is all that an engine has that could not be opened
-        facts = logged_facts(result.log)
+        facts = engine_layers.logged_facts(result.log)
         source = "log" if facts.layers else ""
-    actual = accelerators(facts, request.nodes)
+    actual = engine_layers.accelerators(facts, request.nodes)
     dla = "dla" if request.dla_core is None else f"dla{request.dla_core}"
     why = _reasons(request, result)
     nodes = []
@@ -226,8 +217,8 @@ def time_runs(engine: TrtEngine) -> dict[str, Any]:
 def time_layers(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:
     """How long each layer takes, by TensorRT's profiler, and which nodes it is of: medians of so many runs."""
     with closing(engine.session()) as session:
-        times = layer_times(session, _RUNS)
-    return [asdict(one) for one in mapped(times, made.engine_facts, made.request.nodes)]
+        times = engine_layers.layer_times(session, _RUNS)
+    return [asdict(one) for one in engine_layers.mapped(times, made.engine_facts, made.request.nodes)]
 
 
 def memory_use(engine: TrtEngine, made: BuiltEngine) -> dict[str, int]:

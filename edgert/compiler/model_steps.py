@@ -1,8 +1,6 @@
 """The steps from an ONNX file to the model that is quantized and compiled: load, shapes, rewrite; and the last one,
 which holds every form of a model to the model as it was before any rewriting."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The step that searches for what runs a model fastest on this machine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Which engines are skipped, and which tuned settings do not hold here, is always reported with the reason.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tempfile
