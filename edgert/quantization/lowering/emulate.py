@@ -6,6 +6,7 @@ what is modeled, what is assumed, and what is left out.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,12 @@ from edgert.quantization.lowering.emulated_tensors import (
     Tensors,
     add_fp16,
     add_values,
+    away,
     modes,
     unrounded,
-    weighted_form,
 )
 from edgert.quantization.lowering.trt_form import Amax, DlaScales
+from edgert.quantization.lowering.weights import bias_factor, integer_weight, with_plain_bias
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs, is_activation, is_weighted
 
 _EXACT = of_values("picked") | {"Relu"}
@@ -152,15 +154,25 @@ class _Form:
                 self._tensors.set_steps(name, found)
 
     def _add_weighted(self, node: Node) -> None:
-        """Products of integers and their sum, the bias in it, and what the sum stands for."""
-        weight = weighted_form(self._graph, node, self._scales[node.inputs[0]], self._per_channel, self._rounded)
-        inputs = [self._tensors.steps(node.inputs[0]), self.builder.store(weight.values, f"{node.inputs[1]}_int8")]
-        if weight.bias is not None:
-            inputs.append(self.builder.store(weight.bias, f"{node.inputs[2]}_int32"))
+        """Products of integers and their sum, the bias in it, and what the sum stands for.
+
+        The bias is rounded to multiples of the input's scale times the weight's, as int32 would hold it. Where int32
+        would overflow, which takes weights next to nothing beside their bias, it does not here.
+        """
+        weight = integer_weight(self._graph, node, self._per_channel, self._rounded)
+        values = weight.values.astype(np.float32)
+        inputs = [self._tensors.steps(node.inputs[0]), self.builder.store(values, f"{node.inputs[1]}_int8")]
+        steps = np.asarray(self._scales[node.inputs[0]] * weight.scales, np.float32)
+        attributes: Mapping[str, Any] = node.attributes
+        if name := "".join(node.inputs[2:3]):
+            exact = self._graph.constants[name].astype(np.float64) * bias_factor(node) / steps.astype(np.float64)
+            inputs.append(self.builder.store(away(exact).astype(np.float32), f"{name}_int32"))
+            attributes = with_plain_bias(node)
+        if steps.ndim and about(node.op).kind == "conv":  # a channel's value stands before the spatial dimensions
+            steps = steps.reshape([-1, *[1] * (values.ndim - 2)])
         total = self.builder.name(f"{node.outputs[0]}_sum")
-        made = replace(node, inputs=tuple(inputs), outputs=(total,), attributes=weight.attributes)
-        self.builder.nodes.append(made)
-        add_values(self.builder, total, weight.steps, self._tensors.place(node.outputs[0], "int8"))
+        self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=(total,), attributes=attributes))
+        add_values(self.builder, total, steps, self._tensors.place(node.outputs[0], "int8"))
 
     def _add_fp16(self, node: Node, read: Callable[[str], str], kind: Kind) -> None:
         """A node on float16 values, its results rounded to float16 unless the next node is fused with it."""

@@ -1,18 +1,15 @@
 """The forms of a tensor in an emulated graph: as computed, as integers, what these stand for, in float16."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from dla import fuses
-from edgert.backend.base import Array
 from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
-from edgert.graph.operators import about, is_copy, non_negative
-from edgert.quantization.lowering.weights import bias_factor, integer_weight, with_plain_bias
+from edgert.graph.operators import is_copy, non_negative
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs
 
 LOW, HIGH = -128, 127
@@ -68,44 +65,6 @@ def add_fp16(builder: Builder, tensor: str, output: str) -> str:
     """Adds the rounding of a tensor to float16, halves to even, as ``output``; what is too large becomes infinite."""
     short = builder.add("Cast", [tensor], builder.name(f"{output}_fp16"), {"to": _FLOAT16})
     return builder.add("Cast", [short], output, {"to": _FLOAT})
-
-
-# A weighted node on integers: what it multiplies by, what it adds, and what one step of its sums is worth.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WeightedForm:
-    """The parameters of a weighted node whose input is in steps.
-
-    Attributes:
-        values: integers in ±127, in float32, of the weight's shape.
-        bias: integers in float32, of a shape that the node takes; None without.
-        steps: value of one step of the sum, shaped to multiply the node's output.
-        attributes: of the node.
-    """
-
-    values: npt.NDArray[np.float32]
-    bias: npt.NDArray[np.float32] | None
-    steps: npt.NDArray[np.float32]
-    attributes: Mapping[str, Any]
-
-
-def weighted_form(
-    graph: Graph, node: Node, input_scale: np.float32, per_channel: bool, rounded: Mapping[str, Array]
-) -> WeightedForm:
-    """The integer form of a node with a stored weight and a stored bias or none.
-
-    The bias is rounded to multiples of ``input_scale`` times the weight's scale, as int32 would hold it. Where int32
-    would overflow, which takes weights next to nothing beside their bias, it does not here.
-    """
-    weight = integer_weight(graph, node, per_channel, rounded)
-    steps, bias, attributes = np.asarray(input_scale * weight.scales, np.float32), None, node.attributes
-    if name := "".join(node.inputs[2:3]):
-        exact = graph.constants[name].astype(np.float64) * bias_factor(node) / steps.astype(np.float64)
-        bias, attributes = away(exact).astype(np.float32), with_plain_bias(node)
-    if steps.ndim and about(node.op).kind == "conv":  # a channel's value stands before the spatial dimensions
-        steps = steps.reshape([-1, *[1] * (weight.values.ndim - 2)])
-    return WeightedForm(weight.values.astype(np.float32), bias, steps, attributes)
 
 
 # How a DLA would run each node: in INT8, in FP16, or not at all.
