@@ -99,33 +99,38 @@ class Arcs:
 
     def _hand(self, edge: Edge) -> None:
         """A tensor: from its producer or home to its readers and, an output, home."""
-        home, transitions, producer = self._network.home, edge.transitions, edge.producer
+        (first, second), home, transitions = self._pair, self._network.home, edge.transitions
+        readers, producer = edge.consumers, edge.producer
         returns = home if edge.is_output and producer is not None else None
-        for to_second, outside in ((True, SOURCE), (False, SINK)):
-            start, end = self._pair[not to_second] if producer is not None else home, self._pair[to_second]
-            if start != end and (transition := transitions.get((start, end))):
-                source = outside if producer is None else producer
-                self._arrive(edge.consumers, source, transition, start, to_second, is_sure=returns == end)
-        if producer is not None and returns is not None and returns not in self._pair:
-            for name, arc in zip(self._pair, ((producer, SINK), (SOURCE, producer)), strict=True):
-                if transition := transitions.get((name, home)):
-                    self._cross(arc, transition, name, home)
+        start, source = (home, SOURCE) if producer is None else (first, producer)
+        if start != second and (transition := transitions.get((start, second))):
+            self._arrive(readers, source, transition, start, True, returns == second)
+        start, source = (home, SINK) if producer is None else (second, producer)
+        if start != first and (transition := transitions.get((start, first))):
+            self._arrive(readers, source, transition, start, False, returns == first)
+        if returns is not None and returns not in self._pair:
+            if transition := transitions.get((first, home)):
+                self._cross((source, SINK), transition, first, home)
+            if transition := transitions.get((second, home)):
+                self._cross((SOURCE, source), transition, second, home)
 
     def _arrive(
-        self, readers: Sequence[int], source: int, one: Transition, start: str, to_second: bool, *, is_sure: bool
+        self, readers: Sequence[int], source: int, one: Transition, start: str, to_second: bool, is_sure: bool
     ) -> None:
         """Paid when the source is on one side and a reader on the other; ``is_sure``: the home is there."""
-        if not readers and not is_sure:
-            return
-        end = readers[0] if len(readers) == 1 else self.nodes
         if is_sure:
             end = SINK if to_second else SOURCE
-        self._cross((source, end) if to_second else (end, source), one, start, self._pair[to_second])
-        if end == self.nodes:  # paid once however many read it
+        elif len(readers) == 1:
+            end = readers[0]
+        elif readers:  # paid once however many read it
+            end = self.nodes
+            self.nodes += 1
             members = [(end, unit) for unit in readers]
             (self.second_any if to_second else self.first_any).extend(members)
             self.endless += members if to_second else [(unit, end) for unit in readers]
-            self.nodes += 1
+        else:
+            return
+        self._cross((source, end) if to_second else (end, source), one, start, self._pair[to_second])
 
 
 I64 = npt.NDArray[np.int64]

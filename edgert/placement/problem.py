@@ -5,7 +5,7 @@ graph: where the numbers come from (a cost model, a measured profile) does not m
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from edgert.errors import PlacementError
@@ -163,7 +163,7 @@ def merged(networks: Sequence[Network], weights: Sequence[float]) -> tuple[Netwo
 
 
 def _weighted(parts: Mapping[_K, _P], weight: float) -> dict[_K, _P]:
-    return {key: type(part)(*(weight * value for value in astuple(part))) for key, part in parts.items()}
+    return {key: type(part)(*(weight * getattr(part, name) for name in part.__slots__)) for key, part in parts.items()}
 
 
 def apart(assignment: Assignment, own: Sequence[range]) -> list[Assignment]:

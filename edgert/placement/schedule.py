@@ -71,13 +71,12 @@ class Progress:
         """From now on at this speed, above 0; ``done`` follows at its end. Only after :meth:`catch_up`."""
         self.speed = speed
         self._version += 1
-        version = self._version
+        end_ms = self._timeline.now_ms + max(self._left_ms, 0.0) / speed
+        self._timeline.at(end_ms, partial(self._end, self._version))
 
-        def end() -> None:
-            if version == self._version:  # else its speed changed since
-                self._done()
-
-        self._timeline.at(self._timeline.now_ms + max(self._left_ms, 0.0) / speed, end)
+    def _end(self, version: int) -> None:
+        if version == self._version:  # else its speed changed since
+            self._done()
 
 
 @dataclass(slots=True)
