@@ -212,6 +212,7 @@ class Pipeline:
         device: CudaDevice | None,
     ) -> None:
         self._gst, self._video = gstreamer(where)
+        self._nvmm = NvmmLoans(device, counter) if device is not None else None
         self._where, self._timeout_s, self._counter, self._clock = where, timeout_s, counter, clock
         glib, why = importlib.import_module("gi.repository.GLib"), ""
         try:
@@ -229,7 +230,6 @@ class Pipeline:
             raise error
         # Cameras number their buffers; files may keep other things there, such as positions in bytes.
         self._is_live = is_live
-        self._nvmm = NvmmLoans(device, counter) if device is not None else None
         self._offset: int | None = None
 
     def images(self) -> Iterator[Image]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,3 +64,16 @@ def test_a_missing_binding_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     assert "No module named 'gi'" in caught.value.why
     assert "apt install python3-gi" in caught.value.fix
     gst._modules.cache_clear()
+
+
+def test_a_pipeline_that_does_not_start_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = SimpleNamespace(pop_filtered=lambda kind: None)
+    pipeline = SimpleNamespace(get_bus=lambda: bus, get_by_name=lambda name: None, set_state=lambda state: "failure")
+    names = {"PLAYING": 1, "NULL": 0, "ERROR": 2, "FAILURE": "failure"}
+    kinds = dict.fromkeys(("State", "StateChangeReturn", "MessageType"), SimpleNamespace(**names))
+    found = SimpleNamespace(parse_launch=lambda text: pipeline, **kinds)
+    monkeypatch.setattr(gst, "gstreamer", lambda where: (found, None))
+    monkeypatch.setitem(sys.modules, "gi.repository.GLib", SimpleNamespace(Error=RuntimeError))
+    with pytest.raises(DeviceError) as caught:
+        gst.Pipeline("videotestsrc", True, 1.0, Counter(), VirtualClock(), "stages.cam", None)
+    assert caught.value.why == "it did not start"
