@@ -79,11 +79,12 @@ class FileStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / _name(key, content)
+            before = self._entries(key)  # what another process writes from now on is its own to remove, or the latest
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
                 body = Path(folder) / "body"
                 body.write_bytes(content)
                 body.replace(path)
-            for old in self._entries(key):
+            for old in before:
                 if old != path:
                     _remove(old)
             self._prune(keep=path)
