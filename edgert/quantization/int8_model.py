@@ -155,10 +155,14 @@ def recovered(
     """The INT8 model of a calibrated one, as :func:`~edgert.quantization.recovery.recover` makes it.
 
     Args:
-        calibrated, recipe, kind: what it is made of, how, and by which kind of quantizer.
+        calibrated: what it is made of.
+        recipe: how.
+        kind: of quantizer that makes it.
         evaluator: measures what INT8 costs; None: nothing is measured.
         run: what is called with each step, and what stops it.
-        smooth, budget_s, state: as :func:`quantize_section` takes them; no budget keeps no units.
+        smooth: as :func:`quantize_section` takes it.
+        budget_s: likewise; None keeps no units.
+        state: likewise.
 
     Raises:
         EdgertError: the model cannot be made or run; stopped.
