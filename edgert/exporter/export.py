@@ -225,6 +225,7 @@ def _check(options: ExportOptions, path: Path, names: Sequence[str], tensorrt: s
     """Refuses what is known before anything is built.
 
     Args:
+        options: what was asked for.
         path: the file that was named.
         names: of its models.
         tensorrt: release on the board, ``"10.3.0"``; empty without one.

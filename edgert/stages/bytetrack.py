@@ -12,19 +12,14 @@ Two differences to the package: with ``confirm: 1`` a track has its number at it
 and boxes that do not overlap at all are never paired, even with ``match: 0``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
-from edgert.config import Fraction, Seconds, TrackStage
 from edgert.errors import StageError
 from edgert.stages.assignment import F64, Index, assign
-from edgert.stages.context import Context
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -49,26 +44,11 @@ _TINY = float(np.finfo(np.float64).tiny)
 _REALS, _INTEGERS, _FIRST_CAPACITY = 11, 4, 64
 
 
-class ByteTrackStage(TrackStage):
-    """ByteTrack (Zhang et al. 2022)."""
-
-    high: Fraction = Field(default=0.6, description="detections above this start and continue tracks first")
-    low: Fraction = Field(default=0.1, description="detections between low and high may continue tracks")
-    activate: Fraction = Field(default=0.7, description="lowest score that starts a track")
-    match: Fraction = Field(default=0.1, description="lowest overlap (IoU) of a detection with its track")
-    keep: Seconds = Field(default=1.0, description="how long a lost object is remembered")
-    confirm: int = Field(default=2, ge=1, description="detections in a row before a track gets its number")
-    by_class: bool = Field(default=True, description="never join detections of two classes")
-
-    def make(self, name: str, context: Context) -> Floor:
-        return Floor(ByteTrack(self, context.rate_hz), self.low)
-
-
 @dataclass(frozen=True, slots=True)
 class Floor:
     """A tracker that is not shown detections of a score below ``least``; they belong to no object."""
 
-    tracker: ByteTrack
+    tracker: "ByteTrack"
     least: float
 
     def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
@@ -81,16 +61,32 @@ class Floor:
 class ByteTrack:
     """Numbers the detections of one stream, frame by frame. Not thread-safe; one tracker per stream.
 
+    The paper has 0.7 for ``activate`` (ε), 0.6 for ``high`` (τ), 0.2 for ``match``, 2 for ``confirm``, 30 frames for
+    ``keep``, and tells no classes apart, so that an object whose class flickers between car and truck stays one object.
+    An unconfirmed track ends with its first miss.
+
     Args:
-        config: its settings. The paper has 0.7 for ``activate`` (ε), 0.6 for ``high`` (τ), 0.1 for ``low``, 0.2 for
-            ``match``, 2 for ``confirm``, 30 frames for ``keep``, and tells no classes apart, so that an object whose
-            class flickers between car and truck stays one object. An unconfirmed track ends with its first miss.
-        rate_hz: how often ``update`` is called per second; scales ``keep``, which counts frames at 30 per second.
+        activate, high, match: thresholds of score, score and overlap, 0 to 1, as in a pipeline file's ``track:``.
+        keep: seconds that a lost track is remembered, in frames at 30 per second, scaled by ``rate_hz``.
+        confirm: detections in a row before a track gets its number.
+        by_class: never joins detections of two classes.
+        rate_hz: how often ``update`` is called per second.
     """
 
-    def __init__(self, config: ByteTrackStage, rate_hz: float = _REFERENCE_RATE_HZ) -> None:
-        self._config = config
-        self._maximum_missed = math.ceil(round(config.keep * _REFERENCE_RATE_HZ) * rate_hz / _REFERENCE_RATE_HZ)
+    def __init__(
+        self,
+        *,
+        activate: float,
+        high: float,
+        match: float,
+        keep: float,
+        confirm: int,
+        by_class: bool,
+        rate_hz: float = _REFERENCE_RATE_HZ,
+    ) -> None:
+        self._activate, self._high, self._match = activate, high, match
+        self._least_hits, self._by_class = confirm, by_class
+        self._maximum_missed = math.ceil(round(keep * _REFERENCE_RATE_HZ) * rate_hz / _REFERENCE_RATE_HZ)
         self._next_id = 1
         self._reals: F64 = np.zeros((_REALS, _FIRST_CAPACITY))
         self._integers: I64 = np.zeros((_INTEGERS, _FIRST_CAPACITY), np.int64)
@@ -117,7 +113,7 @@ class ByteTrack:
         """
         seen = _checked(boxes, scores, classes)
         self.predict()
-        high = scores >= self._config.high
+        high = scores >= self._high
         partner = self._associate(seen, classes, high)
         rows = (partner != _NONE).nonzero()[0]
         columns = partner.take(rows)
@@ -129,7 +125,7 @@ class ByteTrack:
         ids = np.full(len(scores), UNTRACKED, np.int64)
         ids[columns] = self._ids.take(rows)
         self._prune()
-        high &= scores >= self._config.activate
+        high &= scores >= self._activate
         high[columns] = False
         born = high.nonzero()[0]
         if len(born):
@@ -150,7 +146,7 @@ class ByteTrack:
     def _associate(self, seen: F64, classes: I32, high: npt.NDArray[np.bool_]) -> Index:
         """Both pairings: for each track the row of its detection, or -1."""
         overlaps = _iou(self._side, seen)
-        if self._config.by_class:
+        if self._by_class:
             overlaps *= self._classes[:, None] == classes
         partner = np.full(len(self), _NONE, np.intp)
         confident, doubtful = high.nonzero()[0], (~high).nonzero()[0]
@@ -166,7 +162,7 @@ class ByteTrack:
     def _pair(self, overlaps: F64) -> tuple[Index, Index]:
         """The pairs of tracks and detections whose overlaps add up to the most, poor ones undone."""
         rows, columns = assign(overlaps)
-        good = overlaps[rows, columns] >= self._config.match
+        good = overlaps[rows, columns] >= self._match
         return rows[good], columns[good]
 
     def _correct(self, partner: Index, seen: F64) -> None:
@@ -188,7 +184,7 @@ class ByteTrack:
 
     def _confirm(self) -> None:
         """Numbers for the tracks that have been seen often enough and have none."""
-        ripe = ((self._ids == UNTRACKED) & (self._hits >= self._config.confirm)).nonzero()[0]
+        ripe = ((self._ids == UNTRACKED) & (self._hits >= self._least_hits)).nonzero()[0]
         if len(ripe):
             self._ids[ripe] = np.arange(self._next_id, self._next_id + len(ripe))
             self._next_id += len(ripe)

@@ -1,6 +1,7 @@
-"""The kinds of sinks: their keys in a pipeline file, their facts, and how each is made. And the names of trackers.
+"""The kinds of sinks and trackers: their keys in a pipeline file, their facts, and how each is made.
 
-A sink itself is imported when it is made: reading a pipeline file needs none. Of stages, edgert's own have verbs.
+A sink or tracker itself is imported when it is made: reading a pipeline file needs none. Of stages, edgert's own have
+verbs.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from edgert.config import OutputPath, SinkStage
+from edgert.config import Fraction, OutputPath, Seconds, SinkStage, TrackStage
 from edgert.config.fields import CODE_NAME
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
     from edgert.stages.context import Context
+    from edgert.stages.track import Tracker
 
 _HERE = "relative to the folder edgert is run in"
 
@@ -113,6 +115,24 @@ class Null(SinkStage):
         return NullSink()
 
 
+class ByteTrackStage(TrackStage):
+    """ByteTrack (Zhang et al. 2022)."""
+
+    high: Fraction = Field(default=0.6, description="detections above this start and continue tracks first")
+    low: Fraction = Field(default=0.1, description="detections between low and high may continue tracks")
+    activate: Fraction = Field(default=0.7, description="lowest score that starts a track")
+    match: Fraction = Field(default=0.1, description="lowest overlap (IoU) of a detection with its track")
+    keep: Seconds = Field(default=1.0, description="how long a lost object is remembered")
+    confirm: int = Field(default=2, ge=1, description="detections in a row before a track gets its number")
+    by_class: bool = Field(default=True, description="never join detections of two classes")
+
+    def make(self, name: str, context: Context) -> Tracker:
+        from edgert.stages.bytetrack import ByteTrack, Floor
+
+        settings = self.model_dump(include={"activate", "high", "match", "keep", "confirm", "by_class"})
+        return Floor(ByteTrack(**settings, rate_hz=context.rate_hz), self.low)
+
+
 SINKS = {"video": Video, "jsonl": Jsonl, "images": Images, "http": Http, "callback": Callback, "null": Null}
-TRACKERS = {"bytetrack": "edgert.stages.bytetrack:ByteTrackStage"}
+TRACKERS = {"bytetrack": ByteTrackStage}
 STAGES: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """ByteTrack by the names and defaults of the package ``trackers``."""
 
-from edgert.stages.bytetrack import ByteTrack, ByteTrackStage
+from edgert.stages.bytetrack import ByteTrack
 
 
 def byte_track(
@@ -14,12 +14,12 @@ def byte_track(
     class_aware: bool = False,
 ) -> ByteTrack:
     """A tracker; ``lost_track_buffer`` counts frames at 30 per second."""
-    config = ByteTrackStage.model_construct(
+    return ByteTrack(
         activate=track_activation_threshold,
         high=high_conf_det_threshold,
         match=minimum_iou_threshold,
         confirm=minimum_consecutive_frames,
         keep=lost_track_buffer / 30,
         by_class=class_aware,
+        rate_hz=frame_rate,
     )
-    return ByteTrack(config, frame_rate)

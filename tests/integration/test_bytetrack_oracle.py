@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgert.stages.bytetrack import UNTRACKED, ByteTrackStage
+from edgert.stages.bytetrack import UNTRACKED
+from edgert.stages.kinds import ByteTrackStage
 from tests.helpers.tracking import byte_track
 
 trackers = pytest.importorskip("trackers", reason="trackers (extra 'oracle') is not installed")
