@@ -95,6 +95,11 @@ class FileStore:
                 fix="free some space, or point EDGERT_CACHE at a folder that can be written",
             ) from error
 
+    def remove(self, key: str) -> None:
+        """Forgets what is cached under ``key``. A file that cannot be removed is logged."""
+        for path in self._entries(key):
+            _remove(path)
+
     def _entries(self, key: str) -> list[Path]:
         return sorted(self.folder.glob(f"{key}.*.bin"))
 

@@ -64,6 +64,10 @@ class Store(Protocol):
         """Stores it, atomically. Raises ArtifactError if it cannot be written."""
         ...
 
+    def remove(self, key: str) -> None:
+        """Forgets what is cached under a key, if anything is."""
+        ...
+
 
 def cache_content(store: Store, key: str, content: bytes) -> None:
     """Stores it. A store that cannot be written costs time at the next start, nothing else; it is logged."""

@@ -68,7 +68,7 @@ class CompiledEntry(_Part):
     """The engines that one machine compiled; they run there only.
 
     Attributes:
-        facts: name → value, what of the machine they depend on.
+        facts: name → value, what of the machine they and their times depend on.
         engines: model → its engines.
     """
 

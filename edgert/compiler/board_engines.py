@@ -166,16 +166,21 @@ class BundleEngines:
         return engine_specs(BundleModel(self._folder, self._manifest, name, config), engine, self._trt.library)
 
     def _checked(self, name: str, config: ModelConfig, spec: EngineSpec) -> tuple[Compiled, TrtEngine | None]:
-        """An engine, compiled or found, checked, and opened where it can be."""
+        """An engine, compiled or found, checked in this power mode, and opened where it can be."""
+        opened: TrtEngine | None = None
         with self._events.step(COMPILE, name) as ended:
-            made = self._trt.built(spec.request, self._store)
+            if self._opens:
+                made, opened = self._trt.opened(spec.request, self._store, spec.profiles)
+            else:
+                made = self._trt.built(spec.request, self._store)
             ended.cached = made.cached
             if spec.input is not None and not made.cached:
                 self._events.note(spec.input.describe(made.request.formats))
             ended.detail = f"{made.result.library}, {format_bytes(len(made.result.plan))}"
         with self._events.step(CHECK, name) as ended:
-            opened = self._trt.open(made, spec.profiles) if self._opens else None
-            cached = engine_checks.cached_checks(self._store, made.key, ran=self._opens)
+            mode, cached = self._trt.mode, None
+            if made.cached:
+                cached = engine_checks.cached_checks(self._store, made.key, mode, ran=self._opens)
             try:
                 if cached is not None and self._policy == "strict":  # it may have been cached under "warn"
                     engine_checks.check_placement(spec.request, made, self._policy)
@@ -200,7 +205,7 @@ class BundleEngines:
             found["profile"] = engine_checks.time_runs(opened)
             found["layers"] = engine_checks.time_layers(opened, made)
             found["memory"] = engine_checks.memory_use(opened, made)
-        engine_checks.cache_checks(self._store, made.key, found)
+        engine_checks.cache_checks(self._store, made.key, self._trt.mode, found)
         return found
 
 

@@ -3,6 +3,7 @@
 TensorRT moves layers to the GPU without an error, so where each node runs is looked up in the engine.
 """
 
+import hashlib
 import json
 import logging
 import statistics
@@ -246,17 +247,23 @@ def summary(found: EngineChecks) -> str:
     return ", ".join(parts)
 
 
-def cache_checks(store: Store, key: str, found: EngineChecks) -> None:
-    """Caches what was checked of an engine beside it. What cannot be cached is checked again at the next start."""
-    cache_content(store, f"{key}-checks", to_json(found))
+def cache_checks(store: Store, key: str, mode: str, found: EngineChecks) -> None:
+    """Caches what was checked of an engine beside it, for the power mode that it was timed in. What cannot be cached is
+    checked again at the next start."""
+    cache_content(store, _checks_key(key, mode), to_json(found))
 
 
-def cached_checks(store: Store, key: str, *, ran: bool) -> EngineChecks | None:
+def cached_checks(store: Store, key: str, mode: str, *, ran: bool) -> EngineChecks | None:
     """The cached checks of an engine.
 
     Args:
+        mode: the power mode that its times must be of.
         ran: whether only checks for which the engine was run count, with times of its layers.
     """
-    content = store.get(f"{key}-checks")
+    content = store.get(_checks_key(key, mode))
     found: EngineChecks | None = json.loads(content) if content is not None else None
     return None if found is not None and ran and "layers" not in found else found
+
+
+def _checks_key(key: str, mode: str) -> str:
+    return f"{key}-{hashlib.sha256(mode.encode()).hexdigest()[:8]}-checks"  # a mode's name may hold anything

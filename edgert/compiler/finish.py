@@ -17,7 +17,7 @@ from typing import Any
 
 from edgert.backend import Store
 from edgert.backend.chain import Chain, Skipped, why_not
-from edgert.backend.tensorrt.engine_cache import Facts, changes, key_of, read_record
+from edgert.backend.tensorrt.engine_cache import POWER_MODE, Facts, changes, key_of, read_record
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board import HOST, Machine, detect
 from edgert.board.detect import VARIABLE
@@ -125,7 +125,7 @@ def finish(
         reasons = partial(why_not, machine=here, trt=trt, runs=False)  # TensorRT-RTX compiles without a GPU, too
         chain = Chain(manifest.engines, reasons, strict=strict, report=skip, where=str(bundle), stop=stop)
         uses_tensorrt = not trt.why_no_library() and not {TENSORRT, TENSORRT_DLA}.isdisjoint(chain.engines)
-        if uses_tensorrt and (unused := take(opened, trt.facts, store)):
+        if uses_tensorrt and (unused := take(opened, trt.timed_facts, store)):
             events.note(unused)
         policy, opens = policy or ("strict" if strict else "warn"), uses_tensorrt and not trt.why_not()
         engines = BundleEngines(Path(name), manifest, chain, trt, store, events, policy=policy, opens=opens)
@@ -140,12 +140,12 @@ def finish(
                 runs[model] = able
             if able != choice.engine:
                 waiting[model] = Waiting(choice.engine, why_not(choice.engine, here, trt))
-        target = target_of(trt.facts) if any(compiled.values()) else ""
+        target = target_of(trt.timed_facts) if any(compiled.values()) else ""
         written, size_bytes = False, 0
         if output is not None:
             members = {path: opened.read(path) for path in manifest.members}
             if target:
-                manifest, members = packed(manifest, members, trt.facts, compiled)
+                manifest, members = packed(manifest, members, trt.timed_facts, compiled)
             written = save_bundle(output, manifest, members, folder=folder)
             size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
     seconds = time.perf_counter() - started
@@ -231,7 +231,7 @@ def packed(
 
 
 def take(bundle: Bundle, facts: Facts, store: Store) -> str:
-    """Caches the engines that this machine compiled.
+    """Caches the engines that this machine compiled, in whatever power mode; those of its mode now come first.
 
     Returns:
         Why the engines of other machines are not used; empty where one is this machine's, or there are none.
@@ -240,23 +240,28 @@ def take(bundle: Bundle, facts: Facts, store: Store) -> str:
         ArtifactError: a member is damaged, or cannot be cached.
     """
     compiled = bundle.manifest.compiled
-    mine = [entry for entry in compiled.values() if entry.facts == dict(facts)]
-    for entry in mine:
+    mine = [entry for entry in compiled.values() if not changes(_lasting(entry.facts), _lasting(facts))]
+    for entry in sorted(mine, key=lambda entry: entry.facts != dict(facts)):
         for engine in (one for engines in entry.engines.values() for one in engines):
-            _take(bundle, engine, store)
+            _take(bundle, engine, entry.facts.get(POWER_MODE, ""), store)
     if mine or not compiled:
         return ""
-    nearest = min(compiled.values(), key=lambda entry: len(changes(entry.facts, facts)))
-    return f"the bundle's engines are another machine's and are not used: {', '.join(changes(nearest.facts, facts))}"
+    nearest = min((changes(_lasting(entry.facts), _lasting(facts)) for entry in compiled.values()), key=len)
+    return f"the bundle's engines are another machine's and are not used: {', '.join(nearest)}"
 
 
-def _take(bundle: Bundle, engine: EngineEntry, store: Store) -> None:
+def _lasting(facts: Facts) -> Facts:
+    """Those that engines depend on, not only their times."""
+    return {name: value for name, value in facts.items() if name != POWER_MODE}
+
+
+def _take(bundle: Bundle, engine: EngineEntry, mode: str, store: Store) -> None:
     record = bundle.read(engine.record)
     key = key_of(read_record(record, f"{bundle.path}: {engine.record}")["facts"])
     if store.get(key) is None:
         store.put(key, record + bundle.read(engine.plan))
-    if engine_checks.cached_checks(store, key, ran=False) is None:
-        engine_checks.cache_checks(store, key, json.loads(bundle.read(engine.checks)))
+    if engine_checks.cached_checks(store, key, mode, ran=False) is None:
+        engine_checks.cache_checks(store, key, mode, json.loads(bundle.read(engine.checks)))
 
 
 # What is known of the engines in a bundle: where nodes run and were planned to, how fast and how large they are.

@@ -96,7 +96,7 @@ def unpacked(
         engines = None
         if list(chain.engines) != [ORT]:
             store = engine_store()
-            if engine in _COMPILED and (left := take(bundle, trt.facts, store)):
+            if engine in _COMPILED and (left := take(bundle, trt.timed_facts, store)):
                 events.note(left)
             policy: Policy = "strict" if strict else "warn"
             engines = BundleEngines(folder, manifest, chain, trt, store, events, policy=policy)

@@ -80,3 +80,6 @@ class MemoryStore:
 
     def put(self, key: str, content: bytes) -> None:
         (self.folder / key).write_bytes(content)
+
+    def remove(self, key: str) -> None:
+        (self.folder / key).unlink(missing_ok=True)

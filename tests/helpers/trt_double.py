@@ -81,6 +81,8 @@ class Script:
         core: the core a runtime reports, whatever was set; None for what was set.
         inspector: of the engine.
         opens: whether a plan can be opened.
+        foreign: plans that cannot, as those of another build.
+        refusal: logged when one is not opened.
         bound: of the engine, name → (shape, dtype, mode); a negative dimension is open.
         strides: name → strides, where they are not those of a C-contiguous array.
         vectors: name → (dimension, components).
@@ -103,6 +105,8 @@ class Script:
     core: int | None = None
     inspector: str = ""
     opens: bool = True
+    foreign: Sequence[bytes] = ()
+    refusal: str = "Version tag does not match"
     bound: dict[str, tuple[tuple[int, ...], str, str]] = field(default_factory=dict)
     strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     vectors: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -265,6 +269,13 @@ def _build(double: Double, script: Script, builder: Any, network: Any, config: A
     return script.plan
 
 
+def _opened(double: Double, script: Script, runtime: Any, plan: bytes) -> Any:
+    if script.opens and plan not in script.foreign:
+        return double.make("ICudaEngine")
+    runtime._state["logger"].log(Enumeration(("INTERNAL_ERROR", "ERROR")).ERROR, script.refusal)
+    return None
+
+
 def _error(double: Double, script: Script, index: int) -> Any:
     return double.make("ParserError", index=index)
 
@@ -323,7 +334,7 @@ ANSWERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("IBuilderConfig", "set_timing_cache"): lambda d, s, o, cache, ignore: s.accepts_cache or cache._state["own"],
     ("IBuilderConfig", "get_timing_cache"): lambda d, s, o: d.make("ITimingCache"),
     ("ITimingCache", "serialize"): lambda d, s, o: b"timings",
-    ("Runtime", "deserialize_cuda_engine"): lambda d, s, o, plan: d.make("ICudaEngine") if s.opens else None,
+    ("Runtime", "deserialize_cuda_engine"): _opened,
     ("ICudaEngine", "create_engine_inspector"): lambda d, s, o: d.make("EngineInspector"),
     ("ICudaEngine", "create_execution_context"): lambda d, s, o, *settings: d.make(
         "IExecutionContext", addresses={}, shapes={}

@@ -12,7 +12,7 @@ from edgert.backend.base import Store, cache_content
 from edgert.backend.tensorrt.build_process import BuildResult, plain_result, result_of
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, Pools
 from edgert.backend.tensorrt.engine_layers import EngineFacts, engine_facts, logged_facts
-from edgert.backend.tensorrt.library import Library
+from edgert.backend.tensorrt.library import Library, full_version
 from edgert.board import Machine
 from edgert.board.detect import package_version
 from edgert.board.devices import CudaDriver
@@ -26,6 +26,8 @@ from edgert.errors import ArtifactError
 Facts = Mapping[str, str]
 """Name → value, both for people. A value that begins with ``#`` is a digest."""
 
+POWER_MODE = "power mode"
+"""Fact that times depend on, and engines do not: they run in every mode, with the kernels that were fastest in one."""
 DLA_COMPILER = "nvidia-l4t-dla-compiler"
 """Debian package of Jetson Linux with the DLA's compiler: https://docs.nvidia.com/jetson/archives/."""
 _RECIPE = "2"
@@ -36,13 +38,12 @@ def machine_facts(library: Library, machine: Machine, driver: CudaDriver | None,
     """What of a machine an engine depends on; what it has not is left out."""
     gpu = driver.gpus[0] if driver is not None and driver.gpus else None
     found = {
-        "TensorRT": f"RTX {library.version}" if library.kind == "rtx" else library.version,
+        "TensorRT": full_version(library, root),
         "module": machine.name,
         "L4T": machine.l4t,
         "GPU": f"{gpu.name}, compute {gpu.compute}" if gpu else "",
         "CUDA driver": driver.version if driver is not None else "",
         "DLA software": package_version(DLA_COMPILER, root) if machine.is_jetson else "",
-        "power mode": machine.mode,
     }
     return {name: value for name, value in found.items() if value}
 
@@ -91,7 +92,7 @@ def _digest(value: object) -> str:
     return f"#{hashlib.sha256(content).hexdigest()[:40]}"
 
 
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +104,7 @@ class BuiltEngine:
         request: what was built in the end; placement, pools and formats may differ from what was asked for.
         result: the plan, and TensorRT's log.
         attempts: why it was tried otherwise, each in words; empty where the first try went well.
+        mode: the board's power mode while it was compiled; empty where there is none.
         cached: whether it was there already.
     """
 
@@ -110,6 +112,7 @@ class BuiltEngine:
     request: BuildRequest
     result: BuildResult
     attempts: tuple[str, ...] = ()
+    mode: str = ""
     cached: bool = False
 
     @property
@@ -132,6 +135,7 @@ class BuiltEngine:
             "pools": asdict(self.request.pools),
             "formats": {name: asdict(form) for name, form in self.request.formats.items()},
             "attempts": list(self.attempts),
+            "power_mode": self.mode,
             "result": plain_result(self.result),
         }
         return json.dumps(plain, sort_keys=True).encode() + b"\n"
@@ -153,7 +157,7 @@ def read_built_engine(content: bytes, request: BuildRequest, where: str = "") ->
         result = result_of(plain["result"], plan)
     except ValueError as error:
         raise ArtifactError("this engine was cached by another edgert", why=str(error), where=where) from error
-    return BuiltEngine(plain["facts"], final, result, tuple(plain["attempts"]), cached=True)
+    return BuiltEngine(plain["facts"], final, result, tuple(plain["attempts"]), plain["power_mode"], cached=True)
 
 
 def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:

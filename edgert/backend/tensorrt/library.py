@@ -5,13 +5,17 @@ writing: a test resolves every attribute that this package touches by these anno
 that each version of TensorRT has.
 """
 
+import ctypes
+import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from edgert.board import Machine, detect
+from edgert.board.detect import package_version
 from edgert.errors import BuildError, DeviceError
 
 Trt: TypeAlias = Any
@@ -54,6 +58,8 @@ _OLDEST = (8, 6)
 """That of JetPack 6.0. Tensors are bound by name since 8.5, but its bindings are for a Python older than edgert's."""
 
 _FIRST_STRONG = 11
+
+_PARTS = ("Major", "Minor", "Patch", "Build")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,25 @@ def release_of(version: str) -> tuple[int, int]:
     if match is None:
         raise BuildError(f"{version!r} is no TensorRT version", why="it does not begin with two numbers")
     return int(match[1]), int(match[2])
+
+
+def full_version(library: Library, root: Path = Path("/")) -> str:
+    """``10.3.0.30``: with the number of the build, where the loaded library or its Debian package has it. Builds of one
+    version do not open each other's engines, as 10.3.0.26 and 10.3.0.30 of JetPack 6, which both report 10.3.0."""
+    if library.kind == "rtx":
+        return f"RTX {library.version}"
+    major = release_of(library.version)[0]
+    known = _loaded_version(major) or package_version(f"libnvinfer{major}", root).partition("-")[0]
+    return known if known.startswith(f"{library.version}.") else library.version
+
+
+def _loaded_version(major: int) -> str:
+    """What the library in this process reports of itself (NvInferRuntime.h of 10.x); empty for one that does not."""
+    try:
+        loaded = ctypes.CDLL(f"libnvinfer.so.{major}", mode=os.RTLD_NOLOAD)  # found by its name wherever it came from
+        return ".".join(str(getattr(loaded, f"getInferLib{part}Version")()) for part in _PARTS)
+    except (OSError, AttributeError):  # nothing is loaded, or it is older than these functions
+        return ""
 
 
 def missing(trouble: ImportError, machine: Machine, wanted: Wanted) -> DeviceError:

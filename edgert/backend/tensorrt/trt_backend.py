@@ -16,7 +16,7 @@ from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Prec
 from edgert.backend.tensorrt.library import Library, Wanted, load
 from edgert.backend.tensorrt.retry import build_retrying
 from edgert.backend.tensorrt.sessions import Queue
-from edgert.backend.tensorrt.trt_engine import TrtEngine
+from edgert.backend.tensorrt.trt_engine import TrtEngine, UnopenedError
 from edgert.board import Machine, detect
 from edgert.board.devices import cuda_driver
 from edgert.errors import ArtifactError, BuildError, DeviceError
@@ -139,8 +139,21 @@ class TrtBackend:
     @cached_property
     def facts(self) -> engine_cache.Facts:
         """What of this machine engines depend on."""
-        machine = self._given_machine or detect(self._root)
-        return engine_cache.machine_facts(self.library, machine, cuda_driver(), self._root)
+        return engine_cache.machine_facts(self.library, self._machine, cuda_driver(), self._root)
+
+    @cached_property
+    def _machine(self) -> Machine:
+        return self._given_machine or detect(self._root)
+
+    @property
+    def timed_facts(self) -> engine_cache.Facts:
+        """What of this machine an engine's times depend on."""
+        return {**self.facts, **({engine_cache.POWER_MODE: self.mode} if self.mode else {})}
+
+    @property
+    def mode(self) -> str:
+        """The power mode that engines are compiled and run in; empty where there is none."""
+        return self._machine.mode
 
     @cached_property
     def _device(self) -> CudaDevice:
@@ -169,8 +182,44 @@ class TrtBackend:
             ModelError: a profile does not fit the model's inputs, or an output's size depends on the data.
             DeviceError: TensorRT, PyCUDA or the GPU is missing; each with how to install it.
         """
-        request = static_request(model, options)
-        return self.open(self.built(request, options.store), options.profiles)
+        return self.opened(static_request(model, options), options.store, options.profiles)[1]
+
+    def opened(
+        self, request: BuildRequest, store: Store | None = None, profiles: Mapping[str, Shapes] | None = None
+    ) -> tuple[engine_cache.BuiltEngine, TrtEngine]:
+        """The engine of a request as :meth:`built` gives it, and opened.
+
+        A cached one that no longer opens is removed and compiled once more. One whose DLA reads its input in a layout
+        of its own is run once, and compiled once more with plain inputs where that fails: whether a DLA takes such an
+        input from memory that it shares with the processor, TensorRT finds out only then. Both are reported. Raises
+        BuildError, DeviceError and ModelError as :meth:`compile`.
+        """
+        made = self.built(request, store)
+        try:
+            engine = self.open(made, profiles)
+        except UnopenedError as error:
+            if not made.cached or store is None:
+                raise
+            self._again(request, f"the cached engine no longer opens ({error.why})")
+            store.remove(made.key)
+            made = self._made(request, made.facts, store)
+            engine = self.open(made, profiles)
+        plain = {name: form for name, form in made.request.formats.items() if not form.optional}
+        if made.request.dla_core is None or len(plain) == len(made.request.formats):
+            return made, engine
+        try:
+            first = engine.session()
+            first.run()
+            first.close()
+        except (BuildError, DeviceError) as error:
+            reason = f"the DLA failed with the layout of its input in the first run ({error.what})"
+            self._again(request, f"{reason}, so inputs are plain")
+            again = replace(made.request, formats=plain)
+            made = self._made(again, made.facts, store, (*made.attempts, reason))  # cached before anything else fails
+            self._resident[made.request.dla_core] -= engine.loadables
+            engine.close()
+            engine = self.open(made, profiles)
+        return made, engine
 
     def built(self, request: BuildRequest, store: Store | None = None) -> engine_cache.BuiltEngine:
         """The engine of a request: from the store, else compiled, and cached there. Before it is compiled again the
@@ -180,16 +229,32 @@ class TrtBackend:
         content = store.get(key) if store is not None else None
         if content is not None:
             try:
-                return engine_cache.read_built_engine(content, request, key)
+                made = engine_cache.read_built_engine(content, request, key)
+                if self._is_other_mode(made):
+                    modes = f"was compiled in power mode {made.mode} and runs in {self.mode}"
+                    self.listener.report(f"{request.title} {modes}: its kernels were chosen at other clocks")
+                return made
             except ArtifactError as error:
-                self.listener.report(f"{request.title} is compiled again: the cached engine cannot be read ({error})")
+                self._again(request, f"the cached engine cannot be read ({error})")
         before = engine_cache.last_facts(store, request.title)
         if before is not None and before != facts:
-            self.listener.report(f"{request.title} is compiled again: {', '.join(engine_cache.changes(before, facts))}")
+            self._again(request, ", ".join(engine_cache.changes(before, facts)))
+        return self._made(request, facts, store)
+
+    def _is_other_mode(self, made: engine_cache.BuiltEngine) -> bool:
+        return bool(made.mode and self.mode) and made.mode != self.mode  # a container may not show it
+
+    def _again(self, request: BuildRequest, why: str) -> None:
+        self.listener.report(f"{request.title} is compiled again: {why}")
+
+    def _made(
+        self, request: BuildRequest, facts: engine_cache.Facts, store: Store | None, attempts: tuple[str, ...] = ()
+    ) -> engine_cache.BuiltEngine:
+        """Compiles a request, and caches the engine under ``facts``; ``attempts`` came before this one."""
         asked = replace(request, timing_cache=engine_cache.timing_cache(store, self.facts))
         built = build_retrying(asked, self._build, lambda attempt: self.listener.report(f"again: {attempt.reason}"))
         reasons = tuple(attempt.reason for attempt in built.attempts if attempt.reason)
-        made = engine_cache.BuiltEngine(facts, built.request, built.result, reasons)
+        made = engine_cache.BuiltEngine(facts, built.request, built.result, (*attempts, *reasons), self.mode)
         if store is not None:
             engine_cache.cache_engine(store, made, self.facts)
         return made
@@ -218,7 +283,8 @@ class TrtBackend:
             )
         self._resident[core] += loadables  # none where there is no core
         compiled = {"cached": made.cached, "compile_s": made.result.seconds, "attempts": list(made.attempts)}
-        engine.info = {**engine.info, **compiled}
+        modes = {"compiled_in": made.mode, "runs_in": self.mode} if self._is_other_mode(made) else {}
+        engine.info = {**engine.info, **compiled, **modes}
         return engine
 
     def _build(self, request: BuildRequest) -> BuildResult:

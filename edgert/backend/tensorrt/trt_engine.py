@@ -28,6 +28,10 @@ MAX_LOADABLES = 16
 """Programs that one DLA core holds at the same time: NVIDIA's page on DLA layer restrictions."""
 
 
+class UnopenedError(DeviceError):
+    """TensorRT does not open a plan: another TensorRT or GPU made it, or it is damaged. Compiling it here helps."""
+
+
 class TrtEngine:
     """A deserialized engine, see :class:`~edgert.backend.gpu.GpuEngine`. Each session has an execution context.
 
@@ -45,8 +49,8 @@ class TrtEngine:
         title: for messages.
 
     Raises:
-        DeviceError: the core would hold too many programs, is not there, or is not taken; or TensorRT refuses the plan,
-            which it does for one of another TensorRT or GPU.
+        DeviceError: the core would hold too many programs, is not there, or is not taken; or there is no memory.
+        UnopenedError: TensorRT refuses the plan, which it does for one of another TensorRT or GPU.
     """
 
     def __init__(
@@ -76,9 +80,10 @@ class TrtEngine:
         self._runtime: Runtime = _runtime(library, log, dla_core, title, host_code=host_code)
         self._engine: ICudaEngine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
-            raise DeviceError(
+            why = tail(log) or "it logged no reason"
+            raise (DeviceError if "memory" in why else UnopenedError)(
                 f"{library.title} cannot open this engine",
-                why=tail(log) or "it logged no reason",
+                why=why,
                 where=title,
                 fix="an engine runs with the TensorRT and on the kind of GPU it was built for: build it here",
             )

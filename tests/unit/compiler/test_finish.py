@@ -83,7 +83,7 @@ def test_engines_logs_and_profiles_are_packed_and_found_on_that_machine_alone(bo
     with open_bundle(packed) as opened:
         (entry,) = opened.manifest.compiled[done.target].engines["parts"]
         record, checks = json.loads(opened.read(entry.record)), json.loads(opened.read(entry.checks))
-        assert opened.read(entry.plan) == b"plan" and record["facts"]["power mode"] == "15W"
+        assert opened.read(entry.plan) == b"plan" and record["power_mode"] == "15W"
         assert record["result"]["inspector"] and isinstance(record["result"]["log"], list)
         assert checks["profile"]["runs"] == 30 and checks["placement"]["source"] == "inspector"
         assert checks["placement"]["nodes"] == {
@@ -95,8 +95,11 @@ def test_engines_logs_and_profiles_are_packed_and_found_on_that_machine_alone(bo
     fresh.finish(packed, on=same)
     assert same.requests == [] and fresh.told("cached")
     Board(tmp_path / "third").finish(packed, on=other, on_event=(told := list[Event]()).append)
-    assert len(other.requests) == 1
-    assert "are not used: power mode 15W → 25W" in told[0].detail
+    assert other.requests == [] and "was compiled in power mode 15W and runs in 25W" in told[1].detail
+    assert told[-1].state == "done"  # and timed again, at the clocks of now
+    newer = bench(machine=replace(ORIN, l4t="36.5.0"), **AS_PLANNED)
+    Board(tmp_path / "fourth").finish(packed, on=newer, on_event=(told := list[Event]()).append)
+    assert len(newer.requests) == 1 and "are not used: L4T 36.4.3 → 36.5.0" in told[0].detail
 
 
 def test_packing_again_replaces_this_machines_engines_and_keeps_others(board: Board, tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_packing_again_replaces_this_machines_engines_and_keeps_others(board: Bo
     one = board.finish(trt_bundle(tmp_path / "dock.edgert"), first, on=bench(**AS_PLANNED))
     faster = bench(machine=replace(ORIN, mode="25W"), **AS_PLANNED)
     two = board.finish(first, second, on=faster)
-    assert set(two.manifest.compiled) == {one.target, two.target}
+    assert set(two.manifest.compiled) == {one.target, two.target} and faster.requests == []
     three = board.finish(second, third, on=bench(**AS_PLANNED))
     assert three.manifest == two.manifest and third.read_bytes() == second.read_bytes()
 

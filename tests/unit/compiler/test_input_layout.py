@@ -164,7 +164,8 @@ class TestFinished:
         assert done.engines == {"parts": "tensorrt-dla"}
         config = ModelConfig.model_validate({"onnx": "model.onnx", "task": {"segment": "argmax"}})
         fed = next(iter(uniform_feeds(model(), config, 1)))["x"]
-        assert np.abs(read_there[0] - fed).max() <= SCALE / 2 + 1e-4 and fed.max() > 100 * SCALE
+        tried, checked, *_ = read_there  # the first run only shows whether the DLA takes the layout
+        assert not tried.any() and np.abs(checked - fed).max() <= SCALE / 2 + 1e-4 and fed.max() > 100 * SCALE
         assert report.input.startswith("input 'x' in DLA_HWC4 int8")
 
     def test_the_record_keeps_what_was_built(self, tmp_path: Path) -> None:

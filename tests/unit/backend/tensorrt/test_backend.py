@@ -10,10 +10,11 @@ import pytest
 from edgert.backend import Backend, Engine, EngineOptions
 from edgert.backend.base import BuilderSettings
 from edgert.backend.tensorrt.build_process import CompileError
-from edgert.backend.tensorrt.build_request import request_of
+from edgert.backend.tensorrt.build_request import Format, request_of
 from edgert.backend.tensorrt.engine_cache import changes, key_of, read_built_engine, read_record
 from edgert.backend.tensorrt.log import classify
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, static_request
+from edgert.backend.tensorrt.trt_engine import UnopenedError
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from tests.helpers import models
 from tests.helpers.trt_bench import HERE, ORIN, Bench, MemoryStore
@@ -76,7 +77,6 @@ def test_the_second_time_nothing_is_built(store: MemoryStore) -> None:
     ("other", "change"),
     [
         (Bench("10.7"), "TensorRT 10.3.0 → 10.7.0"),
-        (Bench(machine=replace(ORIN, mode="25W")), "power mode 15W → 25W"),
         (Bench(machine=replace(ORIN, l4t="36.5.0")), "L4T 36.4.3 → 36.5.0"),
         (Bench(machine=replace(ORIN, name="agx-orin-64gb")), "module orin-nx-16gb → agx-orin-64gb"),
     ],
@@ -90,10 +90,70 @@ def test_what_changed_is_logged_before_it_is_built_again(store: MemoryStore, oth
 
 
 def test_going_back_builds_nothing(store: MemoryStore) -> None:
-    slow, fast = Bench(), Bench(machine=replace(ORIN, mode="25W"))
-    for bench in (slow, fast, slow, fast):
+    old, new = Bench(), Bench(machine=replace(ORIN, l4t="36.5.0"))
+    for bench in (old, new, old, new):
         bench.backend.compile(models.conv(), EngineOptions(store=store))
-    assert len(slow.requests) == len(fast.requests) == 1
+    assert len(old.requests) == len(new.requests) == 1
+
+
+def test_another_power_mode_is_a_note_and_no_reason_to_compile(store: MemoryStore) -> None:
+    slow, fast, hidden = Bench(), Bench(machine=replace(ORIN, mode="25W")), Bench(machine=replace(ORIN, mode=""))
+    slow.backend.compile(models.conv(), EngineOptions(store=store))
+    engine = fast.backend.compile(models.conv(), EngineOptions(store=store))
+    assert fast.requests == [] and engine.info["cached"] is True
+    assert (engine.info["compiled_in"], engine.info["runs_in"]) == ("15W", "25W")
+    assert fast.reported == [
+        "test.onnx was compiled in power mode 15W and runs in 25W: its kernels were chosen at other clocks"
+    ]
+    same = slow.backend.compile(models.conv(), EngineOptions(store=store))
+    unknown = hidden.backend.compile(models.conv(), EngineOptions(store=store))
+    assert "compiled_in" not in {**same.info, **unknown.info} and slow.reported == hidden.reported == []
+
+
+def installed(root: Path, version: str) -> Path:
+    """A system whose package manager has this build of TensorRT."""
+    status = root / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True)
+    status.write_text(f"Package: libnvinfer10\nStatus: install ok installed\nVersion: {version}\n")
+    return root
+
+
+def test_another_build_of_one_version_compiles_again(store: MemoryStore, tmp_path: Path) -> None:
+    """10.3.0.26 and 10.3.0.30 call themselves 10.3.0, and neither opens the other's engines."""
+    old = Bench(root=installed(tmp_path / "old", "10.3.0.26-1+cuda12.5"))
+    new = Bench(root=installed(tmp_path / "new", "10.3.0.30-1+cuda12.5"))
+    old.backend.compile(models.conv(), EngineOptions(store=store))
+    new.backend.compile(models.conv(), EngineOptions(store=store))
+    assert new.reported == ["test.onnx is compiled again: TensorRT 10.3.0.26 → 10.3.0.30"] and len(new.requests) == 1
+
+
+def test_a_cached_engine_that_no_longer_opens_is_replaced(store: MemoryStore) -> None:
+    Bench().backend.compile(models.conv(), EngineOptions(store=store))
+    later = Bench(foreign=[b"plan"], plan=b"new")
+    engine = later.backend.compile(models.conv(), EngineOptions(store=store))
+    assert engine.info["cached"] is False and len(later.requests) == 1
+    why = "the cached engine no longer opens (Version tag does not match)"
+    assert later.reported == [f"test.onnx is compiled again: {why}"]
+    again = Bench(foreign=[b"plan"])
+    assert again.backend.compile(models.conv(), EngineOptions(store=store)).info["cached"] is True
+    assert again.requests == [] and again.reported == []
+
+
+def test_an_engine_that_does_not_open_right_after_compiling_is_an_error(store: MemoryStore) -> None:
+    Bench().backend.compile(models.conv(), EngineOptions(store=store))
+    bench = Bench(opens=False)
+    with pytest.raises(UnopenedError, match="cannot open this engine"):
+        bench.backend.compile(models.conv(), EngineOptions(store=store))
+    assert len(bench.requests) == 1 and len(bench.reported) == 1
+
+
+def test_a_cached_engine_that_lacks_memory_is_kept(store: MemoryStore) -> None:
+    Bench().backend.compile(models.conv(), EngineOptions(store=store))
+    bench = Bench(opens=False, refusal="Error Code 1: Cuda Runtime (out of memory)")
+    with pytest.raises(DeviceError, match="cannot open this engine") as caught:
+        bench.backend.compile(models.conv(), EngineOptions(store=store))
+    assert "out of memory" in caught.value.why and bench.requests == []
+    assert Bench().backend.compile(models.conv(), EngineOptions(store=store)).info["cached"] is True
 
 
 def test_another_model_or_precision_is_said(store: MemoryStore) -> None:
@@ -184,6 +244,34 @@ class TestDla:
             streams.append(bench.backend.open(bench.backend.built(request)).session().stream)
         assert streams[0] is streams[1] and len(set(streams)) == 4
 
+    def test_a_layout_that_fails_in_the_first_run_is_given_up_for_good(self, store: MemoryStore) -> None:
+        """A DLA may not read such an input from memory that it shares with the processor: only a run shows that."""
+        nodes = list(request_of(models.conv()).nodes)
+        layout = {"x": Format("DLA_HWC4", "int8", 0.1, optional=True), "y": Format("LINEAR")}
+        request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"), formats=layout)
+        loadable = (classify("INFO", "[DlaLayer] {ForeignNode[part]}"),)
+        bench = Bench(answer={"log": loadable}, runs=False)
+        made, engine = bench.backend.opened(request, store)
+        plain = {"y": Format("LINEAR")}
+        assert [one.formats for one in bench.requests] == [layout, plain] and made.request.formats == plain
+        assert bench.reported == [
+            "test.onnx is compiled again: the DLA failed with the layout of its input in the first run "
+            "(TensorRT failed while running), so inputs are plain"
+        ]
+        assert engine.info["attempts"] == list(made.attempts) and "first run" in made.attempts[0]
+        again = Bench(answer={"log": loadable}, runs=False)
+        found, _ = again.backend.opened(request, store)
+        assert found.cached and found.request.formats == plain and again.requests == again.reported == []
+
+    def test_a_layout_that_runs_is_kept(self, store: MemoryStore) -> None:
+        nodes = list(request_of(models.conv()).nodes)
+        layout = {"x": Format("DLA_HWC4", "int8", 0.1, optional=True)}
+        request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"), formats=layout)
+        bench = Bench()
+        made, _ = bench.backend.opened(request, store)
+        assert made.request.formats == layout and len(bench.requests) == 1 and bench.reported == []
+        assert "IExecutionContext.execute_async_v3" in " ".join(bench.double.calls)
+
 
 class TestShapes:
     def test_one_profile_makes_them_static(self) -> None:
@@ -226,7 +314,7 @@ def test_facts_have_words() -> None:
     assert key_of(before) == key_of(dict(reversed(before.items()))) != key_of(now)
 
 
-@pytest.mark.parametrize("record", [b"", b"nonsense", b"[]", b'{"schema": 2}'])
+@pytest.mark.parametrize("record", [b"", b"nonsense", b"[]", b'{"schema": 1}'])
 def test_what_is_no_record(record: bytes) -> None:
     with pytest.raises(ArtifactError, match="no engine that edgert cached"):
         read_record(record)
