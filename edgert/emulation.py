@@ -21,9 +21,8 @@ from edgert.engine import build_engine
 from edgert.errors import ConfigError
 from edgert.graph import load
 from edgert.meters.all import Meters, Sample
-from edgert.meters.rails import POWER
+from edgert.meters.rails import MARGIN, POWER, TEMPERATURE
 from edgert.meters.reading import modeled
-from edgert.meters.thermal import MARGIN, TEMPERATURE
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Row
 from edgert.planner.planning import ALL, plan

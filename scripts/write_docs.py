@@ -24,7 +24,7 @@ from edgert.cli import app
 from edgert.cli.boards_command import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
 from edgert.config import engine_choice, model_section, pipeline_file
 from edgert.config import stages as stage
-from edgert.config.kinded import Kinded, section_of
+from edgert.config.fields import Kinded, section_of
 from edgert.graph.dla_rewrites import REWRITES
 from edgert.runtime import json_form as plain_data
 

@@ -184,7 +184,7 @@ def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, thread
 
 def reference_run(path: Path, feeds: Mapping[str, base.Array], threads: int) -> tuple[str, base.RunOnce]:
     """OpenVINO as its documentation shows it, with options as they are, but for the threads; as
-    :func:`edgert.backend.ort.timing.reference_run`: ``"openvino 2026.4.1"``, and what runs it once."""
+    :func:`edgert.backend.ort.cpu.reference_run`: ``"openvino 2026.4.1"``, and what runs it once."""
     ov = _openvino()
     given = dict(feeds)
     try:

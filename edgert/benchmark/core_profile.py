@@ -14,7 +14,7 @@ import numpy as np
 from edgert.backend import Engine, EngineOptions, Session
 from edgert.backend.base import Array
 from edgert.backend.ort import OrtBackend
-from edgert.backend.ort.timing import Kernel, kernel_times
+from edgert.backend.ort.cpu import Kernel, kernel_times
 from edgert.benchmark.measure import Figure, Run, jitter, once, timed
 from edgert.benchmark.overhead import hop
 from edgert.board import HOST

@@ -181,9 +181,9 @@ def _race(subject: Subject, peer: str, torch: str | None, rounds: int) -> Figure
 
             title, run = openvino.reference_run(subject.plain, feed, threads)
         else:
-            from edgert.backend.ort import timing
+            from edgert.backend.ort import cpu
 
-            title, run = timing.reference_run(subject.plain, feed, threads)
+            title, run = cpu.reference_run(subject.plain, feed, threads)
         frames = _FRAMES * min(_MOST_FRAMES, math.ceil(_RUN_MS / (_FRAMES * ours.frame_ms(_FRAMES))))
 
         def theirs() -> float:

@@ -11,7 +11,7 @@ from edgert.budget.rules import Budget, Observation, Patience
 from edgert.clock import Clock
 from edgert.meters.all import Meters, Sample
 from edgert.meters.energy import Energy
-from edgert.meters.thermal import MARGIN
+from edgert.meters.rails import MARGIN
 from edgert.meters.usage import PROCESS
 
 _LOG = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ RANGES, HIGHER, CHOSEN = "ranges.json", "higher_precision.json", "chosen.json"
 CACHE, FP16_NODES = "calibration.cache", "fp16_nodes.json"
 _LOWEST_SCORE = 0.01
 """A budget on labels counts boxes from this score on, or from that of the task where it is lower: other scores change
-nothing (see :data:`edgert.evaluation.setup.LOWEST_SCORE`)."""
+nothing (see :data:`edgert.evaluation.evaluate_model.LOWEST_SCORE`)."""
 
 
 def calibrate_step(job: ModelJob, rewritten: Product) -> Step:

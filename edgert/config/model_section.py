@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from edgert.config import fields
 from edgert.config.engine_choice import PlacementConfig
-from edgert.config.kinded import KindIn
+from edgert.config.fields import KindIn
 from edgert.config.stages import verb_tag
 from edgert.kinds import BACKENDS, DECODERS
 

@@ -11,9 +11,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from edgert.config.document import Document, hide_in, read
 from edgert.config.engine_choice import EngineChain
-from edgert.config.fields import Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected
+from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
 from edgert.config.flow import check_flow, check_variants
-from edgert.config.kinded import EXPLAINED, flattened
 from edgert.config.model_section import TASK_VERBS, ModelConfig
 from edgert.config.stages import STAGE_VERBS, SourceStage, StageConfig, explain_no_verb
 from edgert.custom_op import load_operators

@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from edgert.config.fields import CODE_NAME, Inputs, Names, Region, Seconds, Section, Size
-from edgert.config.kinded import Kinded
+from edgert.config.fields import CODE_NAME, Inputs, Kinded, Names, Region, Seconds, Section, Size
 from edgert.errors import nearest
 from edgert.kinds import SINKS, STAGES, TRACKERS
 from edgert.policy import Drop

@@ -7,8 +7,15 @@ compare(Accuracy, Accuracy) → Comparison: drop, its 95 % interval, and whether
 """
 
 from edgert.evaluation.compare import Comparison, EvaluationResult, compare, evaluate_versions
-from edgert.evaluation.evaluate_model import Accuracy, Candidate, evaluate
-from edgert.evaluation.setup import EvaluationSetup, Run, labels_of, open_evaluation
+from edgert.evaluation.evaluate_model import (
+    Accuracy,
+    Candidate,
+    EvaluationSetup,
+    Run,
+    evaluate,
+    labels_of,
+    open_evaluation,
+)
 
 __all__ = [
     "Accuracy",

@@ -10,9 +10,8 @@ import numpy as np
 
 from edgert.dataset.labels import F64
 from edgert.errors import ConfigError, nearest
-from edgert.evaluation.evaluate_model import Accuracy, Candidate, evaluate
+from edgert.evaluation.evaluate_model import Accuracy, Candidate, EvaluationSetup, evaluate
 from edgert.evaluation.score import ImageScores
-from edgert.evaluation.setup import EvaluationSetup
 
 RESAMPLES = 1000
 _INTERVAL = (2.5, 97.5)  # per cent

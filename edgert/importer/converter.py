@@ -19,7 +19,7 @@ def main(folder: Path) -> int:
 
             convert_torch(request, folder)
         else:
-            from edgert.importer.tensorflow_model import convert_tensorflow
+            from edgert.importer.conversion_process import convert_tensorflow
 
             convert_tensorflow(request, folder)
     except EdgertError as error:

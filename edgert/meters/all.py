@@ -14,9 +14,18 @@ from edgert.errors import DeviceError
 from edgert.meters.clocks import cpu_gauges, dla_gauges, emc_gauges, gpu_gauges
 from edgert.meters.energy import Rapl
 from edgert.meters.nvml import Nvml, find_nvml
-from edgert.meters.rails import POWER, Rails, hwmon_rails, iio_rails
+from edgert.meters.rails import (
+    MARGIN,
+    POWER,
+    TEMPERATURE,
+    THROTTLE_CURRENT,
+    THROTTLE_HEAT,
+    Rails,
+    Thermal,
+    hwmon_rails,
+    iio_rails,
+)
 from edgert.meters.reading import GONE, NO_TIME, SWITCHED_OFF, Gauges, Meter, Reading, measured, unavailable
-from edgert.meters.thermal import MARGIN, TEMPERATURE, THROTTLE_CURRENT, THROTTLE_HEAT, Thermal
 from edgert.meters.usage import CpuLoad, Memory
 
 EXPECTED: Mapping[str, tuple[str, str]] = {

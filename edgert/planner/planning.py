@@ -26,8 +26,7 @@ from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row
 from edgert.placement.problem import Network
 from edgert.placement.profile import read_profile
 from edgert.placement.solver import solve
-from edgert.planner.host_plan import plan_host
-from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts, distinct, is_dla, limited
+from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts, distinct, is_dla, limited, plan_host
 from edgert.planner.plan_text import check_mode, check_objective, releases
 from edgert.planner.planned_model import PlannedModel, bound_to, planned_models, scaled
 from edgert.planner.selection import Machine, judged

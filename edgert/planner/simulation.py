@@ -17,7 +17,7 @@ from edgert.errors import ConfigError
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Objective, Row
 from edgert.placement.profile import read_profile
-from edgert.planner.host_plan import profile_of
+from edgert.planner.plan_rows import profile_of
 from edgert.planner.planning import ALL, plan
 from edgert.planner.power_steps import step_of
 from edgert.simulator import Design, Governing, Platform, Simulated

@@ -13,7 +13,7 @@ from edgert.errors import ConfigError, cause, nearest
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8
-from edgert.stages.overlay import Overlay
+from edgert.stages.draw import Overlay
 from edgert.stages.source.image_folder import SUFFIXES
 from edgert.wiring.check_report import CheckReport
 

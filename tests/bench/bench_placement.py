@@ -39,7 +39,7 @@ from edgert.graph import Graph, clean, load, read
 from edgert.placement.cutting import partition
 from edgert.placement.plan_record import Row
 from edgert.placement.profile import Profile
-from edgert.planner.host_plan import plan_host
+from edgert.planner.plan_rows import plan_host
 from edgert.runtime import Result, Runner
 from tests.helpers.written import as_written
 

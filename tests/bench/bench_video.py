@@ -22,7 +22,7 @@ import onnxruntime
 from report import DATA, main, needs
 
 from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
-from edgert.benchmark.video_loop import F32, Letterbox, preprocess_cost, preprocess_error, read_bgr
+from edgert.benchmark.suite import F32, Letterbox, preprocess_cost, preprocess_error, read_bgr
 from edgert.board.host import core_count
 from edgert.config import DetectTask
 from edgert.memory import Counter, lend

@@ -53,9 +53,9 @@ DOORS = {
     "PyNvVideoCodec": ("edgert/stages/source/nvdec.py",),
     "torch": ("edgert/importer/torch_model.py",),
     "onnxscript": ("edgert/importer/torch_model.py",),
-    "tensorflow": ("edgert/importer/tensorflow_model.py",),
-    "tf2onnx": ("edgert/importer/tensorflow_model.py",),
-    "ai_edge_litert": ("edgert/importer/tensorflow_model.py",),
+    "tensorflow": ("edgert/importer/conversion_process.py",),
+    "tf2onnx": ("edgert/importer/conversion_process.py",),
+    "ai_edge_litert": ("edgert/importer/conversion_process.py",),
 }
 LAZY = {
     "scipy",

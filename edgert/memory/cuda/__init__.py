@@ -10,8 +10,7 @@ with device:                                # current in this thread; PyTorch an
     lease.release()
 """
 
-from edgert.memory.cuda.block import Block
-from edgert.memory.cuda.device import CudaDevice, Graph, open_device
+from edgert.memory.cuda.device import Block, CudaDevice, Graph, open_device
 from edgert.memory.cuda.gpu_context import Traits, memory_kind
 from edgert.memory.cuda.nvrtc import Kernel, Launch, Module, Nvrtc, nvrtc
 from edgert.memory.cuda.pools import DevicePool, Loans, SharedLease, SharedPool, StreamLease

@@ -14,8 +14,7 @@ from weakref import WeakValueDictionary, finalize, ref
 import numpy as np
 
 from edgert.memory.buffer import U8, Counter, Lease, Pool
-from edgert.memory.cuda.block import Block
-from edgert.memory.cuda.device import CudaDevice
+from edgert.memory.cuda.device import Block, CudaDevice
 from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView

@@ -14,15 +14,7 @@ from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
 from edgert.graph.model import Array
 from edgert.graph.operators import SUMS, about, of_values
-from edgert.quantization.lowering.emulated_tensors import (
-    Kind,
-    Tensors,
-    add_fp16,
-    add_values,
-    away,
-    modes,
-    unrounded,
-)
+from edgert.quantization.lowering.emulated_tensors import Kind, Tensors, add_fp16, add_values, away, modes, unrounded
 from edgert.quantization.lowering.trt_form import Amax, DlaScales
 from edgert.quantization.lowering.weights import bias_factor, integer_weight, with_plain_bias
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs, is_activation, is_weighted

@@ -28,8 +28,7 @@ import cv2
 from edgert.errors import DeviceError, EdgertError, StageError, cause
 from edgert.runtime.json_form import plain
 from edgert.runtime.records import Classification, Detections, Keypoints, Result
-from edgert.stages.draw import Images, image_of
-from edgert.stages.overlay import Overlay, current_outputs
+from edgert.stages.draw import Images, Overlay, current_outputs, image_of
 from edgert.stages.sink.prometheus import CONTENT_TYPE, metrics_text
 
 _LOG = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import TensorProto, helper
 
-from edgert.backend.ort.timing import Kernel
+from edgert.backend.ort.cpu import Kernel
 from edgert.benchmark.core_profile import Cut, fit, node_of, unit_times
 from edgert.graph import Graph, read
 from edgert.placement.cost.work import units

@@ -218,7 +218,7 @@ def test_a_task_that_does_not_fit_is_refused_at_once(photos: Path) -> None:
 
 
 def test_boxes_count_from_a_low_score_on_only_with_labels(photos: Path, tmp_path: Path) -> None:
-    from edgert.evaluation.setup import LOWEST_SCORE, _judged
+    from edgert.evaluation.evaluate_model import LOWEST_SCORE, _judged
 
     task = config({"detect": "yolox", "score": 0.5, "limit": 20}).task
     judged = _judged(task, True)

@@ -9,17 +9,7 @@ from edgert.errors import PlacementError
 from edgert.placement.exact import exact
 from edgert.placement.min_cut import Cutter, cut
 from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
-from edgert.placement.run_load import (
-    ENERGY,
-    LATENCY,
-    Load,
-    Price,
-    accelerators,
-    loads,
-    neighbors,
-    preferring,
-    segments,
-)
+from edgert.placement.run_load import ENERGY, LATENCY, Load, Price, accelerators, loads, neighbors, preferring, segments
 from tests.helpers.chain import best_chain, is_chain
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, chain_network, random_network
 

@@ -9,18 +9,7 @@ from edgert.jitter import AT, Jitter
 from edgert.placement.contention import Contention
 from edgert.placement.cost.formulas import Power
 from edgert.placement.segment_engines import Step
-from edgert.simulator import (
-    Cooling,
-    Design,
-    Edge,
-    Governing,
-    Node,
-    Platform,
-    Simulated,
-    Source,
-    Task,
-    simulate,
-)
+from edgert.simulator import Cooling, Design, Edge, Governing, Node, Platform, Simulated, Source, Task, simulate
 
 NEWEST, WAIT = (1, "oldest"), (2, "never")
 

@@ -12,9 +12,8 @@ from edgert.config.stages import DrawStage
 from edgert.memory import Counter
 from edgert.runtime.frame import U8, Frame
 from edgert.runtime.records import Classification, Crops, Keypoints, Result, Segmentation
-from edgert.stages import overlay
-from edgert.stages.draw import Draw
-from edgert.stages.overlay import Trails
+from edgert.stages import draw as overlay
+from edgert.stages.draw import Draw, Trails
 from edgert.stages.paint import INK, WHITE, Pen, color_of, text_color
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.virtual_clock import VirtualClock
