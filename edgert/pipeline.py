@@ -12,9 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgert.assemble import HERE, Bar, Callback, Environment, assemble
+from edgert.budget.footprint import Footprint
+from edgert.budget.watch import Watch
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, StageError, nearest
 from edgert.meters import peak_rss_bytes
@@ -24,10 +26,6 @@ from edgert.runtime.announce import Beacon
 from edgert.runtime.branches import connect, disconnect
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
-
-if TYPE_CHECKING:
-    from edgert.budget.footprint import Footprint
-    from edgert.budget.watch import Watch
 
 _TAP_QUEUE = 4
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgert.assemble.engines import Bar, Engines, board_of
 from edgert.assemble.gpu_models import is_on_gpu, put_on_gpu
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
+from edgert.assemble.run_settings import PowerStep, PowerSteps
 from edgert.backend import Engine
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile
@@ -16,6 +17,7 @@ from edgert.config import stages as section
 from edgert.config.flow import inputs_of, order, sources_of, upstream
 from edgert.errors import EdgertError
 from edgert.memory import Counter
+from edgert.meters.all import Meters
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop
 from edgert.runtime import Node, Result, Source, Stage
@@ -30,10 +32,6 @@ from edgert.stages.python import python_stage
 from edgert.stages.source.kinds import source_for
 from edgert.stages.track import Track
 from edgert.user_code import load_object
-
-if TYPE_CHECKING:
-    from edgert.assemble.run_settings import PowerStep, PowerSteps
-    from edgert.meters.all import Meters
 
 Callback = Callable[[Result], object]
 FILE_QUEUE, LIVE_QUEUE = 4, 1

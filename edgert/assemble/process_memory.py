@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edgert.backend.chain import why_not
+from edgert.backend.ort.cuda import OrtCudaEngine
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board.detect import detect
 from edgert.budget.footprint import Part
@@ -20,14 +20,10 @@ from edgert.config import InferStage, PipelineFile, SinkStage, SourceStage
 from edgert.config.engine_choice import ORT, ORT_CUDA
 from edgert.config.flow import users_of
 from edgert.errors import BuildError, DeviceError
+from edgert.memory.cuda import CudaDevice
 from edgert.meters import rss_bytes
 from edgert.stages.source.kinds import kind_of
 from edgert.units import format_bytes
-
-if TYPE_CHECKING:
-    from edgert.backend.ort.cuda import OrtCudaEngine
-    from edgert.memory.cuda import CudaDevice
-
 
 ENGINE, VIDEO, CUDA, CUDA_ENGINE = "onnxruntime", "av", "pycuda", "onnxruntime-cuda"
 _LIMIT_S = 60.0

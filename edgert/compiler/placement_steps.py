@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgert.compiler.build_target import MODEL, BuildTarget, ModelJob
 from edgert.compiler.precision_steps import CACHE, CHOSEN, HIGHER, higher_precision_units, used_table
@@ -12,11 +12,9 @@ from edgert.config import PipelineFile, SinkStage, SourceStage
 from edgert.errors import ConfigError, PlacementError
 from edgert.graph import read
 from edgert.installation import data_folder
+from edgert.planner import Plan
 from edgert.quantization.lowering.trt_form import parse_cache, scales_of
 from edgert.steps import Product, Report, Step, to_json
-
-if TYPE_CHECKING:
-    from edgert.planner import Plan
 
 PLACEMENT, PLAN = "placement.json", "plan.json"
 

@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dla import Target as Dla
 from edgert.compiler.build_target import MODEL, ModelJob, as_files, software
@@ -20,6 +20,7 @@ from edgert.errors import BuildError, CalibrationError, ModelError
 from edgert.graph import Model, inputs, outputs, read, to_bytes
 from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table, save_table
+from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.lowering.trt_form import check_cache, lower_to_cache, write_cache
 from edgert.quantization.precision import fp16_model
 from edgert.quantization.quantizer import CALIBRATE_FIX, Run, needs_images
@@ -28,9 +29,6 @@ from edgert.quantization.scheme.trt_scheme import layer_precisions
 from edgert.quantization.scheme.units import USUAL_DLA
 from edgert.steps import Product, Report, Step, digest_of, to_json
 from edgert.user_code import code_name
-
-if TYPE_CHECKING:
-    from edgert.quantization.int8_model import QuantizationResult
 
 Form = Literal["ort", "gpu", "dla"]
 RANGES, HIGHER, CHOSEN = "ranges.json", "higher_precision.json", "chosen.json"

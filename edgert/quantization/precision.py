@@ -7,27 +7,23 @@ import json
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from edgert.backend import Store
 from edgert.backend.base import cache_content
 from edgert.board.host import cpu_name
 from edgert.config import ModelConfig
-from edgert.dataset import ImageDataset, open_images
+from edgert.dataset import ImageDataset, LabeledDataset, open_images
 from edgert.engine import default_profile
 from edgert.errors import EdgertError, ModelError
 from edgert.files import FileStore, cache_folder
 from edgert.graph import Model, clean, from_bytes, load, read, to_bytes, with_shapes, write
 from edgert.graph.batch_size import has_open_batch
+from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.fp16.to_fp16 import Kept, to_fp16
+from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.quantizer import ALONE, Run, matching, needs_images
 from edgert.quantization.scheme.units import is_quantized
-
-if TYPE_CHECKING:
-    from edgert.dataset import LabeledDataset
-    from edgert.quantization.calibrated import Calibrated
-    from edgert.quantization.int8_model import QuantizationResult
-
 
 # A model of a pipeline file in float16.
 

@@ -6,16 +6,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgert._version import __version__
 from edgert.errors import CalibrationError, cause, nearest
 from edgert.files import replace_text
+from edgert.graph import Model
 from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold
 from edgert.quantization.calibration.value_histogram import Histogram, short
-
-if TYPE_CHECKING:
-    from edgert.graph import Model
 
 FORMAT, SCHEMA = "edgert ranges", 1
 _ABOUT = "amax is where a tensor is clipped; it follows from method and histogram, so editing it changes nothing"
