@@ -14,22 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgert.graph import model as messages
 from edgert.graph.ir import Attributes, Change, Graph, Node, free_name
-from edgert.graph.model import (
-    DEFAULT_DOMAINS,
-    Array,
-    Model,
-    TensorSpec,
-    default_opset,
-    dtype_name,
-    element_type,
-    from_array,
-    initializer_names,
-    is_standard,
-    subgraphs,
-    to_array,
-    value_spec,
-)
 
 if TYPE_CHECKING:
     import onnx
@@ -44,16 +30,16 @@ def to_graph(proto: onnx.ModelProto) -> tuple[Graph, tuple[Change, ...]]:
     graph = proto.graph
     names, renamed = _node_names(graph.node)
     outer = {name for node in graph.node for name in node.output} | {item.name for item in graph.input}
-    outer |= initializer_names(graph)
+    outer |= messages.initializer_names(graph)
     nodes = tuple(_node(node, name, outer) for node, name in zip(graph.node, names, strict=True))
     constants = dict(_constants(graph))
     fed = tuple(_spec(item) for item in graph.input if item.name not in constants)
     results = tuple(map(_spec, graph.output))
     recorded = {item.name: _spec(item) for item in graph.value_info}
     specs = {**recorded, **{spec.name: spec for spec in (*fed, *results)}}
-    domains = {item.domain: item.version for item in proto.opset_import if item.domain not in DEFAULT_DOMAINS}
+    domains = {item.domain: item.version for item in proto.opset_import if item.domain not in messages.DEFAULT_DOMAINS}
     changes += [*_left_out(graph, constants), *renamed]
-    return Graph(nodes, constants, fed, results, specs, default_opset(proto), domains), tuple(changes)
+    return Graph(nodes, constants, fed, results, specs, messages.default_opset(proto), domains), tuple(changes)
 
 
 def to_proto(graph: Graph, *, typed: bool = False) -> onnx.ModelProto:
@@ -71,7 +57,7 @@ def to_proto(graph: Graph, *, typed: bool = False) -> onnx.ModelProto:
     body.output.extend(map(_value, graph.outputs))
     body.node.extend(map(_message, graph.nodes))
     used = {name for node in graph.nodes for name in node.reads} | graph.output_names
-    body.initializer.extend(from_array(array, name) for name, array in graph.constants.items() if name in used)
+    body.initializer.extend(messages.from_array(array, name) for name, array in graph.constants.items() if name in used)
     if typed:
         ends = {spec.name for spec in (*graph.inputs, *graph.outputs)}
         made = [name for node in graph.nodes for name in node.outputs if name in graph.specs and name not in ends]
@@ -82,7 +68,7 @@ def to_proto(graph: Graph, *, typed: bool = False) -> onnx.ModelProto:
     return proto
 
 
-def write(graph: Graph, like: Model, *, typed: bool = False) -> Model:
+def write(graph: Graph, like: messages.Model, *, typed: bool = False) -> messages.Model:
     """A model of these nodes and the stored tensors they read, with everything else (path, metadata) from ``like``.
 
     Operators of other domains get version 1 of their set unless ``graph`` or ``like`` names another.
@@ -113,14 +99,14 @@ def _keep_values(values: Iterable[onnx.ValueInfoProto], old: Iterable[onnx.Value
     """Gives inputs or outputs that are as they were everything that the file records of them."""
     before = {item.name: item for item in old}
     for value in values:
-        if value.name in before and value_spec(before[value.name]) in (value_spec(value), None):
+        if value.name in before and messages.value_spec(before[value.name]) in (messages.value_spec(value), None):
             value.CopyFrom(before[value.name])
 
 
 def lightened(graph: Graph) -> Graph:
     """The graph without large stored tensors, which become inputs: for shape inference, cheap at any size."""
     large = [
-        TensorSpec(name, array.shape, array.dtype.name)
+        messages.TensorSpec(name, array.shape, array.dtype.name)
         for name, array in graph.constants.items()
         if array.size > LIGHT_ELEMENTS
     ]
@@ -158,28 +144,28 @@ def _node_names(nodes: Iterable[onnx.NodeProto]) -> tuple[list[str], list[Change
     return names, changes
 
 
-def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, Array]]:
+def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, messages.Array]]:
     """Stored tensors; where a name is stored twice the last one counts, as in ONNX Runtime."""
     for item in graph.initializer:
-        array = to_array(item)
+        array = messages.to_array(item)
         array.flags.writeable = False
         yield item.name, array
     for sparse in graph.sparse_initializer:  # https://onnx.ai/onnx/repo-docs/IR.html#tensor-definition
-        values, indices, shape = to_array(sparse.values), to_array(sparse.indices), tuple(sparse.dims)
+        values, indices, shape = messages.to_array(sparse.values), messages.to_array(sparse.indices), tuple(sparse.dims)
         array = np.zeros(math.prod(shape), values.dtype)
         array[indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)] = values
         array.flags.writeable = False
         yield sparse.values.name, array.reshape(shape)
 
 
-def _left_out(graph: onnx.GraphProto, constants: Mapping[str, Array]) -> Iterator[Change]:
+def _left_out(graph: onnx.GraphProto, constants: Mapping[str, messages.Array]) -> Iterator[Change]:
     for item in graph.input:
         if item.name in constants:
             yield Change("drop-initializer-inputs", item.name, "no longer a graph input")
     latest = {item.name: position for position, item in enumerate(graph.initializer)}
     for position, item in enumerate(graph.initializer):
         if latest[item.name] != position:
-            shape = f"{dtype_name(item.data_type)}[{', '.join(map(str, item.dims))}]"
+            shape = f"{messages.dtype_name(item.data_type)}[{', '.join(map(str, item.dims))}]"
             yield Change("remove-unused", item.name, f"stored twice {shape} removed")
     made = {name for node in graph.node for name in node.output}
     for item in graph.value_info:
@@ -187,8 +173,8 @@ def _left_out(graph: onnx.GraphProto, constants: Mapping[str, Array]) -> Iterato
             yield Change("forget-gone", item.name, "type of a tensor that is gone removed")
 
 
-def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
-    return value_spec(value) or TensorSpec(value.name, (), "unknown", ranked=False)
+def _spec(value: onnx.ValueInfoProto) -> messages.TensorSpec:
+    return messages.value_spec(value) or messages.TensorSpec(value.name, (), "unknown", ranked=False)
 
 
 def _node(node: onnx.NodeProto, name: str, outer: set[str]) -> Node:
@@ -200,7 +186,7 @@ def _node(node: onnx.NodeProto, name: str, outer: set[str]) -> Node:
         tuple(node.output),
         given,
         name,
-        "" if is_standard(node) else node.domain,
+        "" if messages.is_standard(node) else node.domain,
         _captured(node) & outer,  # bodies have names of their own, too
     )
 
@@ -208,7 +194,7 @@ def _node(node: onnx.NodeProto, name: str, outer: set[str]) -> Node:
 def _captured(node: onnx.NodeProto) -> frozenset[str]:
     """Names that the bodies of a node read, their own among them: a body may hide an outer name, never free one."""
     names: set[str] = set()
-    for graph in subgraphs(node):
+    for graph in messages.subgraphs(node):
         names.update(item.name for item in graph.output)
         for inner in graph.node:
             names.update(filter(None, inner.input))
@@ -243,10 +229,12 @@ def _stands(node: Node, message: onnx.NodeProto) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _value(spec: TensorSpec) -> onnx.ValueInfoProto:
+def _value(spec: messages.TensorSpec) -> onnx.ValueInfoProto:
     """A message to copy, not to change."""
     from onnx import ValueInfoProto, helper
 
     if spec.dtype == "unknown":
         return ValueInfoProto(name=spec.name)
-    return helper.make_tensor_value_info(spec.name, element_type(spec.dtype), list(spec.shape) if spec.ranked else None)
+    return helper.make_tensor_value_info(
+        spec.name, messages.element_type(spec.dtype), list(spec.shape) if spec.ranked else None
+    )

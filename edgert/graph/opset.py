@@ -13,19 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgert.errors import ModelError
+from edgert.graph import model as messages
 from edgert.graph.draft import Draft
 from edgert.graph.ir import Node
-from edgert.graph.model import (
-    DEFAULT_DOMAINS,
-    Array,
-    Model,
-    all_nodes,
-    default_opset,
-    has_schema,
-    is_standard,
-    label,
-    subgraphs,
-)
 from edgert.graph.onnx_convert import to_graph, write
 
 if TYPE_CHECKING:
@@ -36,12 +26,12 @@ _RESIZE_OPSET = 11
 """The first whose Resize defines where it samples; Upsample ended with 9 (https://onnx.ai/onnx/operators/)."""
 
 
-def opset(model: Model) -> int:
+def opset(model: messages.Model) -> int:
     """The version of the standard operators that the model uses."""
-    return default_opset(model.proto)
+    return messages.default_opset(model.proto)
 
 
-def raise_opset(model: Model, wanted: int) -> Model:
+def raise_opset(model: messages.Model, wanted: int) -> messages.Model:
     """The model with the standard operators of version ``wanted``; the model itself when it has that or a newer one.
 
     It computes the same, and tensors keep their names; nodes that had to become several have names of their own for the
@@ -59,22 +49,22 @@ def raise_opset(model: Model, wanted: int) -> Model:
     return _with_resampling(converted, model) if hidden else model.derive(converted)
 
 
-def _check_operators(model: Model, wanted: int) -> None:
+def _check_operators(model: messages.Model, wanted: int) -> None:
     version = opset(model)
-    for position, node in enumerate(all_nodes(model.proto.graph)):
-        if is_standard(node) and not has_schema(node.op_type, version):
-            why = f"node {label(node, position)!r} is a {node.op_type}, which opset {version} does not have"
+    for position, node in enumerate(messages.all_nodes(model.proto.graph)):
+        if messages.is_standard(node) and not messages.has_schema(node.op_type, version):
+            why = f"node {messages.label(node, position)!r} is a {node.op_type}, which opset {version} does not have"
             raise _unfit(model, why)
-        for inner in (inner for body in subgraphs(node) for inner in body.node):
+        for inner in (inner for body in messages.subgraphs(node) for inner in body.node):
             if version < _RESIZE_OPSET <= wanted and _is_resampling(inner):
                 where = "in the body of an If, Loop or Scan"
                 raise _unfit(model, f"node {inner.name!r} {where} is a {inner.op_type} of opset {version}")
 
 
-def _converted(proto: onnx.ModelProto, wanted: int, model: Model) -> onnx.ModelProto:
+def _converted(proto: onnx.ModelProto, wanted: int, model: messages.Model) -> onnx.ModelProto:
     from onnx import helper, version_converter
 
-    before = {node.op_type for node in all_nodes(proto.graph) if is_standard(node)}
+    before = {node.op_type for node in messages.all_nodes(proto.graph) if messages.is_standard(node)}
     metadata = list(proto.metadata_props)
     try:
         converted: onnx.ModelProto = version_converter.convert_version(proto, wanted)
@@ -85,7 +75,7 @@ def _converted(proto: onnx.ModelProto, wanted: int, model: Model) -> onnx.ModelP
         raise _unfit(model, why[:500]) from error
     del converted.metadata_props[:]
     converted.metadata_props.extend(metadata)
-    known = [item for item in converted.opset_import if item.domain in DEFAULT_DOMAINS]
+    known = [item for item in converted.opset_import if item.domain in messages.DEFAULT_DOMAINS]
     converted.ir_version = max(converted.ir_version, helper.find_min_ir_version_for(known))
     return converted
 
@@ -101,10 +91,10 @@ def _hide_resampling(proto: onnx.ModelProto) -> bool:
 
 
 def _is_resampling(node: onnx.NodeProto) -> bool:
-    return is_standard(node) and node.op_type in ("Upsample", "Resize")
+    return messages.is_standard(node) and node.op_type in ("Upsample", "Resize")
 
 
-def _with_resampling(converted: onnx.ModelProto, model: Model) -> Model:
+def _with_resampling(converted: onnx.ModelProto, model: messages.Model) -> messages.Model:
     """Turns the hidden nodes into the Resize that samples as they did."""
     kept = [item for item in converted.opset_import if item.domain != _HIDDEN]
     del converted.opset_import[:]
@@ -116,7 +106,7 @@ def _with_resampling(converted: onnx.ModelProto, model: Model) -> Model:
     return write(draft.done()[0], model.derive(converted), typed=True)
 
 
-def _resize(node: Node, draft: Draft, model: Model) -> Node:
+def _resize(node: Node, draft: Draft, model: messages.Model) -> Node:
     """One Upsample of opset 7 or 9, or Resize of opset 10, as a Resize of opset 11.
 
     Output pixel i lies at i / scale of the input in all of them: "asymmetric". To the nearest means the pixel before,
@@ -131,7 +121,7 @@ def _resize(node: Node, draft: Draft, model: Model) -> Node:
     return replace(node, op="Resize", domain="", inputs=(node.inputs[0], "", operand), attributes=given)
 
 
-def _nearest(node: Node, scales: Array | None, model: Model) -> str:
+def _nearest(node: Node, scales: messages.Array | None, model: messages.Model) -> str:
     if node.op == "Upsample":
         return "floor"
     if scales is None:
@@ -141,6 +131,6 @@ def _nearest(node: Node, scales: Array | None, model: Model) -> str:
     return "ceil" if (scales < 1).any() else "floor"
 
 
-def _unfit(model: Model, why: str) -> ModelError:
+def _unfit(model: messages.Model, why: str) -> ModelError:
     path, fix = str(model.path), "export the model again with standard operators and opset 13 or newer"
     return ModelError(f"model {path!r} cannot be raised to a newer opset", why=why, where=path, fix=fix)

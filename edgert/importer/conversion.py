@@ -15,16 +15,7 @@ from edgert.backend.ort import Function
 from edgert.errors import BuildError, ModelError, cause
 from edgert.files import replace_bytes
 from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
-from edgert.importer.conversion_process import (
-    FEEDS,
-    MODEL,
-    RESULTS,
-    Array,
-    Request,
-    converted,
-    read_arrays,
-    write_arrays,
-)
+from edgert.importer import conversion_process as worker
 
 # The source: its kind is known by its form, and what cannot be imported is refused with the reason.
 
@@ -135,7 +126,9 @@ class Difference:
         return f"{self.name} {list(self.shape)}: {self.absolute:.2g} at most, {self.relative:.2g} of the largest"
 
 
-def compare(wanted: Mapping[str, Array], made: Mapping[str, Array], source: str) -> tuple[Difference, ...]:
+def compare(
+    wanted: Mapping[str, worker.Array], made: Mapping[str, worker.Array], source: str
+) -> tuple[Difference, ...]:
     """Every output. Raises BuildError for one of another shape, or with other values that are not finite."""
     if len(wanted) != len(made):
         raise BuildError(
@@ -157,7 +150,7 @@ def check(found: tuple[Difference, ...], tolerance: float, source: str) -> None:
         )
 
 
-def _compare(name: str, wanted: Array, made: Array, source: str) -> Difference:
+def _compare(name: str, wanted: worker.Array, made: worker.Array, source: str) -> Difference:
     if wanted.shape != made.shape:
         raise BuildError(
             f"output {name!r} of {source} has another shape in ONNX",
@@ -247,18 +240,18 @@ def import_model(
             where="--dynamic",
             fix="leave --dynamic out, or export the source with open dimensions",
         )
-    request = Request(
+    request = worker.Request(
         found.kind, found.text, str(Path.cwd()), opset, dict(shapes or {}), dict(dynamic or {}), signature
     )
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         if inputs is not None:
             try:
-                write_arrays(folder / FEEDS, read_arrays(inputs))
+                worker.write_arrays(folder / worker.FEEDS, worker.read_arrays(inputs))
             except (OSError, ValueError) as error:
                 what, fix = f"cannot read inputs {str(inputs)!r}", "numpy.savez('inputs.npz', name=array, …)"
                 raise ModelError(what, why=cause(error), fix=fix) from error
-        versions = converted(request, folder, python)
+        versions = worker.converted(request, folder, python)
         return finished(folder, found.text, versions, tolerance, started, Path(output))
 
 
@@ -266,10 +259,10 @@ def finished(
     folder: Path, source: str, versions: Mapping[str, str], tolerance: float, started: float, output: Path | None
 ) -> Imported:
     """The model in a folder, compared and written. Raises BuildError, ModelError or ArtifactError."""
-    loaded = load(folder / MODEL)
+    loaded = load(folder / worker.MODEL)
     model = Model(loaded.proto, output or Path(source), loaded.digest)
-    made = Function(model)(read_arrays(folder / FEEDS))
-    differences = compare(read_arrays(folder / RESULTS), made, source)
+    made = Function(model)(worker.read_arrays(folder / worker.FEEDS))
+    differences = compare(worker.read_arrays(folder / worker.RESULTS), made, source)
     check(differences, tolerance, source)
     if output is not None:
         replace_bytes(output, to_bytes(model))

@@ -16,18 +16,7 @@ from edgert.backend.base import Array
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, Node
 from edgert.quantization.calibration.walk import Feeds, check_stop, walk
-from edgert.quantization.lowering.weights import (
-    F32,
-    F64,
-    LIMIT,
-    SUPPORTED,
-    Moments,
-    arranged,
-    canonical,
-    kernel_of,
-    patches,
-    weighted,
-)
+from edgert.quantization.lowering import weights
 
 # Rounding a matrix so that its product with given inputs changes least: a relaxed descent, then a discrete one.
 #
@@ -63,13 +52,13 @@ class Effort:
     damping: float = 0.01
 
 
-def solve(wanted: F64, gram: F64, effort: Effort) -> F64:
+def solve(wanted: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
     """Integers for ``wanted`` (groups, rows, n), in steps, given the second moments (groups, n, n) of its inputs.
 
     No row of them has a larger error than the nearest integers have.
     """
-    nearest = np.clip(np.rint(wanted), -LIMIT, LIMIT)
-    low = np.clip(np.floor(wanted), -LIMIT, LIMIT - 1)
+    nearest = np.clip(np.rint(wanted), -weights.LIMIT, weights.LIMIT)
+    low = np.clip(np.floor(wanted), -weights.LIMIT, weights.LIMIT - 1)
     size = gram.shape[-1]
     mean = np.einsum("gii->g", gram) / size
     damped = gram + (effort.damping * mean)[:, None, None] * np.eye(size)
@@ -79,13 +68,13 @@ def solve(wanted: F64, gram: F64, effort: Effort) -> F64:
     return np.where(worse[..., None], nearest, better)
 
 
-def errors(difference: F64, gram: F64) -> F64:
+def errors(difference: weights.F64, gram: weights.F64) -> weights.F64:
     """d·G·dᵀ of each row: (groups, rows)."""
-    found: F64 = np.einsum("grn,grn->gr", difference @ gram, difference)
+    found: weights.F64 = np.einsum("grn,grn->gr", difference @ gram, difference)
     return found
 
 
-def _relax(wanted: F64, low: F64, gram: F64, effort: Effort) -> F64:
+def _relax(wanted: weights.F64, low: weights.F64, gram: weights.F64, effort: Effort) -> weights.F64:
     """Whether to round up, as 0 and 1. Each row's error counts relative to that of rounding to nearest."""
     before = errors(np.rint(wanted) - wanted, gram)
     weight = np.divide(wanted.shape[2], before, where=before > 0, out=np.zeros_like(before))[..., None]
@@ -99,7 +88,7 @@ def _relax(wanted: F64, low: F64, gram: F64, effort: Effort) -> F64:
     for step in range(effort.steps):
         bent = 1 / (1 + np.exp(-state))
         open_ = bent * (stop - start) + start
-        up: F32 = np.clip(open_, 0, 1).astype(np.float32, copy=False)
+        up: weights.F32 = np.clip(open_, 0, 1).astype(np.float32, copy=False)
         inside = (open_ > 0) & (open_ < 1)
         slope = pull * ((below + up) @ moments) + _pressure(up, step, effort)
         slope = np.where(inside, slope * (stop - start) * bent * (1 - bent), np.float32(0))
@@ -110,7 +99,7 @@ def _relax(wanted: F64, low: F64, gram: F64, effort: Effort) -> F64:
     return (state >= 0).astype(np.float64)
 
 
-def _pressure(up: F32, step: int, effort: Effort) -> F32:
+def _pressure(up: weights.F32, step: int, effort: Effort) -> weights.F32:
     """The slope of pressure · (1 - |2h - 1|**beta); beta falls along a cosine."""
     rest = (step / effort.steps - _WARM) / (1 - _WARM)
     if rest < 0:
@@ -118,11 +107,11 @@ def _pressure(up: F32, step: int, effort: Effort) -> F32:
     first, last = _BETA
     beta = last + (first - last) * 0.5 * (1 + np.cos(rest * np.pi))
     side = 2 * up - 1
-    slope: F32 = np.float32(-2 * _PRESSURE * beta) * np.sign(side) * np.abs(side) ** np.float32(beta - 1)
+    slope: weights.F32 = np.float32(-2 * _PRESSURE * beta) * np.sign(side) * np.abs(side) ** np.float32(beta - 1)
     return slope
 
 
-def _flip(values: F64, low: F64, wanted: F64, gram: F64) -> F64:
+def _flip(values: weights.F64, low: weights.F64, wanted: weights.F64, gram: weights.F64) -> weights.F64:
     """Coordinate descent: each rounding in turn goes to the other side where that makes its row's error less."""
     values = values.copy()
     pull = (values - wanted) @ gram
@@ -177,8 +166,8 @@ def roundings(
         raise CalibrationError("weights cannot be rounded by their effect without images", why="0 given")
     there = {node.outputs[0]: node.inputs[0] for node in lowered.nodes if node.outputs}
     readers: dict[str, list[Node]] = {}  # tensor of the quantized graph → the float graph's nodes that read it there
-    for node in weighted(graph):
-        known = node.op in SUPPORTED and node.outputs[0] in there and graph.is_private(node.inputs[1])
+    for node in weights.weighted(graph):
+        known = node.op in weights.SUPPORTED and node.outputs[0] in there and graph.is_private(node.inputs[1])
         if known and node.inputs[1] in scales:
             readers.setdefault(there[node.outputs[0]], []).append(node)
     done: dict[str, I8] = {}
@@ -190,15 +179,18 @@ def roundings(
 
 
 def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], effort: Effort) -> I8:
-    kernel = kernel_of(graph, node)
+    kernel = weights.kernel_of(graph, node)
     assert kernel is not None  # weighted() named it
-    moments, random = Moments.empty(kernel), np.random.default_rng(0)  # the same patches every time, of each image
+    moments, random = (
+        weights.Moments.empty(kernel),
+        np.random.default_rng(0),
+    )  # the same patches every time, of each image
     unknowns = moments.first.shape[1]
     each = max(effort.least_patches, _PATCHES_PER_UNKNOWN * unknowns) // len(values) + 1
     for one in values:
-        moments.add(patches(kernel, one, each, random))
-    steps = canonical(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
+        moments.add(weights.patches(kernel, one, each, random))
+    steps = weights.canonical(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
     wanted = (kernel.values / steps).reshape(*kernel.values.shape[:2], -1)
     # centered: the mean error is left to bias correction, which follows
     solved = solve(wanted, moments.gram(centered=True), effort)
-    return arranged(solved.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)
+    return weights.arranged(solved.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)

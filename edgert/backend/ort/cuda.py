@@ -18,17 +18,8 @@ import numpy as np
 
 from edgert.backend import base
 from edgert.backend.gpu import GpuTensor
+from edgert.backend.ort import runtime
 from edgert.backend.ort.cpu import prepared
-from edgert.backend.ort.runtime import (
-    OrtEngine,
-    OrtSession,
-    dtype_of,
-    first_line,
-    open_session,
-    ort,
-    ort_errors,
-    session_settings,
-)
 from edgert.errors import BuildError, DeviceError, EdgertError, ModelError
 from edgert.graph import Model, inputs, outputs, read, to_bytes, with_shapes
 from edgert.graph.count import peak_bytes
@@ -79,9 +70,9 @@ class OrtCudaBackend:
         profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
         check_sizes(model, profiles)
-        settings, tuning = session_settings(options.threads, options.tuning), options.tuning
+        settings, tuning = runtime.session_settings(options.threads, options.tuning), options.tuning
         ready = prepared(model, static, settings)
-        info = {"backend": self.name, "version": str(ort().__version__), "device": device.name, "cached": False}
+        info = {"backend": self.name, "version": str(runtime.ort().__version__), "device": device.name, "cached": False}
         content = to_bytes(ready)
 
         def opened(kernels: Mapping[str, str]) -> OrtCudaEngine:
@@ -125,11 +116,11 @@ def why_not() -> str:
 
 def check_provider() -> None:
     """Raises DeviceError when the installed ONNX Runtime was built without CUDA."""
-    providers = ort().get_available_providers()
+    providers = runtime.ort().get_available_providers()
     if _PROVIDER not in providers:
         raise DeviceError(
             "this ONNX Runtime has no CUDA provider",
-            why=f"version {ort().__version__} has {', '.join(providers)}",
+            why=f"version {runtime.ort().__version__} has {', '.join(providers)}",
             fix=_INSTALL,
         )
 
@@ -165,9 +156,9 @@ def too_little(model: Model, shapes: base.Shapes, device: CudaDevice) -> DeviceE
 @lru_cache(maxsize=1)
 def load_libraries() -> None:
     """Finds CUDA's libraries where pip put them; ONNX Runtime before 1.21 searches the loader's path alone."""
-    preload = getattr(ort(), "preload_dlls", None)
+    preload = getattr(runtime.ort(), "preload_dlls", None)
     if preload is not None:
-        ort().set_default_logger_severity(_ERRORS)  # else it warns of plugins that nobody installed
+        runtime.ort().set_default_logger_severity(_ERRORS)  # else it warns of plugins that nobody installed
         preload()
 
 
@@ -175,19 +166,19 @@ def _open(content: bytes, settings: Any, options: Mapping[str, str], model: Mode
     """A session that is really on the GPU: ONNX Runtime itself falls back to the CPU in silence."""
     load_libraries()
     providers = [(_PROVIDER, dict(options)), "CPUExecutionProvider"]
-    session = open_session(content, settings, model, providers)
+    session = runtime.open_session(content, settings, model, providers)
     session.disable_fallback()  # else a run that fails is done again on the CPU, with tensors of the GPU
     if _PROVIDER not in session.get_providers():
         raise BuildError(
             "ONNX Runtime could not start its CUDA provider",
-            why=f"libraries of CUDA and cuDNN that version {ort().__version__} was built for are missing or too old",
+            why=f"the CUDA and cuDNN that version {runtime.ort().__version__} was built for are missing or too old",
             where=str(model.path),
             fix="pip install nvidia-cudnn-cu12 or -cu13, as onnxruntime.ai lists for this version; or install cuDNN 9",
         )
     return session
 
 
-class OrtCudaEngine(OrtEngine):
+class OrtCudaEngine(runtime.OrtEngine):
     """See :class:`~edgert.backend.gpu.GpuEngine`. All sessions put their work on one stream, and share the weights.
 
     The sizes of all outputs must follow from the profile's shapes.
@@ -223,7 +214,7 @@ class OrtCudaEngine(OrtEngine):
         super().close()
 
 
-class OrtCudaSession(OrtSession):
+class OrtCudaSession(runtime.OrtSession):
     """See :class:`~edgert.backend.gpu.GpuSession`."""
 
     def __init__(
@@ -233,7 +224,7 @@ class OrtCudaSession(OrtSession):
         self.inputs_on_gpu: dict[str, GpuTensor] = {}
         self.outputs_on_gpu: tuple[GpuTensor, ...] = ()
         self._bindings: dict[int, Any] = {}
-        self._settings = ort().RunOptions()
+        self._settings = runtime.ort().RunOptions()
         self._settings.add_run_config_entry("disable_synchronize_execution_providers", "1")
         super().__init__(session, shapes, path)
         self.run()  # allocates the outputs, whose shapes a first run shows
@@ -246,7 +237,7 @@ class OrtCudaSession(OrtSession):
         try:
             with self.exclusive:
                 self._session.run_with_iobinding(self._bindings[count], self._settings)
-        except ort_errors() as error:
+        except runtime.ort_errors() as error:
             raise self._failed(error) from error
 
     def close(self) -> None:
@@ -295,7 +286,7 @@ class OrtCudaSession(OrtSession):
         return tensor.host
 
     def _tensor(self, arg: Any, shape: tuple[int, ...], role: str) -> GpuTensor:
-        dtype = dtype_of(arg, f"{role} {arg.name!r}", self._path)
+        dtype = runtime.dtype_of(arg, f"{role} {arg.name!r}", self._path)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         return GpuTensor(arg.name, tuple(shape), dtype, self.device.block(max(nbytes, 1)))
 
@@ -305,7 +296,7 @@ class OrtCudaSession(OrtSession):
 
     def _failed(self, error: Exception) -> EdgertError:
         if is_out_of_memory(error):
-            return DeviceError("the GPU has too little memory", why=first_line(error), where=self._path)
+            return DeviceError("the GPU has too little memory", why=runtime.first_line(error), where=self._path)
         if is_lost(str(error)):
             return failed(error, "running the model").at(self._path)
         return super()._failed(error)
