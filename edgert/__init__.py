@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from edgert.errors import StageError as StageError
     from edgert.exporter.export import Exported as Exported
     from edgert.exporter.export import export as export
-    from edgert.importer.from_torch import from_torch as from_torch
+    from edgert.importer.conversion import from_torch as from_torch
     from edgert.inspect_model import BundleInspection as BundleInspection
     from edgert.inspect_model import DlaInspection as DlaInspection
     from edgert.inspect_model import Inspection as Inspection
@@ -85,7 +85,7 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.errors": "ArtifactError BudgetError BuildError CalibrationError ConfigError DeviceError EdgertError "
     "ModelError PlacementError StageError",
     "edgert.exporter.export": "Exported export",
-    "edgert.importer.from_torch": "from_torch",
+    "edgert.importer.conversion": "from_torch",
     "edgert.inspect_model": "BundleInspection DlaInspection Inspection inspect inspect_bundle",
     "edgert.pipeline": "Pipeline ResultTimeout Results",
     "edgert.planner": "BoardPlan Plan plan",

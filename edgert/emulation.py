@@ -26,7 +26,7 @@ from edgert.meters.reading import modeled
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Row
 from edgert.planner.planning import ALL, plan
-from edgert.planner.power_steps import step_of
+from edgert.planner.simulation import step_of
 from edgert.simulator import ThermalModel
 from edgert.simulator.board_platform import BoardSlots, platform_of
 from edgert.simulator.design import levels_of

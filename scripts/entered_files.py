@@ -71,7 +71,7 @@ class Calls:
 def int8() -> set[str]:
     """The files that calibrating and quantizing the model of a section enters."""
     from edgert.config import EmbedTask, ModelConfig
-    from edgert.config.short import parse_input
+    from edgert.config.pipeline_file import parse_input
     from edgert.dataset import open_images
     from edgert.quantization.calibrated import calibrate_section
     from edgert.quantization.int8_model import quantize_section

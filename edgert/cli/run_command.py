@@ -187,7 +187,7 @@ def show_power_steps(
     """The clocks and power modes that a governor would choose among, with the changes each takes; makes none.
 
     Args:
-        is_placed: see :func:`edgert.planner.power_steps.power_steps`.
+        is_placed: see :func:`edgert.planner.simulation.power_steps`.
 
     Returns:
         The same as plain data.
@@ -195,7 +195,7 @@ def show_power_steps(
     Raises:
         BudgetError: there is nothing to govern by clocks.
     """
-    from edgert.planner.power_steps import power_steps
+    from edgert.planner.simulation import power_steps
 
     found: list[dict[str, Any]] = []
     with PowerControl(dry_run=True, root=root) as control:
@@ -235,7 +235,7 @@ def _environment(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, 
     has_fallback = any(model.degrade_to is not None for model in file.config.models.values())
     if not may_control and not has_fallback:
         return Environment(engines=engines)
-    from edgert.planner.power_steps import levels_here, power_steps
+    from edgert.planner.simulation import levels_here, power_steps
 
     power = None
     if may_control:

@@ -19,8 +19,7 @@ from edgert.board.host import core_count, free_bytes
 from edgert.bundle.bundle import save_bundle
 from edgert.bundle.manifest import Manifest, ModelEntry
 from edgert.compiler.build_target import BuildTarget, ModelJob, batching, build_target, engines_of
-from edgert.compiler.model_forms import ModelForms, build_forms, pack_model
-from edgert.compiler.placement_steps import PLAN, plan_step
+from edgert.compiler.model_forms import PLAN, ModelForms, build_forms, pack_model, plan_step
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
 from edgert.config.pipeline_file import CODE
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause

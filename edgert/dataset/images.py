@@ -22,7 +22,7 @@ from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 from edgert.stages.source.ffmpeg import Video
-from edgert.stages.source.image_folder import SUFFIXES, is_image, read_image
+from edgert.stages.source.files import SUFFIXES, is_image, read_image
 from edgert.stages.source.timeline import MediaClock, Timeline
 
 _SHOWN = 5

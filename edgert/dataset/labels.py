@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgert.errors import ConfigError, cause, nearest
 from edgert.runtime import Segmentation
 from edgert.runtime.frame import U8
-from edgert.stages.source.image_folder import SUFFIXES
+from edgert.stages.source.files import SUFFIXES
 
 # What is true of labeled images: plain records, one entry per image of a dataset, in its order.
 

@@ -20,7 +20,7 @@ from edgert.compiler.build_target import build_target, tensorrt_of
 from edgert.compiler.engine_specs import BundleModel
 from edgert.compiler.model_forms import FLOAT
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
-from edgert.config.short import input_words, setting, task_words
+from edgert.config.pipeline_file import input_words, setting, task_words
 from edgert.errors import ConfigError, nearest
 from edgert.graph import load, to_bytes
 from edgert.steps import OnEvent

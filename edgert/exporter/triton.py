@@ -14,7 +14,7 @@ from edgert._version import __version__
 from edgert.compiler.model_forms import FLOAT, FP16, ORT
 from edgert.config import ClassifyTask
 from edgert.config.engine_choice import ReplicateConfig
-from edgert.config.short import setting
+from edgert.config.pipeline_file import setting
 from edgert.engine import open_spans
 from edgert.errors import BuildError
 from edgert.exporter.source import Item, Plan

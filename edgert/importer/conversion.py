@@ -1,5 +1,7 @@
 """``edgert import``: a model of another framework made an ONNX file, which is written only if it computes the same."""
 
+from __future__ import annotations
+
 import re
 import tempfile
 import time
@@ -7,15 +9,17 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from edgert.backend.ort import Function
-from edgert.errors import BuildError, ModelError, cause
+from edgert.engine import LoadedEngine, load_engine
+from edgert.errors import BuildError, ConfigError, ModelError, cause
 from edgert.files import replace_bytes
 from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
 from edgert.importer import conversion_process as worker
+from edgert.importer.conversion_process import Request, read_versions
 
 # The source: its kind is known by its form, and what cannot be imported is refused with the reason.
 
@@ -269,3 +273,49 @@ def finished(
     about, seconds = inspect(model), time.perf_counter() - started
     ends = about.inputs, about.outputs
     return Imported(output, model, *ends, about.opset, about.nodes, differences, tolerance, dict(versions), seconds)
+
+
+# ``edgert.from_torch(...)``: a PyTorch module made an engine of this machine.
+
+
+def from_torch(
+    module: object,
+    *,
+    example_inputs: Any,
+    output: str | Path | None = None,
+    dynamic: Mapping[str, Sequence[str | None]] | None = None,
+    opset: int = OPSET,
+    tolerance: float = TOLERANCE,
+    threads: int | None = None,
+) -> LoadedEngine:
+    """Exports a PyTorch module to ONNX, compares the two, and compiles it for this machine. Blocks until done.
+
+    It is exported in this process: a module could be handed to another one as a pickle only.
+
+    Args:
+        module: an ``nn.Module``, which is exported in evaluation mode, or an exported program.
+        example_inputs: a tensor, a tuple of them, or a dict by parameter; both models are run on them.
+        output: where the ONNX file is kept, which then can stand in a pipeline; None: nowhere.
+        dynamic: parameter → a name, or None for a fixed size, for each of its dimensions.
+        opset: version of the ONNX operators, 13 or later.
+        tolerance: largest accepted difference of an output, as a fraction of its largest value.
+        threads: CPU threads of the engine; all available cores by default.
+
+    Raises:
+        ConfigError: there are no example inputs, or not such parameters.
+        DeviceError: PyTorch's exporter is not installed.
+        BuildError: the module cannot be exported or compiled, or computes something else as ONNX.
+    """
+    from edgert.importer.torch_model import convert_object
+
+    title = type(module).__name__
+    if example_inputs is None:
+        raise ConfigError(f"{title} without example inputs", fix="edgert.from_torch(module, example_inputs=(tensor,))")
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        folder = Path(name)
+        request = Request("function", title, opset=opset, dynamic=dynamic or {})
+        convert_object(module, example_inputs, request, folder)
+        versions = read_versions(folder) or {}
+        made = finished(folder, title, versions, tolerance, started, Path(output) if output is not None else None)
+    return load_engine(made.model, threads=threads)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgert.clock import REAL, Clock
 from edgert.errors import CalibrationError
-from edgert.quantization.calibration.checkpoint import Memo, Units
+from edgert.quantization.calibration.ranges import Memo, Units
 
 # Which units cost the accuracy: what error each makes when it alone is INT8.
 #

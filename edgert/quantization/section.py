@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from edgert.config import AccuracyConfig, CalibrateConfig, EmbedTask, ModelConfig, load_pipeline
-from edgert.config.short import parse_input, parse_task
+from edgert.config.pipeline_file import parse_input, parse_task
 from edgert.errors import ConfigError, nearest
 from edgert.installation import pipeline_path
 from edgert.quantization.calibration.threshold import METHODS

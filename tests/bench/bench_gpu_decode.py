@@ -39,9 +39,9 @@ from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.yolo import YoloX
 from edgert.stages.gpu.infer_gpu import GpuInference
+from edgert.stages.source.files import VideoFile
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.nvdec import missing
-from edgert.stages.source.video_file import VideoFile
 from tests.bench.gpu_run import HEIGHT, WIDTH, run
 from tests.bench.report import main
 from tests.helpers.clips import numbered, write_clip

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from edgert.config import InputConfig, ModelConfig
-from edgert.config.short import parse_input, parse_task
+from edgert.config.pipeline_file import parse_input, parse_task
 from edgert.dataset import open_dataset
 from edgert.evaluation import Accuracy, EvaluationSetup, compare, evaluate, evaluate_versions, open_evaluation
 from edgert.graph import Model, from_proto, load

@@ -22,8 +22,8 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, StreamLease
 from edgert.runtime.frame import Color, Frame
 from edgert.stages.source import nvdec as door
+from edgert.stages.source.files import VideoFile
 from edgert.stages.source.kinds import source_for
-from edgert.stages.source.video_file import VideoFile
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.counter import read_counter
 from tests.helpers.cuda_double import CudaDouble

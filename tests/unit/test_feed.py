@@ -18,8 +18,7 @@ from edgert.dataset import ImageFeed, feed_of, open_images
 from edgert.errors import ModelError, StageError
 from edgert.memory import Counter
 from edgert.stages.preprocess import Preprocessor
-from edgert.stages.source.image_folder import Images
-from edgert.stages.source.video_file import VideoFile
+from edgert.stages.source.files import Images, VideoFile
 from tests.helpers import models
 from tests.helpers.clips import write_clip
 

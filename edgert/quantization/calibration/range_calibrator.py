@@ -19,8 +19,7 @@ from edgert.board.host import core_count
 from edgert.errors import CalibrationError
 from edgert.files import replace_text
 from edgert.graph import Model, inputs
-from edgert.quantization.calibration.checkpoint import VERSION, read_unfinished, wrong_file
-from edgert.quantization.calibration.ranges import RangeTable
+from edgert.quantization.calibration.ranges import VERSION, RangeTable, read_unfinished, wrong_file
 from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Observer, assemble

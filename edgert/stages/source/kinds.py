@@ -58,7 +58,7 @@ class File(Kind):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.video_file import VideoFile
+        from edgert.stages.source.files import VideoFile
 
         path = absolute(config.source.removeprefix("file://"), context.directory)
         return VideoFile(name, path, config, context.counter, context.clock)
@@ -72,7 +72,7 @@ class Images(Kind):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.image_folder import Images as ImageFiles
+        from edgert.stages.source.files import Images as ImageFiles
 
         path = absolute(config.source.removeprefix("images:"), context.directory)
         return ImageFiles(name, path, config, context.counter, context.clock)
@@ -164,7 +164,7 @@ class Python(Kind):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.python_source import PythonSource
+        from edgert.stages.source.api import PythonSource
 
         found = load_object(_rest(config), f"stages.{name}.source", context.directory)
         return PythonSource(name, found, config, context.counter, context.clock)
@@ -178,7 +178,7 @@ class Synthetic(Python):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.python_source import PythonSource, scene_named
+        from edgert.stages.source.api import PythonSource, scene_named
 
         scene = scene_named(_rest(config), f"stages.{name}.source")
         return PythonSource(name, scene, config, context.counter, context.clock)
@@ -283,7 +283,7 @@ def kind_of(source: str, directory: Path = Path()) -> str:
         return "camera"
     scheme = _SCHEME.match(source)
     if scheme is None or source.startswith("file://") or absolute(source, directory).exists():
-        from edgert.stages.source.image_folder import SUFFIXES
+        from edgert.stages.source.files import SUFFIXES
 
         path = absolute(source.removeprefix("file://"), directory)
         is_glob = not path.exists() and any(letter in path.name for letter in "*?[")

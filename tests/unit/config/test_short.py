@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgert.config import ClassifyTask, DetectTask, EmbedTask, InputConfig, KeypointsTask, PythonTask, SegmentTask
-from edgert.config.short import input_words, parse_input, parse_task, setting, task_words
+from edgert.config.pipeline_file import input_words, parse_input, parse_task, setting, task_words
 from edgert.errors import ConfigError
 
 

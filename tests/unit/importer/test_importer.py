@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import BuildError, ConfigError, DeviceError, ModelError
-from edgert.importer.conversion import check, compare, import_model, source_of
+from edgert.importer.conversion import check, compare, from_torch, import_model, source_of
 from edgert.importer.conversion_process import (
     Request,
     converted,
@@ -20,7 +20,6 @@ from edgert.importer.conversion_process import (
     write_arrays,
     write_request,
 )
-from edgert.importer.from_torch import from_torch
 
 
 def archive(path: Path, *members: str) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from edgert.budget.control import PowerControl
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, DeviceError
-from edgert.planner.power_steps import levels_here, power_steps
+from edgert.planner.simulation import levels_here, power_steps
 from tests.helpers.small_pipeline import TEXT, small_pipeline
 from tests.helpers.sysfs import plant, write
 

@@ -21,8 +21,7 @@ from edgert.placement.cost.formulas import power
 from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
 from edgert.placement.segment_engines import Step
 from edgert.planner import plan
-from edgert.planner.power_steps import step_of
-from edgert.planner.simulation import Scenario, Simulation, simulate
+from edgert.planner.simulation import Scenario, Simulation, simulate, step_of
 from edgert.planner.simulation_page import kept, render, simulation_headline
 from edgert.simulator import Simulated
 from edgert.simulator.board_platform import static_graph

@@ -12,7 +12,7 @@ import pytest
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
-from edgert.stages.source.image_folder import Images
+from edgert.stages.source.files import Images
 from tests.helpers.virtual_clock import VirtualClock
 
 
