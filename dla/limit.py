@@ -10,6 +10,8 @@ GUIDE_84 = "https://github.com/HeKun-NVIDIA/TensorRT-Developer_Guide_in_Chinese"
 MATRIX = "https://github.com/NVIDIA/Deep-Learning-Accelerator-SW/blob/main/operators/README.md"
 ELEMENTWISE = "https://docs.nvidia.com/deeplearning/tensorrt/archives/tensorrt-1030/operators/docs/ElementWise.html"
 REDUCE = "https://docs.nvidia.com/deeplearning/tensorrt/operators/docs/Reduce.html"
+SLICING = "https://docs.nvidia.com/deeplearning/tensorrt/operators/docs/Slice.html"
+UNARY = "https://docs.nvidia.com/deeplearning/tensorrt/operators/docs/Unary.html"
 TYPED = "https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/inference-library/dla-strongly-typed-networks.html"
 ISSUE_QDQ = "https://github.com/NVIDIA/TensorRT/issues/2222"
 ISSUE_RESHAPE = "https://github.com/NVIDIA-AI-IOT/jetson_dla_tutorial/issues/3"
@@ -23,6 +25,8 @@ PAGES: Mapping[str, str] = MappingProxyType(
         "operator matrix": MATRIX,
         "ElementWise": ELEMENTWISE,
         "Reduce": REDUCE,
+        "Slice": SLICING,
+        "Unary": UNARY,
         "typed networks": TYPED,
         "TensorRT#2222": ISSUE_QDQ,
         "jetson_dla_tutorial#3": ISSUE_RESHAPE,

@@ -44,7 +44,7 @@ _SCALE = _layer("Quantize", *shape.SCALE, planar=False)
 
 LAYERS: Mapping[str, Layer] = MappingProxyType(
     {
-        "Abs": _layer("Unary"),
+        "Abs": _layer("Unary", activation.absolute),
         "Add": _SUM,
         "Atan": _TRIGONOMETRY,
         "Atanh": _TRIGONOMETRY,

@@ -2,7 +2,7 @@
 
 from math import prod
 
-from dla.limit import GUIDE, HEADER, LIMITS, MATRIX, REDUCE
+from dla.limit import GUIDE, HEADER, LIMITS, MATRIX, REDUCE, UNARY
 from dla.node import Node, Verdict, axis_of, given, integers, no, note, verify, whole
 from dla.rule import Target, rule
 from dla.rules.elementwise import SINCE
@@ -11,6 +11,7 @@ from dla.rules.general import only_half
 # Activations.
 
 _SLOPE_FIX = "store the slope with as many dimensions as the input, 1×C×1×1"
+_ABS_IN_DOUBT = (10,)
 _SINCE_TRIGONOMETRY = (8, 6, 12)
 
 
@@ -54,6 +55,12 @@ def slope(node: Node, target: Target) -> Verdict | None:
     if image is None or values.rank == image.rank:
         return None
     return verify(f"its slope has {values.rank} dimensions and the input {image.rank}; they must agree", _SLOPE_FIX)
+
+
+@rule("unary.abs", UNARY)
+def absolute(node: Node, target: Target) -> Verdict | None:
+    """Headers name Abs for a DLA; the operator page of 10.x has no section about one."""
+    return verify("NVIDIA's headers and operator page disagree on Abs") if target.version >= _ABS_IN_DOUBT else None
 
 
 @rule("unary.trigonometry", MATRIX)

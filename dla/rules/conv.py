@@ -75,12 +75,18 @@ def cbuf(node: Node, target: Target) -> Verdict | None:
     wide = image.shape[3]
     if wide is None:
         return None
-    each, allowed = max(read // max(whole(node, "group", 1), 1), 1), LIMITS["conv.cbuf"]
-    needed = banks(each, wide, at.kernel, at.dilation[0], int8=target.is_int8)
+    count, allowed = max(whole(node, "group", 1), 1), LIMITS["conv.cbuf"]
+    needed, literal = (
+        banks(max(size, 1), wide, at.kernel, at.dilation[0], int8=target.is_int8) for size in (read // count, read)
+    )
     if needed not in allowed:
         return no(f"it needs {needed} banks of the convolution buffer, which has {allowed.high}", _CBUF_FIX)
     text = f"it needs {needed} of {allowed.high} banks of the convolution buffer: that much was refused before"
-    return None if needed <= CBUF_SURE else verify(text, _CBUF_FIX)
+    if needed <= CBUF_SURE < literal:
+        text = (
+            f"it needs {needed} banks of the convolution buffer for one of its groups; as the formula stands, {literal}"
+        )
+    return None if literal <= CBUF_SURE else verify(text, _CBUF_FIX)
 
 
 def _channels(node: Node) -> tuple[int | None, int | None]:

@@ -1,6 +1,6 @@
 """Layers that move data: Concat, Slice, Split, Reshape, Transpose."""
 
-from dla.limit import GUIDE, HEADER, ISSUE_QDQ, TYPED
+from dla.limit import GUIDE, HEADER, ISSUE_QDQ, SLICING, TYPED
 from dla.node import FOLDED, Node, Verdict, axis_of, data_inputs, given, integers, no, note, numbers, verify
 from dla.rule import Target, rule
 
@@ -75,7 +75,6 @@ def per_tensor(node: Node, target: Target) -> Verdict | None:
 SCALE = (symmetric, per_tensor)
 
 
-_SLICE_INT8 = (8, 6)
 _STEP_FIX = "space-to-depth can be written as a Conv with stored 0 and 1"
 _SPLIT_FIX = "compute the parts with one Conv each"
 
@@ -122,14 +121,14 @@ def step(node: Node, target: Target) -> Verdict | None:
     return None if steps is None or set(steps) <= {1} else no(f"its step must be 1, got {list(steps)}", _STEP_FIX)
 
 
-@rule("slice.precision", HEADER)
+@rule("slice.precision", SLICING)
 def precision(node: Node, target: Target) -> Verdict | None:
-    """FP16 is documented; since when INT8 slices is not."""
+    """FP16 is supported, and an INT8 build falls back to it; a strongly typed network has no such way out."""
     if not target.is_int8:
         return None
-    if target.version < _SLICE_INT8:
-        return note("a slice runs in FP16 inside an INT8 build", "fp16")
-    return verify("no public source says from which release on INT8 tensors are sliced", _SPLIT_FIX)
+    if target.is_typed:
+        return verify("its tensors are typed INT8, and a DLA is only known to slice FP16", _SPLIT_FIX)
+    return note("a slice runs in FP16 inside an INT8 build", "fp16")
 
 
 @rule("split.axis", HEADER)

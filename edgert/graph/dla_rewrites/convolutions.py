@@ -224,7 +224,7 @@ def _conv(draft: Draft, conv: Node, name: str, chosen: range) -> Node:
 CONV_PARTS = Pass(
     "conv-parts",
     "a Conv whose channels are sliced apart becomes one Conv for each part",
-    "whether a DLA slices INT8 tensors is not known, and a Reshape beside a Slice is refused",
+    "a DLA slices in FP16, not in INT8, and a Reshape beside a Slice is refused",
     _part_convolutions,
     grows=True,
 )

@@ -111,8 +111,18 @@ def test_convolution_buffer_at_its_limits(width: int, needed: int, expected: str
 
 def test_convolution_buffer_counts_the_channels_of_a_group_and_the_dilation() -> None:
     assert answer(conv(channels=1024, made=64, width=160)) == "no"
-    assert answer(conv(channels=1024, made=64, width=160, group=4)) == "yes"
+    assert answer(conv(channels=256, made=64, width=160, group=4)) == "yes"
     assert banks(64, 160, (3, 3), 1, int8=True) < banks(64, 160, (3, 3), 12, int8=True)
+
+
+@pytest.mark.parametrize(("width", "expected"), [(40, "yes"), (80, "verify")])
+def test_groups_that_fit_only_by_themselves_are_a_doubt(width: int, expected: str) -> None:
+    """The published formula has all channels of the input: 2 banks for a group of this depthwise one, 19 for all."""
+    op = conv(channels=672, made=672, width=width, kernel=(5, 5), group=672, pads=[2, 2, 2, 2])
+    found = verdict(op)
+    assert found.answer == expected and banks(1, 80, (5, 5), int8=False) == 2
+    assert banks(672, 80, (5, 5), int8=False) == 19
+    assert width < 80 or (found.rule == "conv.cbuf" and "2 banks" in found.reason and "19" in found.reason)
 
 
 @pytest.mark.parametrize(

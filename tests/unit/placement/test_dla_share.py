@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dla import Target
 from edgert.errors import ConfigError
-from edgert.graph import Model, count, read
+from edgert.graph import Graph, Model, count, read
 from edgert.graph.count import multiply_adds
 from edgert.graph.dla_node import dla_nodes
 from edgert.graph.model import Array
 from edgert.placement.dla_share import compare, survey, target_of
+from scripts.networks.yolo import yolov8
 from tests.unit.graph.graphs import make, node, weights
 
 ORIN = Target(2, "10.3", "int8")
@@ -152,3 +155,30 @@ def test_targets_that_there_are_not(generation: int, tensorrt: str, precision: s
     with pytest.raises(ConfigError, match="no such DLA target") as caught:
         target_of(generation, tensorrt, precision)
     assert "--trt" in caught.value.fix
+
+
+def yolov8n() -> Graph:
+    """As its authors export it: enlarged by stored scales, to the nearest pixel."""
+    drawn = yolov8("n")
+    form = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    nodes = tuple(
+        replace(one, inputs=(*one.inputs, "", "twice"), attributes=form) if one.op == "Resize" else one
+        for one in drawn.nodes
+    )
+    twice = np.array([1, 1, 2, 2], np.float32)
+    return replace(drawn, nodes=nodes, constants={**drawn.constants, "twice": twice})
+
+
+@pytest.mark.parametrize("release", ["8.6.2", "10.3.0"])
+def test_yolov8n_is_one_segment_in_int8(release: str) -> None:
+    """Its eight Splits run in FP16 in an INT8 build; as doubts they cut backbone and neck into nine."""
+    found = survey(yolov8n(), Target(2, release, "int8"))
+    (region,) = found.regions
+    convs = [place for place, one in enumerate(found.nodes) if one.op == "Conv"]
+    assert set(region.places) >= set(convs[:-1])  # the last one is the sum over the bins of a box, behind a Reshape
+    assert found.loadables == len(found.hoped) == 1 and found.summary.verify == 0
+
+
+def test_yolov8n_of_typed_int8_is_a_doubt_at_every_split() -> None:
+    found = survey(yolov8n(), Target(2, "11.4.1", "int8"))
+    assert found.loadables == 9 and {reason.rule for reason in found.summary.doubts} == {"slice.precision"}
