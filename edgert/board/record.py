@@ -54,6 +54,12 @@ class Board(Part):
     modes: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)]
     default_mode: DefaultMode | None = None
 
+    @property
+    def without_edgert(self) -> str:
+        """That edgert itself cannot run on this board, and why; empty where it can."""
+        why = self.jetpack.no_edgert
+        return f"edgert itself does not run on a {self.title}: {why}" if why else ""
+
     def mode(self, name: str) -> Mode:
         """The power mode of that name: case does not matter, nor does the ``MODE_`` that some boards put before it.
 

@@ -181,9 +181,14 @@ class Dla(Sourced):
 
 
 class JetPack(Sourced):
-    """Major releases of JetPack that support the board."""
+    """Major releases of JetPack that support the board.
+
+    Attributes:
+        no_edgert: why edgert itself runs under none of them; empty where it does.
+    """
 
     majors: Numbers
+    no_edgert: str = ""
 
 
 class Advertised(Sourced):

@@ -40,7 +40,9 @@ _LIST = (
 )
 LIST = tuple(column.heading for column in _LIST)
 """What a list of boards shows."""
-LEGEND = "TOPS are dense, clocks upper limits; ? is unknown, – is not there."
+LEGEND = (
+    "TOPS are dense, clocks upper limits; ? is unknown, – is not there; † edgert plans for it and does not run on it."
+)
 
 
 def boards(
@@ -130,7 +132,7 @@ def list_row(board: Board) -> tuple[str, ...]:
         _tops(board, peak, "int8"),
         _dla_tops(board, peak),
         str(len(board.modes)) if is_known else UNKNOWN,
-        ", ".join(map(str, board.jetpack.majors)),
+        ", ".join(map(str, board.jetpack.majors)) + (" †" if board.jetpack.no_edgert else ""),
         board.title,
     )
 
@@ -169,7 +171,7 @@ def facts(board: Board) -> Iterable[tuple[str, str]]:
     yield "GPU", f"{gpu.architecture}, compute {gpu.compute}, {cores}, {_exact(gpu.max_mhz)} MHz"
     yield "CPU", f"{_count(cpu.cores, 'core')}, {cpu.model}, {_exact(cpu.max_mhz)} MHz"
     yield "DLA", _dla(board.dla)
-    yield "JetPack", ", ".join(map(str, board.jetpack.majors))
+    yield "JetPack", "; ".join(filter(None, (", ".join(map(str, board.jetpack.majors)), board.without_edgert)))
     if board.advertised is not None:
         sparse = "sparse" if board.gpu.sparse_speedup > 1 else "dense"
         both = ", GPU and DLA together" if board.dla.cores else ""

@@ -207,6 +207,13 @@ def _show_built(made: Built, tuned: Mapping[str, Tuned], console: terminal.Conso
         "to the GPU, TensorRT and system it was made on, and a DLA's part needs the DLA."
     )
     name = made.path.name
+    if made.without_edgert:
+        console.print(
+            f"{made.without_edgert}. For TensorRT {made.manifest.tensorrt} there:  edgert export {name} --format onnx "
+            "-o models  — here the bundle runs with ONNX Runtime.",
+            markup=False,
+        )
+        return
     console.print(
         f"On the board: copy {name} there and type  edgert run {name}  — it is compiled once by its TensorRT "
         f"(the bundle expects {made.manifest.tensorrt}). Here it runs with ONNX Runtime.",

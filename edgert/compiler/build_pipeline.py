@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,7 @@ class Built:
         written: whether it was written; False where the same bundle was there already.
         size_bytes: of the file.
         seconds: it took.
+        without_edgert: why edgert cannot run it on the board; empty where it can.
     """
 
     path: Path
@@ -160,6 +161,7 @@ class Built:
     written: bool
     size_bytes: int
     seconds: float
+    without_edgert: str = field(default="", kw_only=True)
 
 
 def build(
@@ -222,14 +224,12 @@ def build(
         where, batched = file.where("models", name), bool(batching(file.config, name))
         jobs[name] = ModelJob(name, config, where, directory, target, cache / "state", stop, batched)
     ready = side_by_side(lambda name: build_forms(jobs[name], runner), jobs, _workers(jobs), stop)
-    planned = None
+    planned, without = None, target.board.without_edgert if target.board is not None else ""
     if target.board is not None:
         if any(isinstance(stage, InferStage) for stage in file.config.stages.values()):
             planned = runner.do(plan_step(file, target, {name: one.digest for name, one in ready.items()}))
-        left = (
-            f"not here: no x86 machine can build an engine for {target.name}; the board compiles the bundle once, "
-            f"with its TensorRT {target.tensorrt}"
-        )
+        there = without or f"the board compiles the bundle once, with its TensorRT {target.tensorrt}"
+        left = f"not here: no x86 machine can build an engine for {target.name}; {there}"
         on_event(Event("compile", "", "skipped", detail=left))
     if tune:
         ready = tuned(file, ready, runner)
@@ -239,7 +239,7 @@ def build(
     size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
     detail = f"{len(members)} members" if written else "nothing has changed"
     on_event(Event("bundle", "", "done" if written else "cached", time.perf_counter() - began, detail))
-    return Built(output, manifest, written, size_bytes, time.perf_counter() - started)
+    return Built(output, manifest, written, size_bytes, time.perf_counter() - started, without_edgert=without)
 
 
 def _workers(jobs: Mapping[str, ModelJob]) -> int:

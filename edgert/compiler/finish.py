@@ -29,7 +29,7 @@ from edgert.compiler.board_engines import BuildEvents, BundleEngines, Compiled
 from edgert.config import load_pipeline
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.engine import engine_store
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, DeviceError
 from edgert.files import FileStore
 from edgert.steps import OnEvent, to_json
 from edgert.zip_archive import member_of
@@ -157,24 +157,34 @@ def check_board(manifest: Manifest, machine: Machine, where: str) -> str:
 
     Raises:
         ArtifactError: this is a Jetson with another chip or of another module class than the bundle was built for.
+        DeviceError: its board file says that edgert does not run on it.
     """
-    if not machine.is_jetson or manifest.board in (HOST, machine.name):
+    if not machine.is_jetson or manifest.board == HOST:
         return ""
     if machine.board is None:
         return (
             f"this bundle is for {manifest.board}, and which board this is cannot be seen: it is taken for one "
             f"({VARIABLE}={manifest.board} confirms it; edgert doctor shows what is missing)"
         )
-    if manifest.board not in board_names():
-        return f"this bundle is for {manifest.board}, a board file that is not here to compare with {machine.name}"
-    if differences := _differences(board(manifest.board), machine.board):
+    is_known, is_own = manifest.board in board_names(), manifest.board == machine.name
+    if is_known and (differences := _differences(board(manifest.board), machine.board)):
         raise ArtifactError(
             f"this bundle is for {manifest.board}",
             why=f"this machine is a {machine.name}, with {' and '.join(differences)}: its placement does not fit here",
             where=where,
             fix=f"edgert build PIPELINE --board {machine.name}",
         )
-    return f"this bundle is for {manifest.board}; on {machine.name} its predictions of speed and memory do not hold"
+    if machine.board.without_edgert:
+        raise DeviceError(
+            f"edgert does not run on a {machine.board.title}",
+            why=machine.board.jetpack.no_edgert,
+            where=where,
+            fix=f"on another machine: edgert export {Path(where).name} --format onnx -o models, for TensorRT here",
+        )
+    if not is_known and not is_own:
+        return f"this bundle is for {manifest.board}, a board file that is not here to compare with {machine.name}"
+    doubt = f"this bundle is for {manifest.board}; on {machine.name} its predictions of speed and memory do not hold"
+    return "" if is_own else doubt
 
 
 def _differences(wanted: Board, here: Board) -> list[str]:

@@ -22,6 +22,7 @@ from edgert.compiler.build_target import model_of
 from edgert.compiler.engine_specs import engine_specs
 from edgert.compiler.model_forms import FLOAT
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
+from edgert.errors import BuildError
 from edgert.exporter.source import Item
 from edgert.graph import Model, TensorSpec, inputs, load, outputs
 from edgert.quantization.scheme.trt_scheme import is_sayable, layer_precisions
@@ -303,7 +304,11 @@ def dispatch_shares(item: Item) -> tuple[str, ...]:
 
 def library_named(tensorrt: str) -> Library:
     """A release that need not be here. Raises BuildError for one that edgert does not know."""
-    return library_of(SimpleNamespace(__version__=tensorrt, __name__="tensorrt"))
+    try:
+        return library_of(SimpleNamespace(__version__=tensorrt, __name__="tensorrt"))
+    except BuildError as error:
+        error.fix = "--format onnx, which its own trtexec reads"
+        raise
 
 
 _HEAD = """\

@@ -104,8 +104,23 @@ def plan(
     ]
     smallest = min(fitting, key=itemgetter(0))[1] if fitting else None
     rates = (note for subject in planned for note in subject.demand.notes)
-    notes = dict.fromkeys([MODELS_ALONE, *rates, *describe(measured), *about_trt, NOT_PLANNED])
+    notes = dict.fromkeys(
+        [*_without_edgert(asked, sorted(fitting)), MODELS_ALONE, *rates, *describe(measured), *about_trt, NOT_PLANNED]
+    )
     return Plan(file.config.name, objective, tuple(made), smallest, tuple(notes))
+
+
+def _without_edgert(asked: Sequence[Board], fitting: Sequence[tuple[object, str]]) -> Iterator[str]:
+    """A note about boards that edgert itself does not run on; ``fitting`` are those that keep the budgets, the smallest
+    first."""
+    found = {one.name: one.without_edgert for one in asked if one.without_edgert}
+    if not found:
+        return
+    many = f"edgert itself does not run on {', '.join(found)} (edgert boards NAME has the reason)"
+    runs = next((name for _, name in fitting if name not in found), "")
+    smallest = f"; the smallest that it runs on is {runs}" if runs and fitting[0][1] in found else ""
+    way = "edgert export --format onnx writes the models for the TensorRT there"
+    yield f"{many if len(found) > 1 else ''.join(found.values())}; {way}{smallest}"
 
 
 def _measured(planned: Sequence[PlannedModel], profiles: Sequence[str | Path]) -> tuple[MeasuredEngine, ...]:

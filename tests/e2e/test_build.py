@@ -35,6 +35,15 @@ def env(folder: Path) -> dict[str, str]:
     return {"EDGERT_CACHE": str(folder / "cache")}
 
 
+def test_a_board_that_edgert_does_not_run_on_gets_what_can_be_done_there(home: Path) -> None:
+    done = edgert("build", "hello", "--board", "xavier-nx-16gb", "-o", "xavier.edgert", cwd=home, env=env(home))
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 0 and "edgert itself does not run on a Jetson Xavier NX 16GB" in text, done.stderr
+    assert "edgert export xavier.edgert --format onnx -o models" in text and "edgert run" not in text
+    words = ("export", "xavier.edgert", "--format", "onnx", "-o", "models")
+    assert edgert(*words, cwd=home, env=env(home)).returncode == 0 and (home / "models/parts.onnx").is_file()
+
+
 def test_the_first_build_takes_no_more_than_a_minute(built: tuple[Path, float]) -> None:
     assert built[1] <= 60
 

@@ -83,6 +83,15 @@ def test_a_bundle_for_this_board_or_for_any_is_taken_in_silence() -> None:
     assert check_board(manifest_of(board=HOST, engines=["onnxruntime"]), ORIN, "dock.edgert") == ""
 
 
+def test_a_board_that_edgert_does_not_run_on_is_a_named_error() -> None:
+    """Its board file says so, and why."""
+    xavier = replace(ORIN, name="xavier-nx-16gb", board=board("xavier-nx-16gb"))
+    with pytest.raises(DeviceError, match="edgert does not run on a Jetson Xavier NX 16GB") as caught:
+        check_board(manifest_of(board="xavier-nx-16gb", tensorrt="8.5.2"), xavier, "there/dock.edgert")
+    assert "Python 3.8" in caught.value.why and "edgert export dock.edgert --format onnx" in caught.value.fix
+    assert check_board(manifest_of(board=HOST, engines=["onnxruntime"]), xavier, "dock.edgert") == ""
+
+
 def test_what_cannot_be_compared_is_taken_with_a_word() -> None:
     unknown = replace(ORIN, name="jetson", board=None)
     assert "EDGERT_BOARD=orin-nx-16gb" in check_board(manifest_of(), unknown, "dock.edgert")

@@ -207,8 +207,9 @@ def test_refusals(asked: dict[str, Any], release: str, what: str) -> None:
 
 @pytest.mark.parametrize("version", ["8.5.2", "9.2.0", "ten"])
 def test_releases_that_are_not_known(version: str) -> None:
-    with pytest.raises(BuildError, match=version):
+    with pytest.raises(BuildError, match=version) as caught:
         library_named(version)
+    assert "--format onnx" in caught.value.fix
 
 
 def test_an_argument_may_be_no_longer_than_linux_takes() -> None:

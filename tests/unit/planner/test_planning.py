@@ -180,6 +180,22 @@ def test_unknown_boards_modes_and_releases(tmp_path: Path, options: dict[str, st
     assert message in caught.value.what + str(caught.value) and caught.value.fix
 
 
+def test_a_board_that_edgert_does_not_run_on_is_planned_with_a_word(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path, fps=5), board="xavier-nx-8gb", mode="MODE_15W_2CORE")
+    assert made.smallest == "xavier-nx-8gb" and made.boards[0].rows
+    assert "edgert itself does not run on a Jetson Xavier NX 8GB: its last JetPack, 5" in made.notes[0]
+    assert "edgert export" in made.notes[0]
+    assert not any("does not run" in note for note in plan(pipeline(tmp_path, fps=5), mode="15W").notes)
+
+
+def test_of_many_boards_one_note_names_those_that_edgert_does_not_run_on(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path, fps=5), board="all", mode="maxn")
+    assert made.smallest == "jetson-nano-4gb"
+    (note,) = (one for one in made.notes if "does not run" in one)
+    assert "jetson-tx2-8gb" in note and "orin" not in note.partition(";")[0]
+    assert note.endswith("the smallest that it runs on is orin-nx-8gb")
+
+
 def test_of_many_boards_those_without_the_mode_say_which_they_have(tmp_path: Path) -> None:
     made = plan(pipeline(tmp_path, fps=5), board="all", mode="20w")
     assert {row.mode for board in made.boards for row in board.rows} == {"20W"}
