@@ -43,6 +43,20 @@ def cameras(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
     return tuple(found)
 
 
+ARGUS_SOCKET = "tmp/argus_socket"
+"""The way to CSI cameras, below the root of the file system: nvargus-daemon, which owns them, listens there."""
+CSI_DAEMON = f"sudo systemctl restart nvargus-daemon; in a container: docker run -v /{ARGUS_SOCKET}:/{ARGUS_SOCKET} ..."
+
+
+def csi_sensors(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
+    """V4L2 devices that are CSI sensors, as a Jetson's video input names them: ``vi-output, imx219 9-0010``, of the
+    driver tegra-video (https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/CameraDevelopment.html).
+
+    A container shows only those it was given; ``csi://`` needs none of them.
+    """
+    return tuple(one for one in cameras(root) if one.title.startswith("vi-output") or one.driver.startswith("tegra"))
+
+
 _LIBRARY = "libcuda.so.1"
 _INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
 _CAN_MAP = 19  # CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY

@@ -47,6 +47,10 @@ class _Stage(Section):
     drop: Drop | None = Field(default=None, description="which frame goes when the queue is full; never waits instead")
 
 
+def _word(value: object) -> object:
+    return str(value) if isinstance(value, int) else value
+
+
 def _no_number(value: object) -> object:
     if str(value).isdecimal():  # a camera to OpenCV, and the name of a file here
         raise ValueError(f"a number is no source; the camera of that number is v4l2:///dev/video{value}")
@@ -54,9 +58,9 @@ def _no_number(value: object) -> object:
 
 
 class SourceStage(_Stage):
-    """Where frames come from. A file path, ``rtsp://``, ``v4l2:///dev/video0``, ``images:GLOB``, ``gst:PIPELINE``,
-    ``python:module:name`` (images of your own code), ``synthetic:noise`` or ``api``; other packages can add schemes of
-    their own."""
+    """Where frames come from. A file path, ``rtsp://``, ``v4l2:///dev/video0``, ``csi://0`` (a Jetson's own camera),
+    ``images:GLOB``, ``gst:PIPELINE``, ``python:module:name`` (images of your own code), ``synthetic:noise`` or ``api``;
+    other packages can add schemes of their own."""
 
     # Not in the repr: it may hold a password.
     source: Annotated[str, BeforeValidator(_no_number)] = Field(
@@ -80,10 +84,20 @@ class SourceStage(_Stage):
         "priority last; among equals the last in the file first",
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="settings of another package's source, or further arguments of your code"
+        default_factory=dict,
+        description="settings of another package's source, further arguments of your code, or properties of "
+        "nvarguscamerasrc, like {wbmode: 3}, for csi://",
     )
-    decode: Literal["cpu", "gpu"] | None = Field(
-        default=None, description="of files and networks; by default on the GPU where nothing else looks at the pixels"
+    sensor_mode: int | None = Field(
+        default=None, ge=0, description="of csi://; by default the sensor's mode that fits size and fps"
+    )
+    flip: Annotated[Literal["90", "180", "270", "horizontal", "vertical"] | None, BeforeValidator(_word)] = Field(
+        default=None, description="of csi://: turn by so many degrees clockwise, or mirror; costs nothing"
+    )
+    decode: Literal["auto", "cpu", "gpu"] = Field(
+        default="auto",
+        description="of files, networks and USB cameras with format: mjpeg or h264. auto: by the board's own decoder, "
+        "or the GPU's where nothing else looks at the pixels; gpu: an error where that cannot be",
     )
 
 

@@ -4,13 +4,13 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
 from edgert import installation
 from edgert.board.detect import DEVICE_TREE
-from edgert.board.devices import CameraDevice, cameras
+from edgert.board.devices import ARGUS_SOCKET, CSI_DAEMON, CameraDevice, cameras, csi_sensors
 from edgert.board.host import core_count, core_quota, system_memory
 from edgert.diagnosis.probe import Evidence, Finding
 from edgert.files import cache_folder
@@ -207,21 +207,32 @@ def gstreamer(evidence: Evidence) -> Finding:
 
 
 def camera_devices(evidence: Evidence) -> Finding:
-    """V4L2 devices by name and driver."""
-    found = cameras(evidence.root)
+    """CSI sensors and other V4L2 devices, by name and driver, and whether the former can be reached."""
+    found, sensors = cameras(evidence.root), csi_sensors(evidence.root)
+    if evidence.machine.is_jetson and not (evidence.root / ARGUS_SOCKET).exists():
+        seen = _listing(found, sensors) if found else "none seen"
+        return Finding(
+            "cameras", "optional", f"{seen}; no /{ARGUS_SOCKET}: csi:// has no way to its cameras", CSI_DAEMON
+        )
+    if not found and evidence.machine.is_jetson:
+        detail = f"none seen; /{ARGUS_SOCKET} is there, so csi://0 may work"
+        return Finding("cameras", "optional", detail, "a container sees USB cameras by docker run --device /dev/video0")
     if not found:
         fix = "plug one in, or in a container: docker run --device /dev/video0 ..."
         return Finding("cameras", "optional", "none: there is no /dev/video*", fix)
     locked = [camera.path for camera in found if not camera.is_readable]
     if locked:
-        detail = f"{_listing(found)}; this user may not open {', '.join(locked)}"
+        detail = f"{_listing(found, sensors)}; this user may not open {', '.join(locked)}"
         return Finding("cameras", "optional", detail, "sudo usermod -aG video $USER, then log in again")
-    return Finding("cameras", "yes", _listing(found))
+    return Finding("cameras", "yes", _listing(found, sensors))
 
 
-def _listing(found: Iterable[CameraDevice]) -> str:
+def _listing(found: Iterable[CameraDevice], sensors: Sequence[CameraDevice]) -> str:
     return "; ".join(
-        f"{camera.path} {camera.title}".rstrip() + (f" ({camera.driver})" if camera.driver else "") for camera in found
+        (f"csi://{sensors.index(camera)} at " if camera in sensors else "")
+        + f"{camera.path} {camera.title}".rstrip()
+        + (f" ({camera.driver})" if camera.driver else "")
+        for camera in found
     )
 
 

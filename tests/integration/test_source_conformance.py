@@ -20,6 +20,7 @@ from edgert.installation import demo_images
 from edgert.kinds import SOURCES
 from edgert.memory import Counter
 from edgert.runtime.stage import Source
+from edgert.stages.source import gst_pipelines
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source
 from edgert.stages.source.kinds import source_for
@@ -113,6 +114,15 @@ def _gst(directory: Path) -> Iterator[Made]:
 
 
 @contextmanager
+def _csi(directory: Path) -> Iterator[Made]:
+    pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi")
+    camera = "videotestsrc is-live=true ! video/x-raw,format=NV12,width=320,height=240,framerate=100/1"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gst_pipelines, "csi", lambda sensor, config: camera)
+        yield _by_line("csi://0", True, directory)
+
+
+@contextmanager
 def _api(directory: Path) -> Iterator[Made]:
     made = _by_line("api", False, directory, queue=COUNT)
     api = made.source
@@ -131,6 +141,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     "rtsp": _rtsp,
     "camera": _camera,
     "gst": _gst,
+    "csi": _csi,
     "api": _api,
 }
 
@@ -164,5 +175,8 @@ def test_frames_have_the_size_asked_for_and_are_not_copied(made: Made) -> None:
 
 def test_every_kind_is_asked() -> None:
     """A kind that was added is added above, too."""
-    asked = {SOURCES.get(name) for name in ("file", "images", "python", "synthetic", "network", "camera", "gst", "api")}
+    asked = {
+        SOURCES.get(name)
+        for name in ("file", "images", "python", "synthetic", "network", "camera", "csi", "gst", "api")
+    }
     assert {SOURCES.get(name) for name in SOURCES.own} == asked

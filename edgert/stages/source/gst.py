@@ -1,13 +1,12 @@
 """GStreamer pipelines, through PyGObject: the one door to ``gi``. Buffers are mapped, not copied.
 
-This is how a Jetson's camera and decoder come in:
-``gst:nvarguscamerasrc ! nvvidconv ! video/x-raw,format=NV12``.
+A Jetson's own camera and decoder come in through pipelines that :mod:`edgert.stages.source.gst_pipelines` writes.
 """
 
 import ctypes
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,13 +18,14 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, PixelFormat
-from edgert.stages.source.live import LiveSource, redact
+from edgert.stages.source.gst_pipelines import TO_NVMM
+from edgert.stages.source.live import Device, LiveSource, redact
 from edgert.stages.source.nvmm import NvmmLoans
 from edgert.stages.source.planes import plane_shapes
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 FIX_CAPS = (
-    "end the pipeline with raw video in system memory: … ! nvvidconv ! video/x-raw,format=NV12 (Jetson), "
+    f"end the pipeline with what frames may be: … ! {TO_NVMM} (on a Jetson: its GPU then reads it in place), "
     "or … ! videoconvert"
 )
 
@@ -112,7 +112,16 @@ _LIVE = re.compile(
 )
 
 
-def gst_source(name: str, pipeline: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
+def gst_source(
+    name: str,
+    pipeline: str,
+    config: SourceStage,
+    counter: Counter,
+    clock: Clock,
+    *,
+    title: str = "GStreamer pipeline",
+    lost: Callable[[str], DeviceError] | None = None,
+) -> LiveSource:
     """A source for a pipeline as ``gst-launch-1.0`` takes it. An ``appsink name=edgert`` is added when it has none.
 
     Live when it holds an element that is (a camera, a network source, ``is-live=true``); ``realtime:`` overrides it.
@@ -122,24 +131,29 @@ def gst_source(name: str, pipeline: str, config: SourceStage, counter: Counter, 
     A frame's buffer belongs to the element that made it, and goes back when the frame's lease ends: cameras own
     few, so whoever keeps frames longer should copy them.
 
+    Args:
+        title: how messages call it.
+        lost: for a camera, which has no end: the error for an end or a failure, from what GStreamer says of it.
+
     Raises:
         DeviceError: PyGObject or GStreamer is missing; on the first frame: the pipeline cannot be made or fails.
     """
     where = f"stages.{name}"
-    gstreamer(where)
+    if lost is None:  # a camera of a board can be asked for, and the file be checked, on any machine
+        gstreamer(where)
     is_live = names_live(pipeline)
     live = is_live if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=is_live), fps=config.fps, paced=False)
     flags = {"drop": live and is_live, "sync": bool(config.realtime) and not is_live}
 
-    def connect(device: CudaDevice | None) -> Pipeline:
+    def connect(device: CudaDevice | None) -> Device:
+        gstreamer(where)
         text = with_appsink(pipeline, nvmm=device is not None, **flags)
-        return Pipeline(text, is_live, config.timeout, counter, clock, where, device)
+        make = partial(Pipeline, text, is_live, config.timeout, counter, clock, where, device)
+        return make() if lost is None else CameraPipeline(make, lost)
 
     reconnect, why_not = config.reconnect and is_live, partial(why_not_on, pipeline)
-    return LiveSource(
-        name, "GStreamer pipeline", connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not
-    )
+    return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not)
 
 
 def why_not_on(pipeline: str, device: CudaDevice) -> str:
@@ -297,6 +311,31 @@ class Pipeline:
             color=_color(str(info.colorimetry.matrix.value_nick), str(info.colorimetry.range.value_nick)),
             lost=0 if last is None or not is_numbered else max(buffer.offset - last - 1, 0),
         )
+
+
+class CameraPipeline:
+    """The pipeline of one camera: whatever ends it is that camera's loss. (Without a camera, nvarguscamerasrc prints
+    why and sends the end of the stream.)"""
+
+    skipped = 0
+
+    def __init__(self, make: Callable[[], Pipeline], lost: Callable[[str], DeviceError]) -> None:
+        self._lost = lost
+        try:
+            self._pipeline = make()
+        except DeviceError as error:
+            raise lost(error.why) from error
+
+    def images(self) -> Iterator[Image]:
+        """As the pipeline's. Ends in a DeviceError only."""
+        try:
+            yield from self._pipeline.images()
+        except DeviceError as error:
+            raise self._lost(error.why) from error
+        raise self._lost("its stream ended")
+
+    def close(self) -> None:
+        self._pipeline.close()
 
 
 @lru_cache(maxsize=32)

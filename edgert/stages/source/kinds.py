@@ -26,6 +26,7 @@ _NO_CODEC = "its images are not decoded by edgert"
 _NO_END = "a live stream has no end to start again from"
 _CAMERA_S = "it is a camera's option"
 _NO_OPTIONS = "its keys are its settings"
+_CSI = dict.fromkeys(("sensor_mode", "flip"), "it is an option of csi://")
 
 
 class Kind:
@@ -54,7 +55,7 @@ class File(Kind):
     """A video file."""
 
     title = "a video file"
-    unused: ClassVar[dict[str, str]] = {"options": _NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S}
+    unused: ClassVar[dict[str, str]] = {"options": _NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S, **_CSI}
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
@@ -103,9 +104,9 @@ class Camera(Kind):
 
     title = "camera"
     unused: ClassVar[dict[str, str]] = {
+        **_CSI,
         "options": _NO_OPTIONS,
         "loop": _NO_END,
-        "decode": "frames go to the GPU by themselves where they can",
     }
 
     @staticmethod
@@ -121,11 +122,29 @@ class Camera(Kind):
         return camera_source(name, path, config, context.counter, context.clock)
 
 
+class Csi(Camera):
+    """A CSI camera of a Jetson."""
+
+    title = "a CSI camera"
+    unused: ClassVar[dict[str, str]] = {
+        "loop": _NO_END,
+        "format": "its images are NV12, made by the board's image processor",
+        "decode": "its images come as pixels",
+    }
+
+    @staticmethod
+    def make(name: str, config: SourceStage, context: Context) -> Source:
+        from edgert.stages.source.csi import csi_source
+
+        return csi_source(name, config, context.counter, context.clock)
+
+
 class Gst(Kind):
     """A GStreamer pipeline."""
 
     title = "gst"
     unused: ClassVar[dict[str, str]] = {
+        **_CSI,
         "options": _NO_OPTIONS,
         "size": "write it into the pipeline, like video/x-raw,width=1280,height=720",
         "format": "write it into the pipeline, like video/x-raw,format=NV12",
@@ -152,6 +171,7 @@ class Python(Kind):
 
     title = "python"
     unused: ClassVar[dict[str, str]] = {
+        **_CSI,
         "loop": "your code decides whether its images end",
         "format": "images of your code are bgr",
         "decode": _NO_CODEC,
@@ -217,6 +237,7 @@ KINDS = {
     "images": Images,
     "network": Network,
     "camera": Camera,
+    "csi": Csi,
     "gst": Gst,
     "python": Python,
     "synthetic": Synthetic,
@@ -226,11 +247,11 @@ KINDS = {
 }
 """Under their own names, and under every scheme that leads to them."""
 
-_PREFIXES = ("v4l2://", "usb:", "images:", "gst:", "python:", "synthetic:", "file:")
+_PREFIXES = ("v4l2://", "usb:", "csi://", "images:", "gst:", "python:", "synthetic:", "file:")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")  # two letters at least: C:\ is a path
 
 # Logged but not refused, so that anything can stand in for a camera: --set stages.camera.source=clip.mp4
-_ASKED_OF_CAMERAS = ("size", "format", "decode")
+_ASKED_OF_CAMERAS = ("size", "format", "decode", "sensor_mode", "flip")
 
 
 def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, directory: Path) -> Source:
@@ -262,9 +283,12 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
     found = SOURCES.get(kind)
     title = getattr(found, "title", kind)
     for option, why in found.unused.items():
-        if getattr(config, option) and option in _ASKED_OF_CAMERAS:
+        value = getattr(config, option)
+        if not value or value == SourceStage.model_fields[option].default:
+            continue
+        if option in _ASKED_OF_CAMERAS:
             log.warning("%s.%s: has no meaning for %s; %s", where, option, title, why)
-        elif getattr(config, option):
+        else:
             what = f"{option}: has no meaning for {title}"
             raise ConfigError(what, why=why, where=f"{where}.{option}", fix=f"leave {option}: out")
     source: Source = found.make(name, config, Context(directory, clock, counter))
@@ -272,8 +296,8 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
 
 
 def kind_of(source: str, directory: Path = Path()) -> str:
-    """``file``, ``network``, ``camera``, ``images``, ``gst``, ``python``, ``synthetic``, ``api``, or the scheme of
-    another package's source; empty for unknown schemes."""
+    """``file``, ``network``, ``camera``, ``csi``, ``images``, ``gst``, ``python``, ``synthetic``, ``api``, or the
+    scheme of another package's source; empty for unknown schemes."""
     if source == "api":
         return "api"
     for prefix in ("python", "synthetic", "images", "gst"):
@@ -281,6 +305,8 @@ def kind_of(source: str, directory: Path = Path()) -> str:
             return prefix
     if source.startswith(("v4l2:", "usb:", "/dev/")):
         return "camera"
+    if source.startswith("csi:"):
+        return "csi"
     scheme = _SCHEME.match(source)
     if scheme is None or source.startswith("file://") or absolute(source, directory).exists():
         from edgert.stages.source.files import SUFFIXES

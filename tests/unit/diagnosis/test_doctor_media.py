@@ -104,6 +104,24 @@ def test_cameras(tmp_path: Path) -> None:
     assert (found.state, found.detail) == ("yes", "/dev/video0 HD Webcam")
 
 
+def test_csi_sensors_and_the_way_to_them(tmp_path: Path) -> None:
+    root = jetson(tmp_path)
+    write(root, "dev/video0", "")
+    write(root, "sys/class/video4linux/video0/name", "vi-output, imx219 9-0010\n")
+    found = machine.camera_devices(evidence(root))
+    assert found.state == "optional" and "csi://0 at /dev/video0 vi-output, imx219 9-0010" in found.detail
+    assert "no /tmp/argus_socket" in found.detail and "docker run -v /tmp/argus_socket:/tmp/argus_socket" in found.fix
+    write(root, "tmp/argus_socket", "")
+    assert machine.camera_devices(evidence(root)).state == "yes"
+
+
+def test_a_container_may_have_a_csi_camera_without_a_device(tmp_path: Path) -> None:
+    root = jetson(tmp_path)
+    write(root, "tmp/argus_socket", "")
+    found = machine.camera_devices(evidence(root))
+    assert found.state == "optional" and "csi://0 may work" in found.detail
+
+
 def test_a_camera_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "dev/video0", "")
     monkeypatch.setattr("os.access", lambda path, mode: False)

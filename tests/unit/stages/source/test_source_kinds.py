@@ -34,6 +34,7 @@ def make(source: str, directory: Path = Path(), **options: object) -> Source:
         ("v4l2:///dev/video0", "camera"),
         ("/dev/video0", "camera"),
         ("usb:0", "camera"),
+        ("csi://0", "csi"),
         ("images:calib/*.jpg", "images"),
         ("photos/*.jpg", "images"),
         ("photo.JPG", "images"),
@@ -91,6 +92,7 @@ def test_an_unknown_scheme_names_the_known_and_the_nearest() -> None:
     [
         ("rtsp://bob:s3cret@cam/live", {"loop": True}, "loop"),
         ("usb:0", {"loop": True}, "loop"),
+        ("csi://0", {"loop": True}, "loop"),
         ("gst:videotestsrc", {"loop": True}, "loop"),
         ("synthetic:blank", {"loop": True}, "loop"),
         ("api", {"realtime": True}, "realtime"),
@@ -104,7 +106,7 @@ def test_options_without_meaning_are_refused_with_a_reason(source: str, options:
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("option", [{"size": "640x480"}, {"format": "mjpeg"}])
+@pytest.mark.parametrize("option", [{"size": "640x480"}, {"format": "mjpeg"}, {"sensor_mode": 2}, {"flip": 180}])
 def test_what_stands_in_for_a_camera_is_told_what_it_ignores(
     option: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,52 @@
+"""CSI cameras of a Jetson: ``csi://0``, through its image processor, whose daemon is reached by a socket."""
+
+from functools import partial
+from pathlib import Path
+
+from edgert.board.devices import ARGUS_SOCKET, CSI_DAEMON, csi_sensors
+from edgert.clock import Clock
+from edgert.config.stages import SourceStage
+from edgert.errors import ConfigError, DeviceError
+from edgert.memory import Counter
+from edgert.stages.source import gst_pipelines
+from edgert.stages.source.gst import gst_source
+from edgert.stages.source.live import LiveSource
+
+_ENABLE = "switch the sensor on with sudo /opt/nvidia/jetson-io/jetson-io.py, and check its cable"
+
+
+def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
+    """A source for the sensor in ``csi://N``. Frames stay in video memory where a GPU reads them; else they are copied.
+
+    Raises:
+        ConfigError: not a sensor's number, or ``flip: 90`` without ``size``.
+        DeviceError: on the first frame: no GStreamer, no camera, no daemon, or a mode that it has not.
+    """
+    number, where = config.source.removeprefix("csi://"), f"stages.{name}"
+    if not number.isdecimal():
+        why = "expected the number of a sensor, such as csi://0"
+        raise ConfigError(f"{config.source!r} is no CSI camera", why=why, where=f"{where}.source", fix="edgert doctor")
+    if config.flip in ("90", "270") and config.size is None:
+        why = f"flip: {config.flip} exchanges the sides of the frames, which the pipeline must name"
+        raise ConfigError("size: is missing", why=why, where=f"{where}.flip", fix="size: 1920x1080")
+    pipeline, lost = gst_pipelines.csi(int(number), config), partial(no_camera, int(number), where)
+    return gst_source(name, pipeline, config, counter, clock, title=f"CSI camera {number}", lost=lost)
+
+
+def no_camera(sensor: int, where: str, why: str, root: Path = Path("/")) -> DeviceError:
+    """The error of a camera that gives no images, from what GStreamer says of it and what is seen of it here."""
+    found = csi_sensors(root)
+    if "nvarguscamerasrc" in why and "no element" in why:
+        fix = "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia"
+    elif not (root / ARGUS_SOCKET).exists():
+        why, fix = f"{why}; there is no /{ARGUS_SOCKET}, the way to the camera daemon", CSI_DAEMON
+    elif not found:
+        why, fix = f"{why}; no CSI sensor is seen here", _ENABLE
+    elif sensor >= len(found):
+        why = f"{why}; {len(found)} CSI sensors are seen here: {', '.join(one.title for one in found)}"
+        fix = f"source: csi://0{f' to csi://{len(found) - 1}' if len(found) > 1 else ''}"
+    else:
+        fix = (
+            "sudo systemctl restart nvargus-daemon takes it from others; or ask for a size and fps that the sensor has"
+        )
+    return DeviceError(f"CSI camera {sensor} gives no images", why=why, where=where, fix=fix)

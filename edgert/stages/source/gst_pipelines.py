@@ -1,0 +1,92 @@
+"""GStreamer pipelines, written: how a Jetson's cameras and decoder are asked for images that its GPU reads in place.
+
+Elements and properties are those of Jetson Linux's guide to accelerated GStreamer,
+https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/Multimedia/AcceleratedGstreamer.html. Every pipeline
+ends in pitch-linear NV12 in video memory (NVMM); where frames are wanted on the host, :func:`gst.with_appsink` adds the
+step that brings them there. None of these has run on a board.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from edgert.config.stages import SourceStage
+
+OUTPUT_BUFFERS = 10
+"""Of nvvidconv, which has 4 by default: two wait in the appsink, one is the reader's, one waits for the pipeline, and
+up to three are with the GPU; with fewer, frames are lost in front of the appsink, where nobody counts them."""
+NVMM = "video/x-raw(memory:NVMM),format=NV12"
+TO_NVMM = f"nvvidconv bl-output=false output-buffers={OUTPUT_BUFFERS} ! {NVMM}"
+"""The end of a pipeline whose images the GPU reads where they are: kernels cannot read block-linear ones."""
+FLIPS = {"90": 3, "180": 2, "270": 1, "horizontal": 4, "vertical": 6}
+"""``flip-method`` of nvvidconv, which counts quarters against the clock; degrees here go with it."""
+JETSON_DECODER = "nvv4l2decoder"
+
+
+def csi(sensor: int, config: SourceStage) -> str:
+    """Of a CSI camera, through its image processor.
+
+    ``size`` and ``fps`` are asked of the sensor, and choose its mode where ``sensor_mode`` does not; at ``flip: 90``
+    and ``270`` the frames' sides are exchanged. ``options`` are further properties of ``nvarguscamerasrc``.
+    """
+    mode = {} if config.sensor_mode is None else {"sensor-mode": config.sensor_mode}
+    source = " ".join(["nvarguscamerasrc", *_properties({"sensor-id": sensor, **mode, **config.options})])
+    asked = f"{NVMM}{_size(config.size)}{_rate(config.fps)}"
+    if config.flip is None:
+        return f"{source} ! {asked} ! {TO_NVMM}"
+    turned = config.size[::-1] if config.size and config.flip in ("90", "270") else config.size
+    flip = TO_NVMM.replace(" ! ", f" flip-method={FLIPS[config.flip]} ! ", 1)
+    return f"{source} ! {asked} ! {flip}{_size(turned)}"
+
+
+def usb(path: str, config: SourceStage) -> str:
+    """Of a V4L2 camera that gives compressed images: ``format`` is a key of :data:`USB_CODECS`."""
+    caps, decoder = USB_CODECS[(config.format or "").lower()]
+    asked = f"{caps}{_size(config.size)}{_rate(config.fps)}"
+    return f"v4l2src device={_quoted(path)} io-mode=2 ! {asked} ! {decoder} ! {TO_NVMM}"
+
+
+USB_CODECS = {
+    "mjpeg": ("image/jpeg", f"{JETSON_DECODER} mjpeg=1"),
+    "h264": ("video/x-h264", f"h264parse ! {JETSON_DECODER}"),
+}
+"""``format`` of a camera → what GStreamer calls it, and what decodes it."""
+
+
+def packets(codec: str, source: str, decoder: str, end: str = TO_NVMM) -> str:
+    """Of compressed video that edgert itself puts into the ``appsrc`` named ``source``: whole images with start codes.
+
+    Args:
+        codec: ``h264`` or ``hevc``.
+    """
+    caps = f"video/x-{codec.replace('hevc', 'h265')},stream-format=byte-stream,alignment=au"
+    put = f'appsrc name={source} format=time block=true max-bytes=4194304 caps="{caps}"'
+    return f"{put} ! {decoder} ! {end}"
+
+
+def _properties(named: Mapping[str, object]) -> list[str]:
+    return [
+        f"{name}={_quoted(str(value).lower() if isinstance(value, bool) else value)}" for name, value in named.items()
+    ]
+
+
+def _quoted(value: object) -> str:
+    """As gst-launch-1.0 reads it; a value with a space, such as ``exposuretimerange``'s, in quotes."""
+    text = str(value)
+    if text and all(letter.isalnum() or letter in "._-/" for letter in text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _size(size: tuple[int, int] | None) -> str:
+    return f",width={size[0]},height={size[1]}" if size else ""
+
+
+def _rate(fps: float | None) -> str:
+    """29.97 is 2997/100 to nobody but us: cameras say 30000/1001."""
+    if fps is None:
+        return ""
+    near = Fraction(round(fps) * 1000, 1001)
+    rate = (
+        near if round(fps) and abs(near - Fraction(fps)) < Fraction(1, 200) else Fraction(fps).limit_denominator(1000)
+    )
+    return f",framerate={rate.numerator}/{rate.denominator}"

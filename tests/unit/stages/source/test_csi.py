@@ -1,0 +1,131 @@
+"""CSI cameras: the pipeline that is written, and what their absence is called. No board was used."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgert.config.stages import SourceStage
+from edgert.errors import ConfigError, DeviceError
+from edgert.memory import Counter
+from edgert.stages.source import csi, gst, gst_pipelines
+from edgert.stages.source.kinds import is_live
+from tests.helpers.virtual_clock import VirtualClock
+
+END = "nvvidconv bl-output=false output-buffers=10 ! video/x-raw(memory:NVMM),format=NV12"
+
+
+def config(**options: object) -> SourceStage:
+    return SourceStage.model_validate({"source": "csi://0", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, f"nvarguscamerasrc sensor-id=1 ! video/x-raw(memory:NVMM),format=NV12 ! {END}"),
+        (
+            {"size": "1920x1080", "fps": 30, "sensor_mode": 0},
+            "nvarguscamerasrc sensor-id=1 sensor-mode=0 ! "
+            f"video/x-raw(memory:NVMM),format=NV12,width=1920,height=1080,framerate=30/1 ! {END}",
+        ),
+        (
+            {"size": "1920x1080", "flip": 90, "fps": 29.97},
+            "nvarguscamerasrc sensor-id=1 ! video/x-raw(memory:NVMM),format=NV12,width=1920,height=1080,"
+            "framerate=30000/1001 ! nvvidconv bl-output=false output-buffers=10 flip-method=3 ! "
+            "video/x-raw(memory:NVMM),format=NV12,width=1080,height=1920",
+        ),
+        (
+            {"options": {"wbmode": 3, "exposuretimerange": "100000 20000000", "aelock": True}},
+            'nvarguscamerasrc sensor-id=1 wbmode=3 exposuretimerange="100000 20000000" aelock=true ! '
+            f"video/x-raw(memory:NVMM),format=NV12 ! {END}",
+        ),
+    ],
+)
+def test_the_pipeline_is_the_boards(options: dict[str, object], text: str) -> None:
+    assert gst_pipelines.csi(1, config(**options)) == text
+
+
+def test_it_is_live_and_its_frames_stay_in_video_memory_or_come_to_the_host() -> None:
+    pipeline = gst_pipelines.csi(0, config(size="1280x720"))
+    assert gst.names_live(pipeline) and is_live(config())
+    there = gst.with_appsink(pipeline, drop=True, sync=False, nvmm=True)
+    assert "max-buffers=2 drop=true sync=false" in there and there.count("nvvidconv") == 1
+    assert "NV12 ! nvvidconv ! appsink" in gst.with_appsink(pipeline, drop=True, sync=False)
+
+
+def test_an_option_cannot_write_another_element() -> None:
+    text = gst_pipelines.csi(0, config(options={"wbmode": '3 ! filesink location="x"'}))
+    assert r'wbmode="3 ! filesink location=\"x\""' in text
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "what"), [("csi://x", {}, "is no CSI camera"), ("csi://0", {"flip": 90}, "size: is missing")]
+)
+def test_what_cannot_be_asked_for_is_refused(source: str, options: dict[str, object], what: str) -> None:
+    with pytest.raises(ConfigError, match=what) as caught:
+        csi.csi_source("cam", config(source=source, **options), Counter(), VirtualClock())
+    assert caught.value.fix
+
+
+def sensor(root: Path, number: int) -> None:
+    (root / "dev").mkdir(exist_ok=True)
+    (root / f"dev/video{number}").touch()
+    node = root / f"sys/class/video4linux/video{number}"
+    node.mkdir(parents=True)
+    (node / "name").write_text(f"vi-output, imx219 {9 + number}-0010\n")
+
+
+def test_a_camera_that_is_not_there_is_named_with_the_reason(tmp_path: Path) -> None:
+    def error(number: int, why: str = "its stream ended") -> DeviceError:
+        return csi.no_camera(number, "stages.cam", why, tmp_path)
+
+    assert "apt install nvidia-l4t-gstreamer" in (error(0, 'no element "nvarguscamerasrc"').fix or "")
+    found = error(0)
+    assert found.what == "CSI camera 0 gives no images" and "no /tmp/argus_socket" in found.why
+    assert "-v /tmp/argus_socket:/tmp/argus_socket" in (found.fix or "")
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp/argus_socket").touch()
+    assert "no CSI sensor is seen" in error(0).why and "jetson-io" in (error(0).fix or "")
+    sensor(tmp_path, 0)
+    assert "1 CSI sensors are seen here: vi-output, imx219 9-0010" in error(1).why and error(1).fix == "source: csi://0"
+    assert "size and fps" in (error(0).fix or "")
+
+
+class Ended:
+    """A pipeline that gives what nvarguscamerasrc gives where no camera is: the end."""
+
+    skipped = 0
+
+    def __init__(self, *arguments: Any) -> None:
+        self.is_closed = False
+
+    def images(self) -> Any:
+        return iter(())
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_the_end_of_a_cameras_stream_is_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
+    monkeypatch.setattr(gst, "Pipeline", Ended)
+    source = csi.csi_source("cam", config(reconnect=False), Counter(), VirtualClock())
+    assert source.live
+    with pytest.raises(DeviceError, match="CSI camera 0 gives no images") as caught:
+        next(iter(source.frames(threading.Event())))
+    assert "its stream ended" in caught.value.why and caught.value.where == "stages.cam"
+
+
+def test_without_reconnect_or_gstreamer_the_first_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise DeviceError("the GStreamer pipeline failed", why='no element "nvarguscamerasrc"', where="stages.cam")
+
+    monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
+    monkeypatch.setattr(gst, "Pipeline", refuse)
+    source = csi.csi_source("cam", config(), Counter(), VirtualClock())
+    with pytest.raises(DeviceError, match="CSI camera 0") as caught:
+        next(iter(source.frames(threading.Event())))
+    assert "nvidia-l4t-gstreamer" in (caught.value.fix or "")
