@@ -7,7 +7,6 @@ with edgert.Pipeline("dock.yaml") as pipeline:
 
 from __future__ import annotations
 
-import logging
 import queue
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from edgert.assemble import HERE, Bar, Callback, Environment, assemble, with_default_engines
+from edgert.assemble import HERE, Bar, Callback, Environment, assemble
 from edgert.budget.footprint import Footprint
 from edgert.budget.watch import Watch
 from edgert.config import PipelineFile, load_pipeline
@@ -28,7 +27,6 @@ from edgert.runtime.branches import connect, disconnect
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
 
-_LOG = logging.getLogger(__name__)
 _TAP_QUEUE = 4
 
 
@@ -50,7 +48,7 @@ class Pipeline:
             functions of ``sink: callback`` stages.
         bar: called with (what, done, total) while a model is calibrated, or compiled by TensorRT, which happens once,
             before anything starts.
-        strict: an engine of ``engines:`` that would be skipped is an error; without that key, one that refuses a model.
+        strict: an engine of ``engines:`` that would be skipped is an error.
 
     Raises:
         EdgertError: the file, a model or a stage is wrong, or a budget cannot be kept; nothing has been started then.
@@ -65,10 +63,7 @@ class Pipeline:
         bar: Bar | None = None,
         strict: bool = False,
     ) -> None:
-        found, chosen = with_default_engines(load_pipeline(file, overrides))
-        if chosen:
-            _LOG.info("%s", chosen)
-        self._assemble(HERE, found, callbacks or {}, bar, strict)
+        self._assemble(HERE, load_pipeline(file, overrides), callbacks or {}, bar, strict)
 
     @classmethod
     def within(
@@ -84,8 +79,7 @@ class Pipeline:
 
         Args:
             environment: clock, engines, meters and what else differs from this machine.
-            file: see the class, as all that follow. Without ``engines:`` ONNX Runtime runs its models, unless the
-                environment has engines; see :func:`~edgert.assemble.default_engines.with_default_engines`.
+            file: see the class, as all that follow.
             callbacks: see the class.
             bar: see the class.
             strict: see the class.

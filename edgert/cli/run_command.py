@@ -75,10 +75,9 @@ def run(
 
     with ExitStack() as stack:
         with on_first_call(first_time_bar, quiet) as bar, on_first_call(build_progress, quiet) as on_event:
-            path, is_here = pipeline_path(pipeline), as_board is None
-            file, bundle = _opened(
-                stack, path, overrides or (), on_event, strict=strict, is_here=is_here, dry_run=dry_run, quiet=quiet
-            )
+            is_here = as_board is None and not dry_run
+            path = pipeline_path(pipeline)
+            file, bundle = _opened(stack, path, overrides or (), strict, on_event, prepare=is_here)
             if not quiet and (code := [*map(str, file.config.ops), *dict.fromkeys(file.config.code.values())]):
                 typer.echo(f"runs code of your own: {', '.join(code)}", err=True)
             if dry_run:
@@ -115,23 +114,13 @@ def run(
 
 
 def _opened(
-    stack: ExitStack,
-    path: Path,
-    overrides: Sequence[str],
-    on_event: OnEvent,
-    *,
-    strict: bool,
-    is_here: bool,
-    dry_run: bool,
-    quiet: bool,
+    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, on_event: OnEvent, prepare: bool
 ) -> tuple[PipelineFile, Unpacked | None]:
     """The pipeline, and the bundle that its models come out of, whose files are there until the stack is left.
 
     Args:
-        is_here: whether a pipeline file is run by this machine's engines; if it is for its DLA, it is built here first,
-            unless ``dry_run``.
+        prepare: whether a pipeline file for this machine's DLA is built here first.
     """
-    from edgert.assemble import with_default_engines
     from edgert.bundle.bundle import is_bundle
     from edgert.config import load_pipeline
     from edgert.config.engine_choice import TENSORRT_DLA
@@ -142,12 +131,8 @@ def _opened(
 
         bundle = stack.enter_context(unpacked(path, overrides, strict=strict, on_event=on_event))
     else:
-        file, chosen = load_pipeline(path, overrides), ""
-        if is_here:
-            file, chosen = with_default_engines(file)
-        if chosen and not quiet:
-            typer.echo(chosen, err=True)
-        if not is_here or dry_run or TENSORRT_DLA not in file.config.engines:
+        file = load_pipeline(path, overrides)
+        if not prepare or TENSORRT_DLA not in file.config.engines:
             return file, None
         from edgert.compiler.unpack import built_here
 

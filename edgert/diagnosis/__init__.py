@@ -47,7 +47,6 @@ PROBES: dict[str, Probe] = {
     "TensorRT": accelerator.tensorrt,
     "DLA": accelerator.dla,
     "pycuda": accelerator.pycuda,
-    "engines": accelerator.engines,
     "PyAV": machine.pyav,
     "codecs": machine.codecs,
     "NVDEC": machine.nvdec,

@@ -12,11 +12,13 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from tests.helpers.board_program import Compiler
 from tests.helpers.command import ROOT
+
+if TYPE_CHECKING:
+    import pytest
 
 _PROGRAM = """\
 #!{python}
@@ -28,7 +30,7 @@ sys.dont_write_bytecode = True
 from tests.helpers.board_program import main
 main(Path({folder!r}))
 """
-_SERVER = """\
+SERVER = """\
 Port {port}
 ListenAddress 127.0.0.1
 HostKey {folder}/host_key
@@ -41,7 +43,7 @@ KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 LogLevel VERBOSE
 """
-_CLIENT = """\
+CLIENT = """\
 Host board
   HostName 127.0.0.1
   Port {port}
@@ -52,7 +54,7 @@ Host board
   GlobalKnownHostsFile none
   StrictHostKeyChecking ask
 """
-_SHIM = """\
+SHIM = """\
 #!/bin/sh
 echo $$ >> {folder}/calls
 exec {ssh} -F {folder}/ssh_config "$@"
@@ -150,6 +152,8 @@ def sshd() -> Path:
     """The server; skips the test, saying so, where there is none."""
     found = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if found is None or shutil.which("ssh-keygen") is None:
+        import pytest  # programs that only write these files have none
+
         pytest.skip("there is no sshd here: apt install openssh-server")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # root's sshd wants it, and nobody makes it in a container
@@ -174,10 +178,10 @@ def board(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
     environment = {"EDGERT_CACHE": str(made.cache), "HOME": str(folder), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
     program = _PROGRAM.format(python=sys.executable, environment=environment, root=str(ROOT), folder=str(folder))
     (folder / "edgert").write_text(program)
-    (folder / "sshd_config").write_text(_SERVER.format(port=made.port, folder=folder))
-    (folder / "ssh_config").write_text(_CLIENT.format(port=made.port, folder=folder, user=getpass.getuser()))
+    (folder / "sshd_config").write_text(SERVER.format(port=made.port, folder=folder))
+    (folder / "ssh_config").write_text(CLIENT.format(port=made.port, folder=folder, user=getpass.getuser()))
     (folder / "bin").mkdir()
-    (folder / "bin" / "ssh").write_text(_SHIM.format(folder=folder, ssh=shutil.which("ssh")))
+    (folder / "bin" / "ssh").write_text(SHIM.format(folder=folder, ssh=shutil.which("ssh")))
     for path in (folder / "edgert", folder / "bin" / "ssh"):
         path.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)

@@ -1,0 +1,84 @@
+"""What makes a box a certain Jetson: the files by which one is known, and by which its meters and clocks are read.
+
+They are those of the tests, written from edgert's board file. The files of /proc cannot be written, so they lie in a
+folder that the emulator looks into first (``QEMU_LD_PREFIX``); without it, a box shows what a container shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgert.board.record import Board, board
+from tests.helpers import sysfs
+from tests.unit.board import tree
+
+BARE, HIDDEN = "/jetson", "/container"
+"""Folders of /proc: with the device tree, and without it, as Docker hides it."""
+_SOC = {"tegra234": 35, "tegra264": 38}  # include/soc/tegra/fuse.h of Linux: 0x23, 0x26
+_CORE = {"tegra234": "0xd42", "tegra264": "0xd83"}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A Jetson to be.
+
+    Attributes:
+        board: name of edgert's board file.
+        tree: of :data:`tests.helpers.sysfs.TREES`.
+        jetpack: as edgert names it.
+        python: of that JetPack; the box has Debian's, under this name too.
+        tensorrt: version whose names the double has, of ``tests/data/trt_api``.
+        package: version of ``python3-libnvinfer``.
+    """
+
+    board: str
+    tree: str
+    jetpack: str
+    python: str
+    tensorrt: str
+    package: str
+
+    @property
+    def record(self) -> Board:
+        """Its board file."""
+        return board(self.board)
+
+    @property
+    def mode(self) -> str:
+        """The power mode that it is in."""
+        return self.record.modes[0].name
+
+
+IDENTITIES = {
+    one.board: one
+    for one in (
+        Identity("orin-nx-16gb", "orin-nx-jp6", "6.2", "3.10", "10.3", "10.3.0.30-1+cuda12.5"),
+        Identity("agx-orin-64gb", "agx-orin-jp7", "7.2", "3.12", "10.13", "10.13.3.9-1+cuda13.0"),
+        Identity("thor-t5000", "thor", "7.1", "3.12", "10.13", "10.13.3.9-1+cuda13.0"),
+    )
+}
+
+
+def write(one: Identity, upper: Path) -> None:
+    """Writes the files of a Jetson over a root file system."""
+    made, found = one.record, upper / BARE.strip("/")
+    planted = sysfs.plant(upper, one.tree)
+    cores, memory_kib = made.cpu.cores, (made.memory.usable_bytes or made.memory.bytes) // 1024
+    soc = planted.compatible.rpartition("nvidia,")[2].strip("\0")
+    core = tree.ARM_CORE.replace("BogoMIPS\t: 62.50\n", "")
+    for folder in (found, upper / HIDDEN.strip("/")):
+        tree.write(folder, "proc/meminfo", f"MemTotal: {memory_kib} kB\nMemAvailable: {memory_kib // 2} kB\n")
+        text = "".join(core.format(n=number, maker="0x41", part=_CORE[soc]) for number in range(cores))
+        tree.write(folder, "proc/cpuinfo", text)
+    tree.write(found, "proc/device-tree/compatible", planted.compatible + "\0")
+    tree.write(found, "proc/device-tree/model", f"NVIDIA {made.title}\0")
+    for kind in ("online", "present", "possible"):
+        tree.write(upper, f"sys/devices/system/cpu/{kind}", f"0-{cores - 1}\n")
+    for name, text in (("family", "Tegra"), ("machine", f"NVIDIA {made.title}"), ("soc_id", _SOC[soc])):
+        tree.write(upper, f"sys/devices/soc0/{name}", f"{text}\n")
+    tree.nvpmodel(upper, tuple(mode.name for mode in made.modes))
+    # plant() writes the whole /proc of a tree; here a true one is mounted
+    for path in ("proc/device-tree/compatible", "proc/meminfo"):
+        (upper / path).unlink()
+    (upper / "proc/device-tree").rmdir()

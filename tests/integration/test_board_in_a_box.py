@@ -1,0 +1,124 @@
+"""``scripts/board-in-a-box``: edgert's way from clone to results on emulated boards, and what ends it early."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edgert.board.detect import detect
+from edgert.errors import DeviceError
+from scripts.box import identity, main, system
+from scripts.box.box import TIMED_OUT, Box, Step, judge, outcome
+from scripts.box.walk import log, steps
+from tests.helpers.command import ROOT
+
+pytestmark = pytest.mark.box
+ORIN = identity.IDENTITIES["orin-nx-16gb"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", identity.IDENTITIES)
+def test_from_clone_to_results(name: str, tmp_path: Path) -> None:
+    try:
+        system.check(Path(os.environ.get("EDGERT_BOX") or tmp_path))
+        system.emulator()
+    except DeviceError as error:
+        pytest.skip(str(error))
+    command = [str(ROOT / "scripts/board-in-a-box"), name, "--log", str(tmp_path / "log.md")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=7000)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    text = (tmp_path / "log.md").read_text()
+    assert all(f". {step.title}\n" in text for step in steps(identity.IDENTITIES[name]))
+
+
+@pytest.mark.parametrize("name", identity.IDENTITIES)
+def test_an_identity_is_recognized_bare_and_with_its_device_tree_hidden(name: str, tmp_path: Path) -> None:
+    one = identity.IDENTITIES[name]
+    identity.write(one, tmp_path)
+    for folder, known_by in ((identity.BARE, "its device tree"), (identity.HIDDEN, "its chip, cores and memory")):
+        shutil.rmtree(tmp_path / "proc")
+        shutil.copytree(tmp_path / folder.strip("/") / "proc", tmp_path / "proc")
+        machine = detect(tmp_path)
+        assert (machine.name, machine.jetpack, machine.mode) == (one.board, one.jetpack, one.mode)
+        assert machine.known_by == known_by
+
+
+def test_who_is_not_root_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(DeviceError, match="a box needs root") as caught:
+        system.check(tmp_path)
+    assert caught.value.fix == "sudo scripts/board-in-a-box"
+
+
+def test_a_missing_program_is_told_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "qemu-aarch64-static" else name)
+    with pytest.raises(DeviceError, match="qemu-user-static not found") as caught:
+        system.check(tmp_path)
+    assert caught.value.fix == "apt install qemu-user-static"
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", str)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(2**40, 2**40, 2**30))
+    with pytest.raises(DeviceError, match=r"has 1\.0 GiB free") as caught:
+        system.check(tmp_path)
+    assert "EDGERT_BOX" in caught.value.fix
+
+
+def test_another_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(DeviceError, match="x86-64"):
+        system.check(tmp_path)
+
+
+def test_no_network_is_told_with_what_the_program_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "debootstrap"
+    program.write_text("#!/bin/sh\necho 'E: Failed getting release file'\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("MIRROR", "http://127.0.0.1:9/debian")
+    (tmp_path / "bookworm.part").mkdir()  # of a run that was interrupted
+    with pytest.raises(DeviceError, match="Debian for aarch64 cannot be made") as caught:
+        system.base(tmp_path)
+    assert "Failed getting release file" in caught.value.why and not (tmp_path / "bookworm").exists()
+
+
+def test_a_kernel_without_binfmt_misc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "_BINFMT", tmp_path / "none")
+    with pytest.raises(DeviceError, match="does not start aarch64 programs"):
+        system.emulator()
+
+
+def test_a_box_that_is_used_is_told(tmp_path: Path) -> None:
+    box = Box(tmp_path, tmp_path, tmp_path)
+    with box.alone(), pytest.raises(DeviceError, match="is in use"), box.alone():
+        pass
+
+
+def test_a_board_that_there_is_no_box_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.options(["nano"])
+    assert "no box for 'nano': there are orin-nx-16gb" in capsys.readouterr().err
+
+
+def test_a_step_is_judged_by_its_exit_code_and_what_it_printed() -> None:
+    step = Step("a title", "echo 6 frames; exit 3", ("6 frames",), code=3)
+    done = outcome(step, ["sh", "-c", step.command])
+    assert (done.code, done.wrong) == (3, "")
+    assert judge(step, 0, "6 frames") == "exit code 0 instead of 3"
+    assert judge(step, 3, "5 frames") == "nothing printed matches '6 frames'"
+    assert judge(step, TIMED_OUT, "") == "not done after 1800 s"
+    assert "[orin] 1. a title\n$ echo 6 frames; exit 3\n6 frames\n(exit code 3, " in log({"orin": [done]})
+
+
+def test_steps_name_the_board_that_they_are_for() -> None:
+    assert any("Jetson Orin NX 16GB" in pattern.replace("\\", "") for step in steps(ORIN) for pattern in step.expects)
