@@ -154,7 +154,12 @@ ENGINE_STORE_BYTES = 16 * 2**30
 
 
 def build_engine(
-    model: Model, config: ModelConfig, threads: int | None, batch: int = 1, by: Backend | None = None
+    model: Model,
+    config: ModelConfig,
+    threads: int | None,
+    batch: int = 1,
+    by: Backend | None = None,
+    precision: str = "fp32",
 ) -> Engine:
     """Compiles one model with the settings of its section; its precision is that of the model given.
 
@@ -164,6 +169,7 @@ def build_engine(
         threads: CPU threads; None leaves them to the backend.
         batch: rows, where the model's batch size is dynamic.
         by: the backend that compiles it, in place of the one in the section.
+        precision: what a float32 model may be computed in, by a TensorRT that takes it by flags.
 
     Raises:
         BuildError: the backend refuses the model.
@@ -174,7 +180,8 @@ def build_engine(
     store = engine_store() if chosen.name == "tensorrt" else FileStore(cache_folder() / "ort")
     tuning, builder = Tuning(**config.tuning.model_dump()), builder_settings(config)
     spans = open_spans(model, config, batch)
-    return chosen.compile(model, EngineOptions(threads, profiles, spans, store=store, tuning=tuning, builder=builder))
+    options = EngineOptions(threads, profiles, spans, precision, store=store, tuning=tuning, builder=builder)
+    return chosen.compile(model, options)
 
 
 def builder_settings(config: ModelConfig) -> BuilderSettings:

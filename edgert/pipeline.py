@@ -7,6 +7,7 @@ with edgert.Pipeline("dock.yaml") as pipeline:
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from edgert.assemble import HERE, Bar, Callback, Environment, assemble
+from edgert.assemble import HERE, Bar, Callback, Environment, assemble, with_default_engines
 from edgert.budget.footprint import Footprint
 from edgert.budget.watch import Watch
 from edgert.config import PipelineFile, load_pipeline
@@ -27,6 +28,7 @@ from edgert.runtime.branches import connect, disconnect
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
 
+_LOG = logging.getLogger(__name__)
 _TAP_QUEUE = 4
 
 
@@ -48,7 +50,7 @@ class Pipeline:
             functions of ``sink: callback`` stages.
         bar: called with (what, done, total) while a model is calibrated, or compiled by TensorRT, which happens once,
             before anything starts.
-        strict: an engine of ``engines:`` that would be skipped is an error.
+        strict: an engine of ``engines:`` that would be skipped is an error; without that key, one that refuses a model.
 
     Raises:
         EdgertError: the file, a model or a stage is wrong, or a budget cannot be kept; nothing has been started then.
@@ -63,7 +65,10 @@ class Pipeline:
         bar: Bar | None = None,
         strict: bool = False,
     ) -> None:
-        self._assemble(HERE, load_pipeline(file, overrides), callbacks or {}, bar, strict)
+        found, chosen = with_default_engines(load_pipeline(file, overrides))
+        if chosen:
+            _LOG.info("%s", chosen)
+        self._assemble(HERE, found, callbacks or {}, bar, strict)
 
     @classmethod
     def within(
@@ -79,7 +84,8 @@ class Pipeline:
 
         Args:
             environment: clock, engines, meters and what else differs from this machine.
-            file: see the class, as all that follow.
+            file: see the class, as all that follow. Without ``engines:`` ONNX Runtime runs its models, unless the
+                environment has engines; see :func:`~edgert.assemble.default_engines.with_default_engines`.
             callbacks: see the class.
             bar: see the class.
             strict: see the class.

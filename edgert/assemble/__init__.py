@@ -1,5 +1,6 @@
 """Config in, live objects out: the only place that knows everything."""
 
+from edgert.assemble.default_engines import with_default_engines
 from edgert.assemble.engines import Bar, Engines
 from edgert.assemble.graph import FILE_QUEUE, HERE, LIVE_QUEUE, Assembly, Callback, Environment, assemble
 from edgert.assemble.models import MOST_REPLICAS, STAGE_QUEUE, replicas_of, threads_of
@@ -18,4 +19,5 @@ __all__ = [
     "assemble",
     "replicas_of",
     "threads_of",
+    "with_default_engines",
 ]

@@ -1,11 +1,12 @@
 """Engines of a pipeline's models: which backend compiles each, and on which cores of this machine it runs."""
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from edgert.backend import Engine, backend
-from edgert.backend.chain import Chain, why_not
+from edgert.backend.chain import Chain, Skipped, why_not
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
 from edgert.board import HOST, detect
 from edgert.board.host import core_accelerators
@@ -19,6 +20,7 @@ from edgert.graph import Graph, Model, clean, load, read, with_shapes
 from edgert.placement.cutting import Part, accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 
+log = logging.getLogger("edgert.backend")
 THIS_MACHINE = ("auto", HOST)
 """Values of ``board:`` for the machine edgert runs on; ``host`` is its processor only."""
 Form = Literal["ort", "gpu"]
@@ -64,7 +66,9 @@ class Engines(Protocol):
 
 
 class ChainEngines:
-    """See :class:`Engines`; for a pipeline file with ``engines:``. A section's own ``backend:`` comes first.
+    """See :class:`Engines`; for a pipeline file with ``engines:``, or those of this machine in their place. A section's
+    own ``backend:`` comes first, and a placement on cores of the processor. TensorRT computes in FP16 what leaves its
+    precision open.
 
     Args:
         model: loads a model in the precision its section asks for.
@@ -81,30 +85,51 @@ class ChainEngines:
         moved = bar or (lambda what, done, total: None)
         listener = Listener(step=lambda title, done, total: moved(f"compiling {title}", done, total))
         self._model, self._trt = model, trt or TrtBackend(listener=listener)
-        machine, name = detect(), file.document.path.name
+        machine, name, chosen = detect(), file.document.path.name, file.passed_over is not None
+        self._passed_over = [Skipped(engine, why) for engine, why in (file.passed_over or {}).items()]
 
         def reason(engine: str) -> str:
             """Why an engine is skipped; a DLA needs a placement, scales and rewritten models: those of a bundle."""
+            if chosen and engine == file.config.engines[0] != TENSORRT_DLA:
+                return ""  # as it was found when it was chosen
             fix = f"edgert run {name}, or edgert build {name} --board {machine.name}"
             dla = f"what runs on a DLA is prepared first: {fix}" if engine == TENSORRT_DLA else ""
             return why_not(engine, machine, self._trt) or dla
 
-        self.chain = Chain(file.config.engines, reason, strict=strict, where=file.where("engines"))
+        def report(skipped: Skipped) -> None:
+            """Nobody asked for an engine that was chosen here and is not there."""
+            log.log(logging.INFO if chosen and not skipped.model else logging.WARNING, "%s", skipped)
+
+        self.chain = Chain(file.config.engines, reason, strict=strict, report=report, where=file.where("engines"))
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """See :class:`Engines`."""
-        if config.backend != "auto":
+        if config.backend == "tensorrt":
+            return self._on_tensorrt(name, config, threads, batch)
+        if config.backend != "auto" or config.placement != "auto":
             return build_engine(self._model(name, config, "ort"), config, threads, batch)
 
         def made(engine: str) -> Engine:
-            model = self._model(name, config, "gpu" if engine == TENSORRT else "ort")
+            if engine == TENSORRT:
+                return self._on_tensorrt(name, config, threads, batch)
             own = backend("onnxruntime-cuda" if engine == ORT_CUDA else "ort")
-            return build_engine(model, config, threads, batch, by=self._trt if engine == TENSORRT else own)
+            return build_engine(self._model(name, config, "ort"), config, threads, batch, by=own)
 
         choice = self.chain.first(name, made)
-        engine = choice.compiled
-        engine.info = {**engine.info, **choice.info}
+        engine, skipped = choice.compiled, (*self._passed_over, *choice.skipped)
+        engine.info = {**engine.info, **replace(choice, skipped=skipped).info}
         return engine
+
+    def _on_tensorrt(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
+        """In FP16 where the precision is left open: of a model that is converted, or by a flag where it has several
+        sizes, since a conversion goes by one."""
+        wanted, precision = config, "fp32"
+        if config.leaves_precision:
+            precision, has_sizes = "fp16", len(config.profiles) > 1 or config.input.shape.is_open
+            if not (has_sizes and self._trt.library.kind == "weak"):
+                wanted = config.model_copy(update={"precision": "fp16"})
+        model = self._model(name, wanted, "gpu")
+        return build_engine(model, config, threads, batch, by=self._trt, precision=precision)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from edgert.assemble.default_engines import leaves_engine
 from edgert.assemble.engines import Bar, ChainEngines, Cores, Engines, Form, Placer, SplitModel, compiled
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.backend import Engine
@@ -109,8 +110,9 @@ class Models:
 
     def _section(self, name: str) -> ModelConfig:
         config = self.config.models[name]
-        if self._by is not None and config.placement == "gpu":  # the chain's engines are there, or say why not
-            config = config.model_copy(update={"placement": "auto"})
+        is_chosen = self.file.passed_over is not None and leaves_engine(config)
+        if self._by is not None and (is_chosen or config.placement == "gpu"):
+            config = config.model_copy(update={"placement": "auto"})  # the chain's engines are there, or say why not
         if self.config.budgets.cpu is not None and "spinning" not in config.tuning.model_fields_set:
             config = config.model_copy(update={"tuning": config.tuning.model_copy(update={"spinning": False})})
         return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config

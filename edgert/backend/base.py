@@ -145,7 +145,8 @@ class EngineOptions:
         profiles: named input shapes; needed where the model's own are dynamic. The first is the default.
         spans: input → all shapes that one profile is to allow, for backends whose engines can (TensorRT); the others,
             and every session, have the shapes of ``profiles``. Empty: only those.
-        precision: ``fp32``; other precisions are made by the quantizer, as models of their own.
+        precision: what a float32 model may be computed in by a TensorRT that takes that by flags (8.6 to 10.x):
+            ``fp32`` or ``fp16``. Elsewhere, and for INT8, the quantizer makes models of their own.
         store: where the compiled engine is looked up and cached; None compiles afresh.
         tuning: what ONNX Runtime does to be fast.
         builder: settings of TensorRT's builder.

@@ -130,6 +130,7 @@ class Chain:
         """The first engine that takes a model, of that name; ``make`` compiles it for an engine, and may be called for
         several. Raises BuildError when ``strict``, and an engine would be skipped; or none takes it."""
         skipped: list[Skipped] = []
+        fix = ""
         for name in self.engines:
             why = self._why(name)
             if why:
@@ -143,10 +144,11 @@ class Chain:
                 if self.strict:
                     error.fix = "; ".join(filter(None, (error.fix, self._others(name, make))))
                     raise
+                fix = error.fix if name == ORT else fix
                 text = error.what + (f": {error.why}" if error.why else "") + (f" ({error.fix})" if error.fix else "")
                 skipped.append(Skipped(name, " ".join(text.split()), model))
                 self._report(skipped[-1])
-        raise self._nothing_left(skipped)
+        raise self._nothing_left(skipped, fix)
 
     def _why(self, engine: str) -> str:
         """Why an engine cannot run here. Reports it the first time; raises BuildError if ``strict``."""
@@ -176,24 +178,20 @@ class Chain:
     def _after(self, engine: str) -> tuple[str, ...]:
         return self.engines[self.engines.index(engine) + 1 :]
 
-    def _nothing_left(self, skipped: Sequence[Skipped]) -> BuildError:
+    def _nothing_left(self, skipped: Sequence[Skipped], fix: str = "") -> BuildError:
         return BuildError(
             "no engine of the chain can run this here",
             why="; ".join(map(str, skipped)) or "the chain is empty",
             where=self.where,
-            fix=f"put {ORT} at the end of engines:, which runs everywhere: pip install onnxruntime",
+            fix=fix or f"put {ORT} at the end of engines:, which runs everywhere: pip install onnxruntime",
         )
 
 
 def why_not(engine: str, machine: Machine, trt: TrtBackend, *, runs: bool = True) -> str:
     """Why an engine cannot run on a machine, in one line that also names what to install; empty if it can. Without
     ``runs``, whether TensorRT can compile: that is possible without a GPU's memory and PyCUDA."""
-    board = machine.board
-    if engine == TENSORRT_DLA and (board is None or not board.dla.cores):
-        return f"{board.title if board else machine.name} has no DLA"
-    off = [mode.name for mode in board.modes if not mode.dla_cores] if board is not None else []
-    if engine == TENSORRT_DLA and machine.mode in off:
-        return f"power mode {machine.mode} switches the DLA off: sudo nvpmodel -m NUMBER sets another"
+    if engine == TENSORRT_DLA and machine.why_no_dla:
+        return machine.why_no_dla
     if engine in (TENSORRT, TENSORRT_DLA):
         return trt.why_not() if runs else trt.why_no_library()
     if engine == ORT_CUDA:

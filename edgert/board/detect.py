@@ -136,6 +136,15 @@ class Machine:
         """Whether this is a Jetson, known or not."""
         return self.name != HOST
 
+    @property
+    def why_no_dla(self) -> str:
+        """Why nothing can run on a DLA here, as far as board and power mode go; empty if it can."""
+        if self.board is None or not self.board.dla.cores:
+            return f"{self.board.title if self.board else self.name} has no DLA"
+        if self.mode in [mode.name for mode in self.board.modes if not mode.dla_cores]:
+            return f"power mode {self.mode} switches the DLA off: sudo nvpmodel -m NUMBER sets another"
+        return ""
+
 
 def detect(root: Path = Path("/")) -> Machine:
     """Looks at the machine under ``root``, whose files are those of a running Linux. Needs no rights, opens no device.

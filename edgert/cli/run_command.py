@@ -75,9 +75,10 @@ def run(
 
     with ExitStack() as stack:
         with on_first_call(first_time_bar, quiet) as bar, on_first_call(build_progress, quiet) as on_event:
-            is_here = as_board is None and not dry_run
-            path = pipeline_path(pipeline)
-            file, bundle = _opened(stack, path, overrides or (), strict, on_event, prepare=is_here)
+            path, is_here = pipeline_path(pipeline), as_board is None
+            file, bundle = _opened(
+                stack, path, overrides or (), on_event, strict=strict, is_here=is_here, dry_run=dry_run, quiet=quiet
+            )
             if not quiet and (code := [*map(str, file.config.ops), *dict.fromkeys(file.config.code.values())]):
                 typer.echo(f"runs code of your own: {', '.join(code)}", err=True)
             if dry_run:
@@ -114,13 +115,23 @@ def run(
 
 
 def _opened(
-    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, on_event: OnEvent, prepare: bool
+    stack: ExitStack,
+    path: Path,
+    overrides: Sequence[str],
+    on_event: OnEvent,
+    *,
+    strict: bool,
+    is_here: bool,
+    dry_run: bool,
+    quiet: bool,
 ) -> tuple[PipelineFile, Unpacked | None]:
     """The pipeline, and the bundle that its models come out of, whose files are there until the stack is left.
 
     Args:
-        prepare: whether a pipeline file for this machine's DLA is built here first.
+        is_here: whether a pipeline file is run by this machine's engines; if it is for its DLA, it is built here first,
+            unless ``dry_run``.
     """
+    from edgert.assemble import with_default_engines
     from edgert.bundle.bundle import is_bundle
     from edgert.config import load_pipeline
     from edgert.config.engine_choice import TENSORRT_DLA
@@ -131,8 +142,12 @@ def _opened(
 
         bundle = stack.enter_context(unpacked(path, overrides, strict=strict, on_event=on_event))
     else:
-        file = load_pipeline(path, overrides)
-        if not prepare or TENSORRT_DLA not in file.config.engines:
+        file, chosen = load_pipeline(path, overrides), ""
+        if is_here:
+            file, chosen = with_default_engines(file)
+        if chosen and not quiet:
+            typer.echo(chosen, err=True)
+        if not is_here or dry_run or TENSORRT_DLA not in file.config.engines:
             return file, None
         from edgert.compiler.unpack import built_here
 

@@ -160,12 +160,15 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         threads = engine.get("threads")
         counted = f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
         made = "from the cache" if engine.get("cached") else "compiled now"
-        backend = f"{engine['backend']} {engine.get('version', '')}".strip()
+        backend = " ".join(filter(None, (engine.get(part) for part in ("backend", "version", "precision"))))
         screen.print(f"model {name}: {backend}{counted}, {made}", markup=False)
         for one in engine.get("skipped", ()):
             skipped[f"{one['engine']} skipped{f' for model {name}' if one['model'] else ''}: {one['why']}"] = None
-    for line in skipped:
-        screen.print(line, style="yellow", markup=False)
+    if skipped and file.passed_over is not None:  # nobody asked for those
+        screen.print(f"engines: is left out, so the best here; {'; '.join(skipped)}", markup=False)
+    else:
+        for line in skipped:
+            screen.print(line, style="yellow", markup=False)
     for line in _governed(summary.budgets, summary.frames_out):
         screen.print(line, markup=False)
     for line in (*_troubles(summary), *_broken_promises(file, summary)):

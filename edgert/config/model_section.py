@@ -275,7 +275,8 @@ class ModelConfig(fields.Section):
     tuning: TuningConfig = Field(default=TuningConfig(), description="how ONNX Runtime works inside")
     tensorrt: TensorRtConfig = Field(default=TensorRtConfig(), description="how TensorRT builds the engine")
     precision: Literal["fp32", "fp16", "int8", "auto"] = Field(
-        default="auto", description="auto: the fastest that keeps the accuracy, or without calibrate that of the file"
+        default="auto",
+        description="auto: the fastest that keeps the accuracy; without calibrate FP16 on TensorRT, else the file's",
     )
     calibrate: CalibrateConfig | None = Field(default=None, description="where INT8 ranges come from")
     quantize: QuantizeConfig = Field(default=QuantizeConfig(), description="how INT8 is made, beyond its ranges")
@@ -300,3 +301,8 @@ class ModelConfig(fields.Section):
     def is_converted(self) -> bool:
         """Whether the model runs in another precision than the file's; ``auto`` may where it can calibrate."""
         return self.precision in ("fp16", "int8") or (self.precision == "auto" and self.calibrate is not None)
+
+    @property
+    def leaves_precision(self) -> bool:
+        """Whether the precision is left to what runs the model: to TensorRT, FP16; else that of the file."""
+        return self.precision == "auto" and self.calibrate is None

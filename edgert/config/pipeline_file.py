@@ -184,7 +184,8 @@ class PipelineConfig(Section):
     engines: EngineChain = Field(
         default=(),
         description="who runs the models, the first that can: tensorrt-dla, tensorrt, onnxruntime-cuda, onnxruntime; "
-        "what is skipped is logged. Without the key: ONNX Runtime, and of a bundle what its board has",
+        "what is skipped is logged. Without the key: the best that is really here, as one line says at the start; on "
+        "a machine without an NVIDIA GPU, ONNX Runtime",
     )
     budgets: BudgetConfig = Field(default=BudgetConfig(), description="what the pipeline may use")
     ops: tuple[FilePath, ...] = Field(
@@ -208,10 +209,16 @@ class PipelineConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class PipelineFile:
-    """A checked pipeline and the document it came from, so that later errors can point at a line."""
+    """A checked pipeline and the document it came from, so that later errors can point at a line.
+
+    Attributes:
+        passed_over: of a file without ``engines:``, once this machine's stand in ``config``: better ones that cannot
+            run here, with the reason; else None.
+    """
 
     config: PipelineConfig
     document: Document
+    passed_over: Mapping[str, str] | None = None
 
     def where(self, *loc: str | int) -> str:
         """``file:line key.path`` of a key."""

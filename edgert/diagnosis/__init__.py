@@ -47,6 +47,7 @@ PROBES: dict[str, Probe] = {
     "TensorRT": accelerator.tensorrt,
     "DLA": accelerator.dla,
     "pycuda": accelerator.pycuda,
+    "engines": accelerator.engines,
     "PyAV": machine.pyav,
     "codecs": machine.codecs,
     "NVDEC": machine.nvdec,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dla import supported_by
 from edgert.diagnosis.probe import Evidence, Finding
+from edgert.errors import BuildError
 from edgert.memory.cuda.gpu_context import Traits, describe
 from edgert.units import format_bytes
 
@@ -91,6 +92,33 @@ def pycuda(evidence: Evidence) -> Finding:
         return Finding("pycuda", "optional", _NO_GPU)
     fix = "PATH=/usr/local/cuda/bin:$PATH pip install pycuda (it compiles, with the CUDA toolkit's nvcc)"
     return Finding("pycuda", "optional", "not installed", fix)
+
+
+def engines(evidence: Evidence) -> Finding:
+    """What runs the models of a pipeline without ``engines:``, and why nothing better does: what
+    :func:`~edgert.assemble.default_engines.with_default_engines` finds when one starts."""
+    left_out, here = "where engines: is left out", evidence.machine
+    if not evidence.has_gpu and not here.is_jetson:
+        return Finding("engines", "yes", f"ONNX Runtime on the CPU, {left_out}: no NVIDIA GPU here")
+    from edgert.backend.tensorrt.library import kind_of  # it takes half a second, and most machines have no GPU
+
+    trt, providers = evidence.answers["tensorrt"], evidence.answers["onnxruntime"].facts.get("providers", ())
+    version = str(trt.facts.get("version", ""))
+    both = [] if evidence.has_gpu else ["NVIDIA GPU"]
+    both += [] if evidence.answers["pycuda"].works else ["pycuda"]
+    wanted = [*([] if trt.works else ["TensorRT"]), *both]
+    fix = f"see {' and '.join(wanted)}"
+    try:
+        kind_of(version or "10.0")
+    except BuildError as error:
+        wanted, fix = [f"a release it can use ({error.what}: {error.why})"], error.fix
+    if not wanted:
+        dla = f"; placement: dla: {here.why_no_dla or 'the DLA'}" if here.board and here.board.dla.cores else ""
+        return Finding("engines", "yes", f"TensorRT {version}, {left_out}; in FP16, where precision: is, too{dla}")
+    why = f"for TensorRT it lacks {', '.join(wanted)}"
+    if lacking := [*([] if "CUDAExecutionProvider" in providers else ["its CUDA provider"]), *both]:
+        why += f"; for ONNX Runtime on the GPU {', '.join(lacking)}"
+    return Finding("engines", "optional", f"ONNX Runtime on the {'CPU' if lacking else 'GPU'}, {left_out}; {why}", fix)
 
 
 def _driver_fix(evidence: Evidence) -> str:

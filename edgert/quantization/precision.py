@@ -64,7 +64,7 @@ def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -
 Target = Literal["ort", "gpu"]
 """Who runs the model that is made: ONNX Runtime, or TensorRT on a GPU."""
 
-_RECIPE = 2
+_RECIPE = 3
 """Part of the cache key: raise it when models are made in another way."""
 
 
@@ -91,8 +91,8 @@ def in_precision(
 
     ``int8`` calibrates and quantizes once; after that the model comes from the cache until the file, its images,
     its labels or its settings change. ``auto`` with ``calibrate:`` takes what runs fastest here of fp32 and int8 within
-    the accuracy budget, and fp32 where int8 is not surely faster or not accurate enough; without, the file's own. A
-    file that is quantized already is run as it is.
+    the accuracy budget, and fp32 where int8 is not surely faster or not accurate enough, or fp16 for TensorRT; without,
+    the file's own. A file that is quantized already is run as it is.
 
     Args:
         run: where the section stands, and who follows the steps.
@@ -166,8 +166,9 @@ def _auto(model: Model, config: ModelConfig, job: _Job) -> Model:
     except ModelError as error:
         if not takes_several(model, calibrated.feeds(PAIR)):
             raise
-        job.run.log(f"precision: auto takes fp32: INT8 would take one image at a time: {error.why}")
-        return model
+        taken = "fp32" if job.target == "ort" else "fp16"
+        job.run.log(f"precision: auto takes {taken}: INT8 would take one image at a time: {error.why}")
+        return model if job.target == "ort" else _fp16(model, config, job)
     plain = model if opened is None or has_open_batch(model) else opened
     rows = 1 if opened is None else job.rows
 
@@ -176,7 +177,7 @@ def _auto(model: Model, config: ModelConfig, job: _Job) -> Model:
 
     if job.target != "ort":
         outcome = _quantized(config, calibrated, job, strict=False)
-        return ready(outcome.model) if outcome.is_sound else plain
+        return ready(outcome.model) if outcome.is_sound else _fp16(model, config, job)
     rough = fastest({"fp32": plain, "int8": ready(rounded(config, calibrated))}, config, batch=rows)
     if rough.name == "fp32":
         job.run.log(f"precision: auto takes fp32: {rough.times}")

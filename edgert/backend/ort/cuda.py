@@ -105,12 +105,13 @@ class OrtCudaBackend:
 
 
 def why_not() -> str:
-    """Why this machine cannot run models here; empty when it can. Opens the GPU for a moment, and loads no model."""
+    """Why this machine cannot run models here, and what to install; empty when it can. Opens the GPU for a
+    moment, and loads no model."""
     try:
         check_provider()
         open_device().close()
     except DeviceError as error:
-        return ": ".join(filter(None, (error.what, error.why)))
+        return ": ".join(filter(None, (error.what, error.why))) + (f" ({error.fix})" if error.fix else "")
     return ""
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,16 @@ def last_facts(store: Store | None, title: str) -> Facts | None:
         return {str(name): str(value) for name, value in json.loads(content).items()}
     except (ValueError, AttributeError):  # written by another edgert: unknown
         return None
+
+
+def last_build(store: Store, title: str) -> tuple[Facts, float]:
+    """Under which facts an engine of that title was last built, and the seconds that took; empty and 0 where it never
+    was, or that is unknown."""
+    facts = last_facts(store, title) or {}
+    record, _, _ = (store.get(key_of(facts)) or b"").partition(b"\n")
+    with suppress(ArtifactError):
+        return facts, float(read_record(record)["result"]["seconds"])
+    return facts, 0.0
 
 
 def timing_cache(store: Store | None, machine: Facts) -> bytes:

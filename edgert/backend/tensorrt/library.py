@@ -102,6 +102,11 @@ def library_of(trt: Trt) -> Library:
     version = str(trt.__version__)
     if "rtx" in trt.__name__:
         return Library(trt, version, "rtx")
+    return Library(trt, version, kind_of(version))
+
+
+def kind_of(version: str) -> Kind:
+    """How TensorRT of a version takes types. Raises BuildError for one that edgert cannot use."""
     release = release_of(version)
     if release < _OLDEST or release[0] == 9:
         raise BuildError(
@@ -109,7 +114,7 @@ def library_of(trt: Trt) -> Library:
             why="edgert knows 8.6, 10 and 11",
             fix="update JetPack: 6.0 has TensorRT 8.6, 6.1 and 6.2 have 10.3, 7 has 10 or 11",
         )
-    return Library(trt, version, "strong" if release[0] >= _FIRST_STRONG else "weak")
+    return "strong" if release[0] >= _FIRST_STRONG else "weak"
 
 
 def release_of(version: str) -> tuple[int, int]:

@@ -282,7 +282,12 @@ class TrtBackend:
                 title=made.request.title,
             )
         self._resident[core] += loadables  # none where there is no core
-        compiled = {"cached": made.cached, "compile_s": made.result.seconds, "attempts": list(made.attempts)}
+        compiled = {
+            "precision": made.request.precision,
+            "cached": made.cached,
+            "compile_s": made.result.seconds,
+            "attempts": list(made.attempts),
+        }
         modes = {"compiled_in": made.mode, "runs_in": self.mode} if self._is_other_mode(made) else {}
         engine.info = {**engine.info, **compiled, **modes}
         return engine

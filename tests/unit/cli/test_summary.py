@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,23 @@ def test_a_mean_above_the_budget_is_told(
 def test_power_that_nobody_knows_is_not_told_as_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = told(tmp_path, capsys, used={**USED, "mean": None, "total": 0.0, "covered_s": 0.0, "missing_s": 4.0})
     assert "power: 0" not in said and "on average" not in said
+
+
+def test_engines_that_nobody_asked_for_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.yaml").write_text(FILE)
+    file = load_pipeline(tmp_path / "p.yaml")
+    skipped = [
+        {"engine": "tensorrt", "why": "not installed", "model": ""},
+        {"engine": "onnxruntime-cuda", "why": "no provider", "model": ""},
+    ]
+    engines = {name: {"backend": "ort", "version": "1.20", "skipped": skipped} for name in ("parts", "plates")}
+    summary = summarize([], 4_000_000_000, Counts(), 1 << 20, engines)
+    print_summary(replace(file, passed_over={"tensorrt": "not installed"}), summary)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "engines: is left out, so the best here; tensorrt skipped: not installed; "
+        "onnxruntime-cuda skipped: no provider" in shown
+    )
+    assert shown.count("tensorrt skipped") == 1
+    print_summary(file, summary)
+    assert "left out" not in capsys.readouterr().out

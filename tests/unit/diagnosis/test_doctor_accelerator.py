@@ -128,3 +128,42 @@ def test_pycuda(tmp_path: Path) -> None:
     assert "nvcc" in accelerator.pycuda(evidence(jetson(tmp_path), pycuda=ABSENT, cuda=NO_GPU)).fix
     broken = Answer({}, error="ImportError: libcuda.so.1")
     assert "force-reinstall" in accelerator.pycuda(evidence(tmp_path, pycuda=broken)).fix
+
+
+class TestEngines:
+    """What a pipeline without ``engines:`` runs on."""
+
+    def test_without_a_gpu(self, tmp_path: Path) -> None:
+        found = accelerator.engines(evidence(tmp_path, cuda=NO_GPU, tensorrt=ABSENT, pycuda=ABSENT))
+        assert (found.state, found.fix) == ("yes", "")
+        assert found.detail == "ONNX Runtime on the CPU, where engines: is left out: no NVIDIA GPU here"
+
+    def test_a_jetson_with_everything(self, tmp_path: Path) -> None:
+        found = accelerator.engines(evidence(jetson(tmp_path)))
+        assert found.state == "yes" and found.detail.startswith("TensorRT 10.3.0, where engines: is left out; in FP16")
+        assert found.detail.endswith("; placement: dla: the DLA")
+
+    def test_a_jetson_without_tensorrt(self, tmp_path: Path) -> None:
+        no_cuda = without("onnxruntime", providers=["CPUExecutionProvider"])
+        found = accelerator.engines(evidence(jetson(tmp_path), tensorrt=ABSENT, onnxruntime=no_cuda))
+        assert (found.state, found.fix) == ("optional", "see TensorRT")
+        assert found.detail == (
+            "ONNX Runtime on the CPU, where engines: is left out; for TensorRT it lacks TensorRT; "
+            "for ONNX Runtime on the GPU its CUDA provider"
+        )
+
+    def test_a_jetson_in_a_container_without_its_driver(self, tmp_path: Path) -> None:
+        found = accelerator.engines(evidence(jetson(tmp_path), cuda=NO_GPU))
+        assert found.fix == "see NVIDIA GPU" and "for TensorRT it lacks NVIDIA GPU" in found.detail
+
+    def test_a_workstation_with_onnx_runtime_on_cuda(self, tmp_path: Path) -> None:
+        found = accelerator.engines(evidence(tmp_path, tensorrt=ABSENT))
+        assert found.detail.startswith("ONNX Runtime on the GPU, ") and found.detail.endswith("it lacks TensorRT")
+
+    def test_without_pycuda(self, tmp_path: Path) -> None:
+        found = accelerator.engines(evidence(tmp_path, pycuda=ABSENT))
+        assert found.fix == "see pycuda" and found.detail.startswith("ONNX Runtime on the CPU, ")
+
+    def test_a_tensorrt_that_is_too_old(self, tmp_path: Path) -> None:
+        found = accelerator.engines(evidence(tmp_path, tensorrt=without("tensorrt", version="8.5.2")))
+        assert "TensorRT 8.5.2 cannot be used" in found.detail and found.fix.startswith("update JetPack")

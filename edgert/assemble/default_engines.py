@@ -1,0 +1,82 @@
+"""A pipeline file without ``engines:``: the best that is really here runs its models, and one line says so."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import replace
+
+from edgert.backend.chain import why_not
+from edgert.backend.tensorrt.engine_cache import last_build
+from edgert.backend.tensorrt.trt_backend import TrtBackend
+from edgert.board import HOST, Machine, detect
+from edgert.board.detect import is_jetson
+from edgert.board.devices import cuda_driver
+from edgert.config import ModelConfig, PipelineFile
+from edgert.config.engine_choice import ENGINES, ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.config.flow import users_of
+from edgert.engine import engine_store
+from edgert.placement.cutting import accelerators_of
+
+
+def with_default_engines(
+    file: PipelineFile, *, machine: Machine | None = None, trt: TrtBackend | None = None
+) -> tuple[PipelineFile, str]:
+    """The pipeline with the engines that are here, the best first; and a line about what that is, why it is nothing
+    better, and what is compiled first. As it is, and an empty line, where the file has ``engines:`` or ``board: host``,
+    its models name all that runs them, or this machine has no NVIDIA GPU: then no vendor package is imported.
+
+    Args:
+        machine, trt: those of this machine by default.
+    """
+    config = file.config
+    used = [name for name in config.models if users_of(config.stages, config.models, name)]
+    models = {name: config.models[name] for name in used if leaves_engine(config.models[name])}
+    if config.engines or config.board == HOST or not models or not has_gpu():
+        return file, ""
+    here, trt = machine or detect(), trt or TrtBackend()
+    wants_dla = any(name.startswith("dla") for model in models.values() for name in accelerators_of(model.placement))
+    wanted = [name for name in ENGINES if name != TENSORRT_DLA or wants_dla]
+    passed_over: dict[str, str] = {}
+    while why := why_not(wanted[0], here, trt):  # ONNX Runtime, which is the last, runs everywhere
+        passed_over[wanted.pop(0)] = why
+    found = replace(file, config=config.model_copy(update={"engines": tuple(wanted)}), passed_over=passed_over)
+    parts = [_title(wanted[0], trt, models), *(f"not {name}: {why}" for name, why in passed_over.items())]
+    if wanted[0] == TENSORRT:
+        parts += _compiled_first(models, trt)
+    return found, f"engines: {'; '.join(parts)}"
+
+
+def has_gpu() -> bool:
+    """Whether an NVIDIA GPU is here: one that the CUDA driver drives, or should; or a Jetson's. Imports nothing, and
+    opens nothing."""
+    driver = cuda_driver()
+    if driver is not None and (driver.gpus or driver.trouble):
+        return True
+    return platform.machine() == "aarch64" and is_jetson()  # the second reads the list of Debian packages
+
+
+def leaves_engine(model: ModelConfig) -> bool:
+    """Whether a model leaves open what runs it: it names no backend, and no core of the processor."""
+    return model.backend == "auto" and not any(one.startswith("cpu") for one in accelerators_of(model.placement))
+
+
+def _title(engine: str, trt: TrtBackend, models: Mapping[str, ModelConfig]) -> str:
+    if engine in (ORT, ORT_CUDA):
+        return f"ONNX Runtime on the {'GPU' if engine == ORT_CUDA else 'CPU'}"
+    if engine == TENSORRT_DLA:
+        return f"{trt.library.title} with the DLA, as placement: asks for"
+    fp16 = [name for name, model in models.items() if model.leaves_precision]
+    which = "" if len(fp16) == len(models) else f" ({', '.join(fp16)})"
+    return f"{trt.library.title}{f' in FP16{which}' if fp16 else ''} on the GPU"
+
+
+def _compiled_first(models: Mapping[str, ModelConfig], trt: TrtBackend) -> list[str]:
+    """What TensorRT must compile before anything runs, as far as that is known before the models are read."""
+    store, named = engine_store(), []
+    for name, model in models.items():
+        facts, seconds = last_build(store, str(model.onnx))
+        if any(facts.get(fact) != value for fact, value in trt.facts.items()):
+            took = f"{seconds:.0f} s with TensorRT {facts['TensorRT']}" if seconds else "how long is not known yet"
+            named.append(f"{name} ({took})")
+    return [f"compiled once: {', '.join(named)}", f"engines: [{ORT}] keeps to the CPU"] if named else []
