@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from edgert.assemble.default_engines import leaves_engine
 from edgert.backend import Engine, backend
 from edgert.backend.chain import Chain, Skipped, why_not
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
@@ -12,7 +14,7 @@ from edgert.board import HOST, detect
 from edgert.board.host import core_accelerators
 from edgert.board.record import Board, find_board
 from edgert.config import InferStage, ModelConfig, PipelineFile
-from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.config.engine_choice import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.engine import build_engine, default_profile
 from edgert.errors import ConfigError, PlacementError
 from edgert.files import FileStore, cache_folder
@@ -23,6 +25,7 @@ from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 log = logging.getLogger("edgert.backend")
 THIS_MACHINE = ("auto", HOST)
 """Values of ``board:`` for the machine edgert runs on; ``host`` is its processor only."""
+_GPU_BACKENDS = ("tensorrt", "onnxruntime-cuda")
 Form = Literal["ort", "gpu"]
 """The engine that an INT8 model is made for."""
 ModelOf = Callable[[str, ModelConfig, Form], Model]
@@ -109,16 +112,48 @@ class ChainEngines:
         if config.backend != "auto" or config.placement != "auto":
             return build_engine(self._model(name, config, "ort"), config, threads, batch)
 
-        def made(engine: str) -> Engine:
-            if engine == TENSORRT:
-                return self._on_tensorrt(name, config, threads, batch)
-            own = backend("onnxruntime-cuda" if engine == ORT_CUDA else "ort")
-            return build_engine(self._model(name, config, "ort"), config, threads, batch, by=own)
+        return self._chosen({name: (config, threads, batch)}, self.chain)[name]
 
-        choice = self.chain.first(name, made)
-        engine, skipped = choice.compiled, (*self._passed_over, *choice.skipped)
-        engine.info = {**engine.info, **replace(choice, skipped=skipped).info}
-        return engine
+    def compile_alike(self, models: Mapping[str, tuple[ModelConfig, int, int]]) -> dict[str, Engine]:
+        """Engines of models that take turns, as far as these leave open what runs them: all of one kind, as frames come
+        to all in the same memory. Raises as :meth:`compile`.
+
+        Args:
+            models: by name: the section, and its threads and batch as of :meth:`compile`.
+        """
+        wanted = {name: given for name, given in models.items() if leaves_engine(given[0])}
+        on_cpu = [name for name in models if name not in wanted and models[name][0].backend not in _GPU_BACKENDS]
+        if not on_cpu:
+            return self._chosen(wanted, self.chain)
+        why = f"it takes turns with {on_cpu[0]}, which stays on the processor"
+        chain = Chain(
+            self.chain.engines, {**dict.fromkeys(self.chain.engines, why), ORT: ""}.__getitem__, report=log.debug
+        )
+        return self._chosen(wanted, chain)
+
+    def _chosen(self, models: Mapping[str, tuple[ModelConfig, int, int]], chain: Chain) -> dict[str, Engine]:
+        """All on the first engine of a chain that takes them all."""
+
+        def made(engine: str) -> dict[str, Engine]:
+            found: dict[str, Engine] = {}
+            with ExitStack() as unused:
+                for name, given in models.items():
+                    found[name] = self._made(engine, name, *given)
+                    unused.callback(found[name].close)
+                unused.pop_all()
+            return found
+
+        choice = chain.first(" and ".join(models), made)
+        info = replace(choice, skipped=(*self._passed_over, *choice.skipped)).info
+        for engine in choice.compiled.values():
+            engine.info = {**engine.info, **info}
+        return choice.compiled
+
+    def _made(self, engine: str, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
+        if engine == TENSORRT:
+            return self._on_tensorrt(name, config, threads, batch)
+        own = backend("onnxruntime-cuda" if engine == ORT_CUDA else "ort")
+        return build_engine(self._model(name, config, "ort"), config, threads, batch, by=own)
 
     def _on_tensorrt(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """In FP16 where the precision is left open: of a model that is converted, or by a flag where it has several

@@ -85,6 +85,7 @@ class Models:
         """The model and its fallback models, each in threads of its own, as placed ones have; frames are dispatched to
         that of the level in use."""
         _check_same_labels(self.file, names)
+        self._compile_alike(names, threads_of(self.config, stage.infer))
         made = []
         for level, one in enumerate(names):
             model = self._section(one).model_copy(update={"degrade_to": None})
@@ -152,6 +153,7 @@ class Models:
         _check_same_labels(self.file, names)
         count = replicas_of(self.config, stage.infer, live)
         threads = threads_of(self.config, stage.infer) // count
+        self._compile_alike(names, threads)
         as_stages = [stage.model_copy(update={"infer": one}) for one in names]  # the stage, if it ran that model
         parts = [(one, self._section(one.infer)) for one in as_stages]
         made = [(one, self._engine(one.infer, model, threads), model) for one, model in parts]
@@ -162,6 +164,17 @@ class Models:
             return [self._on_gpu(name, stage, inferences)]
         choosing = [self._choosing([self._inference(*part) for part in made]) for _ in range(count)]
         return [Branch((self._infer(name, stage, inference),)) for inference in choosing]
+
+    def _compile_alike(self, names: Sequence[str], threads: int) -> None:
+        """Compiles models that take turns for one kind of engine, where the file names none and this machine's are
+        chosen; else each is compiled by what the file has for it."""
+        if (
+            isinstance(self._by, ChainEngines)
+            and self.file.passed_over is not None
+            and self.engines.keys().isdisjoint(names)
+        ):
+            given = {one: (self._section(one), threads, batch_of(self.config, one)) for one in names}
+            self.engines.update(self._by.compile_alike(given))
 
     def _choosing(self, inferences: Sequence[infer.Inference]) -> infer.Inference:
         """The only one, or the one of the variant that is chosen."""

@@ -279,6 +279,49 @@ class TestRefusals:
         assert "onnxruntime can run it" in caught.value.fix
 
 
+class TestTurns:
+    """Models that take each other's place get their frames in the same memory."""
+
+    def assembled(self, folder: Path, monkeypatch: pytest.MonkeyPatch, further: str, **section: str) -> dict[str, Any]:
+        small = f"  small:\n    onnx: models/parts/model.onnx\n    task: {{segment: argmax}}\n{further}stages:"
+        text = PIPELINE.replace("stages:", small)
+        on = bench()
+        file, _ = with_default_engines(
+            written(folder, text, degrade_to="small", **section), machine=ORIN, trt=on.backend
+        )
+        monkeypatch.setattr("edgert.assemble.engines.detect", lambda: ORIN)
+        monkeypatch.setattr("edgert.assemble.engines.TrtBackend", lambda **_: on.backend)
+        assembly = assemble(file)
+        assembly.close()
+        return {name: engine.info for name, engine in assembly.engines.items()}
+
+    def test_both_are_on_the_gpu(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        infos = self.assembled(tmp_path, monkeypatch, "")
+        assert [infos[name]["engine"] for name in ("parts", "small")] == ["tensorrt", "tensorrt"]
+
+    def test_one_that_is_refused_takes_the_other_along(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = ChainEngines._on_tensorrt
+
+        def refuse(self: ChainEngines, name: str, *given: Any) -> Any:
+            if name == "small":
+                raise BuildError("no Frobnicate")
+            return made(self, name, *given)
+
+        monkeypatch.setattr(ChainEngines, "_on_tensorrt", refuse)
+        infos = self.assembled(tmp_path, monkeypatch, "")
+        assert [infos[name]["engine"] for name in ("parts", "small")] == ["onnxruntime", "onnxruntime"]
+        first = infos["parts"]["skipped"][0]
+        assert (first["engine"], first["model"], first["why"]) == ("tensorrt", "parts and small", "no Frobnicate")
+
+    @pytest.mark.parametrize("further", ["    backend: ort\n", "    placement: cpu0\n"])
+    def test_one_that_stays_on_the_processor_keeps_the_other_there(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further: str
+    ) -> None:
+        infos = self.assembled(tmp_path, monkeypatch, further)
+        assert infos["parts"]["engine"] == "onnxruntime" and "engine" not in infos["small"]
+        assert infos["parts"]["skipped"][0]["why"] == "it takes turns with small, which stays on the processor"
+
+
 def test_in_python_the_line_is_logged_and_the_summary_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

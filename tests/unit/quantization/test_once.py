@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 
 from edgert.config import CalibrateConfig, ModelConfig, load_pipeline
 from edgert.files import FileStore
-from edgert.graph import Graph
+from edgert.graph import Graph, read
 from edgert.installation import demo_images
+from edgert.quantization import precision
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import quantize_section
 from edgert.quantization.precision import in_precision
@@ -68,3 +70,12 @@ def test_a_run_of_the_demo_makes_them_once_too(tmp_path: Path, counts: Mapping[s
     for _ in range(2):  # the second time it is cached
         in_precision(demo, store=FileStore(tmp_path))
         assert {kind: len(calls) for kind, calls in counts.items()} == {"scheme": 1, "lower": 2}
+
+
+def test_auto_is_fp16_for_tensorrt_where_int8_is_not_accurate_enough(
+    section: ModelConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    auto = section.model_copy(update={"precision": "auto"})
+    monkeypatch.setattr(precision, "_quantized", lambda *_, **__: SimpleNamespace(is_sound=False))
+    made = in_precision(auto, store=FileStore(tmp_path), target="gpu")
+    assert {array.dtype.name for array in read(made).constants.values()} & {"float16", "float32"} == {"float16"}
