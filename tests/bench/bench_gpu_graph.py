@@ -1,4 +1,4 @@
-"""One CUDA graph from image to boxes against two, decoding beside the next frame's engine; 1080p NV12, one GPU.
+"""One CUDA graph from the engine to boxes against two, decoding beside the next frame's engine; 1080p NV12, one GPU.
 
     python tests/bench/bench_gpu_graph.py [--json FILE]
 

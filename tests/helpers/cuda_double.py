@@ -137,7 +137,7 @@ class CudaDouble:
     """The module. ``paused`` keeps work waiting on streams; ``broken`` makes what it names fail."""
 
     Error = CudaError
-    event_flags = SimpleNamespace(DEFAULT=0, DISABLE_TIMING=2)
+    event_flags = SimpleNamespace(DEFAULT=0, BLOCKING_SYNC=1, DISABLE_TIMING=2)
     host_alloc_flags = SimpleNamespace(DEVICEMAP=2)
     device_attribute = SimpleNamespace(INTEGRATED=18, CAN_MAP_HOST_MEMORY=19)
     CONTEXT_BYTES = 2**20

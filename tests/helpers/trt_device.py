@@ -80,6 +80,3 @@ class FakeGraph(Graph):
     def __call__(self) -> None:
         self._device.events.append("launch")  # type: ignore[attr-defined]
         self._enqueue()
-
-    def start_with(self, launch: Any) -> None:
-        self._device.events.append("aim")  # type: ignore[attr-defined]

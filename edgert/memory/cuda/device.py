@@ -6,7 +6,6 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import U8, Counter
 from edgert.memory.cuda.driver import call, failed, initialize, is_lost, load_driver, pycuda_driver
 from edgert.memory.cuda.gpu_context import Context, MemoryKind
-from edgert.memory.cuda.nvrtc import Kernel, Launch, Module
+from edgert.memory.cuda.nvrtc import Module
 from edgert.memory.cuda.stream import Event, Stream
 
 # Allocations on a GPU: memory of the GPU alone, memory mapped by host and GPU, or a host and device pair.
@@ -232,30 +231,11 @@ _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may go o
 _HOST_NODE = 3  # CU_GRAPH_NODE_TYPE_HOST
 
 
-class _KernelNode(ctypes.Structure):
-    """CUDA_KERNEL_NODE_PARAMS, the longer form of CUDA 12; older drivers use its beginning."""
-
-    _fields_ = (
-        ("function", ctypes.c_void_p),
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("parameters", ctypes.POINTER(ctypes.c_void_p)),
-        ("extra", ctypes.c_void_p),
-        ("kernel", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-    )
-
-
 class Graph:
     """Work that was recorded; calling it launches it on its stream."""
 
-    _functions: ClassVar[WeakKeyDictionary[Kernel, int]] = WeakKeyDictionary()
-
     def __init__(self, device: Context, library: Any, recorded: int, stream: Stream) -> None:
         self._device, self._library, self._recorded, self._stream = device, library, recorded, stream
-        self._set_kernel = _newest(library, "cuGraphExecKernelNodeSetParams")
-        self._first: int | None = None
         ready, flags = ctypes.c_void_p(), ctypes.c_ulonglong(0)
         call(library, "cuGraphInstantiateWithFlags", ctypes.byref(ready), ctypes.c_void_p(recorded), flags)
         self._ready = ready
@@ -263,30 +243,6 @@ class Graph:
     def __call__(self) -> None:
         with self._device:
             call(self._library, "cuGraphLaunch", self._ready, ctypes.c_void_p(self._stream.handle))
-
-    def start_with(self, launch: Launch) -> None:
-        """Replaces the first kernel's launch from the next run on; runs under way are not affected.
-
-        Raises DeviceError when the graph does not start with one kernel.
-        """
-        with self._device:
-            if self._first is None:
-                self._first = _first(self._library, self._recorded)
-            argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
-            node = _KernelNode(function=self._function(launch), grid=launch.grid, block=launch.block)
-            node.parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
-            call(self._library, self._set_kernel, self._ready, ctypes.c_void_p(self._first), ctypes.byref(node))
-
-    def _function(self, launch: Launch) -> int:
-        """The driver's handle of a kernel, which PyCUDA does not expose: read off a recording of its launch."""
-        if launch.kernel not in self._functions:
-            stream, node = Stream(self._device), _KernelNode()
-            recorded = _recorded(self._library, stream, lambda: launch.enqueue(stream))
-            first = ctypes.c_void_p(_first(self._library, recorded))
-            call(self._library, _newest(self._library, "cuGraphKernelNodeGetParams"), first, ctypes.byref(node))
-            self._functions[launch.kernel] = node.function
-            _forget(self._library, recorded)
-        return self._functions[launch.kernel]
 
     def __del__(self) -> None:
         if self._device.is_open and hasattr(self, "_ready"):
@@ -305,7 +261,7 @@ def capture(device: Context, stream: Stream, enqueue: Callable[[], None], librar
     with device:
         recorded = _recorded(library, stream, enqueue)
         try:
-            for node in _nodes(library, "cuGraphGetNodes", recorded):
+            for node in _nodes(library, recorded):
                 kind = ctypes.c_int()
                 call(library, "cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
                 if kind.value == _HOST_NODE:
@@ -338,22 +294,9 @@ def _forget(library: Any, recorded: int) -> None:
     call(library, "cuGraphDestroy", ctypes.c_void_p(recorded))
 
 
-def _nodes(library: Any, name: str, graph: int) -> list[int]:
-    """Nodes of a recording, as the driver's function ``name`` lists them."""
+def _nodes(library: Any, graph: int) -> list[int]:
     count = ctypes.c_size_t()
-    call(library, name, ctypes.c_void_p(graph), None, ctypes.byref(count))
+    call(library, "cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
     found = (ctypes.c_void_p * count.value)()
-    call(library, name, ctypes.c_void_p(graph), found, ctypes.byref(count))
+    call(library, "cuGraphGetNodes", ctypes.c_void_p(graph), found, ctypes.byref(count))
     return [node or 0 for node in found]
-
-
-def _first(library: Any, graph: int) -> int:
-    """The node that a recording starts with. Raises DeviceError unless there is exactly one."""
-    roots = _nodes(library, "cuGraphGetRootNodes", graph)
-    if len(roots) != 1:
-        raise DeviceError("this work cannot be changed in a CUDA graph", why=f"it starts with {len(roots)} nodes")
-    return roots[0]
-
-
-def _newest(library: Any, name: str) -> str:
-    return f"{name}_v2" if hasattr(library, f"{name}_v2") else name

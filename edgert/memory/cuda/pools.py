@@ -42,7 +42,7 @@ class StreamMarks:
     def after(self, stream: Stream) -> None:
         """Behind all work that the stream has now. Events are made once per stream and used again."""
         if stream.handle not in self._events:
-            self._events[stream.handle] = Event(self._device)
+            self._events[stream.handle] = Event(self._device, patient=True)
         self._events[stream.handle].record(stream)
         self._waiting.add(stream.handle)
 

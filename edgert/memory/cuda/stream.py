@@ -46,13 +46,15 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: never waits for the default stream
 
 class Event:
     """A place in a stream, which is passed when all work before it is done. ``timed``: whether :meth:`since_ms` can be
-    asked; costs a little. ``raw`` is PyCUDA's event."""
+    asked; costs a little. ``patient``: whoever waits sleeps, which takes longer to notice, and no processor time.
+    ``raw`` is PyCUDA's event."""
 
-    def __init__(self, device: Context, timed: bool = False) -> None:
+    def __init__(self, device: Context, timed: bool = False, patient: bool = False) -> None:
         self._device = device
         flags = device.driver.event_flags
+        timing = flags.DEFAULT if timed else flags.DISABLE_TIMING
         with device:
-            self.raw: Any = device.driver.Event(flags.DEFAULT if timed else flags.DISABLE_TIMING)
+            self.raw: Any = device.driver.Event(timing | (flags.BLOCKING_SYNC if patient else 0))
 
     def __del__(self) -> None:
         if "raw" in self.__dict__ and self._device.is_open:

@@ -248,10 +248,9 @@ class GpuPreprocessor:
                 launches.append(Launch(self._kernel(form, paired, narrow), bytes(self._batch), grid, _BLOCK))
         return launches
 
-    def any_launch(self) -> Launch:
-        """A launch of the right kind, to be recorded in a graph and replaced before the graph runs."""
-        kernel = self._kernel("nv12", True, False)
-        return Launch(kernel, bytes(self._batch), (1, 1, 1), _BLOCK)
+    def compile(self) -> None:
+        """Compiles the kernel of the usual frames, before they come. Raises BuildError."""
+        self._kernel("nv12", True, False)
 
     def _kernel(self, form: str, paired: bool, narrow: bool) -> Kernel:
         variant = form, paired, narrow

@@ -9,7 +9,7 @@ from typing import Protocol
 from edgert.backend.gpu import GpuSession
 from edgert.config import InputConfig
 from edgert.errors import BuildError, DeviceError
-from edgert.memory.cuda import Graph, Launch, Stream
+from edgert.memory.cuda import Graph, Stream
 from edgert.runtime import Frame, Record, Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry
@@ -49,10 +49,10 @@ class Reader(Protocol):
 class InferenceSlot:
     """Takes frames through preprocessing, engine and decoder; for one batch at a time.
 
-    For each number of rows, what the GPU does is recorded as a CUDA graph, which is updated each time with where
-    frames lie and how they are scaled. Where decoding has a stream of its own, it is a graph of its own, too, so that a
-    batch is decoded while the engine works on the next. Work that cannot be recorded is put on the streams piece by
-    piece.
+    The kernel that reads the frames is launched by itself, so that these are free before the engine has run: cameras
+    and decoders own few buffers. What comes behind is recorded as a CUDA graph, for each number of rows. Where decoding
+    has a stream of its own, it is a graph of its own, too, so that a batch is decoded while the engine works on the
+    next. Work that cannot be recorded is put on the streams piece by piece.
 
     Args:
         reading: the stream that decodes: the session's, or another.
@@ -84,9 +84,9 @@ class InferenceSlot:
             self._reading.synchronize()
             if not self._session.recordable:
                 return
-            first = self._preprocessor.any_launch()  # a kernel that does not compile is no reason to go without a graph
+            self._preprocessor.compile()  # a kernel that does not compile is no reason to go without a graph
             try:
-                self._graphs[rows] = self._recorded(rows, first)
+                self._graphs[rows] = self._recorded(rows)
             except (DeviceError, BuildError) as error:
                 log.info("no CUDA graph: %s (%s)", error.what, error.why)
                 # CUDA reports a recording that failed a second time, to whoever asks next in this thread.
@@ -104,15 +104,13 @@ class InferenceSlot:
         rows = next(size for size in self.sizes if size >= len(frames))
         graphs = self._graphs.get(rows)
         with self._session.exclusive:
-            # Images of several formats take several launches; the last is the one in the graph.
-            for launch in launches if graphs is None else launches[:-1]:
+            for launch in launches:  # images of several formats take several
                 launch.enqueue(stream)
+            hold(frames, stream)  # nothing after this reads them: a camera's few buffers go back before the engine runs
             if graphs is None:
                 self._session.enqueue(rows)
             else:
-                graphs[0].start_with(launches[-1])
                 graphs[0]()
-            hold(frames, stream)
             self._decode(rows)
         self._done.record(self._reading)
 
@@ -139,14 +137,13 @@ class InferenceSlot:
         for nbytes in self._reader.copied(rows):
             self._session.device.counter.copied(nbytes)
 
-    def _recorded(self, rows: int, first: Launch) -> tuple[Graph, ...]:
+    def _recorded(self, rows: int) -> tuple[Graph, ...]:
         device, stream = self._session.device, self._session.stream
 
         def decode() -> None:
             self._reader.enqueue(rows, self._reading)
 
         def run() -> None:
-            first.enqueue(stream)
             self._session.enqueue(rows)
             if not self._is_beside:
                 decode()

@@ -63,10 +63,10 @@ def test_what_does_not_compile_tells_the_compilers_log_and_is_not_kept(tmp_path:
     broken = kernels(compiler, store)
     preprocessor = GpuPreprocessor(InputConfig(), target("nchw", "float32", 1, 16, 16), 256, broken)
     with pytest.raises(BuildError, match=r"the kernel preprocess\.cu does not compile") as caught:
-        preprocessor.any_launch()
+        preprocessor.compile()
     assert caught.value.why == LOG
     compiler.fails = False
-    preprocessor.any_launch()
+    preprocessor.compile()
     assert len(compiler.asked) == 2
 
 
