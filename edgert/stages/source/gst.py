@@ -226,7 +226,7 @@ class Pipeline:
         device: CudaDevice | None,
     ) -> None:
         self._gst, self._video = gstreamer(where)
-        self._nvmm = NvmmLoans(device, counter) if device is not None else None
+        self._nvmm = NvmmLoans(device, counter, where.removeprefix("stages.")) if device is not None else None
         self._where, self._timeout_s, self._counter, self._clock = where, timeout_s, counter, clock
         glib, why = importlib.import_module("gi.repository.GLib"), ""
         try:
@@ -238,6 +238,11 @@ class Pipeline:
             raise self._error(why, FIX_CAPS if is_format else "gst-inspect-1.0 lists the elements there are")
         self._bus = self._pipeline.get_bus()
         self._sink = self._pipeline.get_by_name(APPSINK)
+        self._caps: Any = None
+        if self._nvmm is not None:
+            self._pad = self._sink.get_static_pad("sink")
+            self._probe = self._pad.add_probe(self._gst.PadProbeType.EVENT_DOWNSTREAM, self._on_event, self._nvmm)
+            self._nvmm.start()
         if self._pipeline.set_state(self._gst.State.PLAYING) == self._gst.StateChangeReturn.FAILURE:
             error = self._failure() or self._error("it did not start", "run it with gst-launch-1.0 to see more")
             self.close()
@@ -252,7 +257,7 @@ class Pipeline:
         silent_since_ns = self._clock.now_ns()
         while True:
             if self._nvmm is not None:
-                self._nvmm.settle()  # cameras own few buffers, and wait for them
+                self._nvmm.check()
             sample = self._sink.try_pull_sample(POLL_NS)
             if sample is not None:
                 yield self._image(sample)
@@ -268,8 +273,19 @@ class Pipeline:
 
     def close(self) -> None:
         if self._nvmm is not None:
-            self._nvmm.close()
+            if self._probe:
+                self._pad.remove_probe(self._probe)  # which holds this object
+                self._probe = 0
+            self._nvmm.close()  # first: the pool's buffers go with the state
         self._pipeline.set_state(self._gst.State.NULL)
+
+    def _on_event(self, _: Any, info: Any, nvmm: NvmmLoans) -> Any:
+        """New caps come before the element that made the old buffers lets them go."""
+        event = info.get_event()
+        if event.type == self._gst.EventType.CAPS:
+            self._caps = event.parse_caps()
+            nvmm.forget()
+        return self._gst.PadProbeReturn.OK
 
     def _failure(self) -> DeviceError | None:
         """What an element complained about, if any did."""
@@ -297,8 +313,10 @@ class Pipeline:
         last, self._offset = self._offset, buffer.offset if is_numbered else None
         planes: tuple[U8, ...]
         lease: Lease
+        color: Color | None = None
         if self._nvmm is not None:
-            planes, lease = self._nvmm.take(mapping.address, mapping)
+            is_current = self._caps is not None and sample.get_caps().is_equal(self._caps)
+            planes, lease, color = self._nvmm.take(mapping.address, mapping, keep=is_current)
         else:
             planes = mapping.planes(pixel_format, info.width, info.height, layout.offset, layout.stride)
             lease = lend(mapping, self._counter)
@@ -308,7 +326,7 @@ class Pipeline:
             lease=lease,
             timestamp_ns=now_ns,
             media_ns=None if buffer.pts == self._gst.CLOCK_TIME_NONE else buffer.pts,
-            color=_color(str(info.colorimetry.matrix.value_nick), str(info.colorimetry.range.value_nick)),
+            color=color or _color(str(info.colorimetry.matrix.value_nick), str(info.colorimetry.range.value_nick)),
             lost=0 if last is None or not is_numbered else max(buffer.offset - last - 1, 0),
         )
 
