@@ -193,6 +193,8 @@ def why_not(engine: str, machine: Machine, trt: TrtBackend, *, runs: bool = True
     if engine == TENSORRT_DLA and machine.why_no_dla:
         return machine.why_no_dla
     if engine in (TENSORRT, TENSORRT_DLA):
+        if machine.board is not None and machine.board.without_edgert:  # its TensorRT is too old, and no other fits it
+            return machine.board.without_edgert
         return trt.why_not() if runs else trt.why_no_library()
     if engine == ORT_CUDA:
         from edgert.backend.ort import cuda

@@ -58,6 +58,9 @@ def board(evidence: Evidence) -> Finding:
         return Finding("board", "optional", detail, fix + shows)
     by = f"recognized by {here.known_by}, " if here.known_by != DEVICE_TREE else ""
     detail = f"{here.board.title} ({here.name}), {by}{release}"
+    if here.board.without_edgert:
+        fix = "on another machine: edgert export PIPELINE --format onnx -o models, for the TensorRT here"
+        return Finding("board", "no", f"{detail}; {here.board.without_edgert}", fix)
     if here.mode_trouble:
         detail += f", power mode unknown: {here.mode_trouble}"
         return Finding("board", "optional", detail, "sudo nvpmodel -q prints the power mode, or what is wrong with it")

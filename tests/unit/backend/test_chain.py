@@ -131,6 +131,14 @@ class TestMachines:
         for mode in modes:
             assert "switches the DLA off" in why_not("tensorrt-dla", replace(ORIN, mode=mode), Bench().backend)
 
+    def test_a_board_that_edgert_does_not_run_on_has_no_tensorrt_to_install(self) -> None:
+        xavier = replace(ORIN, name="xavier-nx-8gb", board=board("xavier-nx-8gb"))
+        for engine in ("tensorrt", "tensorrt-dla"):
+            assert "does not run on a Jetson Xavier NX 8GB: its last JetPack" in why_not(
+                engine, xavier, Bench().backend
+            )
+        assert why_not("onnxruntime", xavier, Bench().backend) == ""
+
     def test_no_tensorrt_names_how_to_get_that_of_this_jetpack(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing() -> version.Library:
             raise version.missing(ImportError("No module named 'tensorrt'"), ORIN, "auto")

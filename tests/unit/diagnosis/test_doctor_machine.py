@@ -26,6 +26,13 @@ def test_a_known_jetson(tmp_path: Path) -> None:
     assert found.detail == "Jetson Orin NX 16GB Super (orin-nx-16gb-super), L4T 36.4.3, JetPack 6.2"
 
 
+def test_a_jetson_that_edgert_does_not_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGERT_BOARD", "jetson-tx2-8gb")
+    found = machine.board(evidence(jetson(tmp_path)))
+    assert found.state == "no" and "does not run on a Jetson TX2 8GB: its last JetPack, 4" in found.detail
+    assert "edgert export" in found.fix
+
+
 @pytest.mark.parametrize(
     ("number", "state", "told"),
     [
