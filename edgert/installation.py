@@ -6,7 +6,6 @@ the wheel that this edgert came from, or the packages of others that an extra st
 """
 
 import shlex
-from importlib import metadata
 from pathlib import Path
 
 from edgert.errors import ArtifactError
@@ -69,6 +68,8 @@ def command(extra: str) -> str:
     root = checkout()
     if root is not None:
         return f"pip install -e {shlex.quote(f'{root}[{extra}]')}"
+    from importlib import metadata  # imports email, which costs every start of the command line 20 ms
+
     try:
         lines = metadata.requires("edgert") or []
     except metadata.PackageNotFoundError:  # a copy of the package that pip knows nothing of

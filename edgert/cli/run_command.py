@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgert.budget.control import PowerControl
 from edgert.cli import option
 from edgert.cli.progress import build_progress, first_time_bar, on_first_call, stop_on_signal
 from edgert.cli.run_view import print_summary, show, show_memory
@@ -187,6 +186,8 @@ def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_boar
 
 def warn_of_settings_left(root: Path) -> None:
     """Warns of what a crashed run left changed, as it may not be restored without consent; nothing otherwise."""
+    from edgert.budget.control import PowerControl
+
     try:
         left = "; ".join(map(str, PowerControl(root=root).left()))
     except DeviceError as error:
@@ -210,6 +211,7 @@ def show_power_steps(
     Raises:
         BudgetError: there is nothing to govern by clocks.
     """
+    from edgert.budget.control import PowerControl
     from edgert.planner.simulation import power_steps
 
     found: list[dict[str, Any]] = []
@@ -254,6 +256,8 @@ def _environment(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, 
 
     power = None
     if may_control:
+        from edgert.budget.control import PowerControl
+
         control = stack.enter_context(PowerControl(allow=True))
         power = power_steps(file, control, is_placed=bundle is not None)
     return Environment(engines=engines, power=power, predicted=levels_here(file) if has_fallback else ())

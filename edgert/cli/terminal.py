@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from edgert.errors import EdgertError
-from edgert.files import replace_text, written
 
 if TYPE_CHECKING:
     from rich.console import Console as Console
@@ -167,6 +166,8 @@ def write_json(data: object, path: Path | None) -> None:
     if is_stdout(path):
         typer.echo(text, nl=False)
         return
+    from edgert.files import replace_text
+
     replace_text(path, text)
 
 
@@ -184,6 +185,8 @@ def json_lines(path: Path | None) -> Iterator[Callable[[object], None]]:
     """
     file, lock = None, threading.Lock()
     if path is not None and not is_stdout(path):
+        from edgert.files import written
+
         with written(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("w", encoding="utf-8")

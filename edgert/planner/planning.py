@@ -111,8 +111,7 @@ def plan(
 
 
 def _without_edgert(asked: Sequence[Board], fitting: Sequence[tuple[object, str]]) -> Iterator[str]:
-    """A note about boards that edgert itself does not run on; ``fitting`` are those that keep the budgets, the smallest
-    first."""
+    """A note about boards that edgert itself does not run on; ``fitting`` keep the budgets, the smallest first."""
     found = {one.name: one.without_edgert for one in asked if one.without_edgert}
     if not found:
         return

@@ -1,6 +1,4 @@
-"""``edgert simulate``: a pipeline file played on a board that need not be there, or on this machine; and what a
-governor may do to that board's clocks.
-"""
+"""``edgert simulate``: a pipeline file played on any board, and what a governor may do to that board's clocks."""
 
 from __future__ import annotations
 
@@ -48,6 +46,7 @@ def power_steps(
     """What this board may be clocked down to, by a plan of the pipeline on it. Seconds.
 
     Args:
+        file: with budgets.
         control: entered; knows what can be changed without a reboot, and changes it.
         is_placed: the models run as a plan placed them, in a bundle; otherwise on the GPU.
         root: where the files of a running Linux are.

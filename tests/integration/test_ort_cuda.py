@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgert.backend import Engine, EngineOptions
 from edgert.backend.gpu import GpuSession
-from edgert.backend.ort import cuda
+from edgert.backend.ort import cuda, runtime
 from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, check_sizes, too_little
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
@@ -142,7 +142,9 @@ def test_why_not_names_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch) -
 def test_a_provider_that_does_not_start_is_an_error(gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "check_provider", lambda: None)
     real = open_session
-    monkeypatch.setattr(cuda, "open_session", lambda source, settings, model, providers: real(source, settings, model))
+    monkeypatch.setattr(
+        runtime, "open_session", lambda source, settings, model, providers: real(source, settings, model)
+    )
     with pytest.raises(BuildError, match="could not start its CUDA provider") as caught:
         OrtCudaBackend(CudaDevice(gpu, 0)).compile(models.conv(), EngineOptions())
     assert "cuDNN" in caught.value.fix and caught.value.where == "test.onnx"
@@ -154,7 +156,7 @@ def test_too_little_memory_tells_plan_and_actual(gpu: CudaDouble, monkeypatch: p
     def fails(*_: object) -> Any:
         raise BuildError("ONNX Runtime cannot run this model", why="CUDA failure 2: out of memory ; GPU=0")
 
-    monkeypatch.setattr(cuda, "open_session", fails)
+    monkeypatch.setattr(runtime, "open_session", fails)
     with pytest.raises(DeviceError, match="does not fit into the memory of the GPU") as caught:
         OrtCudaBackend(CudaDevice(gpu, 0)).compile(models.conv(), EngineOptions())
     assert caught.value.why.startswith("planned: weights 448 B and tensors") and "16.0 MiB" in caught.value.why

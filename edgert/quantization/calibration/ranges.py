@@ -1,6 +1,4 @@
-"""What calibration yields: the range table, one JSON file that every backend's scales are made from; and the files from
-which an interrupted job goes on.
-"""
+"""The range table that every backend's scales are made from, as a JSON file, and files to go on from if interrupted."""
 
 from __future__ import annotations
 
@@ -246,6 +244,7 @@ def read_unfinished(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
     """The content of such a file.
 
     Args:
+        path: of the file.
         kind: its value of ``format``.
         holds: what it should hold, for the error: ``"measurements"``.
 
