@@ -109,7 +109,8 @@ def engines(evidence: Evidence) -> Finding:
     wanted = [*([] if trt.works else ["TensorRT"]), *both]
     fix = f"see {' and '.join(wanted)}"
     try:
-        kind_of(version or "10.0")
+        if version and not version.startswith("RTX"):
+            kind_of(version)
     except BuildError as error:
         wanted, fix = [f"a release it can use ({error.what}: {error.why})"], error.fix
     if not wanted:

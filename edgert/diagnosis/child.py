@@ -29,8 +29,9 @@ def onnxruntime() -> Facts:
 
 
 def tensorrt() -> Facts:
-    """Version of the Python binding."""
-    return {"version": import_module("tensorrt").__version__}
+    """Version of the Python binding: of TensorRT, else of TensorRT-RTX, which then begins with ``RTX``."""
+    name = next(name for name in _PACKAGES["tensorrt"] if find_spec(name) is not None)
+    return {"version": f"{'RTX ' if 'rtx' in name else ''}{import_module(name).__version__}"}
 
 
 def dla() -> Facts:
@@ -111,12 +112,15 @@ QUESTIONS: dict[str, Callable[[], Facts]] = {
     "nvdec": nvdec,
 }
 _OURS = ("cuda", "dla")  # questions that are not about a package
-_PACKAGES = {"nvdec": "PyNvVideoCodec"}  # of questions that are not named after theirs
+_PACKAGES = {  # of questions that are not named after theirs
+    "nvdec": ("PyNvVideoCodec",),
+    "tensorrt": ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings"),  # in the order in which they are tried
+}
 
 
 def answer(name: str) -> Facts:
     """What the package reports; ``{"absent": True}`` when it is not installed. Raises whatever its import raises."""
-    if name not in _OURS and find_spec(_PACKAGES.get(name, name)) is None:
+    if name not in _OURS and all(find_spec(one) is None for one in _PACKAGES.get(name, (name,))):
         return {"absent": True}
     return QUESTIONS[name]()
 

@@ -100,3 +100,23 @@ def test_a_child_is_not_fooled_by_modules_beside_it_nor_by_what_packages_print(t
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
     assert json.loads(done.stdout) == {"version": "9"}
     assert "hello from an import" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("packages", "version"),
+    [
+        (("tensorrt", "tensorrt_rtx"), "10.3.0"),
+        (("tensorrt_rtx",), "RTX 1.7.0"),
+        (("tensorrt_rtx_bindings",), "RTX 1.7.0"),
+    ],
+)
+def test_tensorrt_is_asked_for_as_engines_look_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: tuple[str, ...], version: str
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in packages:
+        write(tmp_path, f"{name}.py", f"__version__ = '{'1.7.0' if 'rtx' in name else '10.3.0'}'\n")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert child.answer("tensorrt") == {"version": version}
+    for name in packages:
+        sys.modules.pop(name, None)

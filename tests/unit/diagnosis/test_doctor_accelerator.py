@@ -167,3 +167,7 @@ class TestEngines:
     def test_a_tensorrt_that_is_too_old(self, tmp_path: Path) -> None:
         found = accelerator.engines(evidence(tmp_path, tensorrt=without("tensorrt", version="8.5.2")))
         assert "TensorRT 8.5.2 cannot be used" in found.detail and found.fix.startswith("update JetPack")
+
+    def test_tensorrt_rtx_of_a_workstation(self, tmp_path: Path) -> None:
+        found = accelerator.engines(evidence(tmp_path, tensorrt=without("tensorrt", version="RTX 1.7.0")))
+        assert found.state == "yes" and found.detail.startswith("TensorRT RTX 1.7.0, ")
