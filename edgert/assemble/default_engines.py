@@ -32,7 +32,8 @@ def with_default_engines(
     config = file.config
     used = [name for name in config.models if users_of(config.stages, config.models, name)]
     models = {name: config.models[name] for name in used if leaves_engine(config.models[name])}
-    if config.engines or config.board == HOST or not models or not has_gpu():
+    is_settled = bool(config.engines) or file.passed_over is not None
+    if is_settled or config.board == HOST or not models or not has_gpu():
         return file, ""
     here, trt = machine or detect(), trt or TrtBackend()
     wants_dla = any(name.startswith("dla") for model in models.values() for name in accelerators_of(model.placement))

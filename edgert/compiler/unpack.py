@@ -94,7 +94,9 @@ def unpacked(
             bundle.extract(folder, tuning.members)
             file = load_pipeline(folder / manifest.pipeline, (*tuning.overrides, *given))
         engines = None
-        if list(chain.engines) != [ORT]:
+        if list(chain.engines) == [ORT]:
+            file = replace(file, passed_over={})  # which is no file without engines:
+        else:
             store = engine_store()
             if engine in _COMPILED and (left := take(bundle, trt.timed_facts, store)):
                 events.note(left)

@@ -213,7 +213,7 @@ class PipelineFile:
 
     Attributes:
         passed_over: of a file without ``engines:``, once this machine's stand in ``config``: better ones that cannot
-            run here, with the reason; else None.
+            run here, with the reason. Empty for a bundle that ONNX Runtime alone runs; else None.
     """
 
     config: PipelineConfig

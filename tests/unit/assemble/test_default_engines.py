@@ -25,6 +25,7 @@ from edgert.board.devices import CudaDriver, GpuDevice
 from edgert.board.record import board
 from edgert.cli import app
 from edgert.compiler.build_pipeline import build
+from edgert.compiler.unpack import unpacked
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BuildError, DeviceError
 from edgert.graph import Model, load, to_bytes
@@ -351,6 +352,8 @@ def test_a_bundle_has_a_chain_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(default_engines, "why_not", pytest.fail)
     path = tmp_path / "dock.edgert"
     build(written(tmp_path), path)
+    with unpacked(path) as found:
+        assert with_default_engines(found.file) == (found.file, "")
     done = CliRunner().invoke(app, ["run", str(path)], env={"COLUMNS": "300"})
     assert done.exit_code == 0 and "bundle for host: runs with onnxruntime" in done.output
     assert "engines:" not in done.output
