@@ -23,6 +23,7 @@ from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot, Read
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.preprocess import layout_of
+from edgert.stages.source.gst_decoder import jetson_missing
 
 log = logging.getLogger("edgert.source")
 
@@ -75,7 +76,8 @@ def put_on_gpu(
                 reason = source.on_gpu(device)
             else:
                 reason = "its images are made on the host"
-        if reason and stage.decode == "gpu" and isinstance(source, GpuSource):
+        # a Jetson's decoder writes for the host, too: the source itself then knows whether it takes the video
+        if reason and stage.decode == "gpu" and isinstance(source, GpuSource) and jetson_missing():
             what = f"the frames of {name!r} cannot be decoded on the GPU"
             raise DeviceError(what, why=reason, where=f"stages.{name}.decode", fix="leave decode: out")
         if device is None:

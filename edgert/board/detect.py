@@ -137,6 +137,12 @@ class Machine:
         return self.name != HOST
 
     @property
+    def has_desktop_nvdec(self) -> bool:
+        """Whether a GPU's decoder is reached as on a desktop: everywhere but on Jetsons before JetPack 7 (L4T 38).
+        https://docs.nvidia.com/video-technologies/video-codec-sdk/13.0/read-me/index.html"""
+        return not self.is_jetson or not self.l4t or int(self.l4t.partition(".")[0]) >= 38
+
+    @property
     def why_no_dla(self) -> str:
         """Why nothing can run on a DLA here, as far as board and power mode go; empty if it can."""
         if self.board is None or not self.board.dla.cores:

@@ -19,7 +19,7 @@ from typing import Any
 Facts = dict[str, Any]
 DECODERS = ("h264", "hevc", "av1", "vp9", "mjpeg")
 ENCODERS = ("libx264", "libopenh264", "mpeg4", "mjpeg")
-ELEMENTS = ("appsink", "decodebin", "rtspsrc", "v4l2src", "nvarguscamerasrc", "nvv4l2decoder", "nvvidconv")
+ELEMENTS = ("appsink", "decodebin", "rtspsrc", "v4l2src", "nvarguscamerasrc", "nvv4l2decoder", "nvvidconv", "h264parse")
 
 
 def onnxruntime() -> Facts:

@@ -149,17 +149,25 @@ def codecs(evidence: Evidence) -> Finding:
 
 
 def nvdec(evidence: Evidence) -> Finding:
-    """The GPU's own decoder: of a workstation through PyNvVideoCodec, of a Jetson through GStreamer."""
-    answer = evidence.answers["nvdec"]
-    if evidence.machine.is_jetson:
+    """Which sources are decoded by hardware: through PyNvVideoCodec, or GStreamer's nvv4l2decoder on a Jetson."""
+    answer, here, videos = evidence.answers["nvdec"], evidence.machine, "files and network streams"
+    desktop = ""
+    if answer.works and here.has_desktop_nvdec and evidence.has_gpu:
+        desktop = f"{videos} whose frames stay on the GPU: PyNvVideoCodec {answer.facts['version']}"
+    if here.is_jetson:
         gi = evidence.answers["gi"]
-        if gi.works and "nvv4l2decoder" in gi.facts["elements"]:
-            return Finding("NVDEC", "yes", "through GStreamer's nvv4l2decoder")
-        return Finding("NVDEC", "optional", "not usable without GStreamer's nvv4l2decoder", "see GStreamer")
+        elements = gi.facts["elements"] if gi.works else ()
+        absent = [name for name in ("nvv4l2decoder", "nvvidconv", "h264parse") if name not in elements]
+        if not absent:
+            videos = f"{desktop}; otherwise they" if desktop else videos
+            return Finding("NVDEC", "yes", f"{videos}, and USB cameras with format: mjpeg or h264: nvv4l2decoder")
+        detail = f"{desktop or videos + ': the CPU'}; USB cameras: the CPU; GStreamer lacks {', '.join(absent)}"
+        fix = "sudo apt install gstreamer1.0-plugins-bad" if absent == ["h264parse"] else "see GStreamer"
+        return Finding("NVDEC", "yes" if desktop else "optional", detail, fix)
+    if desktop:
+        return Finding("NVDEC", "yes", f"{desktop}; all others, and cameras: the CPU")
     if not evidence.has_gpu:
         return Finding("NVDEC", "optional", "not needed: no NVIDIA GPU here")
-    if answer.works:
-        return Finding("NVDEC", "yes", f"PyNvVideoCodec {answer.facts['version']}")
     if answer.error:
         fix = "install the NVIDIA driver; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
         return Finding("NVDEC", "optional", answer.error, fix)

@@ -24,6 +24,7 @@ from edgert.stages.source import live
 from edgert.stages.source.kinds import source_for
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.counter import read_counter
+from tests.helpers.gst_decoder import instead_of_a_jetsons
 from tests.helpers.rtsp_server import RtspServer
 
 SECRET = "s3cret"  # a constant, since tracebacks show the lines of this file
@@ -34,9 +35,11 @@ def units() -> list[bytes]:
     return h264_units(60)
 
 
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["ffmpeg", "gstreamer"])
+def _hasty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "FIRST_WAIT_S", 0.05)
+    if request.param == "gstreamer":
+        instead_of_a_jetsons(monkeypatch)
 
 
 def source(url: str, counter: Counter | None = None, **options: object) -> Source:

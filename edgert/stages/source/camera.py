@@ -16,7 +16,10 @@ from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, PixelFormat
-from edgert.stages.source import ffmpeg
+from edgert.stages.source import ffmpeg, gst
+from edgert.stages.source.decoders import Choice
+from edgert.stages.source.gst_decoder import jetson_missing
+from edgert.stages.source.gst_pipelines import JETSON_DECODER, USB_CODECS, usb
 from edgert.stages.source.live import Device, LiveSource
 from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
 from edgert.stages.source.v4l2 import FORMATS, Kernel, UserPointerCamera
@@ -50,10 +53,32 @@ def camera_source(
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
     where = f"stages.{name}"
     shared: list[CudaDevice] = []
+    choice, format_name = Choice(where, config.decode), (config.format or "").lower()
+
+    def on_processor() -> str:
+        """Why the board's decoder does not get the camera's images; empty when it does."""
+        if config.decode == "cpu":
+            return "decode: cpu"
+        if format_name not in USB_CODECS:
+            return f"format: is none of {', '.join(USB_CODECS)}"
+        return choice.refused or jetson_missing()
 
     def connect(device: CudaDevice | None) -> Device:
         if opener is None:
             require(path, where)
+            reason = on_processor()
+            if not reason:
+                try:
+                    made = JetsonCamera(path, config, counter, clock, where, device, choice)
+                    choice.say("", JETSON_DECODER)
+                    return made
+                except DeviceError as error:
+                    reason = error.why
+                    if config.decode != "gpu":
+                        choice.refuse(reason)
+            if config.decode == "gpu" and device is None:
+                what = f"the images of camera {path} cannot be decoded on the GPU"
+                raise DeviceError(what, why=reason, where=f"{where}.decode", fix="leave decode: out")
         if device is not None:
             try:
                 return UserPointerCamera(path, config, device, counter, clock, where, Kernel())
@@ -73,6 +98,8 @@ def camera_source(
 
     def why_not(device: CudaDevice) -> str:
         """As far as is known before the camera is opened."""
+        if opener is None and not on_processor():
+            return ""
         is_known = (config.format or "").lower() in FORMATS
         return "" if is_known else f"its format is not known; {', '.join(FORMATS)} can be read in place"
 
@@ -87,6 +114,42 @@ def camera_source(
         why_not=why_not,
         share=shared.append,
     )
+
+
+class JetsonCamera(gst.CameraPipeline):
+    """A V4L2 device whose compressed images the board's own decoder takes. Where it fails before the first, the next
+    connection goes through the processor, unless ``decode: gpu``."""
+
+    def __init__(
+        self,
+        path: str,
+        config: SourceStage,
+        counter: Counter,
+        clock: Clock,
+        where: str,
+        device: CudaDevice | None,
+        choice: Choice,
+    ) -> None:
+        text = gst.with_appsink(usb(path, config), drop=True, sync=False, nvmm=device is not None)
+        fix = f"check cable, power and USB bandwidth; who has it: fuser {path}"
+        self._choice = choice
+        super().__init__(
+            partial(gst.Pipeline, text, True, config.timeout, counter, clock, where, device),
+            lambda why: DeviceError(f"lost camera {path}", why=why, where=where, fix=fix),
+        )
+
+    def images(self) -> Iterator[Image]:
+        """Blocks for each image. Raises DeviceError when the camera gives no more."""
+        count = 0
+        try:
+            for image in super().images():
+                count += 1
+                yield image
+                del image
+        except DeviceError as error:
+            if not count and self._choice.decode != "gpu":
+                self._choice.refuse(error.why)
+            raise
 
 
 class Camera:

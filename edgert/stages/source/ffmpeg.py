@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edgert.clock import Clock
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
     from edgert.memory.cuda import CudaDevice
+    from edgert.stages.source.gst_decoder import GstDecoder
     from edgert.stages.source.nvdec import Nvdec
 
 PIXELS_PER_THREAD = 1920 * 1088
 """Every further decoder thread costs processor time and, for frame threads, a frame of latency; one keeps up with
 full HD, and the pipeline's other stages want the other cores."""
 MAX_THREADS = 4
+DECODER_TIMEOUT_S = 5.0
 ERRORS_IN_A_ROW = 64
 """So many damaged stretches without one packet between them are the end of the file, not a scratch in it."""
 
@@ -95,11 +98,11 @@ class Video:
         live: bool = False,
     ) -> None:
         self.target, self.where = redact(target), where
-        self.skipped = self.packets = 0
         self._counter, self._clock, self._live, self._timeout_s = counter, clock, live, timeout_s
-        self._gpu: Nvdec | None = None
-        self._container = self._open(target, format, dict(options or {}))
-        self._stream = self._video_stream()
+        self._hardware: Nvdec | GstDecoder | None = None
+        self._refuse: Callable[[str], None] | None = None
+        self._connect = partial(self._open, target, format, dict(options or {}))
+        self._begin()
         entries: Sequence[Any] = getattr(self._stream, "index_entries", ())  # older versions of PyAV do not show it
         rate, duration_us = self._stream.average_rate, self._container.duration
         self.outline = Outline(
@@ -115,29 +118,72 @@ class Video:
 
         Planes lie in the decoder's own frame, which the lease keeps. Raises StageError, or DeviceError when live.
         """
-        if self._gpu is not None:
-            yield from self._gpu.images(self._packets())
-            return
+        if self._hardware is not None:
+            from edgert.stages.source.gst_decoder import DecoderRefusedError
+
+            try:
+                yield from self._hardware.images(self._packets())
+                return
+            except DecoderRefusedError as refused:
+                if self._refuse is None:
+                    raise
+                self._refuse(refused.why)
+            self._hardware.close()
+            self._hardware = None
+            if not self._live:  # which goes on at its next key frame
+                self._container.close()
+                self._begin()
         for frame in self._frames():
             yield to_image(frame, self._counter, self._clock.now_ns())
 
-    def why_not_on(self, device: CudaDevice) -> str:
-        """Why the GPU's own decoder cannot take this video; empty when it can. May read a file's first image."""
-        from edgert.stages.source.nvdec import why_not
+    @property
+    def decoder(self) -> str:
+        """What decodes it, for messages."""
+        return "FFmpeg on the CPU" if self._hardware is None else self._hardware.title
+
+    def why_not_on(self, device: CudaDevice | None) -> str:
+        """Why only the processor can decode this video; empty where the board's decoder can, or the GPU's for frames
+        on ``device``. May read a file's first image."""
+        from edgert.stages.source.gst_decoder import why_not
 
         reason = why_not(self._stream, device)
         if reason or self._live:
             return reason
         first = next(self._frames(), None)
+        self._container.close()
+        self._begin()
         is_turned = first is not None and first.rotation != 0
         return "its metadata marks it as filmed upright, and it is turned on the host" if is_turned else ""
 
-    def decode_on(self, device: CudaDevice) -> None:
-        """From now on, images are decoded on the GPU, and stay there. Raises DeviceError."""
+    def decode_on(self, device: CudaDevice | None, refuse: Callable[[str], None] | None = None) -> None:
+        """From now on, images are decoded by hardware, and stay on the device if there is one. Ask
+        :meth:`why_not_on` before.
+
+        Args:
+            refuse: called with the reason where the decoder takes no image after all; the processor then goes on.
+                Without it, that is an error.
+
+        Raises:
+            DeviceError: the decoder cannot be made.
+        """
+        from edgert.stages.source.gst_decoder import GstDecoder, is_nvdec
         from edgert.stages.source.nvdec import Nvdec
 
-        low_latency = self._live and not self._stream.codec_context.has_b_frames
-        self._gpu = Nvdec(self._stream, device, self._counter, self._clock, low_latency=low_latency, where=self.where)
+        self._refuse = refuse
+        parts = self._stream, device, self._counter, self._clock
+        if device is not None and is_nvdec(self._stream, device):
+            low_latency = self._live and not self._stream.codec_context.has_b_frames
+            self._hardware = Nvdec(
+                self._stream, device, self._counter, self._clock, low_latency=low_latency, where=self.where
+            )
+        else:
+            late_s = 2 * (self._timeout_s or DECODER_TIMEOUT_S)  # that no packet comes is known before
+            try:
+                self._hardware = GstDecoder(*parts, timeout_s=late_s, where=self.where)
+            except DeviceError as error:
+                if refuse is None:
+                    raise
+                refuse(error.why)
 
     def count(self) -> int:
         """How many images there are, from reading every packet and decoding none; the video is then at its end."""
@@ -145,8 +191,8 @@ class Video:
 
     def close(self) -> None:
         """Closes the file or connection. Images already handed out stay valid. May be called twice."""
-        if self._gpu is not None:
-            self._gpu.close()
+        if self._hardware is not None:
+            self._hardware.close()
         self._container.close()
 
     def _frames(self) -> Iterator[VideoFrame]:
@@ -193,6 +239,10 @@ class Video:
             if failure is not None:
                 self._fail("cannot go on reading", failure)
         raise self._error("cannot go on reading", "what follows is damaged", "check the file, or copy it again")
+
+    def _begin(self) -> None:
+        self._container, self.packets, self.skipped = self._connect(), 0, 0
+        self._stream = self._video_stream()
 
     def _open(self, target: str, format: str | None, options: dict[str, str]) -> InputContainer:
         import av

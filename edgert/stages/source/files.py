@@ -17,6 +17,7 @@ from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Frame
 from edgert.runtime.stage import SourceStats
+from edgert.stages.source.decoders import Choice
 from edgert.stages.source.ffmpeg import Outline, Video
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
@@ -46,6 +47,7 @@ class VideoFile:
         self._counter, self._clock = counter, clock
         self._skipped = 0
         self._device: CudaDevice | None = None
+        self._choice = Choice(self._where, config.decode)
         self._video: Video | None = self._open()
         period_ns = self._video.outline.period_ns or DEFAULT_PERIOD_NS
         self._timeline = Timeline(
@@ -80,6 +82,7 @@ class VideoFile:
     def _images(self) -> Generator[Image, None, None]:
         while True:
             video = self._video = self._video or self._open()
+            self._choice.apply(video, self._device)
             count, end_ns = 0, 0
             for image in video.images():
                 count, end_ns = count + 1, (image.media_ns or 0) + video.outline.period_ns
@@ -104,8 +107,6 @@ class VideoFile:
             video.close()
             why = f"it ends after {size_bytes} bytes; its index knows frames up to byte {video.outline.end_bytes}"
             raise self._error("is cut off", why, "copy it again, or keep what is there: ffmpeg -i IN -c copy OUT")
-        if self._device is not None:
-            video.decode_on(self._device)
         return video
 
     def _error(self, what: str, why: str, fix: str) -> StageError:

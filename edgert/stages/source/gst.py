@@ -251,6 +251,10 @@ class Pipeline:
         self._is_live = is_live
         self._offset: int | None = None
 
+    def element(self, name: str) -> Any:
+        """The element of this name; None where there is none."""
+        return self._pipeline.get_by_name(name)
+
     def images(self) -> Iterator[Image]:
         """Blocks for each image; ends at the end of the stream. Raises DeviceError when an element fails, or after
         ``timeout`` without a frame."""

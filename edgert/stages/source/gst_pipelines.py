@@ -45,9 +45,10 @@ def usb(path: str, config: SourceStage) -> str:
     return f"v4l2src device={_quoted(path)} io-mode=2 ! {asked} ! {decoder} ! {TO_NVMM}"
 
 
+PARSERS = {"h264": "h264parse", "hevc": "h265parse"}
 USB_CODECS = {
     "mjpeg": ("image/jpeg", f"{JETSON_DECODER} mjpeg=1"),
-    "h264": ("video/x-h264", f"h264parse ! {JETSON_DECODER}"),
+    "h264": ("video/x-h264", f"{PARSERS['h264']} ! {JETSON_DECODER}"),
 }
 """``format`` of a camera → what GStreamer calls it, and what decodes it."""
 

@@ -21,6 +21,7 @@ from edgert.stages.source.timeline import Image
 
 if TYPE_CHECKING:
     import av
+    from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
 CODECS = {"h264": ("H264", "h264_mp4toannexb"), "hevc": ("HEVC", "hevc_mp4toannexb")}
@@ -48,13 +49,7 @@ def nvdec() -> Any:
 def why_not(stream: VideoStream, device: CudaDevice) -> str:
     """Why a video stream cannot be decoded on this GPU; empty when it can, as far as its header shows."""
     context = stream.codec_context
-    if context.name not in CODECS:
-        return f"NVDEC is given {' and '.join(CODECS)} here, not {context.name}"
-    if context.pix_fmt not in _FORMATS:
-        return f"pixels are {context.pix_fmt}; on the GPU they are read as 4:2:0 of 8 bits"
-    if context.width % 2 or context.height % 2:
-        return f"NVDEC rounds {context.width}x{context.height} up to even numbers"
-    if reason := missing():
+    if reason := unsuited(context) or missing():
         return reason
     module, codec, width, height = nvdec(), context.name, context.width, context.height
     try:
@@ -70,6 +65,17 @@ def why_not(stream: VideoStream, device: CudaDevice) -> str:
     if least[0] <= width <= most[0] and least[1] <= height <= most[1]:
         return ""
     return f"NVDEC decodes {codec} from {least[0]}x{least[1]} to {most[0]}x{most[1]} here, not {width}x{height}"
+
+
+def unsuited(context: VideoCodecContext) -> str:
+    """Why a video is not for NVDEC, by its codec, pixels and size; empty when it may be."""
+    if context.name not in CODECS:
+        return f"NVDEC is given {' and '.join(CODECS)} here, not {context.name}"
+    if context.pix_fmt not in _FORMATS:
+        return f"pixels are {context.pix_fmt}; on the GPU they are read as 4:2:0 of 8 bits"
+    if context.width % 2 or context.height % 2:
+        return f"NVDEC rounds {context.width}x{context.height} up to even numbers"
+    return ""
 
 
 def missing() -> str:
@@ -132,6 +138,8 @@ class Nvdec:
     Raises:
         DeviceError: the package is missing, or does not take the codec.
     """
+
+    title = "NVDEC"
 
     def __init__(
         self, stream: VideoStream, device: CudaDevice, counter: Counter, clock: Clock, *, low_latency: bool, where: str

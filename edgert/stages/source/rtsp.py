@@ -1,6 +1,5 @@
 """Network cameras and streams: RTSP, HTTP, HLS, RTMP, through FFmpeg."""
 
-import logging
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
@@ -10,12 +9,12 @@ from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
+from edgert.stages.source.decoders import Choice
 from edgert.stages.source.ffmpeg import Video
+from edgert.stages.source.gst_decoder import jetson_missing
 from edgert.stages.source.live import LiveSource, redact
 from edgert.stages.source.nvdec import missing
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
-
-log = logging.getLogger("edgert.source")
 
 SCHEMES = ("rtsp", "rtsps", "http", "https", "rtmp", "udp")
 _RECORDINGS = frozenset({".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"})
@@ -48,26 +47,24 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
     reconnect = config.reconnect and not recorded  # it would begin anew, and give frames twice
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=config.fps, paced=False)
 
+    choice = Choice(f"stages.{name}", config.decode)
+
     def connect(device: CudaDevice | None) -> Stream:
-        return Stream(name, config, counter, clock, device)
+        stream = Stream(name, config, counter, clock)
+        choice.apply(stream, device)
+        return stream
 
     def why_not(device: CudaDevice) -> str:
-        return missing()  # whether the stream suits is known when it is there
+        return jetson_missing() and missing()  # whether the stream suits is known when it is there
 
     title = redact(config.source)
     return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not)
 
 
 class Stream(Video):
-    """One connection. Raises DeviceError when it cannot be made.
+    """One connection. Raises DeviceError when it cannot be made."""
 
-    Args:
-        device: decodes on this GPU, where it can; else logs why not, once per connection.
-    """
-
-    def __init__(
-        self, name: str, config: SourceStage, counter: Counter, clock: Clock, device: CudaDevice | None
-    ) -> None:
+    def __init__(self, name: str, config: SourceStage, counter: Counter, clock: Clock) -> None:
         scheme, colon, rest = config.source.partition(":")
         url, where, timeout_us = scheme.lower() + colon + rest, f"stages.{name}", str(round(config.timeout * 1e6))
         options = {"rw_timeout": timeout_us}  # ffmpeg-protocols(1) and ffmpeg-formats(1) have them all
@@ -81,14 +78,6 @@ class Stream(Video):
                 "analyzeduration": "2000000",  # µs; needed only when the server's SDP leaves the image size out
             }
         super().__init__(url, counter, clock, where=where, options=options, timeout_s=config.timeout, live=True)
-        reason = self.why_not_on(device) if device is not None else ""
-        if reason and config.decode == "gpu":
-            self.close()
-            raise DeviceError(f"{self.target} cannot be decoded on the GPU", why=reason, where=where, fix="decode: cpu")
-        if reason:
-            log.info("%s: decoded on the CPU: %s", where, reason)
-        elif device is not None:
-            self.decode_on(device)
 
     def images(self) -> Iterator[Image]:
         """Ends only where the stream had announced its length; an end without that is a loss."""

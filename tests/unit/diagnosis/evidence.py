@@ -41,7 +41,9 @@ WORKING: dict[str, Answer] = {
         }
     ),
     "cv2": Answer({"version": "4.10.0", "file": "/venv/site-packages/cv2/__init__.py", "gstreamer": False}),
-    "gi": Answer({"version": "1.20.3", "elements": ["appsink", "nvarguscamerasrc", "nvv4l2decoder"]}),
+    "gi": Answer(
+        {"version": "1.20.3", "elements": ["appsink", "nvarguscamerasrc", "nvv4l2decoder", "nvvidconv", "h264parse"]}
+    ),
 }
 NO_GPU = Answer({"driver": None, "gpus": [], "trouble": ""})
 

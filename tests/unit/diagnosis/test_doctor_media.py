@@ -131,7 +131,8 @@ def test_a_camera_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_workstation_decodes_through_its_package(tmp_path: Path) -> None:
     found = machine.nvdec(evidence(tmp_path))
-    assert (found.state, found.detail) == ("yes", "PyNvVideoCodec 2.0.2")
+    by_gpu = "files and network streams whose frames stay on the GPU: PyNvVideoCodec 2.0.2"
+    assert (found.state, found.detail) == ("yes", f"{by_gpu}; all others, and cameras: the CPU")
     found = machine.nvdec(evidence(tmp_path, nvdec=ABSENT))
     assert (found.state, found.fix) == ("optional", installation.command("nvdec")) and "by the CPU" in found.detail
     broken = Answer({}, error="ImportError: libnvidia-encode.so.1: cannot open shared object file")
@@ -148,6 +149,12 @@ def test_without_a_gpu_nothing_is_missing(tmp_path: Path) -> None:
 
 def test_a_jetson_decodes_through_gstreamer(tmp_path: Path) -> None:
     found = machine.nvdec(evidence(jetson(tmp_path), nvdec=ABSENT))
-    assert (found.state, found.detail) == ("yes", "through GStreamer's nvv4l2decoder")
+    by_jetson = "files and network streams, and USB cameras with format: mjpeg or h264: nvv4l2decoder"
+    assert (found.state, found.detail) == ("yes", by_jetson)
+    assert machine.nvdec(evidence(jetson(tmp_path))).detail == by_jetson, "before JetPack 7 it is not the desktop's"
+    partial = without("gi", elements=["appsink", "nvv4l2decoder", "nvvidconv"])
+    found = machine.nvdec(evidence(jetson(tmp_path), nvdec=ABSENT, gi=partial))
+    assert found.state == "optional" and "files and network streams: the CPU" in found.detail
+    assert "h264parse" in found.detail and found.fix.endswith("gstreamer1.0-plugins-bad")
     found = machine.nvdec(evidence(jetson(tmp_path), nvdec=ABSENT, gi=ABSENT))
     assert (found.state, found.fix) == ("optional", "see GStreamer")

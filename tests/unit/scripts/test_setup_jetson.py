@@ -19,7 +19,7 @@ ORIN = "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aa
 THOR = ORIN.replace("R36", "R38").replace("4.3", "2.0")
 PACKAGES = (
     *("python3-venv", "python3-libnvinfer", "python3-gi", "gir1.2-gstreamer-1.0", "gir1.2-gst-plugins-base-1.0"),
-    *("gstreamer1.0-plugins-good", "python3-dev", "g++"),
+    *("gstreamer1.0-plugins-good", "gstreamer1.0-plugins-bad", "python3-dev", "g++"),
 )
 
 PYTHON = r"""#!/bin/sh

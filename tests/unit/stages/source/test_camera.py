@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import pytest
 from edgert.clock import RealClock
 from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
-from edgert.memory import Counter
+from edgert.memory import Counter, lend
 from edgert.runtime.frame import Frame
-from edgert.stages.source import camera, ffmpeg
+from edgert.stages.source import camera, ffmpeg, gst
 from edgert.stages.source.camera import camera_source, device_path
 from edgert.stages.source.live import LiveSource
+from edgert.stages.source.timeline import Image
 
 
 class HastyClock(RealClock):
@@ -194,3 +195,84 @@ def test_names_of_devices() -> None:
         with pytest.raises(ConfigError, match="is no camera") as caught:
             device_path(wrong, "stages.cam.source")
         assert caught.value.why == "expected a device, like v4l2:///dev/video0 or usb:0"
+
+
+class Decoding:
+    """Stands in for a GStreamer pipeline with the board's decoder: one in ``texts`` for each that was started."""
+
+    skipped = 0
+    texts: list[str] = []  # noqa: RUF012
+    gives = 3
+
+    def __init__(self, text: str, *arguments: object) -> None:
+        self.texts.append(text)
+
+    def images(self) -> Iterator[Image]:
+        for _ in range(self.gives):
+            yield Image("gray", (np.zeros((6, 8), np.uint8),), lend(None, Counter()), 0)
+        raise DeviceError("the GStreamer pipeline failed", why="no memory")
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> type[Decoding]:
+    """A board with a decoder and a USB camera."""
+    monkeypatch.setattr(camera, "jetson_missing", lambda: "")
+    monkeypatch.setattr(camera, "require", lambda path, where: None)
+    monkeypatch.setattr(gst, "Pipeline", Decoding)
+    monkeypatch.setattr(Decoding, "texts", [])
+    monkeypatch.setattr(ffmpeg, "has_input", lambda name: False)
+    monkeypatch.setattr(camera, "_VIDEO_CAPTURE", lambda path: FakeCapture(50))
+    return Decoding
+
+
+def usb(**options: object) -> LiveSource:
+    config = SourceStage.model_validate({"source": "usb:0", "size": "1280x720", "fps": 30, **options})
+    return camera_source("cam", "/dev/video0", config, Counter(), HastyClock())
+
+
+@pytest.mark.parametrize(
+    ("format", "caps", "decoder"),
+    [
+        ("mjpeg", "image/jpeg", "nvv4l2decoder mjpeg=1"),
+        ("h264", "video/x-h264", "h264parse ! nvv4l2decoder"),
+    ],
+)
+def test_compressed_images_go_to_the_boards_decoder(
+    format: str, caps: str, decoder: str, board: type[Decoding]
+) -> None:
+    assert [frame.format for frame in take(usb(format=format), 2)] == ["gray", "gray"]
+    text = f"v4l2src device=/dev/video0 io-mode=2 ! {caps},width=1280,height=720,framerate=30/1 ! {decoder} ! nvvidconv"
+    assert board.texts[0].startswith(f"{text} bl-output=false output-buffers=10 ! video/x-raw(memory:NVMM),format=NV12")
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "yuyv422"}, {"format": "mjpeg", "decode": "cpu"}])
+def test_other_images_do_not(options: dict[str, object], board: type[Decoding]) -> None:
+    assert take(usb(**options), 1)[0].format == "bgr"
+    assert board.texts == []
+
+
+def test_a_lost_camera_comes_back_to_the_decoder(board: type[Decoding]) -> None:
+    live = usb(format="mjpeg")
+    assert [frame.index for frame in take(live, 7)] == list(range(7))
+    assert live.stats().reconnects == 2 and len(board.texts) == 3
+
+
+def test_images_that_the_decoder_does_not_take_are_the_processors(
+    board: type[Decoding], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Decoding, "gives", 0)
+    frames = take(usb(format="mjpeg"), 5)
+    assert {frame.format for frame in frames} == {"bgr"} and len(board.texts) == 1
+    assert "decoded on the CPU from now on: no memory" in caplog.text
+
+
+def test_decode_gpu_wants_the_decoder(board: type[Decoding], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceError, match="cannot be decoded on the GPU") as caught:
+        take(usb(format="yuyv422", decode="gpu"), 1)
+    assert "mjpeg, h264" in caught.value.why
+    monkeypatch.setattr(camera, "jetson_missing", lambda: "GStreamer has no nvv4l2decoder: sudo apt install it")
+    with pytest.raises(DeviceError, match="cannot be decoded on the GPU"):
+        take(usb(format="mjpeg", decode="gpu"), 1)

@@ -1,0 +1,64 @@
+"""The decoder of one source, chosen once: a Jetson's own, the GPU's, or the processor."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from edgert.board.detect import is_jetson
+from edgert.errors import DeviceError
+
+if TYPE_CHECKING:
+    from edgert.memory.cuda import CudaDevice
+    from edgert.stages.source.ffmpeg import Video
+
+log = logging.getLogger("edgert.source")
+
+
+class Choice:
+    """One source's decoder. What is chosen is logged when it is chosen first, and when it changes.
+
+    Args:
+        where: the source's stage.
+        decode: as in the pipeline file.
+
+    Attributes:
+        refused: why the decoder did not take the video; empty where it was not tried, or does.
+    """
+
+    def __init__(self, where: str, decode: str) -> None:
+        self._where = where
+        self.decode, self.refused, self._said = decode, "", ""
+        self._is_jetson = is_jetson()
+
+    def apply(self, video: Video, device: CudaDevice | None) -> None:
+        """Has a video that was just opened decoded by what suits it.
+
+        Args:
+            device: where frames are wanted; None for the host.
+
+        Raises:
+            DeviceError: ``decode: gpu`` and it cannot be.
+        """
+        reason = "decode: cpu" if self.decode == "cpu" else self.refused or video.why_not_on(device)
+        if not reason:
+            video.decode_on(device, None if self.decode == "gpu" else self.refuse)
+        elif self.decode == "gpu":
+            video.close()
+            what = f"{video.target} cannot be decoded on the GPU"
+            raise DeviceError(what, why=reason, where=self._where, fix="decode: cpu")
+        if device is not None or self._is_jetson:
+            self.say(reason, video.decoder)
+
+    def refuse(self, reason: str) -> None:
+        """The decoder did not take the video after all: from now on it is the processor's."""
+        self.refused = reason
+        log.warning("%s: decoded on the CPU from now on: %s", self._where, reason)
+        self._said = f"decoded on the CPU: {reason}"
+
+    def say(self, reason: str, decoder: str) -> None:
+        """Logs what decodes, and why the processor where it does."""
+        what = f"decoded on the CPU: {reason}" if reason else f"decoded by {decoder}"
+        if what != self._said:
+            self._said = what
+            log.info("%s: %s", self._where, what)

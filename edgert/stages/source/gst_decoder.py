@@ -1,0 +1,172 @@
+"""Video decoded by a Jetson's own decoder: FFmpeg's packets go through GStreamer's ``nvv4l2decoder``.
+
+As with :mod:`nvdec`, only the packets go there: FFmpeg reads the container or the network, so that reconnection,
+passwords, cut-off files and clocks are those of FFmpeg's decoder. The decoder works in threads of its own; one more
+puts the packets, so that an image is given out when it is ready and not when the next packet comes. None of this has
+run on a board.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from edgert.board import detect
+from edgert.board.detect import is_jetson
+from edgert.clock import Clock
+from edgert.errors import DeviceError
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
+from edgert.stages.source import gst, gst_pipelines, nvdec
+from edgert.stages.source.planes import color_of_tags, media_ns
+from edgert.stages.source.timeline import Image
+
+if TYPE_CHECKING:
+    import av
+    from av.video.stream import VideoStream
+
+_ELEMENTS = {
+    gst_pipelines.JETSON_DECODER: "nvidia-l4t-gstreamer; in a container: --runtime nvidia",
+    "nvvidconv": "nvidia-l4t-gstreamer; in a container: --runtime nvidia",
+    "h264parse": "gstreamer1.0-plugins-bad",
+}
+
+
+@lru_cache(maxsize=1)
+def jetson_missing() -> str:
+    """Why GStreamer's nvv4l2decoder cannot be used here, and what to do; empty when it can."""
+    if not is_jetson():
+        return "this is no Jetson"
+    try:
+        found, _ = gst.gstreamer()
+    except DeviceError as error:
+        return f"{error.why}: {error.fix}"
+    absent = next((name for name in _ELEMENTS if found.ElementFactory.find(name) is None), "")
+    return f"GStreamer has no {absent}: sudo apt install {_ELEMENTS[absent]}" if absent else ""
+
+
+def why_not(stream: VideoStream, device: CudaDevice | None) -> str:
+    """Why no decoder but the processor takes a video stream, as far as its header shows; empty when one does."""
+    board = jetson_missing()
+    if not board:
+        return nvdec.unsuited(stream.codec_context)
+    if device is not None and detect().has_desktop_nvdec:
+        return nvdec.why_not(stream, device)
+    return board
+
+
+def is_nvdec(stream: VideoStream, device: CudaDevice) -> bool:
+    """Whether frames on a GPU are decoded through PyNvVideoCodec, of those streams that hardware takes at all."""
+    return detect().has_desktop_nvdec and not nvdec.why_not(stream, device)
+
+
+DECODERS = {codec: f"{parse} ! {gst_pipelines.JETSON_DECODER}" for codec, parse in gst_pipelines.PARSERS.items()}
+END = gst_pipelines.TO_NVMM
+_PACKETS = "packets"
+_BEFORE_NS = 3_600_000_000_000
+"""Added to times on their way: GStreamer's are unsigned, and a stream's may begin below zero."""
+_START_CODES = (b"\x00\x00\x01", b"\x00\x00\x00\x01")
+
+
+class DecoderRefusedError(DeviceError):
+    """The decoder failed before its first image: it does not take this video, or does not work here."""
+
+
+class GstDecoder:
+    """Decodes the packets of one opened video stream.
+
+    Args:
+        stream: of an opened container.
+        device: where images are wanted, in video memory that it reads in place; None for the host.
+        timeout_s: the longest that images may stay out.
+        where: which stage it belongs to, for messages.
+
+    Raises:
+        DeviceError: GStreamer does not make the pipeline.
+    """
+
+    title = "the board's own decoder (nvv4l2decoder)"
+
+    def __init__(
+        self,
+        stream: VideoStream,
+        device: CudaDevice | None,
+        counter: Counter,
+        clock: Clock,
+        *,
+        timeout_s: float,
+        where: str,
+    ) -> None:
+        context = stream.codec_context
+        self._source, self._where, self._filter_name = stream, where, nvdec.CODECS[context.name][1]
+        self._color = color_of_tags(context.colorspace, context.color_range, str(context.pix_fmt))
+        self._gst, _ = gst.gstreamer(where)
+        text = gst_pipelines.packets(context.name, _PACKETS, DECODERS[context.name], END)
+        text = gst.with_appsink(text, drop=False, sync=False, nvmm=device is not None)
+        self._pipeline = gst.Pipeline(text, False, timeout_s, counter, clock, where, device)
+        self._put = self._pipeline.element(_PACKETS)
+        self._feeder: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._failure: Exception | None = None
+
+    def images(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Image]:
+        """Images in the order of display. Damage inside of one is concealed by the decoder.
+
+        Raises:
+            DecoderRefusedError: there was not one image.
+            DeviceError: the decoder gives up.
+        """
+        self._feeder = threading.Thread(target=self._feed, args=(packets,), name="edgert-packets", daemon=True)
+        self._feeder.start()
+        count, refused = 0, ""
+        try:
+            for image in self._pipeline.images():
+                count += 1
+                at_ns = None if image.media_ns is None else image.media_ns - _BEFORE_NS
+                yield replace(image, media_ns=at_ns, color=self._color)
+                del image
+        except DeviceError as error:
+            refused = error.why
+        if self._failure is not None:
+            raise self._failure
+        if refused or not count:
+            kind = DeviceError if count else DecoderRefusedError
+            what, why = "the board cannot decode this video", refused or "it gave no image"
+            raise kind(what, why=why, where=self._where, fix="decode: cpu")
+
+    def close(self) -> None:
+        """Takes no more packets. Waits for the one that is being read. Twice is once."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._pipeline.close()
+        if self._feeder is not None:
+            self._feeder.join()
+
+    def _feed(self, packets: Iterable[av.Packet[Any]]) -> None:
+        """Puts packets until there are none or nobody wants them; what goes wrong is kept for :meth:`images`."""
+        from av.bitstream import BitStreamFilterContext
+
+        try:
+            annex_b = BitStreamFilterContext(self._filter_name, self._source)
+            head = bytes(self._source.codec_context.extradata or b"")
+            head = head if head.startswith(_START_CODES) else b""  # a camera may send it once, when it is asked
+            for packet in packets:
+                for part in annex_b.filter(packet if packet.size else None):
+                    if self._closed.is_set() or not self._is_put(head + bytes(part), part.pts):
+                        return
+                    head = b""
+        except Exception as error:  # noqa: BLE001 - raised by images(), in the thread that asked for them
+            self._failure = error
+        finally:
+            self._put.end_of_stream()
+
+    def _is_put(self, data: bytes, pts: int | None) -> bool:
+        buffer = self._gst.Buffer.new_wrapped(data)
+        at_ns = media_ns(pts, self._source.time_base)
+        if at_ns is not None:
+            buffer.pts = max(at_ns + _BEFORE_NS, 0)
+        return bool(self._put.push_buffer(buffer) == self._gst.FlowReturn.OK)
