@@ -86,6 +86,7 @@ class Box:
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": "/wheels",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_NO_COMPILE": "1",  # Python compiles what it imports; an emulator takes minutes for all
             "PIP_ROOT_USER_ACTION": "ignore",
             "NO_COLOR": "1",
             "COLUMNS": "120",
