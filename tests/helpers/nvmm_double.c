@@ -1,0 +1,106 @@
+/* Doubles of a Jetson's libnvbufsurface (built with -DSURFACE, and -DCUDA_BUFFERS where it knows those) and of libcuda's
+ * calls for EGL images. They count, refuse what the real ones refuse, and fail at the call that NVMM_FAILS names:
+ * "NvBufSurfaceMapEglImage:3" is the third, ":0" is every one. Structs as in nvbufsurface.h and cudaEGL.h. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { uint32_t num, width[4], height[4], pitch[4], offset[4], size[4], bytes[4]; void *reserved[16]; } Planes;
+typedef struct { void *base, *data; } CudaBuffer;
+typedef struct { void *addr[4]; void *egl; void *nvmm; CudaBuffer *cuda; void *reserved[2]; } Mapped;
+typedef struct {
+    uint32_t width, height, pitch; int format, layout; uint64_t desc; uint32_t size; void *data;
+    Planes planes; Mapped mapped; void *reserved[4];
+} Params;
+typedef struct { uint32_t gpu, batch, filled; _Bool contiguous; int memory; Params *list; void *reserved[4]; } Surface;
+typedef struct { Params *params; int registered; } Image;
+typedef struct { void *planes[3]; uint32_t width, height, depth, pitch, count, channels; int type, color, format; } Frame;
+
+static int called(const char *name, int *count) {
+    const char *told = getenv("NVMM_FAILS");
+    size_t length = strlen(name);
+    ++*count;
+    if (told && !strncmp(told, name, length) && told[length] == ':') {
+        int which = atoi(told + length + 1);
+        return which == 0 || which == *count;
+    }
+    return 0;
+}
+#define COUNTED(name) int count_##name = 0;
+#define CALLED(name) called(#name, &count_##name)
+
+#ifdef SURFACE
+COUNTED(NvBufSurfaceFromFd) COUNTED(NvBufSurfaceMapEglImage) COUNTED(NvBufSurfaceUnMapEglImage)
+COUNTED(NvBufSurfaceMapCudaBuffer) COUNTED(NvBufSurfaceUnMapCudaBuffer)
+
+int NvBufSurfaceFromFd(int fd, void **surface) { (void)fd; (void)surface; CALLED(NvBufSurfaceFromFd); return -1; }
+
+int NvBufSurfaceMapEglImage(Surface *surface, int index) {
+    Mapped *mapped = &surface->list[index].mapped;
+    if (CALLED(NvBufSurfaceMapEglImage) || surface->memory != 4 || mapped->egl) return -1;
+    Image *image = calloc(1, sizeof(Image));
+    image->params = &surface->list[index];
+    mapped->egl = image;
+    return 0;
+}
+
+int NvBufSurfaceUnMapEglImage(Surface *surface, int index) {
+    Mapped *mapped = &surface->list[index].mapped;
+    Image *image = mapped->egl;
+    if (CALLED(NvBufSurfaceUnMapEglImage) || !image || image->registered) return -1;
+    free(image);
+    mapped->egl = NULL;
+    return 0;
+}
+
+#ifdef CUDA_BUFFERS
+int NvBufSurfaceMapCudaBuffer(Surface *surface, int index) {
+    Params *params = &surface->list[index];
+    if (CALLED(NvBufSurfaceMapCudaBuffer) || surface->memory != 4 || params->mapped.cuda) return -1;
+    params->mapped.cuda = calloc(1, sizeof(CudaBuffer));
+    params->mapped.cuda->data = (void *)(uintptr_t)params->desc;
+    return 0;
+}
+
+int NvBufSurfaceUnMapCudaBuffer(Surface *surface, int index) {
+    Params *params = &surface->list[index];
+    if (CALLED(NvBufSurfaceUnMapCudaBuffer) || !params->mapped.cuda) return -1;
+    free(params->mapped.cuda);
+    params->mapped.cuda = NULL;
+    return 0;
+}
+#endif
+#else
+COUNTED(cuGraphicsEGLRegisterImage) COUNTED(cuGraphicsUnregisterResource)
+COUNTED(cuGraphicsResourceGetMappedEglFrame) COUNTED(cuGraphicsMapResources) COUNTED(cuGraphicsUnmapResources)
+
+int cuGraphicsEGLRegisterImage(void **resource, Image *image, unsigned flags) {
+    (void)flags;
+    if (CALLED(cuGraphicsEGLRegisterImage) || !image || image->registered) return 999;
+    image->registered = 1;
+    *resource = image;
+    return 0;
+}
+
+int cuGraphicsUnregisterResource(Image *resource) {
+    if (CALLED(cuGraphicsUnregisterResource) || !resource || !resource->registered) return 400;
+    resource->registered = 0;
+    return 0;
+}
+
+int cuGraphicsResourceGetMappedEglFrame(Frame *frame, Image *resource, unsigned index, unsigned level) {
+    (void)index; (void)level;
+    if (CALLED(cuGraphicsResourceGetMappedEglFrame) || !resource->registered) return 400;
+    memset(frame, 0, sizeof(Frame));
+    for (uint32_t n = 0; n < resource->params->planes.num; n++)
+        frame->planes[n] = (void *)(uintptr_t)(resource->params->desc + resource->params->planes.offset[n]);
+    frame->count = resource->params->planes.num;
+    frame->type = 1;
+    return 0;
+}
+
+/* For EGL images the real ones fail, so nobody may call them. */
+int cuGraphicsMapResources(unsigned n, void *r, void *s) { (void)n; (void)r; (void)s; CALLED(cuGraphicsMapResources); return 999; }
+int cuGraphicsUnmapResources(unsigned n, void *r, void *s) { (void)n; (void)r; (void)s; CALLED(cuGraphicsUnmapResources); return 999; }
+#endif

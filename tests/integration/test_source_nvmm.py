@@ -1,0 +1,150 @@
+"""A Jetson's video memory through real GStreamer and real calls, with doubles of NVIDIA's libraries written in C.
+
+What a board's camera does is a pool with as many buffers as the written pipeline asks for. No board was used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgert.stages.source.gst_pipelines import OUTPUT_BUFFERS
+from tests.helpers import nvmm_camera
+
+pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi gir1.2-gstreamer-1.0")
+pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="there is no C compiler (gcc)")
+
+DOUBLE = Path(nvmm_camera.__file__).with_name("nvmm_double.c")
+EGL = "NvBufSurfaceMapEglImage", "cuGraphicsEGLRegisterImage", "cuGraphicsResourceGetMappedEglFrame"
+EGL_BACK = "NvBufSurfaceUnMapEglImage", "cuGraphicsUnregisterResource"
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The doubles of JetPack 6, and in ``cuda`` those of JetPack 7."""
+    plain = tmp_path_factory.mktemp("libraries")
+    built: tuple[tuple[Path, str, list[str]], ...] = (
+        (plain, "libnvbufsurface.so.1.0.0", ["-DSURFACE"]),
+        (plain, "libcuda.so.1", []),
+        (plain / "cuda", "libnvbufsurface.so.1.0.0", ["-DSURFACE", "-DCUDA_BUFFERS"]),
+        (plain / "cuda", "libcuda.so.1", []),
+    )
+    for folder, name, options in built:
+        folder.mkdir(exist_ok=True)
+        subprocess.run(["gcc", "-shared", "-fPIC", *options, "-o", folder / name, DOUBLE], check=True)
+    return plain
+
+
+def camera(libraries: Path, fails: str = "", display: str = "", **settings: object) -> tuple[dict[str, Any], str]:
+    """What came of a run, and what was logged."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    environment = {**plain, "LD_LIBRARY_PATH": str(libraries), "NVMM_FAILS": fails}
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.helpers.nvmm_camera", json.dumps({"pool": OUTPUT_BUFFERS, **settings})],
+        env={**environment, **({"DISPLAY": display} if display else {})},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    assert (
+        found["ended"] and found["calls"]["cuGraphicsMapResources"] == found["calls"]["cuGraphicsUnmapResources"] == 0
+    )
+    return found, ran.stderr
+
+
+def test_of_5000_frames_none_is_lost_and_each_buffer_is_mapped_once(libraries: Path) -> None:
+    found, log = camera(libraries, frames=5000)
+    assert (found["taken"], found["lost"], found["error"]) == (5000, 0, "")
+    assert {found["calls"][name] for name in (*EGL, *EGL_BACK)} == {OUTPUT_BUFFERS}
+    assert found["colors"] == ["bt709 full"]
+    assert log.count("CUDA reads video memory in place") == 1
+
+
+@pytest.mark.parametrize(
+    "settings", [{"pool": 4}, {"waits_for_engine": True}], ids=["the element's own 4 buffers", "held by the engine"]
+)
+def test_with_fewer_buffers_or_longer_leases_frames_are_lost(libraries: Path, settings: dict[str, object]) -> None:
+    found, _ = camera(libraries, frames=5000, **settings)
+    assert found["lost"] and found["taken"] < 20 and not found["error"], found
+    assert len({found["calls"][name] for name in (*EGL, *EGL_BACK)}) == 1, "everything is undone all the same"
+
+
+def test_new_caps_undo_what_the_old_pool_had(libraries: Path) -> None:
+    found, _ = camera(libraries, frames=200, sizes=((64, 48), (128, 96), (64, 48)))
+    assert (found["taken"], found["lost"], found["error"]) == (600, 0, "")
+    calls = found["calls"]
+    # A frame of the old size that still waits when the new caps come is mapped once more, for itself.
+    assert 3 * OUTPUT_BUFFERS <= calls[EGL[0]] <= 3 * OUTPUT_BUFFERS + 2 * nvmm_camera.LEAD
+    assert {calls[name] for name in (*EGL, *EGL_BACK)} == {calls[EGL[0]]}
+
+
+@pytest.mark.parametrize(
+    ("folder", "fails", "memory", "way", "calls"),
+    [
+        ("", "", 2, "by device address", {"NvBufSurfaceMapEglImage": 0}),
+        ("cuda", "", 2, "by device address", {"NvBufSurfaceMapCudaBuffer": 0, "NvBufSurfaceMapEglImage": 0}),
+        (
+            "cuda",
+            "",
+            4,
+            "by CUDA buffer",
+            {
+                "NvBufSurfaceMapCudaBuffer": OUTPUT_BUFFERS,
+                "NvBufSurfaceUnMapCudaBuffer": OUTPUT_BUFFERS,
+                "NvBufSurfaceMapEglImage": 0,
+            },
+        ),
+        (
+            "cuda",
+            "NvBufSurfaceMapCudaBuffer:0",
+            4,
+            "by EGL image (NvBufSurfaceMapCudaBuffer returned -1)",
+            {"NvBufSurfaceMapCudaBuffer": 1, **dict.fromkeys((*EGL, *EGL_BACK), OUTPUT_BUFFERS)},
+        ),
+    ],
+    ids=["CUDA device", "CUDA device, JetPack 7", "CUDA buffer", "CUDA buffer refused"],
+)
+def test_the_way_is_chosen_once_and_said(
+    libraries: Path, folder: str, fails: str, memory: int, way: str, calls: dict[str, int]
+) -> None:
+    found, log = camera(libraries / folder, fails, frames=100, memory=memory)
+    assert (found["taken"], found["lost"], found["error"]) == (100, 0, "")
+    assert f"cam: CUDA reads video memory in place, {way}\n" in log
+    assert {name: found["calls"][name] for name in calls} == calls
+
+
+@pytest.mark.parametrize(
+    ("fails", "memory", "display", "texts", "undone"),
+    [
+        ("NvBufSurfaceMapEglImage:3", 4, "", ["NvBufSurfaceMapEglImage returned -1", "GST_DEBUG=2"], (2, 2)),
+        ("NvBufSurfaceMapEglImage:0", 4, "localhost:10.0", ["with DISPLAY=localhost:10.0", "unset DISPLAY"], (0, 0)),
+        ("cuGraphicsEGLRegisterImage:2", 4, "localhost:10.0", ["cuGraphicsEGLRegisterImage returned 999"], (2, 1)),
+        ("cuGraphicsResourceGetMappedEglFrame:1", 4, "", ["GetMappedEglFrame returned 400"], (1, 1)),
+        ("", 5, "", ["its memory type is 5 (handle)"], (0, 0)),
+    ],
+    ids=["EGL", "EGL with a display", "registering", "no frame", "unknown memory"],
+)
+def test_what_fails_is_named_and_everything_before_it_is_undone(
+    libraries: Path, fails: str, memory: int, display: str, texts: list[str], undone: tuple[int, int]
+) -> None:
+    found, _ = camera(libraries, fails, display, frames=100, memory=memory)
+    assert all(text in found["error"] for text in texts), found["error"]
+    assert tuple(found["calls"][name] for name in EGL_BACK) == undone
+
+
+def test_what_cannot_be_undone_is_a_warning_and_the_rest_is_undone(libraries: Path) -> None:
+    found, log = camera(libraries, "cuGraphicsUnregisterResource:1", frames=100)
+    assert (found["taken"], found["lost"], found["error"]) == (100, 0, "")
+    assert log.count("cam: an image in NVMM memory was not let go") == 1
+    assert found["calls"]["cuGraphicsUnregisterResource"] == OUTPUT_BUFFERS
