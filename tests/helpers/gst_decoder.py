@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.stages.source import camera, decoders, gst, gst_decoder, rtsp
+from edgert.stages.source import camera, decoders, gst, gst_decoder
 
 WHY = "GStreamer with avdec_h264 and h264parse is not installed: sudo apt install python3-gi gstreamer1.0-libav \
 gstreamer1.0-plugins-bad"
@@ -18,7 +18,7 @@ def instead_of_a_jetsons(
     found, _ = gst.gstreamer()
     if any(found.ElementFactory.find(name) is None for name in ("avdec_h264", "h264parse")):
         pytest.skip(WHY)
-    for module in (gst_decoder, rtsp, camera):
+    for module in (gst_decoder, camera):
         monkeypatch.setattr(module, "jetson_missing", lambda: "")
     monkeypatch.setattr(decoders, "is_jetson", lambda: is_jetson)  # which logs its choice
     monkeypatch.setattr(gst_decoder, "DECODERS", {"h264": f"h264parse ! {decoder}"})

@@ -6,6 +6,7 @@ import logging
 import threading
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
+from edgert.stages.source.gst_decoder import GstDecoder
 from edgert.stages.source.kinds import source_for
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.counter import read_counter
@@ -96,6 +98,15 @@ def test_a_stream_that_the_decoder_does_not_take_goes_on_by_the_processor(monkey
         camera.close()
         assert camera.stats().reconnects == 0 and server.plays == 1
     assert numbers[0] % 10 == 0 and np.diff(numbers).tolist() == [1] * 14
+
+
+def test_a_stream_without_a_packet_is_not_the_decoders_fault(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instead_of_a_jetsons(monkeypatch)
+    with av.open(str(clip)) as container:
+        stream = container.streams.video[0]
+        decoder = GstDecoder(stream, None, Counter(), REAL, timeout_s=5, where="stages.cam")
+        assert list(decoder.images(iter(()))) == []
+        decoder.close()
 
 
 @pytest.mark.parametrize(("pix_fmt", "word"), [("yuv422p", "yuv422p"), ("yuv420p10le", "8 bits")])

@@ -58,6 +58,12 @@ def why_not(stream: VideoStream, device: CudaDevice | None) -> str:
     return board
 
 
+def missing() -> str:
+    """Why no video can be decoded for frames on a GPU, and what to do; empty when one can, if its stream suits."""
+    board = jetson_missing()
+    return board and (nvdec.missing() if detect().has_desktop_nvdec else board)
+
+
 def is_nvdec(stream: VideoStream, device: CudaDevice) -> bool:
     """Whether frames on a GPU are decoded through PyNvVideoCodec, of those streams that hardware takes at all."""
     return detect().has_desktop_nvdec and not nvdec.why_not(stream, device)
@@ -109,7 +115,7 @@ class GstDecoder:
         self._pipeline = gst.Pipeline(text, False, timeout_s, counter, clock, where, device)
         self._put = self._pipeline.element(_PACKETS)
         self._feeder: threading.Thread | None = None
-        self._closed = threading.Event()
+        self._closed, self._packets, self._on_host = threading.Event(), 0, device is None
         self._failure: Exception | None = None
 
     def images(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Image]:
@@ -126,13 +132,15 @@ class GstDecoder:
             for image in self._pipeline.images():
                 count += 1
                 at_ns = None if image.media_ns is None else image.media_ns - _BEFORE_NS
-                yield replace(image, media_ns=at_ns, color=self._color)
+                # a buffer of video memory knows its colors; caps of nvvidconv's host memory do not carry them
+                color = self._color if self._on_host else image.color
+                yield replace(image, media_ns=at_ns, color=color)
                 del image
         except DeviceError as error:
             refused = error.why
         if self._failure is not None:
             raise self._failure
-        if refused or not count:
+        if refused or (self._packets and not count):
             kind = DeviceError if count else DecoderRefusedError
             what, why = "the board cannot decode this video", refused or "it gave no image"
             raise kind(what, why=why, where=self._where, fix="decode: cpu")
@@ -165,6 +173,7 @@ class GstDecoder:
             self._put.end_of_stream()
 
     def _is_put(self, data: bytes, pts: int | None) -> bool:
+        self._packets += 1
         buffer = self._gst.Buffer.new_wrapped(data)
         at_ns = media_ns(pts, self._source.time_base)
         if at_ns is not None:

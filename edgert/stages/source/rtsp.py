@@ -11,9 +11,8 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.stages.source.decoders import Choice
 from edgert.stages.source.ffmpeg import Video
-from edgert.stages.source.gst_decoder import jetson_missing
+from edgert.stages.source.gst_decoder import missing
 from edgert.stages.source.live import LiveSource, redact
-from edgert.stages.source.nvdec import missing
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 SCHEMES = ("rtsp", "rtsps", "http", "https", "rtmp", "udp")
@@ -55,7 +54,7 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
         return stream
 
     def why_not(device: CudaDevice) -> str:
-        return jetson_missing() and missing()  # whether the stream suits is known when it is there
+        return missing()  # whether the stream suits is known when it is there
 
     title = redact(config.source)
     return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not)

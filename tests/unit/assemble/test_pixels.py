@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from pydantic import TypeAdapter
 
+from edgert.assemble import gpu_models
 from edgert.assemble.gpu_models import put_on_gpu
 from edgert.config import StageConfig
 from edgert.errors import DeviceError
@@ -114,3 +115,10 @@ def test_frames_on_the_host_lie_where_the_gpu_reads_them_unless_that_makes_the_h
     assert caplog.messages == [
         f"camera: frames on the {place}: {why}" for why in ("'paint' draws on them", "decode: cpu")
     ]
+
+
+def test_a_jetsons_decoder_may_decode_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_models, "jetson_missing", lambda: "")
+    source = Source()
+    put(source, decode="gpu", paint={"draw": "boxes", "from": "find"})
+    assert source.asked == 0, "its frames are the host's; whether its video is decoded by hardware it knows itself"

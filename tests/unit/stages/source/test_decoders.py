@@ -56,6 +56,16 @@ def test_the_best_that_is_here_is_taken(
     assert found == chosen
 
 
+@pytest.mark.parametrize(("l4t", "why"), [("36.4.3", NO_ELEMENT), ("38.5.0", NO_PACKAGE)])
+def test_what_is_missing_is_what_this_board_could_have(l4t: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gst_decoder, "detect", lambda: replace(detect(), name="jetson", l4t=l4t))
+    monkeypatch.setattr(gst_decoder, "jetson_missing", lambda: NO_ELEMENT)
+    monkeypatch.setattr(nvdec, "missing", lambda: NO_PACKAGE)
+    assert gst_decoder.missing() == why
+    monkeypatch.setattr(gst_decoder, "jetson_missing", lambda: "")
+    assert gst_decoder.missing() == ""
+
+
 def test_pixels_beyond_8_bit_420_are_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gst_decoder, "jetson_missing", lambda: "")
     assert "yuv420p10le" in gst_decoder.why_not(video("yuv420p10le"), None)
