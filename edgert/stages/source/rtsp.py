@@ -11,7 +11,6 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.stages.source.decoders import Choice
 from edgert.stages.source.ffmpeg import Video
-from edgert.stages.source.gst_decoder import missing
 from edgert.stages.source.live import LiveSource, redact
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
@@ -54,6 +53,8 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
         return stream
 
     def why_not(device: CudaDevice) -> str:
+        from edgert.stages.source.gst_decoder import missing
+
         return missing()  # whether the stream suits is known when it is there
 
     title = redact(config.source)
