@@ -13,18 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.backend import (
-    DEFAULT_PROFILE,
-    Backend,
-    Engine,
-    EngineOptions,
-    Session,
-    Shapes,
-    Span,
-    Tensor,
-    Tuning,
-    backend,
-)
+from edgert import backend as backends
 from edgert.backend.base import BuilderSettings, Shaped
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
@@ -43,17 +32,17 @@ class LoadedEngine:
     copies nothing, write into :meth:`session`'s ``inputs`` and call its ``run``.
     """
 
-    def __init__(self, engine: Engine, path: Path) -> None:
+    def __init__(self, engine: backends.Engine, path: Path) -> None:
         self._engine, self.path = engine, path
         self._local = threading.local()
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
+    def inputs(self) -> tuple[backends.Tensor, ...]:
         """Names, shapes and dtypes of the inputs."""
         return self._engine.inputs
 
     @property
-    def outputs(self) -> tuple[Tensor, ...]:
+    def outputs(self) -> tuple[backends.Tensor, ...]:
         """Names, shapes and dtypes of the outputs."""
         return self._engine.outputs
 
@@ -62,7 +51,7 @@ class LoadedEngine:
         """Backend, threads, whether it came from the cache."""
         return self._engine.info
 
-    def session(self, profile: str | None = None) -> Session:
+    def session(self, profile: str | None = None) -> backends.Session:
         """Bound tensors of the caller's own, for one thread at a time."""
         return self._engine.session(profile)
 
@@ -81,7 +70,7 @@ class LoadedEngine:
         """
         if not hasattr(self._local, "session"):
             self._local.session = self._engine.session()
-        session: Session = self._local.session
+        session: backends.Session = self._local.session
         given = {**dict(zip((tensor.name for tensor in self.inputs), arrays, strict=False)), **named}
         self._check_names(given, len(arrays))
         for name, value in ((name, np.asarray(value)) for name, value in given.items()):
@@ -122,7 +111,7 @@ class LoadedEngine:
 def load_engine(
     path: str | Path | Model,
     *,
-    shapes: Shapes | None = None,
+    shapes: backends.Shapes | None = None,
     threads: int | None = None,
     backend_name: str = "auto",
     cache: bool = True,
@@ -143,8 +132,8 @@ def load_engine(
     model = path if isinstance(path, Model) else load(path)
     store = FileStore(cache_folder() / "ort") if cache else None
     profiles = {"default": dict(shapes)} if shapes else {}
-    options = EngineOptions(threads or core_count(), profiles, store=store)
-    return LoadedEngine(backend(backend_name).compile(model, options), model.path)
+    options = backends.EngineOptions(threads or core_count(), profiles, store=store)
+    return LoadedEngine(backends.backend(backend_name).compile(model, options), model.path)
 
 
 # With its section of a pipeline file: engine, shapes, input.
@@ -158,9 +147,9 @@ def build_engine(
     config: ModelConfig,
     threads: int | None,
     batch: int = 1,
-    by: Backend | None = None,
+    by: backends.Backend | None = None,
     precision: str = "fp32",
-) -> Engine:
+) -> backends.Engine:
     """Compiles one model with the settings of its section; its precision is that of the model given.
 
     Args:
@@ -175,12 +164,12 @@ def build_engine(
         BuildError: the backend refuses the model.
         ModelError: dynamic dimensions and neither ``input: size`` nor profiles.
     """
-    profiles: Mapping[str, Shapes] = config.profiles or default_profile(model, config, batch)
-    chosen = by or backend(config.backend)
+    profiles: Mapping[str, backends.Shapes] = config.profiles or default_profile(model, config, batch)
+    chosen = by or backends.backend(config.backend)
     store = engine_store() if chosen.name == "tensorrt" else FileStore(cache_folder() / "ort")
-    tuning, builder = Tuning(**config.tuning.model_dump()), builder_settings(config)
+    tuning, builder = backends.Tuning(**config.tuning.model_dump()), builder_settings(config)
     spans = open_spans(model, config, batch)
-    options = EngineOptions(threads, profiles, spans, precision, store=store, tuning=tuning, builder=builder)
+    options = backends.EngineOptions(threads, profiles, spans, precision, store=store, tuning=tuning, builder=builder)
     return chosen.compile(model, options)
 
 
@@ -196,16 +185,16 @@ def engine_store() -> FileStore:
     return FileStore(cache_folder() / "engine", ENGINE_STORE_BYTES)
 
 
-def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, Shapes]:
+def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, backends.Shapes]:
     """Shapes for a model with dynamic dimensions and no profiles.
 
     The batch is as given, unless ``input: shape`` sets it; the size that of ``input: size``, or the usual one of
     ``shape``.
     """
-    return {DEFAULT_PROFILE: {name: span.usual for name, span in _spans(model, config, batch).items()}}
+    return {backends.DEFAULT_PROFILE: {name: span.usual for name, span in _spans(model, config, batch).items()}}
 
 
-def open_spans(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, Span]:
+def open_spans(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, backends.Span]:
     """Input → the shapes it may have, where ``input: shape`` names several; empty where it does not."""
     return _spans(model, config, batch) if config.input.shape.is_open else {}
 
@@ -228,7 +217,7 @@ def check_open(model: Model, config: ModelConfig) -> None:
                 )
 
 
-def _spans(model: Model, config: ModelConfig, batch: int) -> Mapping[str, Span]:
+def _spans(model: Model, config: ModelConfig, batch: int) -> Mapping[str, backends.Span]:
     channels = 1 if config.input.color == "gray" else 3
     width, height = config.input.size or (0, 0)
     sizes = {"N": batch, "C": channels, "H": height, "W": width}
@@ -251,7 +240,7 @@ def _spans(model: Model, config: ModelConfig, batch: int) -> Mapping[str, Span]:
                 where=str(model.path),
                 fix="write input: {size: WIDTHxHEIGHT}, or profiles: {default: {" + spec.name + ": [1, 3, 640, 640]}}",
             )
-        spans[spec.name] = Span(*(tuple(extent[which] for extent in extents) for which in range(3)))
+        spans[spec.name] = backends.Span(*(tuple(extent[which] for extent in extents) for which in range(3)))
     return spans
 
 

@@ -19,21 +19,11 @@ from edgert.board.host import core_count
 from edgert.errors import CalibrationError
 from edgert.files import replace_text
 from edgert.graph import Model, inputs
+from edgert.quantization.calibration import workers as parallel
 from edgert.quantization.calibration.ranges import VERSION, RangeTable, read_unfinished, wrong_file
 from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Observer, assemble
-from edgert.quantization.calibration.workers import (
-    Batches,
-    Cluster,
-    Feed,
-    Pool,
-    Processes,
-    Shard,
-    Threads,
-    from_batches,
-    from_feed,
-)
 
 log = logging.getLogger("edgert.quantize")
 
@@ -74,7 +64,7 @@ class Tally:
     settled: bool = False
 
 
-def fingerprint(model: str, counted: Sequence[str], feed: Feed, settings: Mapping[str, object]) -> str:
+def fingerprint(model: str, counted: Sequence[str], feed: parallel.Feed, settings: Mapping[str, object]) -> str:
     """Digest of what counts depend on: the model (its digest), the counted tensors, the images, the settings.
 
     Of the images it takes all names, and the arrays of the first, the last and the one in the middle: that shows
@@ -189,7 +179,7 @@ class Settling:
 
 def calibrate(
     model: Model,
-    feed: Feed | Batches,
+    feed: parallel.Feed | parallel.Batches,
     *,
     method: str = "mse",
     percentile: float = PERCENTILE,
@@ -235,7 +225,7 @@ def calibrate(
     """
     check(method, percentile)
     observer = Observer(model, tensors)
-    images = feed if isinstance(feed, Feed) else None
+    images = feed if isinstance(feed, parallel.Feed) else None
     key = _key(observer, images, state, {"method": method, "percentile": percentile, "early_stop": early_stop})
     run = _Run(
         journal=Journal(state, key),
@@ -244,18 +234,18 @@ def calibrate(
         total=None if images is None else len(images),
         stop=stop or threading.Event(),
     )
-    if isinstance(feed, Feed):
+    if isinstance(feed, parallel.Feed):
         _check_number(len(feed))
-        shards = from_feed(feed, run.journal.tally.done)
+        shards = parallel.from_feed(feed, run.journal.tally.done)
     else:
-        shards = from_batches(feed, inputs(model))
-    pool: Pool
+        shards = parallel.from_batches(feed, inputs(model))
+    pool: parallel.Pool
     if dask:
-        pool = Cluster(observer, images, dask)
+        pool = parallel.Cluster(observer, images, dask)
     elif workers > 1:
-        pool = Processes(observer, images, workers)
+        pool = parallel.Processes(observer, images, workers)
     else:
-        pool = Threads(observer, images, threads or min(core_count(), _MAX_THREADS))
+        pool = parallel.Threads(observer, images, threads or min(core_count(), _MAX_THREADS))
     with run.journal, closing(pool):
         run.collect(pool, shards)
     _check_number(run.journal.tally.done)
@@ -281,9 +271,9 @@ class _Run:
     total: int | None
     stop: threading.Event
 
-    def collect(self, pool: Pool, shards: Iterator[Shard]) -> None:
+    def collect(self, pool: parallel.Pool, shards: Iterator[parallel.Shard]) -> None:
         """Counts until the images are through or the ranges have settled."""
-        waiting: deque[Shard] = deque()
+        waiting: deque[parallel.Shard] = deque()
         while not self.journal.tally.settled:
             for shard in islice(shards, pool.width - len(waiting)):
                 pool.submit(shard)
@@ -300,7 +290,7 @@ class _Run:
                     fix="the same call goes on from there if it has a state file",
                 )
 
-    def _add(self, shard: Shard, counted: Histograms) -> None:
+    def _add(self, shard: parallel.Shard, counted: Histograms) -> None:
         tally = self.journal.tally
         known = tally.counts
         counts = {name: Histogram.merged([known[name], one]) if name in known else one for name, one in counted.items()}
@@ -313,7 +303,7 @@ class _Run:
             self.progress(shard.end, self.total, shard.names[-1])
 
 
-def _key(observer: Observer, feed: Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:
+def _key(observer: Observer, feed: parallel.Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:
     """What a state file must have been written for; empty without one."""
     if state is None:
         return ""
