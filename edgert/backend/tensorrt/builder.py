@@ -18,25 +18,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from edgert.backend.tensorrt import build_process as process
+from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt import network as networks
 from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.backend.tensorrt.dialects import dialect_of
-from edgert.backend.tensorrt.library import (
-    Builder,
-    EngineInspector,
-    IBuilderConfig,
-    ICudaEngine,
-    IHostMemory,
-    ILogger,
-    INetworkDefinition,
-    IProgressMonitor,
-    Library,
-    OnnxParser,
-    Runtime,
-    Trt,
-    Wanted,
-    load,
-)
+from edgert.backend.tensorrt.library import Library, Trt, Wanted, load
 from edgert.backend.tensorrt.log import LogRecord, asked_bytes, foreign_ends, logger_to, tail
 from edgert.backend.tensorrt.plugin import check_plugins, register_operators
 from edgert.board.devices import cuda_driver, gpu_free_bytes
@@ -69,13 +55,13 @@ def compile_engine(library: Library, request: BuildRequest, report: Report, step
         report(record)
 
     trt: Trt = library.trt
-    logger: ILogger = logger_to(trt, note)
-    builder: Builder = trt.Builder(logger)
+    logger: api.ILogger = logger_to(trt, note)
+    builder: api.Builder = trt.Builder(logger)
     networks.check_core(builder, request)
-    config: IBuilderConfig = builder.create_builder_config()
-    network: INetworkDefinition = dialect.create_network(builder)
+    config: api.IBuilderConfig = builder.create_builder_config()
+    network: api.INetworkDefinition = dialect.create_network(builder)
     dialect.set_target(config, request)
-    parser: OnnxParser = trt.OnnxParser(network, logger)
+    parser: api.OnnxParser = trt.OnnxParser(network, logger)
     dialect.set_parser(parser, config, request)
     networks.parse(parser, network, request)
     layers = networks.network_layers(network)
@@ -96,7 +82,7 @@ def compile_engine(library: Library, request: BuildRequest, report: Report, step
 
     if hasattr(config, "progress_monitor"):  # there are any since 10.0
         config.progress_monitor = monitor_to(trt, on_progress)
-    made: IHostMemory = builder.build_serialized_network(network, config)
+    made: api.IHostMemory = builder.build_serialized_network(network, config)
     if made is None:
         raise failure(request, log, canceled=bool(canceled))
     plan = bytes(memoryview(made))
@@ -126,7 +112,7 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool =
     return process.CompileError(what, why=tail(log) or "it gave no reason", where=request.title, fix=fix)
 
 
-def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:
+def _configure(trt: Trt, config: api.IBuilderConfig, request: BuildRequest) -> None:
     """Settings that all versions have alike."""
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     for name, size_bytes in request.pools.named():
@@ -147,17 +133,17 @@ def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:
         config.set_flag(trt.BuilderFlag.DIRECT_IO)
 
 
-def inspection(trt: Trt, logger: ILogger, plan: bytes, request: BuildRequest) -> str:
+def inspection(trt: Trt, logger: api.ILogger, plan: bytes, request: BuildRequest) -> str:
     """The engine inspector's JSON; empty where the engine cannot be opened on this machine, as one for other GPUs."""
-    runtime: Runtime = trt.Runtime(logger)
+    runtime: api.Runtime = trt.Runtime(logger)
     if request.dla_core is not None:
         runtime.DLA_core = request.dla_core
     if request.version_compatible:
         runtime.engine_host_code_allowed = True
-    engine: ICudaEngine = runtime.deserialize_cuda_engine(plan)
+    engine: api.ICudaEngine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         return ""
-    inspector: EngineInspector = engine.create_engine_inspector()
+    inspector: api.EngineInspector = engine.create_engine_inspector()
     return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
@@ -166,7 +152,7 @@ def _has_gpu() -> bool:
     return driver is not None and bool(driver.gpus)
 
 
-def monitor_to(trt: Trt, progress: Callable[[process.Progress], bool]) -> IProgressMonitor:
+def monitor_to(trt: Trt, progress: Callable[[process.Progress], bool]) -> api.IProgressMonitor:
     """A progress monitor that calls ``progress`` at the start, every step and the end of a phase, from TensorRT's
     threads. The build is canceled when it gives False."""
 

@@ -5,18 +5,9 @@ targets, accelerators and timings.
 from collections.abc import Sequence
 from typing import Any
 
+from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.build_request import BuildRequest
-from edgert.backend.tensorrt.library import (
-    Builder,
-    IBuilderConfig,
-    ILayer,
-    INetworkDefinition,
-    ITimingCache,
-    Library,
-    OnnxParser,
-    Trt,
-    release_of,
-)
+from edgert.backend.tensorrt.library import Library, Trt, release_of
 from edgert.backend.tensorrt.network import Correspondence, Layer
 from edgert.errors import nearest
 
@@ -61,45 +52,45 @@ class Dialect:
                 "make the model's input or output that type",
             )
 
-    def create_network(self, builder: Builder) -> INetworkDefinition:
+    def create_network(self, builder: api.Builder) -> api.INetworkDefinition:
         """An empty network. Without flags: what their bits mean changed in 11.0, and there is one kind only."""
         return builder.create_network()
 
-    def set_target(self, config: IBuilderConfig, request: BuildRequest) -> None:
+    def set_target(self, config: api.IBuilderConfig, request: BuildRequest) -> None:
         """Sets the GPUs to build for. Raises BuildError for GPUs that cannot be chosen."""
         if request.compute:
             raise request.refusal(f"{self._library.title} builds for this GPU only", f"asked for {request.compute}")
 
-    def set_parser(self, parser: OnnxParser, config: IBuilderConfig, request: BuildRequest) -> None:
+    def set_parser(self, parser: api.OnnxParser, config: api.IBuilderConfig, request: BuildRequest) -> None:
         """InstanceNormalization as layers: the plugin it would be is not there in version-compatible engines."""
         if request.version_compatible:
             parser.set_flag(self._trt.OnnxParserFlag.NATIVE_INSTANCENORM)
 
     def set_precision(
         self,
-        network: INetworkDefinition,
-        config: IBuilderConfig,
+        network: api.INetworkDefinition,
+        config: api.IBuilderConfig,
         request: BuildRequest,
         layers: Sequence[Layer],
         parts: Correspondence,
     ) -> None:
         """Sets what may be computed in which precision; nothing where the model has the types."""
 
-    def set_timing_cache(self, config: IBuilderConfig, content: bytes) -> bool:
+    def set_timing_cache(self, config: api.IBuilderConfig, content: bytes) -> bool:
         """Sets what earlier builds measured; False when it is of another TensorRT or GPU, and not used.
 
         Such a cache is replaced by an empty one: its timings could be used all the same (``ignore_mismatch``), and
         would pick kernels that are slow here.
         """
-        cache: ITimingCache = config.create_timing_cache(content)
+        cache: api.ITimingCache = config.create_timing_cache(content)
         if cache is not None and config.set_timing_cache(cache, False):
             return True
         config.set_timing_cache(config.create_timing_cache(b""), False)
         return False
 
-    def timing_cache(self, config: IBuilderConfig) -> bytes:
+    def timing_cache(self, config: api.IBuilderConfig) -> bytes:
         """What has been measured; empty where nothing is."""
-        cache: ITimingCache = config.get_timing_cache()
+        cache: api.ITimingCache = config.get_timing_cache()
         return bytes(memoryview(cache.serialize())) if cache is not None else b""
 
 
@@ -123,7 +114,7 @@ class WeakDialect(Dialect):
         if request.explicit and request.calibration:
             raise request.refusal("two sources of INT8 ranges", "the model has Q/DQ nodes and there is a cache as well")
 
-    def create_network(self, builder: Builder) -> INetworkDefinition:
+    def create_network(self, builder: api.Builder) -> api.INetworkDefinition:
         """Before 10.0 an explicit batch had to be asked for; since then there is nothing else."""
         if release_of(self._library.version)[0] >= 10:
             return builder.create_network()
@@ -132,8 +123,8 @@ class WeakDialect(Dialect):
 
     def set_precision(
         self,
-        network: INetworkDefinition,
-        config: IBuilderConfig,
+        network: api.INetworkDefinition,
+        config: api.IBuilderConfig,
         request: BuildRequest,
         layers: Sequence[Layer],
         parts: Correspondence,
@@ -155,7 +146,7 @@ class WeakDialect(Dialect):
             for position in parts.layers_of.get(name, ()):
                 # Only layers that compute in floating point: shape arithmetic must stay in integers.
                 if parts.computes[position] and layers[position].dtype in ("FLOAT", "HALF"):
-                    layer: ILayer = network.get_layer(position)
+                    layer: api.ILayer = network.get_layer(position)
                     layer.precision = self._trt.DataType.HALF
 
 
@@ -189,7 +180,7 @@ def cached_calibrator(trt: Trt, text: str) -> Any:
 class StrongDialect(Dialect):
     """TensorRT 11: types are those of the model. Flags, calibrators and layer precisions were removed in 11.0."""
 
-    def set_parser(self, parser: OnnxParser, config: IBuilderConfig, request: BuildRequest) -> None:
+    def set_parser(self, parser: api.OnnxParser, config: api.IBuilderConfig, request: BuildRequest) -> None:
         """With DLA layers, the parser may rewrite what would not fit; if all are, it also refuses what cannot."""
         super().set_parser(parser, config, request)
         flags = self._trt.OnnxParserFlag
@@ -217,7 +208,7 @@ class RtxDialect(Dialect):
                 f"{self._library.title} knows no DLA", "it is for workstation GPUs", "build on the Jetson itself"
             )
 
-    def set_target(self, config: IBuilderConfig, request: BuildRequest) -> None:
+    def set_target(self, config: api.IBuilderConfig, request: BuildRequest) -> None:
         """The GPUs asked for; its own choice, all since Ampere, where none is."""
         if not request.compute:
             return
@@ -233,14 +224,14 @@ class RtxDialect(Dialect):
         for index, each in enumerate(request.compute):
             config.set_compute_capability(getattr(self._trt.ComputeCapability, known[each]), index)
 
-    def set_parser(self, parser: OnnxParser, config: IBuilderConfig, request: BuildRequest) -> None:
+    def set_parser(self, parser: api.OnnxParser, config: api.IBuilderConfig, request: BuildRequest) -> None:
         """Nothing to set."""
 
-    def set_timing_cache(self, config: IBuilderConfig, content: bytes) -> bool:
+    def set_timing_cache(self, config: api.IBuilderConfig, content: bytes) -> bool:
         """Has no use for one."""
         return not content
 
-    def timing_cache(self, config: IBuilderConfig) -> bytes:
+    def timing_cache(self, config: api.IBuilderConfig) -> bytes:
         """Empty."""
         return b""
 

@@ -7,18 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgert.backend.base import Span
+from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.build_request import DTYPES, GPU, BuildRequest
-from edgert.backend.tensorrt.library import (
-    Builder,
-    IBuilderConfig,
-    ILayer,
-    INetworkDefinition,
-    IOptimizationProfile,
-    ITensor,
-    OnnxParser,
-    ParserError,
-    Trt,
-)
+from edgert.backend.tensorrt.library import Trt
 from edgert.errors import BuildError, DeviceError, nearest
 
 _MARK = "[ONNX Layer: "
@@ -63,11 +54,11 @@ class Correspondence:
     stray: tuple[int, ...]
 
 
-def network_layers(network: INetworkDefinition) -> tuple[Layer, ...]:
+def network_layers(network: api.INetworkDefinition) -> tuple[Layer, ...]:
     """The layers of a parsed network."""
     found = []
     for index in range(network.num_layers):
-        layer: ILayer = network.get_layer(index)
+        layer: api.ILayer = network.get_layer(index)
         inputs = tuple(_name(layer.get_input(index)) for index in range(layer.num_inputs))
         outputs = tuple(_name(layer.get_output(index)) for index in range(layer.num_outputs))
         dtype = layer.get_output(0).dtype.name if outputs else ""
@@ -130,7 +121,7 @@ def _helped(layers: Sequence[Layer], direct: Sequence[tuple[str, ...]]) -> list[
     return found
 
 
-def _name(tensor: ITensor) -> str:
+def _name(tensor: api.ITensor) -> str:
     """Empty for an optional input that is left out."""
     return "" if tensor is None else str(tensor.name)
 
@@ -138,7 +129,7 @@ def _name(tensor: ITensor) -> str:
 _MOST_ERRORS = 5
 
 
-def parse(parser: OnnxParser, network: INetworkDefinition, request: BuildRequest) -> None:
+def parse(parser: api.OnnxParser, network: api.INetworkDefinition, request: BuildRequest) -> None:
     """Fills the parser's network. Raises BuildError that names the nodes it stumbled over."""
     if parser.parse(request.model):
         if not network.num_outputs:  # bytes that are no ONNX at all may be parsed as an empty model
@@ -155,9 +146,9 @@ def parse(parser: OnnxParser, network: INetworkDefinition, request: BuildRequest
     raise first
 
 
-def set_formats(trt: Trt, network: INetworkDefinition, request: BuildRequest) -> None:
+def set_formats(trt: Trt, network: api.INetworkDefinition, request: BuildRequest) -> None:
     """Layouts and types of inputs and outputs. Raises BuildError for a tensor that is neither."""
-    ends: dict[str, ITensor] = {}
+    ends: dict[str, api.ITensor] = {}
     for index in range(network.num_inputs):
         ends[network.get_input(index).name] = network.get_input(index)
     for index in range(network.num_outputs):
@@ -165,17 +156,19 @@ def set_formats(trt: Trt, network: INetworkDefinition, request: BuildRequest) ->
     for name, form in request.formats.items():
         if name not in ends:
             raise request.refusal(f"no input or output {name!r}{nearest(name, ends)}", "it is given a format")
-        tensor: ITensor = ends[name]
+        tensor: api.ITensor = ends[name]
         tensor.allowed_formats = 1 << int(getattr(trt.TensorFormat, form.layout))
         if form.dtype:
             tensor.dtype = getattr(trt.DataType, DTYPES[form.dtype])
 
 
-def add_profiles(builder: Builder, network: INetworkDefinition, config: IBuilderConfig, request: BuildRequest) -> None:
+def add_profiles(
+    builder: api.Builder, network: api.INetworkDefinition, config: api.IBuilderConfig, request: BuildRequest
+) -> None:
     """Optimization profiles. Raises BuildError where an input with open dimensions has no shapes."""
     inputs: dict[str, tuple[int, ...]] = {}
     for index in range(network.num_inputs):
-        tensor: ITensor = network.get_input(index)
+        tensor: api.ITensor = network.get_input(index)
         inputs[tensor.name] = tuple(tensor.shape)
     open_inputs = [name for name, shape in inputs.items() if any(dim < 0 for dim in shape)]
     for number, profile in enumerate(request.profiles or ({},)):
@@ -188,7 +181,7 @@ def add_profiles(builder: Builder, network: INetworkDefinition, config: IBuilder
             )
         if not profile:
             continue
-        made: IOptimizationProfile = builder.create_optimization_profile()
+        made: api.IOptimizationProfile = builder.create_optimization_profile()
         for name, span in profile.items():
             if name not in inputs:
                 raise request.refusal(f"no input {name!r}{nearest(name, inputs)}", "a profile gives shapes for it")
@@ -208,7 +201,7 @@ def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest)
         raise request.refusal(f"the shapes of input {name!r} are not in order", "least ≤ usual ≤ largest, each size")
 
 
-def _error(error: ParserError, request: BuildRequest) -> BuildError:
+def _error(error: api.ParserError, request: BuildRequest) -> BuildError:
     """Releases before 10.0 report the node's position only."""
     name = error.node_name() if hasattr(error, "node_name") else ""
     operator = error.node_operator() if hasattr(error, "node_operator") else ""
@@ -229,7 +222,7 @@ def _error(error: ParserError, request: BuildRequest) -> BuildError:
 # Layers put on a DLA core. The calls are the same in every TensorRT that has DLAs.
 
 
-def check_core(builder: Builder, request: BuildRequest) -> None:
+def check_core(builder: api.Builder, request: BuildRequest) -> None:
     """Raises DeviceError when the engine's DLA core is not there."""
     core, cores = request.dla_core, builder.num_DLA_cores
     if core is not None and core >= cores:
@@ -242,7 +235,7 @@ def check_core(builder: Builder, request: BuildRequest) -> None:
 
 
 def place(
-    trt: Trt, network: INetworkDefinition, config: IBuilderConfig, request: BuildRequest, parts: Correspondence
+    trt: Trt, network: api.INetworkDefinition, config: api.IBuilderConfig, request: BuildRequest, parts: Correspondence
 ) -> tuple[str, ...]:
     """Sets the accelerator of layers by the placement; the GPU may run what the DLA cannot. Returns nodes placed on the
     DLA that TensorRT reports it cannot run there.
@@ -265,7 +258,7 @@ def place(
         chosen = [index for index, names in enumerate(parts.nodes_of) if names and on_gpu.isdisjoint(names)]
     refused: dict[str, None] = {}
     for index in chosen:
-        layer: ILayer = network.get_layer(index)
+        layer: api.ILayer = network.get_layer(index)
         if not request.all_on_dla:
             config.set_device_type(layer, trt.DeviceType.DLA)
         if parts.computes[index] and not config.can_run_on_DLA(layer):

@@ -14,17 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.build_request import DTYPES, NUMPY_NAMES, BuildRequest
-from edgert.backend.tensorrt.library import (
-    DynamicPluginTensorDesc,
-    IExprBuilder,
-    IPluginRegistry,
-    Library,
-    PluginField,
-    PluginTensorDesc,
-    Trt,
-    release_of,
-)
+from edgert.backend.tensorrt.library import Library, Trt, release_of
 from edgert.board.devices import cuda_driver
 from edgert.custom_op import Operator, operators
 from edgert.errors import DeviceError
@@ -127,7 +119,7 @@ def register_operators(trt: Trt) -> None:
         key = id(trt), str(one)
         if one.cuda and key not in _CREATORS:
             creator = creator_of(trt, one)
-            registry: IPluginRegistry = trt.get_plugin_registry()
+            registry: api.IPluginRegistry = trt.get_plugin_registry()
             registry.register_creator(creator, one.domain)
             _CREATORS[key] = creator
 
@@ -175,7 +167,7 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
             dtypes = one.result_dtypes([NUMPY_NAMES[kind.name] for kind in types], one.name)
             return [getattr(trt.DataType, _vendor_name(dtype)) for dtype in dtypes]
 
-        def get_output_shapes(self, inputs: Sequence[Any], shape_inputs: Any, builder: IExprBuilder) -> list[Any]:
+        def get_output_shapes(self, inputs: Sequence[Any], shape_inputs: Any, builder: api.IExprBuilder) -> list[Any]:
             if one.shape is None:
                 return [trt.DimsExprs(inputs[0]) for _ in one.outputs]
             sizes = [tuple(int(dim.get_constant_value()) for dim in dims) for dims in inputs]
@@ -187,8 +179,8 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
             return found
 
         def supports_format_combination(self, place: int, ports: Sequence[Any], inputs: int) -> bool:
-            port: DynamicPluginTensorDesc = ports[place]
-            desc: PluginTensorDesc = port.desc
+            port: api.DynamicPluginTensorDesc = ports[place]
+            desc: api.PluginTensorDesc = port.desc
             if desc.format != trt.TensorFormat.LINEAR:
                 return False
             if place < inputs:  # those before it are decided
@@ -229,7 +221,7 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
         ) -> None:
             dtypes, shapes = [], []
             for port in (*inputs, *outputs):
-                desc: PluginTensorDesc = port
+                desc: api.PluginTensorDesc = port
                 dtypes.append(NUMPY_NAMES[desc.type.name])
                 shapes.append(tuple(desc.dims))
             argument, count = arguments(one, [*given, *made], shapes, settings)
@@ -255,7 +247,7 @@ def _values(fields: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Fields as the kind of number that the operator's defaults are."""
     found: dict[str, Any] = {}
     for one in fields:
-        field: PluginField = one
+        field: api.PluginField = one
         if field.name not in defaults or field.data is None:
             continue
         default = defaults[field.name]
@@ -274,8 +266,8 @@ def _dtypes(ports: Sequence[Any]) -> list[str]:
     """NumPy's names for the types of tensors whose shapes may be open."""
     found = []
     for one in ports:
-        port: DynamicPluginTensorDesc = one
-        desc: PluginTensorDesc = port.desc
+        port: api.DynamicPluginTensorDesc = one
+        desc: api.PluginTensorDesc = port.desc
         found.append(NUMPY_NAMES[desc.type.name])
     return found
 

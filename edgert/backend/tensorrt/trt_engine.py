@@ -7,16 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, checked_profile, closed_engine, share_first_dimension
+from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.execution_context import Context, dtype_of
-from edgert.backend.tensorrt.library import (
-    ICudaEngine,
-    IExecutionContext,
-    IRuntimeCache,
-    IRuntimeConfig,
-    Library,
-    Runtime,
-    Trt,
-)
+from edgert.backend.tensorrt.library import Library, Trt
 from edgert.backend.tensorrt.log import LogRecord, logger_to, tail
 from edgert.backend.tensorrt.plugin import can_plug, register_operators
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
@@ -77,8 +70,8 @@ class TrtEngine:
             )
         self._library, self.device, self.title, self.loadables = library, device, title, loadables
         log: list[LogRecord] = []
-        self._runtime: Runtime = _runtime(library, log, dla_core, title, host_code=host_code)
-        self._engine: ICudaEngine = self._runtime.deserialize_cuda_engine(plan)
+        self._runtime: api.Runtime = _runtime(library, log, dla_core, title, host_code=host_code)
+        self._engine: api.ICudaEngine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
             why = tail(log) or "it logged no reason"
             raise (DeviceError if "memory" in why else UnopenedError)(
@@ -90,7 +83,7 @@ class TrtEngine:
         self._queue, self._scales = queue or Queue(device.stream(), threading.RLock()), scales or {}
         self._profiles = profiles or {DEFAULT_PROFILE: {}}
         self._sessions: list[TrtSession] = []
-        self._kernels: IRuntimeCache = None
+        self._kernels: api.IRuntimeCache = None
         self.profiles = tuple(self._profiles)
         self.recordable = loadables == 0
         """Whether runs may be recorded as CUDA graphs: not with DLA layers (TensorRT issue 3524)."""
@@ -158,7 +151,7 @@ class TrtEngine:
             )
         return Context(self._library.trt, self._engine, made, stream, index=index, shapes=shapes, title=self.title)
 
-    def _context(self) -> IExecutionContext:
+    def _context(self) -> api.IExecutionContext:
         if self._library.kind != "rtx":
             return self._engine.create_execution_context()
         known = serialized(self._kernels) if self._kernels is not None else b""
@@ -175,12 +168,12 @@ class TrtEngine:
         return tuple(self._engine.get_tensor_shape(name))
 
 
-def _runtime(library: Library, log: list[LogRecord], core: int | None, title: str, *, host_code: bool) -> Runtime:
+def _runtime(library: Library, log: list[LogRecord], core: int | None, title: str, *, host_code: bool) -> api.Runtime:
     """A runtime that can open an engine of ``core``. It must outlive the engine."""
     trt: Trt = library.trt
     if can_plug(library):
         register_operators(trt)
-    runtime: Runtime = trt.Runtime(logger_to(trt, log.append))
+    runtime: api.Runtime = trt.Runtime(logger_to(trt, log.append))
     if host_code:
         runtime.engine_host_code_allowed = True
     cores = runtime.num_DLA_cores if core is not None else 0
@@ -196,17 +189,17 @@ def _runtime(library: Library, log: list[LogRecord], core: int | None, title: st
     return runtime
 
 
-def runtime_settings(engine: ICudaEngine, cache: bytes) -> tuple[IRuntimeConfig, IRuntimeCache]:
+def runtime_settings(engine: api.ICudaEngine, cache: bytes) -> tuple[api.IRuntimeConfig, api.IRuntimeCache]:
     """What an execution context of TensorRT-RTX is made with, so that kernels compiled for this GPU are found again;
     ``cache`` is what :func:`serialized` gave after an earlier run, empty for none."""
-    settings: IRuntimeConfig = engine.create_runtime_config()
-    kernels: IRuntimeCache = settings.create_runtime_cache()
+    settings: api.IRuntimeConfig = engine.create_runtime_config()
+    kernels: api.IRuntimeCache = settings.create_runtime_cache()
     if cache:
         kernels.deserialize(cache)
     settings.set_runtime_cache(kernels)
     return settings, kernels
 
 
-def serialized(kernels: IRuntimeCache) -> bytes:
+def serialized(kernels: api.IRuntimeCache) -> bytes:
     """The compiled kernels, to be cached for this machine."""
     return bytes(memoryview(kernels.serialize()))

@@ -130,6 +130,13 @@ def is_self(node: ast.AST) -> bool:
 
 
 def kind_of(annotation: ast.expr | None) -> str:
+    """By its bare name, or as ``api.IBuilder``, the module of names being ``api`` where many are used."""
+    if (
+        isinstance(annotation, ast.Attribute)
+        and isinstance(annotation.value, ast.Name)
+        and annotation.value.id == "api"
+    ):
+        annotation = ast.Name(annotation.attr)
     return annotation.id if isinstance(annotation, ast.Name) and annotation.id in TYPES else ""
 
 
