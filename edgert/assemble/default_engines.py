@@ -1,7 +1,5 @@
 """A pipeline file without ``engines:``: the best that is really here runs its models, and one line says so."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping
 from dataclasses import replace

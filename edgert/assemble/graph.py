@@ -1,7 +1,5 @@
 """From a pipeline file to connected nodes: every engine and stage is made, nothing is started."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Memory of this process and of the libraries that a pipeline loads, measured in a child process that loads them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

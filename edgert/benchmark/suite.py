@@ -1,7 +1,5 @@
 """What ``edgert bench`` measures; how long until something happens is measured in fresh processes."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.terminal import write_json
 from edgert.errors import EXIT_ERROR, ConfigError, nearest
 from edgert.installation import pipeline_path
 
@@ -78,7 +77,7 @@ def bench(
             figures = _profiled(console, Path(target), board, quick, output)
         else:
             figures = [_shown(console, figure) for figure in measure(pipeline_path(target), quick)]
-    write_json({"machine": machine(), "figures": [figure.to_json() for figure in figures]}, json)
+    terminal.write_json({"machine": machine(), "figures": [figure.to_json() for figure in figures]}, json)
     if not all(figure.holds for figure in figures):
         console.print("✗ is a bar that was missed: exit code 1. Where other programs ran meanwhile, measure again.")
         raise typer.Exit(EXIT_ERROR)
@@ -106,7 +105,7 @@ def _profiled(console: terminal.Console, target: Path, board: str, quick: bool, 
             fix="--board host, or run this on the board",
         )
     found = measure(load(target), 6 if quick else 12)
-    write_json(found.to_json(), output)
+    terminal.write_json(found.to_json(), output)
     figures = [_shown(console, figure) for figure in figures_of(found)]
     console.print("[green]→[/]", str(output), soft_wrap=True)
     return figures

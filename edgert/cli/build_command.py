@@ -16,7 +16,6 @@ import typer
 from edgert.cli import option, terminal
 from edgert.cli.bundle_tables import show_tuned
 from edgert.cli.progress import build_progress, stop_on_signal
-from edgert.cli.terminal import is_stdout, json_lines
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def build(
             found = {"tuned": {name: one.to_json() for name, one in tuned.items()}} if tune else {}
             write({**_outcome(built), **sizes, **found})
             show = partial(_show_built, built, tuned)
-    if not is_stdout(json):
+    if not terminal.is_stdout(json):
         show(terminal.console(tables=False))
 
 
@@ -142,7 +141,7 @@ def _events(json: Path | None) -> Iterator[tuple[OnEvent, Callable[[object], Non
 
     Events are shown, unless JSON goes to standard output; and are lines of the JSON.
     """
-    with json_lines(json) as write, nullcontext() if is_stdout(json) else build_progress() as show:
+    with terminal.json_lines(json) as write, nullcontext() if terminal.is_stdout(json) else build_progress() as show:
 
         def on_event(event: Event) -> None:
             write(event.to_json())

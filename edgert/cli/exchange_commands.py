@@ -10,7 +10,6 @@ import typer
 
 from edgert.cli import option, terminal
 from edgert.cli.progress import build_progress, stop_on_signal
-from edgert.cli.terminal import write_json
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def import_model(
         tolerance=tolerance,
         python=python,
     )
-    write_json(_plain(made), json)
+    terminal.write_json(_plain(made), json)
     console = terminal.console(json, tables=False)
     versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
     console.print(f"{made.nodes} nodes, opset {made.opset}, by {versions}", markup=False)
@@ -190,7 +189,7 @@ def export(
             stop=stop,
             **options,
         )
-    write_json({"files": [str(path) for path in made.files], "limitations": list(made.limitations)}, json)
+    terminal.write_json({"files": [str(path) for path in made.files], "limitations": list(made.limitations)}, json)
     console = terminal.console(json, tables=False)
     for path in made.files:
         console.print("[green]→[/]", str(path), soft_wrap=True)

@@ -10,7 +10,6 @@ import typer
 
 from edgert.cli import option, terminal
 from edgert.cli.progress import counting_bar
-from edgert.cli.terminal import Column, write_json
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def check(
     if output is not None:
         save_image(report, output)
         screen.print(f"[green]→[/] {output}")
-    write_json(report.to_json(), json)
+    terminal.write_json(report.to_json(), json)
 
 
 def print_report(console: terminal.Console, report: CheckReport, limit: int | None) -> None:
@@ -113,12 +112,12 @@ def _table(report: CheckReport, limit: int | None, width: int) -> terminal.Table
     tasks = {row.names["task"] for row in shown}
     groups = ["color", "scale", "placement", *(["task"] if len(tasks) > 1 else [])]
     columns = (
-        Column(""),
-        *(Column(heading, wraps=True) for heading in groups),
-        Column("score", is_number=True),
-        Column("answers", is_number=True, rank=2),
-        *([Column("fit", is_number=True, rank=2)] if shown[0].memory else []),
-        Column("behind", is_number=True, rank=1),
+        terminal.Column(""),
+        *(terminal.Column(heading, wraps=True) for heading in groups),
+        terminal.Column("score", is_number=True),
+        terminal.Column("answers", is_number=True, rank=2),
+        *([terminal.Column("fit", is_number=True, rank=2)] if shown[0].memory else []),
+        terminal.Column("behind", is_number=True, rank=1),
     )
     rows = []
     for row in shown:

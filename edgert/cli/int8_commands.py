@@ -10,7 +10,6 @@ import typer
 
 from edgert.cli import option, terminal
 from edgert.cli.progress import counting_bar, stop_on_signal
-from edgert.cli.terminal import Column, Row, as_typed, write_json
 from edgert.errors import EXIT_ERROR
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def quantize(
             max_drop=max_drop,
             budget_s=minutes * _MINUTE_S,
             report=report,
-            command=as_typed(),
+            command=terminal.as_typed(),
             overrides=overrides or (),
             log=lambda text: console.print(text, style="dim", markup=False),
             bar=bar,
@@ -254,12 +253,12 @@ def evaluate(
         console.print("stopped; nothing was measured to the end")
         raise typer.Exit(_INTERRUPTED)
     _print(console, found.result, found.dataset.notes)
-    write_json(found.to_json(), json)
+    terminal.write_json(found.to_json(), json)
     if found.unfinished:
         console.print(f"stopped; not evaluated to the end: {', '.join(found.unfinished)}", markup=False)
         raise typer.Exit(_INTERRUPTED)
     if report is not None:
-        found.save_report(report, as_typed())
+        found.save_report(report, terminal.as_typed())
         console.print(f"report: {report}", markup=False)
     if not found.result.within:
         raise typer.Exit(EXIT_ERROR)
@@ -269,10 +268,10 @@ def _print(console: terminal.Console, evaluation: EvaluationResult, notes: tuple
     metrics = list(dict.fromkeys(name for result in evaluation.results for name in result.values))
     drops = ("drop", "95 % interval") if evaluation.comparisons else ()
     columns = (
-        Column("", wraps=True),
-        *(Column(name, is_number=True) for name in (*metrics, *drops)),
-        Column("images/s", is_number=True, rank=1),
-        Column("run ms", is_number=True, rank=1),
+        terminal.Column("", wraps=True),
+        *(terminal.Column(name, is_number=True) for name in (*metrics, *drops)),
+        terminal.Column("images/s", is_number=True, rank=1),
+        terminal.Column("run ms", is_number=True, rank=1),
     )
     rows = []
     for result, one in zip(evaluation.results, (None, *evaluation.comparisons), strict=True):
@@ -280,7 +279,7 @@ def _print(console: terminal.Console, evaluation: EvaluationResult, notes: tuple
         if one is not None:
             cells += [f"{one.drop:+.3f}", f"{one.low:+.3f} {one.high:+.3f}"]
         cells += [""] * (len(metrics) + len(drops) - len(cells))
-        rows.append(Row((result.name, *cells, f"{result.images_per_s:.1f}", f"{result.run_ms:.2f}")))
+        rows.append(terminal.Row((result.name, *cells, f"{result.images_per_s:.1f}", f"{result.run_ms:.2f}")))
     console.print(terminal.table(columns, rows, width=console.width))
     for result, one in zip(evaluation.results[1:], evaluation.comparisons, strict=True):
         if one.max_drop is not None:

@@ -13,7 +13,6 @@ import typer
 
 from edgert.cli import option, terminal
 from edgert.cli.progress import stop_on_signal
-from edgert.cli.terminal import Column, is_stdout, json_lines, write_json
 from edgert.errors import EXIT_ERROR
 from edgert.units import format_bytes
 
@@ -33,17 +32,22 @@ _ORDER = ("power", "gpu", "dla", "emc", "cpu", "temperature", "throttle", "memor
 _UNITS = {"W": ("{:.2f} W", 1.0), "Hz": ("{:.0f} MHz", 1e-6), "%": ("{:.0f} %", 1.0), "C": ("{:.1f} °C", 1.0)}
 _STYLES = {"measured": "", "modeled": "yellow", "unavailable": "dim"}
 _CORES = 4
-_READINGS = (Column("reading"), Column("value", is_number=True), Column("kind", rank=1), Column("source", wraps=True))
+_READINGS = (
+    terminal.Column("reading"),
+    terminal.Column("value", is_number=True),
+    terminal.Column("kind", rank=1),
+    terminal.Column("source", wraps=True),
+)
 _PIPELINES = (
-    Column("pipeline", wraps=True),
-    Column("fps", is_number=True),
-    Column("frames", is_number=True, rank=3),
-    Column("dropped", is_number=True),
-    Column("p50 ms", is_number=True, rank=2),
-    Column("p99 ms", is_number=True),
-    Column("peak memory", is_number=True, rank=1),
-    Column("budgets", wraps=True),
-    Column("process", rank=4),
+    terminal.Column("pipeline", wraps=True),
+    terminal.Column("fps", is_number=True),
+    terminal.Column("frames", is_number=True, rank=3),
+    terminal.Column("dropped", is_number=True),
+    terminal.Column("p50 ms", is_number=True, rank=2),
+    terminal.Column("p99 ms", is_number=True),
+    terminal.Column("peak memory", is_number=True, rank=1),
+    terminal.Column("budgets", wraps=True),
+    terminal.Column("process", rank=4),
 )
 
 Row = dict[str, Any]
@@ -81,7 +85,7 @@ def doctor(json: option.Json = None, debug: option.Debug = False) -> None:
     else:
         screen.print("\n[green]edgert can run here.[/] – is not here and not required; → shows how to get it.")
     if json is not None:
-        write_json({"ok": not broken, "machine": facts(), "findings": list(map(asdict, findings))}, json)
+        terminal.write_json({"ok": not broken, "machine": facts(), "findings": list(map(asdict, findings))}, json)
     if broken:
         raise typer.Exit(EXIT_ERROR)
 
@@ -142,8 +146,8 @@ def top(
             if once or stopped.wait(every):
                 return
 
-    with stop_on_signal(stopped.set), json_lines(json) as write:
-        if is_stdout(json):
+    with stop_on_signal(stopped.set), terminal.json_lines(json) as write:
+        if terminal.is_stdout(json):
             for _ in looks():
                 pass
         elif once or not screen.is_terminal:

@@ -9,7 +9,6 @@ import typer
 
 from edgert.cli import option, terminal
 from edgert.cli.run_view import parts_table
-from edgert.cli.terminal import Column, write_json
 
 if TYPE_CHECKING:
     from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, Row
@@ -67,7 +66,7 @@ def plan(
     if report is not None:
         plan_page.save(made, report)
         screen.print(f"report written to {report}", markup=False)
-    write_json(plan_text.to_json(made), json)
+    terminal.write_json(plan_text.to_json(made), json)
     if made.smallest is None:
         raise typer.Exit(1)
 
@@ -127,10 +126,10 @@ def _show_table(
     from edgert.planner.plan_text import NUMBERS, numbers, to_spare
 
     columns = (
-        Column(""),
-        *map(Column, heads),
-        *(Column(name, is_number=True, rank=_RANKS.get(name, 0)) for name in NUMBERS),
-        Column("budgets", wraps=True),
+        terminal.Column(""),
+        *map(terminal.Column, heads),
+        *(terminal.Column(name, is_number=True, rank=_RANKS.get(name, 0)) for name in NUMBERS),
+        terminal.Column("budgets", wraps=True),
     )
     shown = []
     for names, row, is_chosen in rows:

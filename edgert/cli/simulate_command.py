@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.terminal import Column, Row, write_json
 
 if TYPE_CHECKING:
     from edgert.planner.simulation import Simulation
@@ -17,14 +16,14 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 12
 _COLUMNS = (
-    Column("second", is_number=True),
-    Column("fps", is_number=True),
-    Column("p50 ms", is_number=True, rank=3),
-    Column("p99 ms", is_number=True),
-    Column("dropped", is_number=True),
-    Column("W", is_number=True),
-    Column("J/frame", is_number=True, rank=2),
-    Column("°C", is_number=True),
+    terminal.Column("second", is_number=True),
+    terminal.Column("fps", is_number=True),
+    terminal.Column("p50 ms", is_number=True, rank=3),
+    terminal.Column("p99 ms", is_number=True),
+    terminal.Column("dropped", is_number=True),
+    terminal.Column("W", is_number=True),
+    terminal.Column("J/frame", is_number=True, rank=2),
+    terminal.Column("°C", is_number=True),
 )
 
 
@@ -102,7 +101,7 @@ def simulate(
     if report is not None:
         save(made, report)
         screen.print(f"report written to {report}", markup=False)
-    write_json(made.to_json(), json)
+    terminal.write_json(made.to_json(), json)
     if not kept(made)[0]:
         raise typer.Exit(1)
 
@@ -144,6 +143,6 @@ def _show_moments(console: terminal.Console, moments: Sequence[Moment]) -> None:
         values = (one.p50_ms, one.p99_ms, float(one.dropped), one.power_w, one.energy_j_per_frame, one.temperature_c)
         known = (terminal.NONE if value is None else f"{value:.3g}" for value in values)
         busy = (f"{one.busy.get(name, 0.0):.0%}" for name in names)
-        rows.append(Row((f"{one.at_s:.0f}", f"{one.fps:.3g}", *known, *busy)))
-    columns = (*_COLUMNS, *(Column(name, is_number=True, rank=1) for name in names))
+        rows.append(terminal.Row((f"{one.at_s:.0f}", f"{one.fps:.3g}", *known, *busy)))
+    columns = (*_COLUMNS, *(terminal.Column(name, is_number=True, rank=1) for name in names))
     console.print(terminal.table(columns, rows, width=console.width))

@@ -1,7 +1,5 @@
 """One model through all its build steps: the forms that engines run, and its members of the bundle."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

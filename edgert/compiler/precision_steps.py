@@ -3,8 +3,6 @@
 Models that came with Q/DQ nodes are taken apart instead, where a DLA with TensorRT <= 10 is to run them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Mapping

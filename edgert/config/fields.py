@@ -1,7 +1,5 @@
 """Field types of the pipeline file: quantities with units, paths, names; strict sections, and sections of a kind."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The evaluation of one model: its set-up, every image once on several threads, and the metrics that follow."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from edgert.dataset import labels
-from edgert.dataset.labels import F64, Bool
 from edgert.errors import ConfigError
 from edgert.evaluation import coco_metric
 from edgert.runtime import Classification, Detections, Embedding, Keypoints, Record, Segmentation
@@ -29,15 +28,15 @@ class Ratio:
         right, counts: (n, C) of every image and class: pixels for an overlap, up to 1 for a mean over images, C = 1.
     """
 
-    right: F64
-    counts: F64
+    right: labels.F64
+    counts: labels.F64
 
     @property
     def value(self) -> float:
         """The metric with every image counted once."""
         return float(self.values(np.ones((1, len(self.right))))[0])
 
-    def values(self, weights: F64) -> F64:
+    def values(self, weights: labels.F64) -> labels.F64:
         """The metric's value, 0 to 1, for every way to weigh the images.
 
         Args:
@@ -50,11 +49,11 @@ class Ratio:
         seen = counts > 0
         ratios = np.divide(right, counts, out=np.zeros_like(counts), where=seen).sum(axis=1)
         known = seen.sum(axis=1)
-        mean: F64 = np.divide(ratios, known, out=np.full_like(ratios, np.nan), where=known > 0)
+        mean: labels.F64 = np.divide(ratios, known, out=np.full_like(ratios, np.nan), where=known > 0)
         return mean
 
 
-def mean_of(scores: F64 | list[float], counts: Bool | None = None) -> Ratio:
+def mean_of(scores: labels.F64 | list[float], counts: labels.Bool | None = None) -> Ratio:
     """The mean of (n,) scores, 0 to 1, of the images that count: all by default."""
     array = np.asarray(scores, np.float64)
     counted = np.ones(len(array), np.bool_) if counts is None else counts

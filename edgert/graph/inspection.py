@@ -10,22 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgert.errors import ModelError
+from edgert.graph import model as messages
 from edgert.graph.count import NodeCost, count, parameters, stored_tensors
 from edgert.graph.load import load
-from edgert.graph.model import (
-    DEFAULT_DOMAINS,
-    Model,
-    TensorSpec,
-    all_nodes,
-    default_opset,
-    has_schema,
-    initializer_names,
-    inputs,
-    is_standard,
-    label,
-    outputs,
-    subgraphs,
-)
+from edgert.graph.model import inputs, outputs
 from edgert.graph.operators import WEIGHTED, is_integer
 from edgert.graph.static_shape import Shapes, with_shapes
 from edgert.graph.type_inference import custom_operator_of
@@ -39,7 +27,7 @@ _KNOWN = ("com.microsoft", "ai.onnx.")
 """Domains of ONNX Runtime's operators, and of the standard's other sets."""
 
 
-def unsupported_nodes(model: Model, custom: Collection[str] = ()) -> str:
+def unsupported_nodes(model: messages.Model, custom: Collection[str] = ()) -> str:
     """``"node 'a' is acme.Funny, outside the ONNX standard; node 'b' is Reluu, which opset 17 does not have"``.
 
     Empty where every operator is a standard one, one of ONNX Runtime's, a function of the model, or registered by
@@ -50,9 +38,9 @@ def unsupported_nodes(model: Model, custom: Collection[str] = ()) -> str:
     """
     local = {f"{function.domain}::{function.name}" for function in model.proto.functions} | set(custom)
     found = [
-        f"node {label(node, position)!r} is {op_name(node)}, {why}"
-        for position, node in enumerate(all_nodes(model.proto.graph))
-        if f"{node.domain}::{node.op_type}" not in local and (why := _why(node, default_opset(model.proto)))
+        f"node {messages.label(node, position)!r} is {op_name(node)}, {why}"
+        for position, node in enumerate(messages.all_nodes(model.proto.graph))
+        if f"{node.domain}::{node.op_type}" not in local and (why := _why(node, messages.default_opset(model.proto)))
     ]
     others = len(found) - _NAMED
     return "; ".join(found[:_NAMED]) + (f"; and {others} more" if others > 0 else "")
@@ -60,12 +48,12 @@ def unsupported_nodes(model: Model, custom: Collection[str] = ()) -> str:
 
 def op_name(node: onnx.NodeProto) -> str:
     """``"Conv"``; with its domain for operators outside the standard set."""
-    return node.op_type if is_standard(node) else f"{node.domain}.{node.op_type}"
+    return node.op_type if messages.is_standard(node) else f"{node.domain}.{node.op_type}"
 
 
 def _why(node: onnx.NodeProto, opset: int) -> str:
-    if is_standard(node):
-        return "" if has_schema(node.op_type, opset) else f"which opset {opset} does not have"
+    if messages.is_standard(node):
+        return "" if messages.has_schema(node.op_type, opset) else f"which opset {opset} does not have"
     known = node.domain.startswith(_KNOWN) or custom_operator_of(node) is not None
     return "" if known else "outside the ONNX standard"
 
@@ -108,8 +96,8 @@ class ModelSummary:
     opset: int
     opsets: Mapping[str, int]
     producer: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    inputs: tuple[messages.TensorSpec, ...]
+    outputs: tuple[messages.TensorSpec, ...]
     dynamic: tuple[str, ...]
     nodes: int
     ops: Mapping[str, int]
@@ -128,7 +116,7 @@ class ModelSummary:
         return asdict(replace(self, opsets=dict(self.opsets), ops=dict(self.ops), metadata=dict(self.metadata)))
 
 
-def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -> ModelSummary:
+def inspect(source: str | PathLike[str] | messages.Model, shapes: Shapes | None = None) -> ModelSummary:
     """Describes a model.
 
     Args:
@@ -138,7 +126,7 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
     Raises:
         ModelError: the file cannot be loaded, or the shapes do not fit.
     """
-    loaded = source if isinstance(source, Model) else load(source)
+    loaded = source if isinstance(source, messages.Model) else load(source)
     model = with_shapes(loaded, shapes) if shapes else loaded
     costs, uncounted = tuple[NodeCost, ...](), ""
     try:
@@ -152,8 +140,10 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
         size_bytes=loaded.proto.ByteSize(),
         digest=loaded.digest,
         ir_version=proto.ir_version,
-        opset=default_opset(proto),
-        opsets={"" if item.domain in DEFAULT_DOMAINS else item.domain: item.version for item in proto.opset_import},
+        opset=messages.default_opset(proto),
+        opsets={
+            "" if item.domain in messages.DEFAULT_DOMAINS else item.domain: item.version for item in proto.opset_import
+        },
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         inputs=given,
         outputs=outputs(model),
@@ -172,7 +162,7 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
     )
 
 
-def _dynamic_dims(specs: Iterable[TensorSpec]) -> Iterator[str]:
+def _dynamic_dims(specs: Iterable[messages.TensorSpec]) -> Iterator[str]:
     for spec in specs:
         if not spec.ranked:
             yield f"{spec.name} (rank unknown)"
@@ -190,9 +180,9 @@ def _quantized(proto: onnx.ModelProto) -> str:
     return "+".join(name for name, found in (("qoperator", qoperator), ("qdq", qdq)) if found)
 
 
-def _warnings(model: Model) -> Iterator[str]:
-    graph, opset = model.proto.graph, default_opset(model.proto)
-    weights = initializer_names(graph)
+def _warnings(model: messages.Model) -> Iterator[str]:
+    graph, opset = model.proto.graph, messages.default_opset(model.proto)
+    weights = messages.initializer_names(graph)
     if listed := sum(item.name in weights for item in graph.input):
         text = f"{listed} stored tensors also stand among the graph inputs, which keeps runtimes from folding them"
         yield f"{text}; edgert cleans this"
@@ -204,10 +194,10 @@ def _warnings(model: Model) -> Iterator[str]:
         yield f"already quantized{partly} as QOperator nodes: TensorRT takes no such model"
     local = {(function.domain, function.name) for function in model.proto.functions}
     others, unknown = set(), set()
-    for node in all_nodes(graph):
-        if is_standard(node) and not has_schema(node.op_type, opset):
+    for node in messages.all_nodes(graph):
+        if messages.is_standard(node) and not messages.has_schema(node.op_type, opset):
             unknown.add(node.op_type)
-        elif not is_standard(node) and (node.domain, node.op_type) not in local:
+        elif not messages.is_standard(node) and (node.domain, node.op_type) not in local:
             others.add(op_name(node))
     if others:
         only = all(name.startswith("com.microsoft.") for name in others)
@@ -215,7 +205,7 @@ def _warnings(model: Model) -> Iterator[str]:
         yield f"operators outside the ONNX standard: {_listing(others)}; they {runs}"
     if unknown:
         yield f"operators that opset {opset} does not have: {_listing(unknown)}; most backends refuse them"
-    if found := {node.op_type for node in graph.node if any(True for _ in subgraphs(node))}:
+    if found := {node.op_type for node in graph.node if any(True for _ in messages.subgraphs(node))}:
         yield f"control flow ({_listing(found)}): the work inside is not counted"
     if dims := list(_dynamic_dims(inputs(model))):
         yield f"dynamic dimensions: {_listing(dims)}; engines want static shapes or profiles"

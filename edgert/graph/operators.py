@@ -6,8 +6,6 @@ Resize), the row promises nothing and whoever cares looks at the node. Ask by pr
 not by name: a new operator then is one new row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

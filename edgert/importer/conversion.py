@@ -1,7 +1,5 @@
 """``edgert import``: a model of another framework made an ONNX file, which is written only if it computes the same."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import time
@@ -19,7 +17,6 @@ from edgert.errors import BuildError, ConfigError, ModelError, cause
 from edgert.files import replace_bytes
 from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
 from edgert.importer import conversion_process as worker
-from edgert.importer.conversion_process import Request, read_versions
 
 # The source: its kind is known by its form, and what cannot be imported is refused with the reason.
 
@@ -314,8 +311,8 @@ def from_torch(
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
-        request = Request("function", title, opset=opset, dynamic=dynamic or {})
+        request = worker.Request("function", title, opset=opset, dynamic=dynamic or {})
         convert_object(module, example_inputs, request, folder)
-        versions = read_versions(folder) or {}
+        versions = worker.read_versions(folder) or {}
         made = finished(folder, title, versions, tolerance, started, Path(output) if output is not None else None)
     return load_engine(made.model, threads=threads)

@@ -4,8 +4,6 @@ Nothing is pickled. A framework's threads, memory and crashes stay in it; nothin
 another package, so that it may be any Python that has the framework.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -11,34 +11,24 @@ from edgert.board.host import read_text
 from edgert.board.nvpmodel import current_mode
 from edgert.clock import REAL, Clock
 from edgert.errors import DeviceError
+from edgert.meters import rails as sensors
 from edgert.meters.clocks import cpu_gauges, dla_gauges, emc_gauges, gpu_gauges
 from edgert.meters.energy import Rapl
 from edgert.meters.nvml import Nvml, find_nvml
-from edgert.meters.rails import (
-    MARGIN,
-    POWER,
-    TEMPERATURE,
-    THROTTLE_CURRENT,
-    THROTTLE_HEAT,
-    Rails,
-    Thermal,
-    hwmon_rails,
-    iio_rails,
-)
 from edgert.meters.reading import GONE, NO_TIME, SWITCHED_OFF, Gauges, Meter, Reading, measured, unavailable
 from edgert.meters.usage import CpuLoad, Memory
 
 EXPECTED: Mapping[str, tuple[str, str]] = {
-    POWER: ("W", "INA3221, INA238, NVML, RAPL"),
+    sensors.POWER: ("W", "INA3221, INA238, NVML, RAPL"),
     "gpu.load": ("%", "gpu.0/load, NVML"),
     "gpu.clock": ("Hz", "/sys/class/devfreq, NVML"),
     "emc.clock": ("Hz", "bpmp in debugfs, bwmgr in devfreq"),
     "emc.load": ("%", "actmon"),
     "dla0.powered": ("", "host1x"),
-    TEMPERATURE: ("C", "/sys/class/thermal"),
-    MARGIN: ("C", "passive trip points of thermal zones"),
-    THROTTLE_HEAT: ("", "cooling devices"),
-    THROTTLE_CURRENT: ("", "alarms of INA3221"),
+    sensors.TEMPERATURE: ("C", "/sys/class/thermal"),
+    sensors.MARGIN: ("C", "passive trip points of thermal zones"),
+    sensors.THROTTLE_HEAT: ("", "cooling devices"),
+    sensors.THROTTLE_CURRENT: ("", "alarms of INA3221"),
     "memory.nvmap": ("B", "NvMapMemUsed in /proc/meminfo"),
 }
 """What a sample always has, if only as unavailable: name → unit and where it is looked for."""
@@ -67,7 +57,7 @@ class Sample:
     @property
     def power(self) -> Reading:
         """Watts of the module; on a machine that is no Jetson, of what can be measured of it."""
-        return self[POWER]
+        return self[sensors.POWER]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -117,8 +107,8 @@ class Meters:
             readings = self._read()
         self._known |= {name: reading for name, reading in readings.items() if reading.is_known}
         readings |= {name: unavailable(*how, "none here") for name, how in EXPECTED.items() if name not in readings}
-        if self._model is not None and not readings[POWER].is_known:
-            readings[POWER] = self._model()
+        if self._model is not None and not readings[sensors.POWER].is_known:
+            readings[sensors.POWER] = self._model()
         changes = [_change(name, before, readings[name]) for name, before in self._before.items() if name in readings]
         notes = tuple(filter(None, changes))
         for note in notes:
@@ -131,11 +121,11 @@ class Meters:
         gauges = {**gpu_gauges(root), **dla_gauges(root), **cpu_gauges(root)}
         if is_jetson(root):
             gauges |= emc_gauges(root)
-        meters: list[Meter] = [CpuLoad(root, self._clock), Memory(root), Thermal(root), Gauges(gauges)]
-        rails = hwmon_rails(root) + iio_rails(root)
+        meters: list[Meter] = [CpuLoad(root, self._clock), Memory(root), sensors.Thermal(root), Gauges(gauges)]
+        rails = sensors.hwmon_rails(root) + sensors.iio_rails(root)
         if rails:
             self._has_rails = True  # from now on a part never passes for the module, even if they vanish
-            meters.append(Rails(rails))
+            meters.append(sensors.Rails(rails))
         rapl = Rapl(root, self._clock)
         if rapl.names:
             meters.append(rapl)
@@ -143,7 +133,7 @@ class Meters:
         if isinstance(nvml, Nvml):
             meters.append(nvml)
         elif nvml:  # a GPU whose driver is here and cannot be asked
-            meters.append(Gauges({f"{POWER}.gpu": lambda: unavailable("W", "NVML", nvml)}))
+            meters.append(Gauges({f"{sensors.POWER}.gpu": lambda: unavailable("W", "NVML", nvml)}))
         return meters
 
     def _read(self) -> dict[str, Reading]:
@@ -174,15 +164,15 @@ class Meters:
 def _parts(found: Mapping[str, Reading]) -> dict[str, Reading]:
     """Power of a machine without a sensor for all of it: its GPUs and processor packages, as far as they can be
     read."""
-    parts = {name: reading for name, reading in found.items() if name.startswith(f"{POWER}.")}
+    parts = {name: reading for name, reading in found.items() if name.startswith(f"{sensors.POWER}.")}
     known = {name: reading.value for name, reading in parts.items() if reading.value is not None}
     if not parts:
         return {}
     if not known:
         first = next(iter(parts.values()))
-        return {POWER: unavailable("W", first.source, first.why)}
+        return {sensors.POWER: unavailable("W", first.source, first.why)}
     names = " + ".join(name.partition(".")[2] for name in known)
-    return {POWER: measured(sum(known.values()), "W", names, "of these parts only, not of the whole machine")}
+    return {sensors.POWER: measured(sum(known.values()), "W", names, "of these parts only, not of the whole machine")}
 
 
 def _is_lost(reading: Reading) -> bool:
@@ -191,7 +181,7 @@ def _is_lost(reading: Reading) -> bool:
 
 def _change(name: str, before: Reading, now: Reading) -> str:
     """A note on a reading that became known, unknown or of another source; else empty."""
-    if before.kind == now.kind and (before.source == now.source or name != POWER):
+    if before.kind == now.kind and (before.source == now.source or name != sensors.POWER):
         return ""
     if now.kind == "unavailable":
         return f"{name}: lost ({now.why})" if _is_lost(now) else ""

@@ -5,8 +5,6 @@ one feeds are listed and not added: ``VDD_IN`` and ``VIN`` hold all the others, 
 believed to be fed from ``VIN_SYS_5V0``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ TensorRT allocates for itself is not in it: it depends on its version, and no fi
 boards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """``edgert simulate``: a pipeline file played on any board, and what a governor may do to that board's clocks."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -1,7 +1,5 @@
 """The model that a pipeline runs: as the file is, or in the precision its section asks for, made once and cached."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

@@ -1,7 +1,5 @@
 """Hardware in simulated time: cores that threads share evenly, times that jitter, and a board's power and heat."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The draw stage: a whole result painted on its frame, records in an order that keeps all of them visible."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable

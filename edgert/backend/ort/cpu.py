@@ -1,7 +1,5 @@
 """Models on ONNX Runtime's CPU: compiled and cached, timed kernel by kernel, or run as its documentation shows it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -22,7 +22,6 @@ from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt import network as networks
 from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.backend.tensorrt.dialects import dialect_of
-from edgert.backend.tensorrt.library import Library, Trt, Wanted, load
 from edgert.backend.tensorrt.log import LogRecord, asked_bytes, foreign_ends, logger_to, tail
 from edgert.backend.tensorrt.plugin import check_plugins, register_operators
 from edgert.board.devices import cuda_driver, gpu_free_bytes
@@ -37,7 +36,7 @@ Step = Callable[[process.Progress], bool]
 """Called with each step; False cancels."""
 
 
-def compile_engine(library: Library, request: BuildRequest, report: Report, step: Step) -> process.BuildResult:
+def compile_engine(library: api.Library, request: BuildRequest, report: Report, step: Step) -> process.BuildResult:
     """Builds an engine. Blocks until done. ``report`` gets each line of the log that is retained, ``step`` each step of
     the builder, from its threads. Raises BuildError when TensorRT cannot build it, with the nodes where it reports
     them, and DeviceError when a DLA core is asked for that is not there."""
@@ -54,7 +53,7 @@ def compile_engine(library: Library, request: BuildRequest, report: Report, step
         log.append(record)
         report(record)
 
-    trt: Trt = library.trt
+    trt: api.Trt = library.trt
     logger: api.ILogger = logger_to(trt, note)
     builder: api.Builder = trt.Builder(logger)
     networks.check_core(builder, request)
@@ -112,7 +111,7 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool =
     return process.CompileError(what, why=tail(log) or "it gave no reason", where=request.title, fix=fix)
 
 
-def _configure(trt: Trt, config: api.IBuilderConfig, request: BuildRequest) -> None:
+def _configure(trt: api.Trt, config: api.IBuilderConfig, request: BuildRequest) -> None:
     """Settings that all versions have alike."""
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     for name, size_bytes in request.pools.named():
@@ -133,7 +132,7 @@ def _configure(trt: Trt, config: api.IBuilderConfig, request: BuildRequest) -> N
         config.set_flag(trt.BuilderFlag.DIRECT_IO)
 
 
-def inspection(trt: Trt, logger: api.ILogger, plan: bytes, request: BuildRequest) -> str:
+def inspection(trt: api.Trt, logger: api.ILogger, plan: bytes, request: BuildRequest) -> str:
     """The engine inspector's JSON; empty where the engine cannot be opened on this machine, as one for other GPUs."""
     runtime: api.Runtime = trt.Runtime(logger)
     if request.dla_core is not None:
@@ -152,7 +151,7 @@ def _has_gpu() -> bool:
     return driver is not None and bool(driver.gpus)
 
 
-def monitor_to(trt: Trt, progress: Callable[[process.Progress], bool]) -> api.IProgressMonitor:
+def monitor_to(trt: api.Trt, progress: Callable[[process.Progress], bool]) -> api.IProgressMonitor:
     """A progress monitor that calls ``progress`` at the start, every step and the end of a phase, from TensorRT's
     threads. The build is canceled when it gives False."""
 
@@ -178,7 +177,7 @@ def monitor_to(trt: Trt, progress: Callable[[process.Progress], bool]) -> api.IP
     return Monitor()
 
 
-def main(folder: Path, descriptor: int, wanted: Wanted) -> int:
+def main(folder: Path, descriptor: int, wanted: api.Wanted) -> int:
     """Builds; returns the exit code."""
     faulthandler.enable()  # a crash in the compiler then prints on which of our lines
     lock, open_pipes = threading.Lock(), [descriptor]  # TensorRT calls from threads of its own
@@ -195,7 +194,7 @@ def main(folder: Path, descriptor: int, wanted: Wanted) -> int:
         return bool(open_pipes) and not (folder / "cancel").exists()
 
     try:
-        request, library = process.read_request(folder), load(wanted)
+        request, library = process.read_request(folder), api.load(wanted)
         result = compile_engine(
             library, request, lambda record: send({"log": asdict(record)}), lambda step: send({"step": asdict(step)})
         )
@@ -207,4 +206,4 @@ def main(folder: Path, descriptor: int, wanted: Wanted) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), cast(Wanted, sys.argv[3])))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), cast(api.Wanted, sys.argv[3])))

@@ -7,7 +7,6 @@ from typing import Any
 
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.build_request import BuildRequest
-from edgert.backend.tensorrt.library import Library, Trt, release_of
 from edgert.backend.tensorrt.network import Correspondence, Layer
 from edgert.errors import nearest
 
@@ -19,9 +18,9 @@ class Dialect:
     engine is built, for the GPU that the builder runs on.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: api.Library) -> None:
         self._library = library
-        self._trt: Trt = library.trt
+        self._trt: api.Trt = library.trt
 
     def check(self, request: BuildRequest) -> None:
         """Raises BuildError for what this TensorRT cannot build: here, what needs types that the model has not."""
@@ -116,7 +115,7 @@ class WeakDialect(Dialect):
 
     def create_network(self, builder: api.Builder) -> api.INetworkDefinition:
         """Before 10.0 an explicit batch had to be asked for; since then there is nothing else."""
-        if release_of(self._library.version)[0] >= 10:
+        if api.release_of(self._library.version)[0] >= 10:
             return builder.create_network()
         explicit = self._trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH
         return builder.create_network(1 << int(explicit))
@@ -150,7 +149,7 @@ class WeakDialect(Dialect):
                     layer.precision = self._trt.DataType.HALF
 
 
-def cached_calibrator(trt: Trt, text: str) -> Any:
+def cached_calibrator(trt: api.Trt, text: str) -> Any:
     """A calibrator that feeds no images and has all scales already.
 
     The entropy calibrator of the second kind is the one that NVIDIA documents for a DLA.
@@ -236,7 +235,7 @@ class RtxDialect(Dialect):
         return b""
 
 
-def dialect_of(library: Library) -> Dialect:
+def dialect_of(library: api.Library) -> Dialect:
     """The dialect of a TensorRT."""
     known = {"weak": WeakDialect, "strong": StrongDialect, "rtx": RtxDialect}
     return known[library.kind](library)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from edgert.backend.base import Span
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.build_request import DTYPES, GPU, BuildRequest
-from edgert.backend.tensorrt.library import Trt
 from edgert.errors import BuildError, DeviceError, nearest
 
 _MARK = "[ONNX Layer: "
@@ -146,7 +145,7 @@ def parse(parser: api.OnnxParser, network: api.INetworkDefinition, request: Buil
     raise first
 
 
-def set_formats(trt: Trt, network: api.INetworkDefinition, request: BuildRequest) -> None:
+def set_formats(trt: api.Trt, network: api.INetworkDefinition, request: BuildRequest) -> None:
     """Layouts and types of inputs and outputs. Raises BuildError for a tensor that is neither."""
     ends: dict[str, api.ITensor] = {}
     for index in range(network.num_inputs):
@@ -235,7 +234,11 @@ def check_core(builder: api.Builder, request: BuildRequest) -> None:
 
 
 def place(
-    trt: Trt, network: api.INetworkDefinition, config: api.IBuilderConfig, request: BuildRequest, parts: Correspondence
+    trt: api.Trt,
+    network: api.INetworkDefinition,
+    config: api.IBuilderConfig,
+    request: BuildRequest,
+    parts: Correspondence,
 ) -> tuple[str, ...]:
     """Sets the accelerator of layers by the placement; the GPU may run what the DLA cannot. Returns nodes placed on the
     DLA that TensorRT reports it cannot run there.

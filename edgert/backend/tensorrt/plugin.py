@@ -16,7 +16,6 @@ import numpy as np
 
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.build_request import DTYPES, NUMPY_NAMES, BuildRequest
-from edgert.backend.tensorrt.library import Library, Trt, release_of
 from edgert.board.devices import cuda_driver
 from edgert.custom_op import Operator, operators
 from edgert.errors import DeviceError
@@ -97,12 +96,12 @@ _CREATORS: dict[tuple[int, str], Any] = {}
 """Registered with TensorRT, which does not hold them alive: (module, operator) → its creator."""
 
 
-def can_plug(library: Library) -> bool:
+def can_plug(library: api.Library) -> bool:
     """Whether this TensorRT has plugins that are written in Python: not before 10.0, and never TensorRT-RTX."""
-    return library.kind != "rtx" and release_of(library.version) >= _FIRST
+    return library.kind != "rtx" and api.release_of(library.version) >= _FIRST
 
 
-def check_plugins(request: BuildRequest, library: Library) -> None:
+def check_plugins(request: BuildRequest, library: api.Library) -> None:
     """Raises BuildError for custom operators where there are no such plugins."""
     if request.operators and not can_plug(library):
         raise request.refusal(
@@ -112,7 +111,7 @@ def check_plugins(request: BuildRequest, library: Library) -> None:
         )
 
 
-def register_operators(trt: Trt) -> None:
+def register_operators(trt: api.Trt) -> None:
     """Makes every operator with a kernel known to TensorRT, by its domain; before parsing, and before an engine that
     has one is opened. Does nothing the second time."""
     for one in operators():
@@ -124,7 +123,7 @@ def register_operators(trt: Trt) -> None:
             _CREATORS[key] = creator
 
 
-def creator_of(trt: Trt, one: Operator) -> Any:
+def creator_of(trt: api.Trt, one: Operator) -> Any:
     """What makes the plugins of an operator, from a node's attributes or from an engine's."""
 
     class OperatorCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
@@ -141,7 +140,7 @@ def creator_of(trt: Trt, one: Operator) -> Any:
     return OperatorCreator()
 
 
-def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
+def plugin_of(trt: api.Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
     """A plugin for one node."""
 
     bases: Any = (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime)
@@ -230,7 +229,7 @@ def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
     return OperatorPlugin()
 
 
-def _fields(trt: Trt, settings: Mapping[str, Any]) -> list[Any]:
+def _fields(trt: api.Trt, settings: Mapping[str, Any]) -> list[Any]:
     """A field for each attribute, of the types that the ONNX parser makes of attributes."""
     found, kinds = [], trt.PluginFieldType
     for name, value in settings.items():

@@ -9,7 +9,6 @@ from typing import Any
 from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, checked_profile, closed_engine, share_first_dimension
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.execution_context import Context, dtype_of
-from edgert.backend.tensorrt.library import Library, Trt
 from edgert.backend.tensorrt.log import LogRecord, logger_to, tail
 from edgert.backend.tensorrt.plugin import can_plug, register_operators
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
@@ -49,7 +48,7 @@ class TrtEngine:
     def __init__(
         self,
         plan: bytes,
-        library: Library,
+        library: api.Library,
         device: CudaDevice,
         *,
         queue: Queue | None = None,
@@ -159,7 +158,7 @@ class TrtEngine:
         return self._engine.create_execution_context(settings)
 
     def _names(self, mode: str) -> Sequence[str]:
-        trt: Trt = self._library.trt
+        trt: api.Trt = self._library.trt
         wanted = trt.TensorIOMode.INPUT if mode == "INPUT" else trt.TensorIOMode.OUTPUT
         names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
         return [name for name in names if self._engine.get_tensor_mode(name) == wanted]
@@ -168,9 +167,11 @@ class TrtEngine:
         return tuple(self._engine.get_tensor_shape(name))
 
 
-def _runtime(library: Library, log: list[LogRecord], core: int | None, title: str, *, host_code: bool) -> api.Runtime:
+def _runtime(
+    library: api.Library, log: list[LogRecord], core: int | None, title: str, *, host_code: bool
+) -> api.Runtime:
     """A runtime that can open an engine of ``core``. It must outlive the engine."""
-    trt: Trt = library.trt
+    trt: api.Trt = library.trt
     if can_plug(library):
         register_operators(trt)
     runtime: api.Runtime = trt.Runtime(logger_to(trt, log.append))

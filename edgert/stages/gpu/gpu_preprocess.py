@@ -1,7 +1,5 @@
 """Frames on the GPU into an engine's input on the GPU: one kernel, one launch for a whole batch."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A small HTTP server of six addresses, read only, that gives nothing from the disk.
 """
 
-from __future__ import annotations
-
 import base64
 import errno
 import hashlib

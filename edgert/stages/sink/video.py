@@ -1,7 +1,5 @@
 """Video files. The only door to PyAV (FFmpeg) for output."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 (``python:module:name``), and trivial scenes for tests and measurements (``synthetic:blank``, ``noise``, ``counter``).
 """
 
-from __future__ import annotations
-
 import inspect
 import threading
 from collections import deque

@@ -1,7 +1,5 @@
 """Files on disk: a video; or images, one file, a folder, or a glob."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Generator, Iterator, Sequence
