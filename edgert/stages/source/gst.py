@@ -238,9 +238,9 @@ class Pipeline:
             raise self._error(why, FIX_CAPS if is_format else "gst-inspect-1.0 lists the elements there are")
         self._bus = self._pipeline.get_bus()
         self._sink = self._pipeline.get_by_name(APPSINK)
-        self._sink.set_property("enable-last-sample", False)  # one buffer more that the element in front waits for
         self._caps: Any = None
         if self._nvmm is not None:
+            self._sink.set_property("enable-last-sample", False)  # one more that the element in front waits for
             self._pad = self._sink.get_static_pad("sink")
             self._probe = self._pad.add_probe(self._gst.PadProbeType.EVENT_DOWNSTREAM, self._on_event, self._nvmm)
             self._nvmm.start()
