@@ -16,7 +16,6 @@ from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.bundle.manifest import Manifest
 from edgert.compiler import engine_checks
-from edgert.compiler.engine_checks import EngineChecks, Policy
 from edgert.compiler.engine_specs import BundleModel, EngineSpec, engine_specs
 from edgert.config import ModelConfig
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
@@ -89,7 +88,7 @@ class Compiled:
 
     spec: EngineSpec
     made: BuiltEngine
-    checks: EngineChecks
+    checks: engine_checks.EngineChecks
 
 
 class BundleEngines:
@@ -117,7 +116,7 @@ class BundleEngines:
         store: Store,
         events: BuildEvents,
         *,
-        policy: Policy = "warn",
+        policy: engine_checks.Policy = "warn",
         opens: bool = True,
     ) -> None:
         self._folder, self._manifest = folder, manifest
@@ -194,7 +193,7 @@ class BundleEngines:
 
     def _check(
         self, config: ModelConfig, spec: EngineSpec, made: BuiltEngine, opened: TrtEngine | None
-    ) -> EngineChecks:
+    ) -> engine_checks.EngineChecks:
         found: dict[str, Any] = {"placement": engine_checks.check_placement(spec.request, made, self._policy)}
         if spec.input is not None:
             found["input"] = spec.input.describe(made.request.formats)

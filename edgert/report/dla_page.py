@@ -6,7 +6,6 @@ from dla import MAX_LOADABLES, SOURCES, Reason, Verdict
 from edgert.files import replace_text
 from edgert.placement.dla_share import Survey
 from edgert.report import html
-from edgert.report.html import Cell, Column, Markup, code, join, paragraph, table, tag
 from edgert.report.numbers import counted, share, significant, size
 
 _STYLES = ("page.css", "capability.css")
@@ -53,7 +52,7 @@ def verdict_word(verdict: Verdict) -> str:
     return "folded" if verdict.is_folded else verdict.answer
 
 
-def _header(survey: Survey, model: str, sentence: str) -> Markup:
+def _header(survey: Survey, model: str, sentence: str) -> html.Markup:
     found, target = survey.summary, survey.target
     shown = (
         ("Nodes that run", f"{found.yes}", f"of {found.nodes}; {found.folded} more fold away"),
@@ -65,7 +64,7 @@ def _header(survey: Survey, model: str, sentence: str) -> Markup:
         f"DLA check · TensorRT {target.tensorrt}, {target.precision.upper()}",
         model,
         sentence,
-        *(paragraph(text, "caution") for text in cautions(survey)),
+        *(html.paragraph(text, "caution") for text in cautions(survey)),
         html.figures(shown),
         _map(survey),
     )
@@ -83,7 +82,7 @@ def cautions(survey: Survey) -> list[str]:
     return found
 
 
-def _map(survey: Survey) -> Markup:
+def _map(survey: Survey) -> html.Markup:
     """Every node as a square in graph order, colored by its verdict; hovering names it."""
     rows = -(-len(survey.nodes) // _ROW)
     cells = []
@@ -91,82 +90,83 @@ def _map(survey: Survey) -> Markup:
         word = verdict_word(verdict)
         x, y = place % _ROW * _CELL_PX, place // _ROW * _CELL_PX
         square = html.shape("rect", x=x, y=y, width=_CELL_PX - 2, height=_CELL_PX - 2, rx=2)
-        cells.append(tag("g", tag("title", f"{node.name} ({node.op}): {word}"), square, class_=f"node {word}"))
+        title = html.tag("title", f"{node.name} ({node.op}): {word}")
+        cells.append(html.tag("g", title, square, class_=f"node {word}"))
     box = f"0 0 {_ROW * _CELL_PX} {max(rows, 1) * _CELL_PX}"
-    image = tag("svg", *cells, class_="map", viewBox=box, role="img", aria_label="Verdict of every node in order")
-    keys = [tag("span", mark, class_=f"verdict {word}") for word, mark in _MARKS.items()]
-    return tag("figure", tag("figcaption", "Every node in order: ", join(keys, " ")), image)
+    image = html.tag("svg", *cells, class_="map", viewBox=box, role="img", aria_label="Verdict of every node in order")
+    keys = [html.tag("span", mark, class_=f"verdict {word}") for word, mark in _MARKS.items()]
+    return html.tag("figure", html.tag("figcaption", "Every node in order: ", html.join(keys, " ")), image)
 
 
-def _obstacles(survey: Survey) -> Markup:
+def _obstacles(survey: Survey) -> html.Markup:
     summary = survey.summary
     reasons = [("no", reason) for reason in summary.refusals] + [("verify", reason) for reason in summary.doubts]
     if not reasons:
-        return paragraph("Nothing: every node that needs a layer has one.", "lead")
+        return html.paragraph("Nothing: every node that needs a layer has one.", "lead")
     lead = "Those with most work first. A doubt is a limit that public sources do not settle; the device does."
     found = [reason for _, reason in reasons]
     columns = [
-        Column("Rule", [_rule(reason.rule) for reason in found]),
-        Column("Verdict", [_mark(word) for word, _ in reasons]),
-        Column("Nodes", [reason.nodes for reason in found], "minor number"),
-        Column("Work", [_work(survey, reason.macs) for reason in found], "minor number"),
-        Column("Why, and what helps", [_why(reason) for reason in found], "prose"),
-        Column("For example", [code(reason.example) for reason in found], "minor name"),
+        html.Column("Rule", [_rule(reason.rule) for reason in found]),
+        html.Column("Verdict", [_mark(word) for word, _ in reasons]),
+        html.Column("Nodes", [reason.nodes for reason in found], "minor number"),
+        html.Column("Work", [_work(survey, reason.macs) for reason in found], "minor number"),
+        html.Column("Why, and what helps", [_why(reason) for reason in found], "prose"),
+        html.Column("For example", [html.code(reason.example) for reason in found], "minor name"),
     ]
-    return join([paragraph(lead, "lead"), table("Rules that objected", columns, sortable=True)])
+    return html.join([html.paragraph(lead, "lead"), html.table("Rules that objected", columns, sortable=True)])
 
 
-def _why(reason: Reason | Verdict) -> Markup:
-    fix = [tag("br"), tag("span", f"→ {reason.fix}", class_="fix")] if reason.fix else []
-    return join([reason.reason, *fix])
+def _why(reason: Reason | Verdict) -> html.Markup:
+    fix = [html.tag("br"), html.tag("span", f"→ {reason.fix}", class_="fix")] if reason.fix else []
+    return html.join([reason.reason, *fix])
 
 
-def _work(survey: Survey, part: float) -> Cell:
-    return Cell(share(part) if survey.summary.macs else "–", part)
+def _work(survey: Survey, part: float) -> html.Cell:
+    return html.Cell(share(part) if survey.summary.macs else "–", part)
 
 
 def _rule(name: str) -> object:
     """A rule's name, leading to the page it was read on."""
-    return tag("a", name, href=SOURCES[name]) if name in SOURCES else name
+    return html.tag("a", name, href=SOURCES[name]) if name in SOURCES else name
 
 
-def _mark(word: str) -> Cell:
-    return Cell(tag("span", _MARKS[word], class_=f"verdict {word}"), _ORDER[word])
+def _mark(word: str) -> html.Cell:
+    return html.Cell(html.tag("span", _MARKS[word], class_=f"verdict {word}"), _ORDER[word])
 
 
-def _segments(survey: Survey) -> Markup:
+def _segments(survey: Survey) -> html.Markup:
     if not survey.regions:
-        return paragraph("None: no node is sure to run.", "absent")
+        return html.paragraph("None: no node is sure to run.", "absent")
     lead = "Each is one loadable. Tensors at its ends are reformatted between GPU and DLA."
     found, total = survey.regions, survey.summary.macs
     columns = [
-        Column("Segment", list(range(1, len(found) + 1)), "number"),
-        Column("Nodes", [len(region.places) for region in found], "number"),
-        Column("Work", [_work(survey, region.macs / total if total else 0.0) for region in found], "number"),
-        Column("Weights", [Cell(size(region.weight_bytes), region.weight_bytes) for region in found],
+        html.Column("Segment", list(range(1, len(found) + 1)), "number"),
+        html.Column("Nodes", [len(region.places) for region in found], "number"),
+        html.Column("Work", [_work(survey, region.macs / total if total else 0.0) for region in found], "number"),
+        html.Column("Weights", [html.Cell(size(region.weight_bytes), region.weight_bytes) for region in found],
                "minor number"),
-        Column("Inner tensors", [Cell(size(region.inner_bytes), region.inner_bytes) for region in found],
+        html.Column("Inner tensors", [html.Cell(size(region.inner_bytes), region.inner_bytes) for region in found],
                "minor number"),
-        Column("From", [code(survey.nodes[region.places[0]].name) for region in found], "name"),
-        Column("Reads", [len(region.inputs) for region in found], "minor number"),
-        Column("Writes", [len(region.outputs) for region in found], "minor number"),
+        html.Column("From", [html.code(survey.nodes[region.places[0]].name) for region in found], "name"),
+        html.Column("Reads", [len(region.inputs) for region in found], "minor number"),
+        html.Column("Writes", [len(region.outputs) for region in found], "minor number"),
     ]  # fmt: skip
-    return join([paragraph(lead, "lead"), table("Segments", columns, sortable=True)])
+    return html.join([html.paragraph(lead, "lead"), html.table("Segments", columns, sortable=True)])
 
 
-def _nodes(survey: Survey) -> Markup:
+def _nodes(survey: Survey) -> html.Markup:
     words = [verdict_word(verdict) for verdict in survey.verdicts]
     segments = [survey.segment_of(place) for place in range(len(survey.nodes))]
     total = survey.summary.macs or 1
     columns = [
-        Column("#", list(range(len(survey.nodes))), "minor number"),
-        Column("Node", [code(node.name) for node in survey.nodes], "name"),
-        Column("Operator", [node.op for node in survey.nodes], "minor"),
-        Column("Verdict", [_mark(word) for word in words]),
-        Column("Segment", [Cell(number or "", number or 0) for number in segments], "minor number"),
-        Column("Work", [Cell(share(macs / total) if macs else "", macs) for macs in survey.macs], "minor number"),
-        Column("Rule", [_rule(verdict.rule) for verdict in survey.verdicts], "minor"),
-        Column("Why, and what helps", [_why(verdict) for verdict in survey.verdicts], "prose"),
+        html.Column("#", list(range(len(survey.nodes))), "minor number"),
+        html.Column("Node", [html.code(node.name) for node in survey.nodes], "name"),
+        html.Column("Operator", [node.op for node in survey.nodes], "minor"),
+        html.Column("Verdict", [_mark(word) for word in words]),
+        html.Column("Segment", [html.Cell(number or "", number or 0) for number in segments], "minor number"),
+        html.Column("Work", [html.Cell(share(one / total) if one else "", one) for one in survey.macs], "minor number"),
+        html.Column("Rule", [_rule(verdict.rule) for verdict in survey.verdicts], "minor"),
+        html.Column("Why, and what helps", [_why(verdict) for verdict in survey.verdicts], "prose"),
     ]
     counts = " ".join(f"{word}:{words.count(word)}" for word in _MARKS)
-    return tag("div", table("Every node", columns, sortable=True), class_="nodes", data_counts=counts)
+    return html.tag("div", html.table("Every node", columns, sortable=True), class_="nodes", data_counts=counts)

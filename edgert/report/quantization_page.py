@@ -6,7 +6,6 @@ from pathlib import Path
 from edgert.files import replace_text
 from edgert.report import html
 from edgert.report.accuracy_section import accuracy_section, speed_base, speed_section
-from edgert.report.html import Column, Markup, code, join, paragraph, table, tag
 from edgert.report.layer_section import kept_section, layer_section, tensor_section
 from edgert.report.numbers import counted, difference, is_same, milliseconds, score, size, times
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, Figure, QuantizationReport, Verdict
@@ -16,57 +15,60 @@ from edgert.report.quantization_record import REFERENCE, AccuracyRow, Figure, Qu
 _MANY = 12  # rows from which a list is folded away
 
 
-def correction_section(report: QuantizationReport) -> Markup:
+def correction_section(report: QuantizationReport) -> html.Markup:
     """Changes of weights, by kind."""
     if not report.corrections:
-        return paragraph(report.absent.get("corrections", "None: weights were rounded as they are."), "absent")
+        return html.paragraph(report.absent.get("corrections", "None: weights were rounded as they are."), "absent")
     parts = []
     for kind in dict.fromkeys(one.kind for one in report.corrections):
         made = [one for one in report.corrections if one.kind == kind]
-        names = [join(map(code, one.nodes), " → ") for one in made]
-        columns = [Column("Layers", names, "name"), Column("Effect", [one.effect or "–" for one in made], "prose")]
-        whole = table(f"{kind}: what was changed", columns)
+        names = [html.join(map(html.code, one.nodes), " → ") for one in made]
+        effects = html.Column("Effect", [one.effect or "–" for one in made], "prose")
+        columns = [html.Column("Layers", names, "name"), effects]
+        whole = html.table(f"{kind}: what was changed", columns)
         title = f"{kind}, {counted(len(made), 'change')}"
         if len(made) < _MANY:
-            parts += [tag("h3", title), whole]
+            parts += [html.tag("h3", title), whole]
         else:
-            parts.append(tag("details", tag("summary", title), whole))
-    return join(parts)
+            parts.append(html.tag("details", html.tag("summary", title), whole))
+    return html.join(parts)
 
 
-def note_section(report: QuantizationReport) -> Markup:
+def note_section(report: QuantizationReport) -> html.Markup:
     """Warnings first, notes behind them."""
     notes = sorted(report.notes, key=lambda note: note.level != "warning")
     if not notes:
-        return paragraph("None.")
-    words = (tag("b", note.level.capitalize()) for note in notes)
-    texts = (join(note.text.strip().splitlines(), tag("br")) for note in notes)
+        return html.paragraph("None.")
+    words = (html.tag("b", note.level.capitalize()) for note in notes)
+    texts = (html.join(note.text.strip().splitlines(), html.tag("br")) for note in notes)
     items = zip(notes, words, texts, strict=True)
-    return tag("ul", *(tag("li", word, " ", text, class_=note.level) for note, word, text in items), class_="notes")
+    lines = (html.tag("li", word, " ", text, class_=note.level) for note, word, text in items)
+    return html.tag("ul", *lines, class_="notes")
 
 
-def origin_section(report: QuantizationReport) -> Markup:
+def origin_section(report: QuantizationReport) -> html.Markup:
     """Everything needed to make the result again."""
     origin = report.provenance
     images = counted(origin.images, "image") if origin.images is not None else ""
     facts = {
         "Model": origin.model,
-        "SHA-256": tag("code", origin.digest) if origin.digest else "",
+        "SHA-256": html.tag("code", origin.digest) if origin.digest else "",
         "Made for": report.target,
         "Calibrated on": ", ".join(filter(None, [images, origin.source])),
         "Thresholds": origin.method,
-        "Command": tag("code", origin.command) if origin.command else "",
+        "Command": html.tag("code", origin.command) if origin.command else "",
         "Machine": origin.machine,
         "Made": origin.made,
         "Versions": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
     }
-    settings = {name: tag("code", value) for name, value in report.settings.items()}
-    heading = [tag("h3", "Settings"), _facts(settings)] if settings else []
-    return join([_facts(facts), *heading])
+    settings = {name: html.tag("code", value) for name, value in report.settings.items()}
+    heading = [html.tag("h3", "Settings"), _facts(settings)] if settings else []
+    return html.join([_facts(facts), *heading])
 
 
-def _facts(values: Mapping[str, str]) -> Markup:
-    return tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in values.items() if value))
+def _facts(values: Mapping[str, str]) -> html.Markup:
+    rows = ([html.tag("dt", name), html.tag("dd", value)] for name, value in values.items() if value)
+    return html.tag("dl", *map(html.join, rows))
 
 
 def judge(report: QuantizationReport) -> Verdict:
@@ -172,18 +174,18 @@ def render(report: QuantizationReport) -> str:
     """The report as a whole HTML document; equal reports give equal text."""
     verdict, model = judge(report), report.provenance.model
     word, kind = _BADGES[verdict.kept]
-    badges = [tag("span", word, class_=f"badge {kind}")]
+    badges = [html.tag("span", word, class_=f"badge {kind}")]
     if warnings := sum(note.level == "warning" for note in report.notes):
-        badges.append(tag("a", f"⚠ {counted(warnings, 'warning')}", href="#notes", class_="badge warned"))
+        badges.append(html.tag("a", f"⚠ {counted(warnings, 'warning')}", href="#notes", class_="badge warned"))
     # names of metrics have hyphens, where lines should not end
     words = (
-        tag("span", one, class_="whole") if "-" in one else html.escape(one) for one in verdict.sentence.split(" ")
+        html.tag("span", one, class_="whole") if "-" in one else html.escape(one) for one in verdict.sentence.split(" ")
     )
     head = html.header(
         f"Quantization report{f' for {report.target}' if report.target else ''}",
         model,
-        join(words, " "),
-        *(paragraph(text, "caution") for text in verdict.cautions),
+        html.join(words, " "),
+        *(html.paragraph(text, "caution") for text in verdict.cautions),
         html.figures(verdict.figures),
         badges=badges,
     )

@@ -11,7 +11,14 @@ import pytest
 from scripts import structure
 
 ROOT = Path(__file__).parents[3]
-HELD = (structure.repeated_names, structure.reading_list, structure.operator_names, structure.operator_tables)
+HELD = (
+    structure.files,
+    structure.import_share,
+    structure.repeated_names,
+    structure.reading_list,
+    structure.operator_names,
+    structure.operator_tables,
+)
 
 
 @pytest.fixture(scope="module")
