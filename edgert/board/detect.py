@@ -206,7 +206,7 @@ def _chip(root: Path) -> str:
 
 def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tuple[Board | None, str]:
     """The board, and what it was recognized by."""
-    from edgert.board.record import board
+    from edgert.board.record import board, boards
 
     if name := os.environ.get(VARIABLE):
         try:
@@ -216,18 +216,16 @@ def _recognize(root: Path, compatible: tuple[str, ...], memory_bytes: int) -> tu
                 f"there is no board {name!r}", why=error.why, where=VARIABLE, fix="edgert boards lists them"
             ) from error
     if compatible:
-        found, known_by = _by_name(compatible, memory_bytes), DEVICE_TREE
+        found, known_by = _by_name(boards(), compatible, memory_bytes), DEVICE_TREE
     else:
-        found, known_by = _by_hardware(root, memory_bytes), "its chip, cores and memory"
+        found, known_by = _by_hardware(boards(), root, memory_bytes), "its chip, cores and memory"
     return found, known_by if found else ""
 
 
-def _by_hardware(root: Path, memory_bytes: int) -> Board | None:
+def _by_hardware(known: tuple[Board, ...], root: Path, memory_bytes: int) -> Board | None:
     """The board with such a chip, so many cores and so much memory; None where these are two modules', none named."""
-    from edgert.board.record import boards
-
     chip, cores, model = _chip(root), present_cores(root), _model(root).lower()
-    alike = [one for one in boards() if one.soc == chip and one.cpu.cores == cores]
+    alike = [one for one in known if one.soc == chip and one.cpu.cores == cores]
     named = [one for one in alike if _module(one.title) in model]
     found = _fitting(named or alike, "super" in model, memory_bytes)
     twins = {(one.gpu.sms, one.dla.cores) for one in named or alike if found and one.memory.bytes == found.memory.bytes}
@@ -239,13 +237,11 @@ def _module(title: str) -> str:
     return re.sub(r"^jetson | \d+gb.*$", "", title.lower())
 
 
-def _by_name(compatible: tuple[str, ...], memory_bytes: int) -> Board | None:
+def _by_name(known: tuple[Board, ...], compatible: tuple[str, ...], memory_bytes: int) -> Board | None:
     """The board that the device tree names."""
-    from edgert.board.record import boards
-
     words = {word for entry in compatible for word in re.split(r"[,+]", entry)}
     plain = {word.removesuffix("-super") for word in words}
-    named = [one for one in boards() if one.match is not None and plain.intersection(one.match.compatible)]
+    named = [one for one in known if one.match is not None and plain.intersection(one.match.compatible)]
     return _fitting(named, any(word.endswith("-super") for word in words), memory_bytes)
 
 

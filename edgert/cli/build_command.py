@@ -17,6 +17,7 @@ from edgert.cli import option, terminal
 from edgert.cli.bundle_tables import show_tuned
 from edgert.cli.progress import build_progress, stop_on_signal
 from edgert.installation import pipeline_path
+from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from edgert.compiler.build_pipeline import Built
@@ -194,8 +195,6 @@ def show_engines(
 
 def _show_built(made: Built, tuned: Mapping[str, Tuned], console: terminal.Console) -> None:
     """What was built, and what is left to the board."""
-    from edgert.units import format_bytes
-
     for name, one in tuned.items():
         show_tuned(console, name, one)
     _show_bundle(made, f", {format_bytes(made.manifest.onnx_bytes)} of it models", console)
@@ -221,8 +220,6 @@ def _show_built(made: Built, tuned: Mapping[str, Tuned], console: terminal.Conso
 
 
 def _show_bundle(made: Built | Finished, models: str, console: terminal.Console) -> None:
-    from edgert.units import format_bytes
-
     word = "written" if made.written else "nothing has changed; left as it is"
     size = format_bytes(made.size_bytes)
     console.print(f"[green]→[/] {made.path}: {size}{models}; {word} ({made.seconds:.1f} s)")
