@@ -114,6 +114,7 @@ def test_tensorrt_is_asked_for_as_engines_look_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: tuple[str, ...], version: str
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(child, "find_spec", lambda name: name if name in packages else None)  # one may be installed
     for name in packages:
         write(tmp_path, f"{name}.py", f"__version__ = '{'1.7.0' if 'rtx' in name else '10.3.0'}'\n")
         monkeypatch.delitem(sys.modules, name, raising=False)
