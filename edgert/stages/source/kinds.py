@@ -2,6 +2,7 @@
 
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -29,7 +30,7 @@ _NO_OPTIONS = "its keys are its settings"
 _CSI = dict.fromkeys(("sensor_mode", "flip"), "it is an option of csi://")
 
 
-class Kind:
+class Kind(ABC):
     """A kind of source that waits for whoever takes its frames; live ones override :meth:`is_live`.
 
     Attributes:
@@ -46,9 +47,9 @@ class Kind:
         return False
 
     @staticmethod
+    @abstractmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
         """The source, not started. Raises ConfigError, StageError or DeviceError where it is known not to work."""
-        raise NotImplementedError
 
 
 class File(Kind):
