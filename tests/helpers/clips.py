@@ -63,12 +63,16 @@ def write_clip(
     return path
 
 
-def h264_units(count: int, *, size: tuple[int, int] = SIZE, gop: int = 10) -> list[bytes]:
-    """Annex B access units, one per image, each key frame with its parameter sets; without B frames."""
+def h264_units(count: int, *, size: tuple[int, int] = SIZE, gop: int = 10, bit_rate: int = 0) -> list[bytes]:
+    """Annex B access units, one per image, each key frame with its parameter sets; without B frames. ``bit_rate``: as
+    a camera's encoder, bits per second; 0 is of one quality, encoded fast."""
     context = av.CodecContext.create("libx264", "w")
     context.width, context.height = size
     context.pix_fmt, context.time_base = "yuv420p", Fraction(1, 30)
-    context.options = {"preset": "ultrafast", "tune": "zerolatency", "g": str(gop), "x264-params": "scenecut=0"}
+    preset = "veryfast" if bit_rate else "ultrafast"
+    context.options = {"preset": preset, "tune": "zerolatency", "g": str(gop), "x264-params": "scenecut=0"}
+    if bit_rate:
+        context.bit_rate = bit_rate
     units = []
     for index, image in enumerate(numbered(count, size)):
         frame = av.VideoFrame.from_ndarray(image, "bgr24").reformat(format="yuv420p")

@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from types import TracebackType
 
 MTU_BYTES = 1200
@@ -33,6 +34,7 @@ class RtspServer:
 
     Attributes:
         connections: accepted so far. plays: PLAY requests so far.
+        sent, started_s: units sent so far, and the monotonic time of the first, of the newest connection of each URL.
         is_stalled: while true, nothing more is sent though connections stay open.
         is_silent: while true, requests get no answer.
     """
@@ -54,6 +56,8 @@ class RtspServer:
         self.is_stalled = self.is_silent = False
         self.status = 200  # of DESCRIBE
         self.port = 0
+        self.sent: dict[str, int] = {}
+        self.started_s: dict[str, float] = {}
         self._clients: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         self._closing = threading.Event()
@@ -113,26 +117,27 @@ class RtspServer:
             self._clients.discard(client)
 
     def _talk(self, client: socket.socket, lines) -> None:  # type: ignore[no-untyped-def]
-        while (first := lines.readline()) not in (b"", b"\r\n"):
-            if first[:1] == b"$":  # RTCP from the client
+        while (start := lines.read(1)) not in (b"", b"\r"):
+            if start == b"$":  # RTCP from the client: channel, length, bytes
+                lines.read(struct.unpack(">xH", lines.read(3))[0])
                 continue
-            method = first.split()[0].decode("ascii", "replace")
+            method, url = (start + lines.readline()).decode("ascii", "replace").split()[:2]
             headers = {}
             while (line := lines.readline()) not in (b"", b"\r\n"):
                 name, _, value = line.decode().partition(":")
                 headers[name.strip().lower()] = value.strip()
             while self.is_silent and not self._closing.is_set():
                 time.sleep(0.01)
-            reply, body = self._reply(method, headers)
+            reply, body = self._reply(method, url, headers)
             length = f"Content-Length: {len(body)}\r\n" if body else ""
             client.sendall(f"{reply}CSeq: {headers['cseq']}\r\n{length}\r\n{body}".encode())
             if method == "PLAY" and reply.startswith("RTSP/1.0 200"):
                 self.plays += 1
-                threading.Thread(target=self._send, args=(client,), daemon=True).start()
+                threading.Thread(target=self._send, args=(client, url.rstrip("/")), daemon=True).start()
             if method == "TEARDOWN":
                 return
 
-    def _reply(self, method: str, headers: dict[str, str]) -> tuple[str, str]:
+    def _reply(self, method: str, url: str, headers: dict[str, str]) -> tuple[str, str]:
         if method == "OPTIONS":
             return "RTSP/1.0 200 OK\r\nPublic: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN, GET_PARAMETER\r\n", ""
         if self.user and not self._is_allowed(method, headers.get("authorization", "")):
@@ -143,8 +148,7 @@ class RtspServer:
         if method == "DESCRIBE":
             if self.status != 200:
                 return f"RTSP/1.0 {self.status} Not Found\r\n", ""
-            base = f"rtsp://127.0.0.1:{self.port}/live/"
-            return f"RTSP/1.0 200 OK\r\nContent-Base: {base}\r\nContent-Type: application/sdp\r\n", self._sdp()
+            return f"RTSP/1.0 200 OK\r\nContent-Base: {url}/\r\nContent-Type: application/sdp\r\n", self._sdp()
         if method == "SETUP" and "TCP" not in headers.get("transport", ""):
             return "RTSP/1.0 461 Unsupported Transport\r\n", ""
         transport = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n" if method == "SETUP" else ""
@@ -175,19 +179,19 @@ class RtspServer:
         )
         return "\r\n".join(lines) + "\r\n"
 
-    def _send(self, client: socket.socket) -> None:
+    def _send(self, client: socket.socket, url: str) -> None:
         number, start_s, index = 0, time.monotonic(), self.first
+        self.sent[url], self.started_s[url] = 0, start_s
         try:
             while not self._closing.is_set() and not (self.once and index >= len(self.units)):
                 while self.is_stalled and not self._closing.is_set():
                     time.sleep(0.01)
-                unit = self.units[index % len(self.units)]
                 ticks = START_TICKS + round((index - self.first) * CLOCK_HZ / self.fps)
-                for payload, is_last in _payloads(unit):
-                    header = struct.pack(">BBHII", 0x80, 96 | is_last << 7, number & 0xFFFF, ticks & 0xFFFFFFFF, 1)
-                    client.sendall(struct.pack(">cBH", b"$", 0, len(header + payload)) + header + payload)
-                    number += 1
+                packets = _packets(self.units[index % len(self.units)], number, ticks & 0xFFFFFFFF)
+                client.sendall(b"".join(packets))
+                number += len(packets) // 2
                 index += 1
+                self.sent[url] += 1
                 time.sleep(max(0.0, start_s + (index - self.first) / self.fps - time.monotonic()))
             if self.once:
                 _shut(client)
@@ -200,8 +204,25 @@ def nals(unit: bytes) -> list[bytes]:
     return [nal for nal in re.split(rb"\x00{2,3}\x01", unit) if nal]
 
 
-def _payloads(unit: bytes) -> Iterator[tuple[bytes, bool]]:
+def _packets(unit: bytes, number: int, ticks: int) -> list[bytes]:
+    """Interleaved RTP packets of one access unit, the first with that number: header, payload, header, payload …"""
+    packets = []
+    for payload, is_last in _payloads(unit):
+        packets += [
+            struct.pack(">cBHBBHII", b"$", 0, len(payload) + 12, 0x80, 96 | is_last << 7, number & 0xFFFF, ticks, 1)
+        ]
+        packets += [payload]
+        number += 1
+    return packets
+
+
+@lru_cache(4096)
+def _payloads(unit: bytes) -> tuple[tuple[bytes, bool], ...]:
     """RTP payloads of one access unit, and whether each is its last."""
+    return tuple(_parts(unit))
+
+
+def _parts(unit: bytes) -> Iterator[tuple[bytes, bool]]:
     parts = nals(unit)
     for nal in parts:
         ends = nal is parts[-1]
