@@ -217,6 +217,10 @@ class CudaDouble:
         self.check()
         ctypes.memmove(self._inside(address, source.nbytes), source.ctypes.data, source.nbytes)
 
+    def memcpy_dtoh(self, out: Any, address: int) -> None:
+        self.check()
+        ctypes.memmove(out.ctypes.data, self._inside(address, out.nbytes), out.nbytes)
+
     def memcpy_htod_async(self, address: int, source: Any, stream: _Stream) -> None:
         stream.put(
             lambda: ctypes.memmove(self._inside(address, source.nbytes), source.ctypes.data, source.nbytes) and None

@@ -1,0 +1,89 @@
+"""Kernels of this package, compiled by the host's C++ compiler and run on the memory of a CudaDouble: the very source
+that a GPU runs, so that its arithmetic is tested where there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice, Stream
+from edgert.stages.gpu.kernels import Kernels, _text
+from tests.helpers.cuda_double import CudaDouble
+
+_HEADER = Path(__file__).with_name("cuda_on_host.h")
+_COMPILER = shutil.which("g++")
+_HIGH = re.compile(r'asm\("mad\.hi\.u32.*?\);')
+
+
+class _HostKernel:
+    def __init__(self, device: CudaDevice, library: Any, nbytes: int) -> None:
+        self._device, self._library, self._nbytes = device, library, nbytes
+
+    def launch(self, argument: bytes, grid: tuple[int, ...], block: tuple[int, ...], stream: Stream) -> None:
+        assert len(argument) == self._nbytes and block[0] * block[1] <= 1024
+        stored = ctypes.create_string_buffer(argument, len(argument))
+        sizes = [(ctypes.c_int * 3)(*size) for size in (grid, block)]
+        with self._device:
+            stream.raw.put(lambda: self._library.launch(stored, *sizes) and None)
+
+
+class HostKernels:
+    """In the place of :class:`~edgert.stages.gpu.kernels.Kernels`."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+
+    def why_not(self) -> str:
+        return ""
+
+    def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int, function: str = "") -> _HostKernel:
+        library = _compiled(_text(f"{name}.cu"), tuple(sorted(definitions.items())), function or name)
+        assert library.argument_bytes() == nbytes, "the struct in Python and that of the kernel differ"
+        return _HostKernel(self.device, library, nbytes)
+
+
+def kernels_or_skip() -> Kernels:
+    """Kernels on a double. Skips the test where there is no g++."""
+    if _COMPILER is None:
+        pytest.skip("needs g++, which runs the kernels on the processor")
+    return cast("Kernels", HostKernels(CudaDevice(CudaDouble(), 0, Counter())))
+
+
+@lru_cache(maxsize=64)
+def _compiled(source: str, definitions: tuple[tuple[str, int], ...], function: str) -> Any:
+    source = _HIGH.sub("sum = __umulhi(value & ~15u, weight) + more;", source)
+    found = re.search(rf"\b{function}\((?:const|ARGUMENT) (\w+)&? ", source)
+    assert found is not None
+    entry = f"""
+    static void entry(const void* argument) {{ {function}(*(const {found[1]}*)argument); }}
+    extern "C" void launch(const void* argument, const int* grid, const int* block) {{
+        run(entry, argument, grid, block);
+    }}
+    extern "C" int argument_bytes() {{ return sizeof({found[1]}); }}
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
+        path.write_text(f'#include "{_HEADER}"\n{source}\n{entry}')
+        options = [f"-D{name}={value}" for name, value in definitions]
+        command = [
+            _COMPILER,
+            "-std=c++17",
+            "-O1",
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+            "-w",
+            "-shared",
+            "-fPIC",
+        ]
+        subprocess.run([*command, *options, "-o", str(library), str(path)], check=True)
+        return ctypes.CDLL(str(library))
