@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -114,10 +116,13 @@ class Pipeline:
         self._environment = environment
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
-                node, listener = self._node(stage), Node(f"callback of {stage}", CallbackSink(stage, function))
+                node, sink = self._node(stage), CallbackSink(stage, function)
+                listener = Node(f"callback of {stage}", sink, reads="host")
                 drop: Drop = "oldest" if self._assembly.live else "never"
                 connect(node, listener, self._assembly.streams[stage], _TAP_QUEUE, drop)
                 self._assembly.nodes.append(listener)
+        self._assembly.settle()
+        self._taps, self._tapping = list[Node](), threading.RLock()
         self._runner = Runner(self._assembly.nodes, environment.clock, self.file.located)
         self._watch: Watch | None = None
         budgets, label = self.file.config.budgets, environment.label
@@ -207,12 +212,22 @@ class Pipeline:
         # The reader stands outside the pipeline and takes results itself, but a node needs work.
         node, tap = self._node(stage), Node(f"results of {stage}", CallbackSink(stage, lambda result: None))
         live = self._assembly.live
-        connect(node, tap, self._assembly.streams[stage], 1 if live else _TAP_QUEUE, "oldest" if live else "never")
+        with self._tapping:
+            connect(node, tap, self._assembly.streams[stage], 1 if live else _TAP_QUEUE, "oldest" if live else "never")
+            self._taps.append(tap)
+            self._assembly.settle(self._taps)
         self._runner.listen(tap.inlet)
         self.start()
         if not self._runner.is_working(node):
             tap.inlet.channels[0].close()
-        return Results(node, tap, stage, timeout, self._runner)
+        return Results(tap, stage, timeout, self._runner, partial(self._leave_tap, node, tap))
+
+    def _leave_tap(self, node: Node, tap: Node) -> None:
+        """Undoes what :meth:`results` did."""
+        with self._tapping:
+            disconnect(node, tap)
+            self._taps = [other for other in self._taps if other is not tap]
+            self._assembly.settle(self._taps)
 
     def submit(self, array: Any, stage: str | None = None, **options: Any) -> None:
         """Pushes an image into a ``source: api`` stage, without copying it.
@@ -250,7 +265,7 @@ class Pipeline:
             if footprint is not None:
                 measured = {"measured_bytes": rss, "more_bytes": rss - footprint.total_bytes}
                 budgets["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": self._watch.observer.nvmap_bytes}
-        return summarize(assembly.nodes, wall_ns, counts, rss, engines, budgets, has_ended=over)
+        return summarize(assembly.nodes, wall_ns, counts, rss, engines, budgets, assembly.frames, has_ended=over)
 
     def _leave(self) -> None:
         """Ends what is beside the stages, once they have ended."""
@@ -286,8 +301,10 @@ class Pipeline:
 class Results(Iterator[Result]):
     """See :meth:`Pipeline.results`. Close it, use it as a context manager, or drop it, to stop listening early."""
 
-    def __init__(self, node: Node, tap: Node, stage: str, timeout_s: float | None, runner: Runner) -> None:
-        self._node, self._tap, self._stage, self._timeout_s, self._runner = node, tap, stage, timeout_s, runner
+    def __init__(
+        self, tap: Node, stage: str, timeout_s: float | None, runner: Runner, leave: Callable[[], None]
+    ) -> None:
+        self._tap, self._stage, self._timeout_s, self._runner, self._leave = tap, stage, timeout_s, runner, leave
         self._held: Result | None = None
 
     def __del__(self) -> None:
@@ -303,6 +320,8 @@ class Results(Iterator[Result]):
         self._release()
         try:
             item = self._tap.inlet.get(self._timeout_s)
+            while item is not None and item[1].frame.is_let_go:  # it was under way before somebody listened
+                item = self._tap.inlet.get(self._timeout_s)
         except queue.Empty:
             self._runner.raise_error()
             raise ResultTimeout(
@@ -319,7 +338,7 @@ class Results(Iterator[Result]):
         """Stops listening: the pipeline no longer waits for this reader."""
         self._release()
         self._runner.forget(self._tap.inlet)
-        disconnect(self._node, self._tap)
+        self._leave()
 
     def _release(self) -> None:
         if self._held is not None:

@@ -16,6 +16,10 @@ T = TypeVar("T")
 Drop = Literal["oldest", "newest", "never"]
 """What a full queue loses; ``never``: nothing, its producer waits instead."""
 
+Reads = Literal["nothing", "drawn", "host", "anywhere"]
+"""Which pixels a stage looks at: none; the image that was drawn before it, on the host; those of the frame, on the
+host; or these, be they on a GPU or not."""
+
 Offer = Literal["added", "dropped", "full"]
 """There is one more for the consumer; something was lost, this item or one that waited; or nothing happened, and the
 producer has to wait for room."""

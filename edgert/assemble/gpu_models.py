@@ -1,14 +1,12 @@
-"""Frames and models on a GPU: which sources give their frames there, and inference slots of its engines."""
+"""Inference slots of engines on a GPU: frames go up, records come down, pixels and tensors stay there."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol, TypeGuard, cast, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import TypeGuard, cast
 
 from edgert.backend import Engine
 from edgert.backend.gpu import GpuEngine, GpuSession, GpuTensor
 from edgert.config import InputConfig
-from edgert.config import stages as section
-from edgert.config.flow import sources_of
 from edgert.engine import image_input
 from edgert.errors import DeviceError, ModelError
 from edgert.files import FileStore, cache_folder
@@ -23,95 +21,8 @@ from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot, Read
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.preprocess import layout_of
-from edgert.stages.source.gst_decoder import jetson_missing
 
 log = logging.getLogger("edgert.source")
-
-
-@runtime_checkable
-class GpuSource(Protocol):
-    """A source that can give its frames on a GPU."""
-
-    def on_gpu(self, device: CudaDevice) -> str:
-        """Gives them there from its start on; returns why it cannot, or an empty string. Raises EdgertError."""
-        ...
-
-
-@runtime_checkable
-class SharingSource(Protocol):
-    """A source that can give its frames on the host in memory that a GPU reads, too."""
-
-    def share(self, device: CudaDevice) -> None:
-        """Does so from its start on."""
-        ...
-
-
-def put_on_gpu(
-    stages: Mapping[str, section.StageConfig],
-    sources: Mapping[str, object],
-    devices: Mapping[str, CudaDevice],
-    listened: Collection[str] = (),
-) -> None:
-    """Has each source give its frames where they are read, and logs where that is and why.
-
-    Args:
-        sources: by the name of their stage, not started yet.
-        devices: of the infer stages that read frames on a GPU.
-        listened: stages whose results the user's own functions get.
-
-    Raises:
-        DeviceError: ``decode: gpu`` where that cannot be.
-        EdgertError: the file cannot be read.
-    """
-    streams = sources_of(stages)
-    for name, source in sources.items():
-        stage = stages[name]
-        if not isinstance(stage, section.SourceStage):
-            continue
-        readers = [one for one in stages if name in streams[one] and not isinstance(stages[one], section.SourceStage)]
-        device = next((devices[reader] for reader in readers if reader in devices), None)
-        reason = _host_reason(stages, readers, devices, listened) or ("decode: cpu" if stage.decode == "cpu" else "")
-        if not reason:
-            if device is not None and isinstance(source, GpuSource):
-                reason = source.on_gpu(device)
-            else:
-                reason = "its images are made on the host"
-        # a Jetson's decoder writes for the host, too: the source itself then knows whether it takes the video
-        if reason and stage.decode == "gpu" and isinstance(source, GpuSource) and jetson_missing():
-            what = f"the frames of {name!r} cannot be decoded on the GPU"
-            raise DeviceError(what, why=reason, where=f"stages.{name}.decode", fix="leave decode: out")
-        if device is None:
-            continue
-        place = "host" if reason else "GPU"
-        if reason and isinstance(source, SharingSource) and device.traits.cached:  # the host reads it as fast
-            source.share(device)
-            place = "host, in memory that the GPU reads"
-        log.info("%s: frames on the %s%s", name, place, f": {reason}" if reason else "")
-
-
-def _host_reason(
-    stages: Mapping[str, section.StageConfig],
-    readers: Collection[str],
-    devices: Collection[str],
-    listened: Collection[str],
-) -> str:
-    """Why the pixels are wanted on the host; empty when they are not."""
-    for name in readers:
-        stage = stages[name]
-        if isinstance(stage, section.InferStage) and name not in devices:
-            return f"{name!r} runs its model on the processor"
-        if isinstance(stage, section.DrawStage):
-            return f"{name!r} draws on them"
-        if isinstance(stage, section.PythonStage) or name in listened:
-            return f"your own code sees them at {name!r}"
-        if isinstance(stage, section.PackageStage) and stage.takes_images:
-            return f"{name!r} is a stage that takes images: {stage.stage}"
-        if isinstance(stage, section.SinkStage) and stage.takes_images:
-            return f"{name!r} is a sink that takes images: {stage.sink}"
-    return "" if any(name in devices for name in readers) else "no model reads them on a GPU"
-
-
-# Inference slots of engines on a GPU: frames go up, records come down, pixels and tensors stay there.
 
 
 def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[GpuEngine]:

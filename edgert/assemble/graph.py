@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgert.assemble.engines import Bar, Engines, board_of
-from edgert.assemble.gpu_models import is_on_gpu, put_on_gpu
+from edgert.assemble.gpu_models import is_on_gpu
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
+from edgert.assemble.pixels import put_on_gpu, settle
 from edgert.assemble.run_settings import PowerStep, PowerSteps
 from edgert.backend import Engine
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile
 from edgert.config import stages as section
-from edgert.config.flow import inputs_of, order, sources_of, upstream
+from edgert.config.flow import inputs_of, order, reads_of, sources_of, upstream
 from edgert.errors import EdgertError
 from edgert.memory import Counter
 from edgert.meters.all import Meters
@@ -77,6 +78,7 @@ class Assembly:
         stats: the state of the run as plain data, for live pages; set by whoever runs it.
         opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: images of network
             size are too small to share out, and its pool fights the engine's for cores.
+        frames: where those of each source are that a model on a GPU reads, and why, for people.
     """
 
     nodes: list[Node]
@@ -88,6 +90,15 @@ class Assembly:
     choice: Choice = field(default_factory=Choice)
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
     opencv_threads: int = -1
+    frames: Mapping[str, str] = field(default_factory=dict)
+
+    def settle(self, listeners: Sequence[Node] = ()) -> None:
+        """Has frames come to every node, and to listeners beside them, as it reads them; again whenever these change.
+
+        Where no model reads frames on a GPU, all nodes get them as their source made them.
+        """
+        if self.frames:
+            settle([*self.nodes, *listeners])
 
     def node(self, name: str) -> Node:
         """The node of a stage."""
@@ -167,16 +178,28 @@ class _Assembler:
                 capacity, drop = queue_of(stages[other], stage, self._is_live(nodes[other][-1]))
                 connect(nodes[other][-1], nodes[name][0], streams[other], capacity, drop)
         sources = {name: own[-1].work for name, own in nodes.items()}
-        put_on_gpu(stages, sources, self.models.devices, self.callbacks)
+        frames = put_on_gpu(stages, sources, self.models.devices, self.callbacks)
         everything = [node for own in nodes.values() for node in own]
+        for name, reads in reads_of(stages, self.models.devices).items():
+            if not isinstance(stages[name], section.InferStage):
+                nodes[name][0].reads = reads
         live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
         engines = self.models.engines
         for counter in {engine.device.counter for engine in engines.values() if is_on_gpu(engine)}:
             self.counter.include(counter)
         models, threads = self.models, set_opencv_threads(1)
         self.assembly = Assembly(
-            everything, streams, engines, self.counter, live, models.inferences, models.choice, opencv_threads=threads
+            everything,
+            streams,
+            engines,
+            self.counter,
+            live,
+            models.inferences,
+            models.choice,
+            opencv_threads=threads,
+            frames=frames,
         )
+        self.assembly.settle()
         return self.assembly
 
     @staticmethod

@@ -144,8 +144,9 @@ class Models:
     def _on_gpu(self, name: str, stage: InferStage, inferences: Sequence[GpuInference]) -> Branch:
         """A thread that brings frames up and one that waits for records; crops need both in one."""
         if stage.crop is not None:
-            return Branch((self._infer(name, stage, self._choosing(inferences)),))
-        return Branch((self._infer(name, stage, self._choosing(list(map(Submitting, inferences)))), Collect(name)))
+            return Branch((self._infer(name, stage, self._choosing(inferences)),), reads="anywhere")
+        submitting = self._infer(name, stage, self._choosing(list(map(Submitting, inferences))))
+        return Branch((submitting, Collect(name)), reads="anywhere")
 
     def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """The model and its fallback models, all loaded, in the same threads."""

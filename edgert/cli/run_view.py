@@ -155,6 +155,8 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         f"{summary.copies_per_frame:.2f} copies ({format_bytes(summary.bytes_copied_per_frame)}) per frame, "
         f"peak memory {format_bytes(summary.peak_rss_bytes)}"
     )
+    for name, place in summary.frames.items():
+        screen.print(f"frames of {name}: {place}", markup=False)
     skipped = dict[str, None]()  # engines of the chain that do not run, each once
     for name, engine in summary.engine.items():
         threads = engine.get("threads")

@@ -1,11 +1,22 @@
 """The graph that ``from`` draws between stages: who feeds whom, in what order, and which frames meet where."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from edgert.config.model_section import ModelConfig, verb_of
-from edgert.config.stages import CropConfig, CropStage, InferStage, PackageStage, SinkStage, SourceStage, StageConfig
+from edgert.config.stages import (
+    CropConfig,
+    CropStage,
+    DrawStage,
+    InferStage,
+    PackageStage,
+    PythonStage,
+    SinkStage,
+    SourceStage,
+    StageConfig,
+)
 from edgert.errors import ConfigError, nearest
+from edgert.policy import Reads
 
 Where = Callable[[Iterable["str | int"]], str]
 
@@ -26,6 +37,54 @@ def sources_of(stages: Mapping[str, StageConfig]) -> dict[str, frozenset[str]]:
     for name in order(stages):
         feeding = inputs_of(stages[name])
         found[name] = frozenset().union(*(found[other] for other in feeding)) if feeding else frozenset({name})
+    return found
+
+
+# Who looks at pixels, and where.
+
+
+def reads_of(stages: Mapping[str, StageConfig], on_gpu: Collection[str]) -> dict[str, Reads]:
+    """Which pixels every stage looks at.
+
+    Args:
+        on_gpu: the infer stages that read frames on a GPU.
+    """
+    found: dict[str, Reads] = {}
+    drawn: dict[str, bool] = {}  # whether every result that a stage passes on has an image that was drawn
+    for name in order(stages):
+        stage = stages[name]
+        comes_drawn = bool(inputs_of(stage)) and all(drawn[other] for other in inputs_of(stage))
+        drawn[name] = isinstance(stage, DrawStage) or (
+            comes_drawn and not isinstance(stage, PythonStage | PackageStage | CropStage)
+        )
+        found[name] = _reads(stage, name in on_gpu, comes_drawn)
+    return found
+
+
+def _reads(stage: StageConfig, is_on_gpu: bool, comes_drawn: bool) -> Reads:
+    if isinstance(stage, InferStage):
+        return "anywhere" if is_on_gpu else "host"
+    if isinstance(stage, PythonStage):
+        return "host"
+    if isinstance(stage, DrawStage):
+        return "anywhere" if stage.takes_gpu else "host"
+    if not isinstance(stage, SinkStage | PackageStage) or not stage.takes_images:
+        return "nothing"
+    if isinstance(stage, SinkStage) and stage.shows_images and comes_drawn:
+        return "nothing" if stage.takes_gpu else "drawn"
+    return "anywhere" if stage.takes_gpu else "host"
+
+
+def reached(stages: Mapping[str, StageConfig], reads: Mapping[str, Reads], source: str) -> list[str]:
+    """The stages that a source's frames reach where it made them: not those behind one that reads them on the host,
+    which passes on what it read."""
+    found, makes = list[str](), {source}
+    for name in order(stages):
+        if makes.isdisjoint(inputs_of(stages[name])):
+            continue
+        found.append(name)
+        if reads[name] != "host":
+            makes.add(name)
     return found
 
 

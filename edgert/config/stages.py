@@ -97,7 +97,7 @@ class SourceStage(_Stage):
     decode: Literal["auto", "cpu", "gpu"] = Field(
         default="auto",
         description="of files, networks and USB cameras with format: mjpeg or h264. auto: by the board's own decoder, "
-        "or the GPU's where nothing else looks at the pixels; gpu: an error where that cannot be",
+        "or the GPU's where a model reads the frames there; gpu: an error where that cannot be",
     )
 
 
@@ -121,6 +121,8 @@ class BatchConfig(Section):
 
 
 class _Fed(_Stage):
+    takes_gpu: ClassVar[bool] = False
+    """Of a kind that looks at pixels: whether it takes frames and drawn images of a GPU; else it gets copies."""
     inputs: Inputs = Field(alias="from", description="the stage or stages it listens to")
 
 
@@ -195,7 +197,7 @@ class SinkStage(_Fed, Kinded):
     """Where results go. Each kind has keys of its own; sinks of other packages are kinds as well."""
 
     takes_images: ClassVar[bool]
-    """Whether it looks at pixels, which then must be on the host."""
+    """Whether it looks at pixels."""
     shows_images: ClassVar[bool]
     """Whether it shows them to people; the mark of a simulated board is then painted on them."""
     sink: str = Field(description="the kind")
@@ -208,7 +210,7 @@ class PackageStage(_Fed, Kinded):
     """A stage of another package, with keys of its own; see [extending](extending.md)."""
 
     takes_images: ClassVar[bool]
-    """Whether it looks at pixels, which then must be on the host."""
+    """Whether it looks at pixels."""
     stage: str = Field(description="the kind")
 
 

@@ -1,5 +1,27 @@
 """Host memory of frames and tensors: pools, leases, and counters of copies and allocations."""
 
-from edgert.memory.buffer import ALIGN_BYTES, SETTLED, Counter, Counts, GrowingPool, Lease, Pool, aligned_empty, lend
+from edgert.memory.buffer import (
+    ALIGN_BYTES,
+    SETTLED,
+    Counter,
+    Counts,
+    EndedLease,
+    GrowingPool,
+    Lease,
+    Pool,
+    aligned_empty,
+    lend,
+)
 
-__all__ = ["ALIGN_BYTES", "SETTLED", "Counter", "Counts", "GrowingPool", "Lease", "Pool", "aligned_empty", "lend"]
+__all__ = [
+    "ALIGN_BYTES",
+    "SETTLED",
+    "Counter",
+    "Counts",
+    "EndedLease",
+    "GrowingPool",
+    "Lease",
+    "Pool",
+    "aligned_empty",
+    "lend",
+]

@@ -130,6 +130,22 @@ class Lease:
             raise StageError("released twice", why="a lease was released more often than it was retained")
 
 
+class EndedLease(Lease):
+    """Of a frame whose pixels were let go: nothing is lent, so holding it, or not, changes nothing."""
+
+    __slots__ = ()
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__(_nothing, counter)
+        self._holders = 0
+
+    def retain(self, holders: int = 1) -> Lease:
+        return self
+
+    def release(self) -> None:
+        """Gives nothing back."""
+
+
 def _nothing() -> None:
     """What a lease that has ended has to give back."""
 

@@ -5,10 +5,10 @@ reorder buffer restores the order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
 
-from edgert.policy import Dispatcher, Drop, ReorderBuffer
+from edgert.policy import Dispatcher, Drop, Reads, ReorderBuffer
 from edgert.runtime.records import Result
 from edgert.runtime.stage import Stage
 from edgert.runtime.worker import Node
@@ -42,18 +42,18 @@ class Dispatch:
     """
 
     def __init__(self, dispatcher: Dispatcher, level: Callable[[], int] = lambda: 0) -> None:
-        self.dispatcher, self._level = dispatcher, level
+        self.dispatcher, self._level, self._tickets = dispatcher, level, count(1)
 
     def branch(self, result: Result) -> int:
         """The branch of this result, which is now under way."""
-        return self.dispatcher.branch(id(result.frame), result.frame.index, self._level())
+        return self.dispatcher.branch(result.ticket, result.frame.index, self._level())
 
     def open(self) -> None:
         """Needs nothing."""
 
     def process(self, result: Result) -> Result:
-        """Passes it on."""
-        return result
+        """Passes it on, with a ticket: results of one frame may be several, and a frame may become another."""
+        return replace(result, ticket=next(self._tickets))
 
     def close(self) -> None:
         """Has nothing to give back."""
@@ -71,7 +71,7 @@ class Reorder:
     def process(self, result: Result) -> Iterator[Result]:
         """Passes on what is due, this result among it or not."""
         result.frame.lease.retain()
-        self._buffer.add(id(result.frame), result)
+        self._buffer.add(result.ticket, result)
         while (due := self._buffer.pop()) is not None:
             yield due
             due.frame.lease.release()
@@ -88,11 +88,13 @@ class Branch:
 
     Attributes:
         level: at which level of degraded models frames are sent here.
+        reads: what its first stage looks at; those behind it only work on what that one made.
     """
 
     stages: tuple[Stage, ...]
     weight: int = 1
     level: int = 0
+    reads: Reads = "host"
 
 
 def branch_nodes(
@@ -118,17 +120,39 @@ def branch_nodes(
     labels = iter([f"{name}:{number}" for number in range(count)])
     if len(branches) == 1:
         *before, last = branches[0].stages
-        nodes = [*(Node(next(labels), stage) for stage in before), Node(name, last)]
+        nodes = [*(Node(next(labels), stage, reads="nothing") for stage in before), Node(name, last, reads="nothing")]
+        nodes[0].reads = branches[0].reads
         _link(nodes, streams, capacity)
         return nodes
     dispatcher = Dispatcher([branch.weight for branch in branches], every, [branch.level for branch in branches])
     dispatch = Dispatch(dispatcher, level)
-    head = Node(f"{name}:dispatch", dispatch, branch=dispatch.branch)
-    tail = Node(name, Reorder(dispatcher), joins=False)
-    chains = [[Node(next(labels), stage) for stage in branch.stages] for branch in branches]
-    for chain in chains:
+    head = Node(f"{name}:dispatch", dispatch, branch=dispatch.branch, reads="nothing")
+    tail = Node(name, Reorder(dispatcher), joins=False, reads="nothing")
+    chains = [[Node(next(labels), stage, reads="nothing") for stage in branch.stages] for branch in branches]
+    for branch, chain in zip(branches, chains, strict=True):
+        chain[0].reads = branch.reads
         _link([head, *chain, tail], streams, capacity)
     return [head, *(node for chain in chains for node in chain), tail]
+
+
+def let_go(nodes: Sequence[Node]) -> None:
+    """Has every node pass frames on without their pixels where nobody behind it looks at any.
+
+    Args:
+        nodes: every one after those it listens to; may be running.
+    """
+    wanting: set[int] = set()  # those that must get pixels, for themselves or for others
+    for node in reversed(nodes):
+        if node.reads in ("host", "anywhere"):
+            wanting.add(id(node))
+        for producer, channel in zip(node.producers, node.inlet.channels, strict=True):
+            channel.is_bare = id(node) not in wanting
+            if not channel.is_bare:
+                wanting.add(id(producer))
+    for node in nodes:
+        if node.branch is None:  # those that may wait without holding pixels come last
+            node.outlets = tuple(sorted(node.outlets, key=lambda outlet: outlet.is_bare))
+        node.lets_go = bool(node.outlets) and all(outlet.is_bare for outlet in node.outlets)
 
 
 def _link(nodes: Sequence[Node], streams: frozenset[str], capacity: int) -> None:

@@ -24,12 +24,16 @@ class Channel(BoundedQueue[Result]):
         capacity: results that may wait.
         drop: when full, lose the ``oldest`` waiting result, the ``newest`` (the one being put), or ``never``:
             then :meth:`put` blocks.
+
+    Attributes:
+        is_bare: whether frames go through without their pixels, which nobody behind reads.
     """
 
-    __slots__ = ("_abandoned", "_edge", "_ready", "_room")
+    __slots__ = ("_abandoned", "_edge", "_ready", "_room", "is_bare")
 
     def __init__(self, capacity: int, drop: Drop, ready: queue.SimpleQueue[Ready], edge: int) -> None:
         super().__init__(capacity, drop)
+        self.is_bare = False
         self._ready, self._edge, self._abandoned = ready, edge, False
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # as many as have room, where a producer waits for it
         for _ in range(capacity if self.waits else 0):
@@ -37,6 +41,10 @@ class Channel(BoundedQueue[Result]):
 
     def put(self, result: Result) -> None:
         """Takes over a result together with one hold on its lease; blocks only when full and ``drop: never``."""
+        if self.is_bare:
+            bare = result.let_go()
+            result.frame.lease.release()
+            result = bare
         if self.waits:
             self._room.get()
         if self._abandoned:

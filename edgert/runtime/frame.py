@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import StageError
-from edgert.memory import Lease, lend
+from edgert.memory import EndedLease, Lease, lend
 
 if TYPE_CHECKING:
     from edgert.memory.cuda import DeviceView
@@ -36,6 +36,22 @@ class Color:
     full_range: bool = False
 
 
+class _LetGo(tuple[U8, ...]):
+    """In the place of planes that were let go."""
+
+    def _used(self, *_: object) -> NoReturn:
+        raise StageError(
+            "the pixels of a frame were used that had been let go",
+            why="no stage from here on reads any, by what its kind says, so they went back to the camera or decoder",
+            fix="a kind of stage or sink that looks at them says so: takes_images = True",
+        )
+
+    __getitem__ = __iter__ = __len__ = _used
+
+
+_LET_GO = _LetGo()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
     """One image of one stream.
@@ -49,7 +65,7 @@ class Frame:
         format: how ``planes`` are to be read.
         planes: uint8 arrays, rows possibly padded: i420 (h,w) (h/2,w/2) (h/2,w/2) rounded up; nv12 (h,w)
             (h/2,w/2,2); yuyv (h,w,2); bgr and rgb (h,w,3); gray (h,w). Valid while ``lease`` is alive. Of a frame
-            that is on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`.
+            that is on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`; of one that was :meth:`let_go`, none.
         lease: who owns the bytes. Whoever keeps a frame beyond the call that handed it over retains it.
         color: for the YUV formats.
         origin: (x, y) of this frame's first pixel in the full image; other than (0, 0) only for crops.
@@ -96,21 +112,28 @@ class Frame:
         if self.format in ("i420", "nv12", "yuyv"):
             x1, y1 = x1 & ~1, y1 & ~1
             x2, y2 = min(x2 + (x2 & 1), self.width), min(y2 + (y2 & 1), self.height)
+        origin = self.origin[0] + x1, self.origin[1] + y1
+        if self.is_let_go:
+            return replace(self, width=x2 - x1, height=y2 - y1, origin=origin)
         planes = [self.planes[0][y1:y2, x1:x2]]
         planes += [plane[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2] for plane in self.planes[1:]]
-        return replace(
-            self,
-            width=x2 - x1,
-            height=y2 - y1,
-            planes=tuple(planes),
-            origin=(self.origin[0] + x1, self.origin[1] + y1),
-            root=self.root or self,
-        )
+        root = self.root or self
+        return replace(self, width=x2 - x1, height=y2 - y1, planes=tuple(planes), origin=origin, root=root)
 
     @property
     def is_on_gpu(self) -> bool:
         """Whether its planes are memory of a GPU."""
-        return hasattr(self.planes[0], "__cuda_array_interface__")
+        return not self.is_let_go and hasattr(self.planes[0], "__cuda_array_interface__")
+
+    @property
+    def is_let_go(self) -> bool:
+        """Whether it goes on without its pixels, which nobody reads any more."""
+        return self.planes is _LET_GO
+
+    def let_go(self) -> Frame:
+        """The frame without its pixels, under a lease of its own: what it knows of itself stays, and whoever uses
+        ``planes`` gets a StageError. Ends no lease of this one."""
+        return replace(self, planes=_LET_GO, lease=EndedLease(self.lease.counter), root=None)
 
     def to_host(self) -> Frame:
         """The frame with its planes on the host: itself, or a copy of a frame that is on a GPU, which is counted."""
@@ -126,7 +149,7 @@ class Frame:
         return image
 
     def _packed(self) -> U8:
-        if not self.lease.alive:
+        if not self.lease.alive and not self.is_let_go:
             raise StageError(
                 f"frame {self.index} of {self.stream!r} was used after its release",
                 why="its memory has gone back to the pool and may hold another image",

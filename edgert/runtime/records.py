@@ -125,11 +125,13 @@ class Result:
         frame: the image; its lease covers ``planes``.
         outputs: stage name → record, in the order the stages ran.
         image: (height, width, 3) uint8 BGR with drawings on it, once a draw stage made one.
+        ticket: where several threads run one stage, its number among the results that they take.
     """
 
     frame: Frame
     outputs: Mapping[str, Record] = field(default_factory=dict)
     image: U8 | None = None
+    ticket: int = 0
 
     @property
     def timestamp_ns(self) -> int:
@@ -152,9 +154,14 @@ class Result:
         return replace(self, outputs={**self.outputs, stage: record})
 
     def merged(self, other: Result) -> Result:
-        """This result and another of the same frame, as a join makes them."""
+        """This result and another of the same frame, as a join makes them, with pixels if either has any."""
         image = other.image if self.image is None else self.image
-        return replace(self, outputs={**self.outputs, **other.outputs}, image=image)
+        frame = other.frame if self.frame.is_let_go else self.frame
+        return replace(self, frame=frame, outputs={**self.outputs, **other.outputs}, image=image)
+
+    def let_go(self) -> Result:
+        """This result with a frame that has :meth:`~edgert.runtime.Frame.let_go` of its pixels. Ends no lease."""
+        return self if self.frame.is_let_go else replace(self, frame=self.frame.let_go())
 
 
 _NO_DETECTIONS = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))

@@ -44,6 +44,7 @@ class Summary:
         budgets: what was done to keep them; empty for a pipeline without.
         simulation: per stage, the jitter that a simulation of the run samples from; empty while it runs.
         copies_per_frame, bytes_copied_per_frame: copies of pixels in host memory, from every ``to_x`` call.
+        frames: where those of each source are that a model on a GPU reads, who gets copies on the host, and why.
     """
 
     frames_in: int
@@ -60,11 +61,11 @@ class Summary:
     engine: Mapping[str, Any] = field(default_factory=dict)
     budgets: Mapping[str, Any] = field(default_factory=dict)
     simulation: Mapping[str, StageTiming] = field(default_factory=dict)
+    frames: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; without ``simulation`` where that is empty."""
-        data = asdict(self)
-        return data if self.simulation else {name: value for name, value in data.items() if name != "simulation"}
+        """Plain data; without ``simulation`` and ``frames`` where these are empty."""
+        return {name: value for name, value in asdict(self).items() if value or name not in ("simulation", "frames")}
 
 
 def summarize(
@@ -74,6 +75,7 @@ def summarize(
     peak_rss_bytes: int,
     engine: Mapping[str, Any],
     budgets: Mapping[str, Any] | None = None,
+    frames: Mapping[str, str] | None = None,
     *,
     has_ended: bool = True,
 ) -> Summary:
@@ -101,6 +103,7 @@ def summarize(
         peak_rss_bytes=peak_rss_bytes,
         engine=engine,
         budgets=budgets or {},
+        frames=frames or {},
         simulation=_timings({node.name: node.timing for node in nodes}) if has_ended else {},
     )
 

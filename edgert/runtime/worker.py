@@ -10,7 +10,8 @@ from time import thread_time_ns
 
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
-from edgert.policy import Join, join_of, most_under_way
+from edgert.memory import Counter, EndedLease
+from edgert.policy import Join, Reads, join_of, most_under_way
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.metrics import Lateness, StageMeter, Timing
 from edgert.runtime.records import Result
@@ -31,6 +32,9 @@ class Node:
         joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
             each brings frames of its own.
         limiter: limits the frames of a source that a governor may throttle; None: all of them go on.
+        reads: which pixels the stage looks at; nothing of that where frames are never on a GPU.
+        take: makes of a result what the stage gets, such as one on the host, and takes over its hold; None: nothing.
+        lets_go: whether nobody behind looks at pixels, so that a frame's lease ends before the node waits for others.
     """
 
     name: str
@@ -44,6 +48,9 @@ class Node:
     branch: Callable[[Result], int] | None = None
     joins: bool = True
     limiter: SourceRateLimiter | None = None
+    reads: Reads = "anywhere"
+    take: Callable[[Result], Result] | None = None
+    lets_go: bool = False
 
     def __post_init__(self) -> None:
         self.inlet.wakeup = self.timing.wakeup
@@ -65,6 +72,7 @@ class Worker(threading.Thread):
     def __init__(self, node: Node, clock: Clock, stop: threading.Event, fail: Callable[[EdgertError], None]) -> None:
         super().__init__(name=f"edgert:{node.name}", daemon=True)
         self.node, self._clock, self._stop_event, self._fail = node, clock, stop, fail
+        self._is_batching = isinstance(node.work, Batching)
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -161,7 +169,8 @@ class Worker(threading.Thread):
     def _flush(self, node: Node, stage: Batching, last: bool = False) -> None:
         now, meter = self._clock.now_ns, node.meter
         started = now()
-        out = stage.flush(last)
+        flushed = stage.flush(last)
+        out = _let_go(flushed) if node.lets_go else flushed
         done = now()
         meter.busy_ns += done - started
         node.timing.worked(done - started, results=0)
@@ -170,9 +179,16 @@ class Worker(threading.Thread):
 
     def _step(self, node: Node, stage: Stage, result: Result) -> None:
         now, meter, timing = self._clock.now_ns, node.meter, node.timing
-        started = now()
+        started, lease = now(), result.frame.lease
         try:
+            if node.take is not None:
+                result = node.take(result)
+                lease = result.frame.lease
             out = stage.process(result)
+            if node.lets_go and out is not None and (isinstance(out, Result) or self._is_batching):
+                out = _let_go(out)
+                lease.release()
+                lease = _NONE  # nothing is held while the queue behind is full
             done = now()
             meter.results_in += 1
             meter.busy_ns += done - started
@@ -185,7 +201,7 @@ class Worker(threading.Thread):
                     timing.filled(done - started)
                 meter.wait_out_ns += now() - done
         finally:
-            result.frame.lease.release()
+            lease.release()
 
     def _joined(self, node: Node, join: Join[Result], edge: int, result: Result) -> Result | None:
         joined, given_up = join.add(edge, result.frame.stream, result.frame.index, result)
@@ -221,5 +237,13 @@ class Worker(threading.Thread):
 def _merged(first: Result, second: Result) -> Result:
     """One of two parts of a frame: two holds came in, one goes out."""
     merged = first.merged(second)
-    second.frame.lease.release()
+    (second if merged.frame is first.frame else first).frame.lease.release()
     return merged
+
+
+_NONE = EndedLease(Counter())
+
+
+def _let_go(out: Result | Iterable[Result]) -> Result | list[Result]:
+    """Results without pixels, all at once: the leases of a batch end together."""
+    return out.let_go() if isinstance(out, Result) else [result.let_go() for result in out]

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from pydantic import TypeAdapter
 
-from edgert.assemble import gpu_models
-from edgert.assemble.gpu_models import put_on_gpu
+from edgert.assemble import pixels
+from edgert.assemble.pixels import put_on_gpu
 from edgert.config import StageConfig
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice
@@ -31,10 +31,12 @@ class Source:
         return self.reason
 
 
-def put(source: object, decode: str | None = None, devices: Any = None, listened: Any = (), **more: Any) -> None:
+def put(
+    source: object, decode: str | None = None, devices: Any = None, listened: Any = (), **more: Any
+) -> dict[str, str]:
     camera = {"source": "clip.mp4"} | ({"decode": decode} if decode else {})
     stages = STAGES.validate_python({"camera": camera, "find": FIND, "out": SINK} | more)
-    put_on_gpu(stages, {"camera": source}, {"find": DEVICE} if devices is None else devices, listened)
+    return put_on_gpu(stages, {"camera": source}, {"find": DEVICE} if devices is None else devices, listened)
 
 
 def test_a_source_whose_readers_are_on_the_gpu_is_asked_and_told_about(caplog: pytest.LogCaptureFixture) -> None:
@@ -52,24 +54,51 @@ def test_a_source_whose_readers_are_on_the_gpu_is_asked_and_told_about(caplog: p
         ({"page": {"sink": "http", "from": "find"}}, "'page' is a sink that takes images: http"),
         ({"own": {"python": "mine:f", "from": "find"}}, "your own code sees them at 'own'"),
         ({"slow": {"infer": "plates", "from": "camera"}}, "'slow' runs its model on the processor"),
+        (
+            {"own": {"python": "mine:f", "from": "find"}, "page": {"sink": "http", "from": "own"}},
+            "your own code sees them at 'own'",
+        ),
+        (
+            {"paint": {"draw": "boxes", "from": "find"}, "film": {"sink": "video", "from": "paint", "path": "a.mp4"}},
+            "'paint' draws on them",
+        ),
+        (
+            {"own": {"python": "mine:f", "from": "camera"}, "page": {"sink": "http", "from": "camera"}},
+            "your own code sees them at 'own' and 'page' is a sink that takes images: http",
+        ),
     ],
 )
-def test_whoever_needs_pixels_on_the_host_is_named(
+def test_whoever_looks_at_pixels_on_the_host_gets_a_copy_and_is_named(
     more: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = Source()
     with caplog.at_level(logging.INFO):
-        put(source, **more)
-    assert not source.asked and caplog.messages == [f"camera: frames on the host: {reason}"]
+        told = put(source, "gpu", **more)
+    assert source.asked == 1 and told == {"camera": f"on the GPU, and a copy on the host, since {reason}"}
+    assert caplog.messages == [f"camera: frames {told['camera']}"]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"own": {"python": "mine:f", "from": "camera"}, "find": FIND | {"from": "own"}}, "code sees them at 'own'"),
+        ({"slow": {"infer": "plates", "from": "camera"}, "find": FIND | {"from": "slow"}}, "on the processor"),
+    ],
+)
+def test_frames_that_a_model_on_the_gpu_gets_only_behind_the_host_stay_there(more: dict[str, Any], reason: str) -> None:
+    source = Source()
+    told = put(source, **more)
+    assert not source.asked and told["camera"].startswith("on the host: before a model does, ")
+    assert told["camera"].endswith(reason)
     with pytest.raises(DeviceError) as caught:
         put(source, "gpu", **more)
-    assert (caught.value.why, caught.value.where) == (reason, "stages.camera.decode")
+    assert reason in caught.value.why and caught.value.where == "stages.camera.decode"
 
 
-def test_the_users_own_functions_get_frames_on_the_host() -> None:
+def test_the_users_own_functions_get_a_copy() -> None:
     source = Source()
-    put(source, listened={"find": print})
-    assert not source.asked
+    told = put(source, listened={"find": print})
+    assert source.asked and told["camera"].endswith("a copy on the host, since your own code sees them behind 'find'")
 
 
 def test_what_the_source_cannot_is_told_or_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -113,12 +142,12 @@ def test_frames_on_the_host_lie_where_the_gpu_reads_them_unless_that_makes_the_h
     assert source.devices == [device, device] * shares
     place = "host, in memory that the GPU reads" if shares else "host"
     assert caplog.messages == [
-        f"camera: frames on the {place}: {why}" for why in ("'paint' draws on them", "decode: cpu")
+        f"camera: frames on the {place}: {why}" for why in ("its images are made on the host", "decode: cpu")
     ]
 
 
 def test_a_jetsons_decoder_may_decode_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_models, "jetson_missing", lambda: "")
+    monkeypatch.setattr(pixels, "jetson_missing", lambda: "")
     source = Source()
-    put(source, decode="gpu", paint={"draw": "boxes", "from": "find"})
+    put(source, decode="gpu", own={"python": "mine:f", "from": "camera"}, find=FIND | {"from": "own"})
     assert source.asked == 0, "its frames are the host's; whether its video is decoded by hardware it knows itself"

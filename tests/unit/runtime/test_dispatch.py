@@ -187,7 +187,7 @@ def test_stopping_leaves_no_frame_behind() -> None:
 def test_what_waits_behind_a_lost_frame_is_given_back() -> None:
     dispatch = Dispatch(Dispatcher((1, 1)))
     reorder = Reorder(dispatch.dispatcher)
-    lost, late = result_of(frame_of(4, 4, index=0)), result_of(frame_of(4, 4, index=1))
+    lost, late = (dispatch.process(result_of(frame_of(4, 4, index=index))) for index in range(2))
     assert (dispatch.branch(lost), dispatch.branch(late)) == (0, 1)
     assert list(reorder.process(late)) == []
     late.frame.lease.release()

@@ -1,0 +1,130 @@
+"""Where frames are while they go through a pipeline: on the GPU, on the host, or let go of their pixels."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from edgert.config import stages as section
+from edgert.config.flow import reached, reads_of, sources_of, upstream
+from edgert.errors import DeviceError
+from edgert.memory.cuda import CudaDevice
+from edgert.policy import Reads
+from edgert.runtime import Node
+from edgert.runtime.branches import let_go
+from edgert.stages.gpu.download import Downloader
+from edgert.stages.source.gst_decoder import jetson_missing
+
+log = logging.getLogger("edgert.source")
+
+
+@runtime_checkable
+class GpuSource(Protocol):
+    """A source that can give its frames on a GPU."""
+
+    def on_gpu(self, device: CudaDevice) -> str:
+        """Gives them there from its start on; returns why it cannot, or an empty string. Raises EdgertError."""
+        ...
+
+
+@runtime_checkable
+class SharingSource(Protocol):
+    """A source that can give its frames on the host in memory that a GPU reads, too."""
+
+    def share(self, device: CudaDevice) -> None:
+        """Does so from its start on."""
+        ...
+
+
+def put_on_gpu(
+    stages: Mapping[str, section.StageConfig],
+    sources: Mapping[str, object],
+    devices: Mapping[str, CudaDevice],
+    listened: Collection[str] = (),
+) -> dict[str, str]:
+    """Has each source give its frames on the GPU where a model reads them there, and logs where they are and why.
+
+    Who looks at pixels on the host does not keep them from the GPU: it gets a copy.
+
+    Args:
+        sources: by the name of their stage, not started yet.
+        devices: of the infer stages that read frames on a GPU.
+        listened: stages whose results the user's own functions get.
+
+    Returns:
+        For each source whose frames a model on a GPU reads, what was logged of it.
+
+    Raises:
+        DeviceError: ``decode: gpu`` where that cannot be.
+        EdgertError: the file cannot be read.
+    """
+    streams, reads, told = sources_of(stages), reads_of(stages, devices), dict[str, str]()
+    for name, source in sources.items():
+        stage = stages[name]
+        if not isinstance(stage, section.SourceStage):
+            continue
+        there = reached(stages, reads, name)  # where no copy on the host has been made yet
+        device = next((devices[reader] for reader in there if reader in devices), None)
+        reason = "" if device else _why_not(stages, [one for one in there if reads[one] == "host"], devices)
+        reason = reason or ("decode: cpu" if stage.decode == "cpu" else "")
+        if not reason:
+            assert device is not None
+            reason = source.on_gpu(device) if isinstance(source, GpuSource) else "its images are made on the host"
+        # a Jetson's decoder writes for the host, too: the source itself then knows whether it takes the video
+        if reason and stage.decode == "gpu" and isinstance(source, GpuSource) and jetson_missing():
+            what = f"the frames of {name!r} cannot be decoded on the GPU"
+            raise DeviceError(what, why=reason, where=f"stages.{name}.decode", fix="leave decode: out")
+        device = device or next((one for reader, one in devices.items() if name in streams[reader]), None)
+        if device is None:
+            continue
+        if not reason:
+            told[name] = "on the GPU" + _copies(stages, reads, there, {name, *there}.intersection(listened))
+        elif isinstance(source, SharingSource) and device.traits.cached:  # the host reads it as fast
+            source.share(device)
+            told[name] = f"on the host, in memory that the GPU reads: {reason}"
+        else:
+            told[name] = f"on the host: {reason}"
+        log.info("%s: frames %s", name, told[name])
+    return told
+
+
+def _copies(
+    stages: Mapping[str, section.StageConfig],
+    reads: Mapping[str, Reads],
+    there: Collection[str],
+    listened: Collection[str],
+) -> str:
+    """Who gets a copy on the host of frames that come to some stages on the GPU; empty where nobody does."""
+    whys = [_why(name, stages[name]) for name in there if reads[name] == "host"]
+    whys += [f"your own code sees them behind {name!r}" for name in sorted(listened) if reads[name] != "host"]
+    return f", and a copy on the host, since {' and '.join(whys)}" if whys else ""
+
+
+def _why_not(stages: Mapping[str, section.StageConfig], copied: Collection[str], devices: Collection[str]) -> str:
+    """Why no model on a GPU reads frames where their source made them."""
+    first = next((name for name in copied if any(name in upstream(stages, other) for other in devices)), None)
+    return "no model reads them on a GPU" if first is None else f"before a model does, {_why(first, stages[first])}"
+
+
+def _why(name: str, stage: section.StageConfig) -> str:
+    """Why a stage reads frames on the host."""
+    if isinstance(stage, section.InferStage):
+        return f"{name!r} runs its model on the processor"
+    if isinstance(stage, section.DrawStage):
+        return f"{name!r} draws on them"
+    if isinstance(stage, section.PackageStage):
+        return f"{name!r} is a stage that takes images: {stage.stage}"
+    if isinstance(stage, section.SinkStage):
+        return f"{name!r} is a sink that takes images: {stage.sink}"
+    return f"your own code sees them at {name!r}"
+
+
+def settle(nodes: Sequence[Node]) -> None:
+    """Has frames that are on a GPU come to every node as it reads them, and go on without pixels behind the last.
+
+    Args:
+        nodes: every one after those it listens to; may be running, where a listener has come or gone.
+    """
+    for node in nodes:
+        if node.reads in ("drawn", "host") and node.take is None:
+            node.take = Downloader().take
+    let_go(nodes)

@@ -1,0 +1,102 @@
+"""Frames and drawn images on a GPU, copied to the host for whoever looks at them there."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from edgert.errors import DeviceError
+from edgert.memory import SETTLED, GrowingPool, Lease
+from edgert.memory.cuda import CudaDevice, DeviceView, Stream
+from edgert.memory.cuda.stream import Event
+from edgert.runtime import Result
+from edgert.runtime.frame import U8
+from edgert.stages.gpu.upload import shared_supply
+
+
+class Downloader:
+    """Gives a stage its results with pixels on the host; those that are there already as they are. For one thread.
+
+    The copy goes into pinned memory, which a model behind can bring up again without another on the host, and is
+    counted; only its thread waits for it. Nothing is allocated once as many frames were held as the stage holds.
+    """
+
+    def __init__(self) -> None:
+        self._way: _Way | None = None
+
+    def take(self, result: Result) -> Result:
+        """The result with its frame and its drawn image on the host; takes over the hold on the frame.
+
+        Raises:
+            DeviceError: the GPU's work failed, or there is too little memory.
+        """
+        frame = result.frame
+        image: object = result.image
+        if isinstance(image, DeviceView):
+            (on_host,), lease = self._through(image).down([image], image.nbytes)
+            lease.release()  # as of every drawn image: it is valid as long as somebody refers to it
+            result = replace(result, image=on_host)
+        if frame.is_on_gpu:
+            views = cast("tuple[DeviceView, ...]", frame.planes)
+            whole = cast("tuple[DeviceView, ...]", (frame.root or frame).planes)  # since crops come in all sizes
+            planes, lease = self._through(views[0]).down(views, sum(map(_span, whole)))
+            result = replace(result, frame=replace(frame, planes=tuple(planes), lease=lease, root=None))
+            frame.lease.release()
+        return result
+
+    def _through(self, view: DeviceView) -> "_Way":
+        if view.stream is None:
+            raise DeviceError("this memory cannot be brought to the host", why="the stream that wrote it is unknown")
+        device = cast("CudaDevice", view.stream.device)
+        if self._way is None or self._way.device is not device:
+            self._way = _Way(device)
+        return self._way
+
+
+_SIZES = 4
+"""Sizes that memory is kept for: frames of some sources, and drawn images."""
+
+
+class _Way:
+    """From one GPU to the host."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device, self._stream = device, device.stream()
+        self._written, self._done = device.event(), Event(device, patient=True)
+        self._supplies: dict[int, list[GrowingPool]] = {}
+
+    def down(self, views: Sequence[DeviceView], nbytes: int) -> tuple[list[U8], Lease]:
+        """Arrays of the same shapes, rows as far apart as there, in memory for ``nbytes``; and its lease."""
+        buffer, lease = self._acquire(nbytes)
+        arrays, start = list[U8](), 0
+        with self.device:
+            for view in views:
+                part = buffer[start : start + _span(view)]
+                if isinstance(view.stream, Stream):
+                    self._stream.wait(self._written.record(view.stream))
+                self.device.driver.memcpy_dtoh_async(part, view.address, self._stream.raw)
+                arrays.append(np.ndarray(view.shape, np.uint8, part.data, strides=view.strides))
+                start += part.nbytes
+            self._done.record(self._stream).synchronize()
+        self.device.counter.copied(start)
+        return arrays, lease
+
+    def _acquire(self, nbytes: int) -> tuple[U8, Lease]:
+        """Pinned memory, which cannot be swapped, as far as a stage that keeps no frames needs it; then any."""
+        if nbytes not in self._supplies:
+            if len(self._supplies) == _SIZES:
+                self._supplies.clear()
+            is_cached = self.device.traits.cached
+            self._supplies[nbytes] = [shared_supply(self.device, nbytes, SETTLED)] if is_cached else []
+        supplies = self._supplies[nbytes]
+        for supply in supplies:
+            if (lent := supply.acquire()) is not None:
+                return lent
+        supplies.append(GrowingPool(nbytes, self.device.counter))
+        return self._acquire(nbytes)
+
+
+def _span(view: DeviceView) -> int:
+    """Bytes from its first to its last, gaps between rows included."""
+    return sum((size - 1) * step for size, step in zip(view.shape, view.strides, strict=True)) + view.dtype.itemsize

@@ -1,0 +1,265 @@
+"""Behind the last stage that looks at a frame's pixels, these are let go, however slow what follows is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from edgert.clock import REAL
+from edgert.errors import StageError
+from edgert.memory import Counter, Lease, lend
+from edgert.runtime import Frame, Node, Result, Runner
+from edgert.runtime.branches import Branch, branch_nodes, disconnect, let_go
+from edgert.runtime.json_form import plain_result
+from edgert.stages.crop import CropRegion
+from edgert.stages.infer import InferBatch
+from tests.helpers.frames import frame_of
+from tests.helpers.stages import Does, Numbers, link, result, tag
+
+CAM = frozenset({"cam"})
+
+
+class Camera(Numbers):
+    """Remembers the leases of its frames."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count=count)
+        self.leases: list[Lease] = []
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        for index in range(self.count or 0):
+            frame = frame_of(8, 6, "nv12", index=index)
+            self.leases.append(frame.lease)
+            yield replace(frame, stream="cam")
+
+    @property
+    def held(self) -> list[int]:
+        """The frames whose lease has not ended."""
+        return [index for index, lease in enumerate(self.leases) if lease.alive]
+
+
+class Stuck(Does):
+    """A sink that takes nothing more than the first result until it is told to."""
+
+    def __init__(self) -> None:
+        self.go, self.results = threading.Event(), list[Result]()
+        super().__init__(self._take)
+
+    def _take(self, result: Result) -> None:
+        self.results.append(result)
+        assert self.go.wait(20)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+def settled(camera: Camera) -> list[int]:
+    """The frames that are held once the pipeline can do no more."""
+    before = -1
+    while before != len(camera.leases):
+        before = len(camera.leases)
+        time.sleep(0.15)
+    return camera.held
+
+
+def looks(function: Callable[[Result], Any] = lambda result: result) -> Does:
+    """A stage that uses the pixels of what it gets."""
+
+    def process(result: Result) -> Any:
+        assert result.frame.planes[0].shape == (6, 8)
+        return function(result)
+
+    return Does(process)
+
+
+def run(nodes: list[Node]) -> Runner:
+    let_go(nodes)
+    runner = Runner(nodes)
+    runner.start()
+    return runner
+
+
+def pipeline(*works: tuple[Any, str]) -> list[Node]:
+    nodes = [Node(str(n), work, reads=reads) for n, (work, reads) in enumerate(works)]  # type: ignore[arg-type]
+    for before, after in pairwise(nodes):
+        link(before, after)
+    return nodes
+
+
+@pytest.mark.parametrize(("reads", "held"), [("nothing", 3), ("anywhere", 7)])
+def test_a_stuck_sink_and_full_queues_hold_no_frames_unless_it_looks_at_them(reads: str, held: int) -> None:
+    camera, sink = Camera(40), Stuck()
+    runner = run(pipeline((camera, "nothing"), (looks(), "anywhere"), (sink, reads)))
+    until(lambda: bool(sink.results))
+    # Two wait for the stage that looks, and one in the source's hand; else two more, and one at each stage.
+    assert len(settled(camera)) == held
+    sink.go.set()
+    assert runner.wait(20)
+    assert not camera.held and sink.indices == list(range(40))
+    for one in sink.results:
+        assert (one.frame.stream, one.frame.width, one.frame.height) == ("cam", 8, 6)
+        assert plain_result(one)["frame"] == one.frame.index
+
+
+def test_stages_between_get_frames_without_pixels_and_the_use_of_these_is_a_clear_error() -> None:
+    camera, seen = Camera(3), list[Frame]()
+    between = Does(lambda result: seen.append(result.frame) or result.with_output("n", result.frame.index))
+    runner = run(pipeline((camera, "nothing"), (looks(), "host"), (between, "nothing"), (Does(), "nothing")))
+    assert runner.wait(20)
+    for use in (lambda: seen[0].planes[0], lambda: seen[0].to_bgr(), lambda: len(seen[0].planes), seen[0]._packed):
+        with pytest.raises(StageError, match="pixels of a frame were used that had been let go") as caught:
+            use()
+        assert "no stage from here on reads any" in caught.value.why and "takes_images" in caught.value.fix
+    assert not seen[0].is_on_gpu and seen[0].lease.retain() is seen[0].lease
+    seen[0].lease.release()
+    cut = seen[0].crop(1, 1, 5, 5)
+    assert (cut.width, cut.height, cut.origin, cut.is_let_go) == (6, 6, (0, 0), True)
+
+
+def test_a_stage_that_uses_them_all_the_same_fails_with_its_name() -> None:
+    runner = run(pipeline((Camera(3), "nothing"), (looks(), "host"), (looks(lambda _: None), "nothing")))
+    with pytest.raises(StageError) as caught:
+        runner.wait(20)
+    assert "had been let go" in caught.value.what and "stage '2'" in caught.value.where
+
+
+def test_a_branch_that_looks_gets_pixels_beside_one_that_is_stuck_and_does_not() -> None:
+    camera, sink, own = Camera(40), Stuck(), looks(lambda _: None)
+    source, model = Node("cam", camera, reads="nothing"), Node("model", looks())
+    stuck, looking = Node("stuck", sink, reads="nothing"), Node("own", own, reads="host")
+    link(source, model)
+    link(model, stuck)  # first in the file, but it may wait
+    link(model, looking)
+    runner = run([source, model, stuck, looking])
+    until(lambda: bool(sink.results))
+    assert len(settled(camera)) == 4  # the model's thread has one in hand
+    sink.go.set()
+    assert runner.wait(20) and not camera.held
+    assert own.indices == sink.indices == list(range(40))
+    assert all(one.frame.is_let_go for one in sink.results)
+
+
+class Engine:
+    """Inference that counts."""
+
+    rows, idle, runs = 4, False, 0
+
+    def warm_up(self) -> None:
+        """Is warm."""
+
+    def fill(self, frame: Frame, row: int = 0) -> Any:
+        return frame.planes[0].shape
+
+    def run(self, *geometries: Any) -> list[Any]:
+        self.runs += 1
+        return list(geometries)
+
+
+def test_a_batch_lets_all_its_frames_go_at_once() -> None:
+    camera, sink = Camera(40), Stuck()
+    batch = InferBatch("find", Engine(), 4, 10.0, REAL)
+    runner = run(pipeline((camera, "nothing"), (batch, "anywhere"), (sink, "nothing")))
+    until(lambda: bool(sink.results))
+    assert len(settled(camera)) == 3
+    sink.go.set()
+    assert runner.wait(20) and not camera.held
+    assert sink.indices == list(range(40)) and sink.results[-1].outputs["find"] == (6, 8)
+
+
+def test_branches_keep_their_order_and_hold_no_frames_behind_what_looks() -> None:
+    camera, sink = Camera(60), Stuck()
+    own = [Branch((looks(), tag("left"))), Branch((looks(lambda one: time.sleep(0.002) or one), tag("right")))]
+    between = branch_nodes("find", own, CAM, 2)
+    source, end = Node("cam", camera, reads="nothing"), Node("end", sink, reads="nothing")
+    link(source, between[0])
+    link(between[-1], end)
+    runner = run([source, *between, end])
+    until(lambda: bool(sink.results))
+    # Before the dispatcher two and the source's, one at it, and for each branch two before what looks.
+    assert len(settled(camera)) <= 3 + 1 + 2 * 2
+    sink.go.set()
+    assert runner.wait(20) and not camera.held
+    assert sink.indices == list(range(60))
+
+
+@pytest.mark.parametrize("reads", ["nothing", "host"])
+def test_a_join_has_pixels_where_it_or_what_follows_looks_at_them(reads: str) -> None:
+    camera, seen = Camera(30), list[Result]()
+    source, left, right = Node("cam", camera, reads="nothing"), Node("l", looks()), Node("r", tag("r"), reads="nothing")
+    join, end = Node("join", tag("join"), reads="nothing"), Node("end", Does(seen.append), reads=reads)  # type: ignore[arg-type]
+    for before, after in ((source, left), (source, right), (left, join), (right, join), (join, end)):
+        link(before, after)
+    assert run([source, left, right, join, end]).wait(20)
+    assert [one.frame.index for one in seen] == list(range(30)) and not camera.held
+    assert {one.frame.is_let_go for one in seen} == {reads == "nothing"}
+    assert all(set(one.outputs) == {"r", "join"} for one in seen)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_a_part_with_pixels_and_one_without_those_with_pixels_are_kept(first: int) -> None:
+    whole = result(0, left=1)
+    parts = [whole, replace(whole.let_go(), outputs={"right": 2})]
+    merged = parts[first].merged(parts[1 - first])
+    assert merged.frame is whole.frame and set(merged.outputs) == {"left", "right"}
+
+
+def test_crops_of_frames_without_pixels_keep_their_place() -> None:
+    camera, seen = Camera(2), list[Frame]()
+    crop = CropRegion((0.5, 0.5, 1.0, 1.0))
+    works = (
+        (camera, "nothing"),
+        (looks(), "host"),
+        (crop, "nothing"),
+        (Does(lambda one: seen.append(one.frame)), "nothing"),
+    )
+    assert run(pipeline(*works)).wait(20)
+    assert [(one.origin, one.width, one.height, one.is_let_go) for one in seen] == [((4, 2), 4, 4, True)] * 2
+
+
+def test_a_listener_gets_pixels_while_it_listens() -> None:
+    camera, sink = Camera(2), Does(lambda _: None)
+    nodes = pipeline((camera, "nothing"), (looks(), "host"), (Does(), "nothing"), (sink, "nothing"))
+    let_go(nodes)
+    assert [node.lets_go for node in nodes] == [False, True, True, False]
+    tap = Node("tap", Does(lambda _: None))
+    link(nodes[2], tap)
+    let_go([*nodes, tap])
+    assert [node.lets_go for node in nodes] == [False, False, False, False]
+    assert [channel.is_bare for node in nodes for channel in node.outlets] == [False, False, False, True]
+    disconnect(nodes[2], tap)
+    let_go(nodes)
+    assert [node.lets_go for node in nodes] == [False, True, True, False]
+
+
+def test_what_a_stage_makes_of_a_result_before_it_sees_it_takes_over_the_hold() -> None:
+    camera, copies = Camera(5), list[Lease]()
+
+    def take(one: Result) -> Result:
+        copy = replace(one.frame, lease=lend(one.frame.planes, Counter()))
+        copies.append(copy.lease)
+        one.frame.lease.release()
+        return replace(one, frame=copy)
+
+    held = list[bool]()
+    nodes = pipeline((camera, "nothing"), (looks(lambda one: held.append(bool(camera.held)) or one), "host"))
+    nodes[1].take = take
+    assert run(nodes).wait(20)
+    assert len(copies) == 5 and not any(lease.alive for lease in copies) and not camera.held
+
+
+def test_a_pipeline_that_nobody_settled_lets_nothing_go() -> None:
+    camera, seen = Camera(2), list[bool]()
+    last = looks(lambda one: seen.append(one.frame.is_let_go))
+    runner = Runner(pipeline((camera, "nothing"), (looks(), "nothing"), (last, "nothing")))
+    runner.start()
+    assert runner.wait(20) and seen == [False, False]
