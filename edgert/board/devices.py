@@ -45,7 +45,8 @@ def cameras(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
 
 ARGUS_SOCKET = "tmp/argus_socket"
 """The way to CSI cameras, below the root of the file system: nvargus-daemon, which owns them, listens there."""
-CSI_DAEMON = f"sudo systemctl restart nvargus-daemon; in a container: docker run -v /{ARGUS_SOCKET}:/{ARGUS_SOCKET} ..."
+CSI_DAEMON = "sudo systemctl restart nvargus-daemon; in a container: docker run -v /tmp:/tmp ..."
+"""A mount of the socket alone would end with the daemon, which makes a new one when it starts again."""
 
 
 def csi_sensors(root: Path = Path("/")) -> tuple[CameraDevice, ...]:

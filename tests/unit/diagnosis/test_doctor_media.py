@@ -110,7 +110,7 @@ def test_csi_sensors_and_the_way_to_them(tmp_path: Path) -> None:
     write(root, "sys/class/video4linux/video0/name", "vi-output, imx219 9-0010\n")
     found = machine.camera_devices(evidence(root))
     assert found.state == "optional" and "csi://0 at /dev/video0 vi-output, imx219 9-0010" in found.detail
-    assert "no /tmp/argus_socket" in found.detail and "docker run -v /tmp/argus_socket:/tmp/argus_socket" in found.fix
+    assert "no /tmp/argus_socket" in found.detail and "docker run -v /tmp:/tmp " in found.fix
     write(root, "tmp/argus_socket", "")
     assert machine.camera_devices(evidence(root)).state == "yes"
 

@@ -85,7 +85,7 @@ def test_a_camera_that_is_not_there_is_named_with_the_reason(tmp_path: Path) -> 
     assert "apt install nvidia-l4t-gstreamer" in (error(0, 'no element "nvarguscamerasrc"').fix or "")
     found = error(0)
     assert found.what == "CSI camera 0 gives no images" and "no /tmp/argus_socket" in found.why
-    assert "-v /tmp/argus_socket:/tmp/argus_socket" in (found.fix or "")
+    assert "-v /tmp:/tmp " in (found.fix or "")
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp/argus_socket").touch()
     assert "no CSI sensor is seen" in error(0).why and "jetson-io" in (error(0).fix or "")
