@@ -124,6 +124,8 @@ class Pipeline:
         self._assembly.settle()
         self._taps, self._tapping = list[Node](), threading.RLock()
         self._runner = Runner(self._assembly.nodes, environment.clock, self.file.located)
+        if not any(isinstance(node.work, CallbackSink) for node in self._assembly.nodes):
+            self._assembly.on_left = self._runner.stop_unless_read
         self._watch: Watch | None = None
         budgets, label = self.file.config.budgets, environment.label
         if budgets != type(budgets)():  # most pipelines have none and start without it

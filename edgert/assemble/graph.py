@@ -76,6 +76,7 @@ class Assembly:
         inferences: what holds memory of a GPU beside the engines.
         choice: between models and their fallback models.
         stats: the state of the run as plain data, for live pages; set by whoever runs it.
+        on_left: called once nobody looks at any sink any more; set by whoever runs it.
         opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: images of network
             size are too small to share out, and its pool fights the engine's for cores.
         frames: where those of each source are that a model on a GPU reads, and why, for people.
@@ -89,6 +90,7 @@ class Assembly:
     inferences: Sequence[GpuInference] = ()
     choice: Choice = field(default_factory=Choice)
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
+    on_left: Callable[[], None] = field(default=lambda: None)
     opencv_threads: int = -1
     frames: Mapping[str, str] = field(default_factory=dict)
 
@@ -164,6 +166,7 @@ class _Assembler:
         self.models, self.label = models, label
         self.assembly: Assembly | None = None
         self.live = False  # whether any source is
+        self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
 
     def build(self) -> Assembly:
         stages = self.config.stages
@@ -256,5 +259,10 @@ class _Assembler:
         def stats() -> Mapping[str, object]:
             return self.assembly.stats() if self.assembly else {}
 
+        def leave() -> None:
+            self.sinks.discard(name)
+            if self.assembly and not self.sinks:
+                self.assembly.on_left()
+
         rate_hz = min(rates, default=_ASSUMED_RATE_HZ) / every
-        return Context(self.directory, self.clock, self.counter, stats, function, rate_hz)
+        return Context(self.directory, self.clock, self.counter, stats, function, rate_hz, leave)

@@ -12,7 +12,7 @@ from edgert.kinds import DECODERS, foreign, strays
 __all__ = ["Finding", "State", "doctor", "facts"]
 Probe = Callable[[Evidence], Finding]
 Ask = Callable[[Iterable[str]], Mapping[str, Answer]]
-_PACKAGES = ("onnxruntime", "cv2", "av", "gi", "cuda", "tensorrt", "pycuda", "nvdec")
+_PACKAGES = ("onnxruntime", "cv2", "av", "gi", "cuda", "tensorrt", "pycuda", "nvdec", "display")
 
 
 def extensions(evidence: Evidence) -> Finding:
@@ -55,6 +55,7 @@ PROBES: dict[str, Probe] = {
     "OpenCV wheels": machine.opencv_wheels,
     "GStreamer": machine.gstreamer,
     "cameras": machine.camera_devices,
+    "display": machine.display,
     "extensions": extensions,
 }
 

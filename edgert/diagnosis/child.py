@@ -100,6 +100,19 @@ def nvdec() -> Facts:
     return {"version": version("PyNvVideoCodec")}
 
 
+def display() -> Facts:
+    """What shows the windows of ``sink: display``, and why nothing better or nothing at all does."""
+    from edgert.errors import DeviceError
+    from edgert.stages.sink import viewers
+
+    here = viewers.surroundings()
+    try:
+        viewer, refused = viewers.working(here)
+    except DeviceError as error:
+        return {"viewer": "", "why": error.why, "fix": error.fix}
+    return {"viewer": viewer, "place": here.place, "refused": refused}
+
+
 QUESTIONS: dict[str, Callable[[], Facts]] = {
     "onnxruntime": onnxruntime,
     "cuda": cuda,
@@ -110,8 +123,9 @@ QUESTIONS: dict[str, Callable[[], Facts]] = {
     "gi": gi,
     "pycuda": pycuda,
     "nvdec": nvdec,
+    "display": display,
 }
-_OURS = ("cuda", "dla")  # questions that are not about a package
+_OURS = ("cuda", "dla", "display")  # questions that are not about a package
 _PACKAGES = {  # of questions that are not named after theirs
     "nvdec": ("PyNvVideoCodec",),
     "tensorrt": ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings"),  # in the order in which they are tried

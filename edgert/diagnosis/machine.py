@@ -238,6 +238,17 @@ def camera_devices(evidence: Evidence) -> Finding:
     return Finding("cameras", "yes", _listing(found, sensors))
 
 
+def display(evidence: Evidence) -> Finding:
+    """What `sink: display` would show its windows by."""
+    answer = evidence.answers["display"]
+    facts = answer.facts
+    if not facts.get("viewer"):
+        why = answer.error or facts.get("why", "it could not be asked")
+        return Finding("display", "optional", f"none: {why}", facts.get("fix", ""))
+    why_not = "".join(f"; not {name}: {why}" for name, why in facts["refused"].items())
+    return Finding("display", "yes", f"windows on {facts['place']} by {facts['viewer']}{why_not}")
+
+
 def _listing(found: Iterable[CameraDevice], sensors: Sequence[CameraDevice]) -> str:
     return "; ".join(
         (f"csi://{sensors.index(camera)} at " if camera in sensors else "")

@@ -106,6 +106,11 @@ class Runner:
                 why=f"it is still busy {DRAIN_S + _EXIT_S:.0f} s after the stop; its thread is left behind",
             )
 
+    def stop_unless_read(self) -> None:
+        """Stops, unless somebody outside the pipeline reads its results."""
+        if not self._listeners:
+            self.stop()
+
     def fail(self, error: EdgertError) -> None:
         """Ends the pipeline with an error, if it is the first. Returns at once; callable from any thread."""
         with self._error_lock:

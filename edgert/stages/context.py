@@ -21,6 +21,8 @@ class Context:
         stats: the state of the run as plain data, once there is one.
         function: the user's own, of a ``callback`` sink; None elsewhere.
         rate_hz: how often results reach a stage, as far as the file shows.
+        leave: called by a sink that nobody looks at any more: its window was closed. When all sinks of a pipeline have
+            called it, the pipeline stops.
     """
 
     directory: Path = Path()
@@ -29,6 +31,7 @@ class Context:
     stats: Callable[[], Mapping[str, object]] = dict
     function: Callable[[Result], object] | None = None
     rate_hz: float = 30.0
+    leave: Callable[[], None] = lambda: None
 
 
 class SimpleStage:

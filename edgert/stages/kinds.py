@@ -83,6 +83,21 @@ class Http(SinkStage):
         return HttpSink(name, self.host, self.port, context.stats)
 
 
+class Display(SinkStage):
+    """A window for each stream, titled after it, on the screen of this machine: the image with its results."""
+
+    takes_images: ClassVar[bool] = True
+    shows_images: ClassVar[bool] = True
+    width: int = Field(default=0, ge=0, le=8192, description="of a window, pixels; 0: as the image, or in proportion")
+    height: int = Field(default=0, ge=0, le=8192, description="as `width`; without both, at most 1280x720")
+    fullscreen: bool = Field(default=False, description="fill the screen; see [the display](live.md#a-window)")
+
+    def make(self, name: str, context: Context) -> Stage:
+        from edgert.stages.sink.display import DisplaySink
+
+        return DisplaySink(name, (self.width, self.height), self.fullscreen, context.leave)
+
+
 class Callback(SinkStage):
     """Each result is given to a function of your own."""
 
@@ -133,6 +148,14 @@ class ByteTrackStage(TrackStage):
         return Floor(ByteTrack(**settings, rate_hz=context.rate_hz), self.low)
 
 
-SINKS = {"video": Video, "jsonl": Jsonl, "images": Images, "http": Http, "callback": Callback, "null": Null}
+SINKS = {
+    "video": Video,
+    "jsonl": Jsonl,
+    "images": Images,
+    "http": Http,
+    "display": Display,
+    "callback": Callback,
+    "null": Null,
+}
 TRACKERS = {"bytetrack": ByteTrackStage}
 STAGES: dict[str, str] = {}

@@ -19,6 +19,7 @@ from edgert.stages.bytetrack import F32, I32, I64
 from edgert.stages.context import Context
 from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.draw import Draw
+from edgert.stages.sink import viewers
 from edgert.stages.track import Track, Tracker
 from edgert.testing import BackendSuite, DecoderSuite, SinkSuite, StageSuite, TrackerSuite
 
@@ -28,6 +29,7 @@ SINK_KEYS: dict[str, dict[str, Any]] = {
     "images": {"path": "images"},
     "http": {"port": 0},
     "callback": {},
+    "display": {},
     "null": {},
 }
 CELLS = 64 + 16 + 4  # of strides 8, 16, 32 in 64x64
@@ -55,6 +57,8 @@ class TestSinks(SinkSuite):
     def _chosen(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(self), "name", name, raising=False)
         monkeypatch.setattr(type(self), "keys", SINK_KEYS[name])
+        monkeypatch.setattr(viewers, "working", lambda *_, **__: ("cat", {}))  # no test opens a window
+        monkeypatch.setattr(viewers, "command", lambda *_, **__: ["cat"])
 
 
 DECODER_CASES = [(task, name) for task, shapes in SHAPES.items() for name in shapes]

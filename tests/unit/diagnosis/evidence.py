@@ -40,6 +40,7 @@ WORKING: dict[str, Answer] = {
             "v4l2": False,
         }
     ),
+    "display": Answer({"viewer": "nv3dsink", "place": ":0", "refused": {}}),
     "cv2": Answer({"version": "4.10.0", "file": "/venv/site-packages/cv2/__init__.py", "gstreamer": False}),
     "gi": Answer(
         {"version": "1.20.3", "elements": ["appsink", "nvarguscamerasrc", "nvv4l2decoder", "nvvidconv", "h264parse"]}

@@ -129,6 +129,18 @@ def test_a_camera_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.state == "optional" and "usermod -aG video" in found.fix
 
 
+def test_the_display_that_would_be_used_or_why_none(tmp_path: Path) -> None:
+    found = machine.display(evidence(tmp_path))
+    assert (found.state, found.detail) == ("yes", "windows on :0 by nv3dsink")
+    other = without("display", viewer="ximagesink", refused={"nv3dsink": "no EGL"})
+    assert machine.display(evidence(tmp_path, display=other)).detail.endswith("by ximagesink; not nv3dsink: no EGL")
+    none = Answer({"viewer": "", "why": "DISPLAY is not set", "fix": "sink: http"})
+    found = machine.display(evidence(tmp_path, display=none))
+    assert (found.state, found.detail, found.fix) == ("optional", "none: DISPLAY is not set", "sink: http")
+    found = machine.display(evidence(tmp_path, display=Answer({}, error="gave no answer in 30 s")))
+    assert (found.state, found.detail) == ("optional", "none: gave no answer in 30 s")
+
+
 def test_a_workstation_decodes_through_its_package(tmp_path: Path) -> None:
     found = machine.nvdec(evidence(tmp_path))
     by_gpu = "files and network streams whose frames stay on the GPU: PyNvVideoCodec 2.0.2"

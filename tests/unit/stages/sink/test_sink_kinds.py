@@ -24,6 +24,7 @@ def config(**keys: Any) -> SinkStage:
         ("jsonl", "a.jsonl", "JsonlSink"),
         ("images", "a", "ImagesSink"),
         ("http", None, "HttpSink"),
+        ("display", None, "DisplaySink"),
         ("null", None, "NullSink"),
         ("callback", None, "CallbackSink"),
     ],

@@ -1,0 +1,317 @@
+"""A window for every stream: the newest image with its boxes, on the screen of this machine."""
+
+import fcntl
+import logging
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import cv2
+import numpy as np
+
+from edgert import installation
+from edgert.errors import DeviceError
+from edgert.runtime.frame import U8
+from edgert.runtime.records import Result
+from edgert.stages.draw import Images, Overlay
+from edgert.stages.sink import viewers
+from edgert.stages.sink.sdl_viewer import CLOSED
+
+_LOG = logging.getLogger(__name__)
+_ELEMENTS = ("boxes", "labels", "masks", "keypoints")  # drawn here when no draw stage did, as on the live page
+_MOST = (1280, 720)  # pixels of a window nobody gave a size; images are not enlarged for it
+_TICK_S = 0.1
+_STALLED_S = 5.0
+_AGAIN_S = 10.0
+_SETTLED_S = 2.0
+_LAST_WORDS = 4096
+_PIPE_BYTES = 1 << 20
+
+
+class DisplaySink:
+    """Shows the drawn image, or the frame with boxes, labels, masks and keypoints where nothing was drawn.
+
+    A stream's window has a thread and a viewer process of its own (:mod:`edgert.stages.sink.viewers`); it takes the
+    newest image whenever it is ready for one, so that no display holds up the pipeline. A viewer that ends is
+    started again when the display is back, unless its user closed the window.
+
+    Args:
+        size: (width, height) of a window in pixels; 0: as the image is, of at most 1280x720.
+        fullscreen: fill the screen, where the viewer can.
+        left: called once when the user has closed the last window.
+    """
+
+    def __init__(
+        self, name: str, size: tuple[int, int], fullscreen: bool, left: Callable[[], None] = lambda: None
+    ) -> None:
+        self.name, self.size, self.fullscreen, self._left = name, size, fullscreen, left
+        self.viewer = ""
+        self._windows: dict[str, Window] = {}
+
+    def open(self) -> None:
+        """Finds a viewer that works. Raises DeviceError when there is none, with the reason of each."""
+        here = viewers.surroundings()
+        self.viewer, refused = viewers.working(here, fullscreen=self.fullscreen, where=f"stages.{self.name}")
+        why_not = "".join(f"; not {name}: {why}" for name, why in refused.items())
+        _LOG.info("%s: windows on %s by %s%s", self.name, here.place, self.viewer, why_not)
+        if self.fullscreen and not viewers.fills(self.viewer):
+            fix = installation.command("display")
+            _LOG.warning("%s: %s cannot fill the screen; a window it is. fix: %s", self.name, self.viewer, fix)
+
+    def process(self, result: Result) -> None:
+        """Gives the result to its stream's window; never waits for it. Raises what went wrong when it made an image."""
+        stream = result.frame.stream
+        if stream not in self._windows:
+            self._windows[stream] = Window(self, stream)
+        self._windows[stream].show(result)
+
+    def close(self) -> None:
+        """Closes all windows, within a second."""
+        for window in self._windows.values():
+            window.end()
+        for window in self._windows.values():
+            window.join(1.0)  # one that waits for a display to answer ends by itself
+        self._windows.clear()
+
+    def on_closed(self) -> None:
+        """The user has closed a window."""
+        if all(window.is_closed for window in list(self._windows.values())):
+            _LOG.info("%s: every window was closed", self.name)
+            self._left()
+
+
+class Window(threading.Thread):
+    """The window of one stream.
+
+    Attributes:
+        is_closed: whether its user has closed it.
+        shown: images that went to it.
+        skipped: those that a newer one replaced before.
+    """
+
+    def __init__(self, sink: DisplaySink, stream: str) -> None:
+        super().__init__(name=f"edgert:{sink.name}:{stream}", daemon=True)
+        self._sink, self._stage, self._stream, self._name = sink, sink.name, stream, sink.viewer
+        self._changed, self._ending = threading.Condition(), threading.Event()
+        self._newest: Result | None = None
+        self._picture = Picture()
+        self._viewer: Viewer | None = None
+        self._started_s, self._again_s, self._failures = 0.0, 0.0, dict[str, str]()
+        self._reported = ""
+        self._error: Exception | None = None
+        self.is_closed, self.shown, self.skipped = False, 0, 0
+        self.start()
+
+    def show(self, result: Result) -> None:
+        """Replaces the newest result. Raises the error with which this thread has ended."""
+        if self._error is not None:
+            raise self._error
+        with self._changed:
+            if self.is_closed:
+                return
+            result.frame.lease.retain()
+            before, self._newest = self._newest, result
+            self._changed.notify()
+        if before is not None:
+            self.skipped += 1
+            before.frame.lease.release()
+
+    def end(self) -> None:
+        """Asks the thread to end; returns at once."""
+        self._ending.set()
+        with self._changed:
+            self._changed.notify()
+
+    def run(self) -> None:
+        """The thread's body."""
+        try:
+            while not self._ending.is_set() and not self.is_closed:
+                self._step()
+        except Exception as error:  # noqa: BLE001 - raised by show(), in the thread of the stage
+            self._error = error
+        finally:
+            if self._viewer is not None:
+                self._viewer.close()
+            with self._changed:
+                newest, self._newest, self.is_closed = self._newest, None, True
+            if newest is not None:
+                newest.frame.lease.release()
+            _LOG.debug("%s: %s: %d images shown, %d skipped", self._stage, self._stream, self.shown, self.skipped)
+
+    def _step(self) -> None:
+        """Shows the next image, or notices that the viewer has ended; at least every 0.1 s."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest is not None or self._ending.is_set(), _TICK_S)
+            result, self._newest = self._newest, None
+        if result is not None:
+            try:
+                if time.monotonic() < self._again_s:
+                    return
+                image = self._picture.of(result, self._sink.size)
+            finally:
+                result.frame.lease.release()
+            if self._viewer is None and not self._start():
+                return
+            assert self._viewer is not None
+            self.shown += self._viewer.put(image, self._ending)
+            if self._reported and self._has_settled():
+                _LOG.warning("%s: the window of %s is back, by %s", self._stage, self._stream, self._name)
+                self._reported = ""
+        if self._viewer is not None and (ended := self._viewer.ended()):
+            self._viewer.close()
+            self._viewer = None
+            self._lost(ended)
+
+    def _start(self) -> bool:
+        here = viewers.surroundings()
+        try:
+            if not self._name:
+                self._name, _ = viewers.working(here, fullscreen=self._sink.fullscreen)
+            command = viewers.command(self._name, self._picture.size, self._stream, fullscreen=self._sink.fullscreen)
+            self._viewer = Viewer(command, viewers.environment(self._name, here))
+        except (DeviceError, OSError):  # still gone, as was reported
+            self._again_s = time.monotonic() + _AGAIN_S
+            return False
+        self._started_s = time.monotonic()
+        return True
+
+    def _lost(self, ended: str) -> None:
+        """The viewer has ended: by its user, because it does not work here after all, or with the display."""
+        if CLOSED in ended:
+            self.is_closed = True
+            self._sink.on_closed()
+            return
+        self._failures[self._name] = ended
+        fitting = viewers.fitting(viewers.surroundings(), fullscreen=self._sink.fullscreen)
+        others = [name for name in fitting if name not in self._failures]
+        if others and not self._has_settled():
+            _LOG.warning("%s: %s gave up (%s); now %s", self._stage, self._name, ended, others[0])
+            self._name = others[0]
+            return
+        if ended != self._reported:  # once, however often it fails again
+            now = f"The pipeline goes on; the display is tried again every {_AGAIN_S:g} s"
+            _LOG.warning("%s: the window of %s is gone: %s. %s", self._stage, self._stream, ended, now)
+        self._name, self._failures, self._reported = "", {}, ended
+        self._again_s = time.monotonic() + _AGAIN_S
+
+    def _has_settled(self) -> bool:
+        """Whether the viewer has run for a while, so that it does work here."""
+        return time.monotonic() - self._started_s > _SETTLED_S
+
+
+class Picture:
+    """Makes what a window shows: images of one size, whatever the size of those that come.
+
+    Attributes:
+        size: (width, height) in pixels, both even; (0, 0) before the first image.
+    """
+
+    def __init__(self) -> None:
+        self.size = (0, 0)
+        self._images, self._overlay = Images(), Overlay(_ELEMENTS)
+        self._canvas = self._packed = np.zeros((0, 0, 3), np.uint8)
+        self._inside = (0, 0, 0, 0)
+
+    def of(self, result: Result, asked: tuple[int, int]) -> U8:
+        """(h, w, 4) BGRx, valid until the next call. An image of another shape gets black bars. Counted as one copy."""
+        image = self._images.shown(result)
+        height, width = image.shape[:2]
+        if self.size == (0, 0):
+            self.size = window_size((width, height), asked)
+            shape = self.size[::-1]
+            self._canvas, self._packed = np.zeros((*shape, 3), np.uint8), np.zeros((*shape, 4), np.uint8)
+        inside = placed((width, height), self.size)
+        if inside != self._inside:
+            self._canvas[...] = 0
+            self._inside = inside
+        x, y, across, down = inside
+        part = self._canvas[y : y + down, x : x + across]
+        if (across, down) == (width, height):
+            np.copyto(part, image)
+        else:
+            cv2.resize(image, (across, down), dst=part, interpolation=cv2.INTER_AREA)
+        if result.image is None:
+            self._overlay.paint(part, result)
+        cv2.cvtColor(self._canvas, cv2.COLOR_BGR2BGRA, dst=self._packed)
+        result.frame.lease.counter.copied(self._packed.nbytes)
+        return self._packed
+
+
+def window_size(image: tuple[int, int], asked: tuple[int, int]) -> tuple[int, int]:
+    """(width, height) of a window for images of a size: as asked, the other side in proportion where one is 0."""
+    width, height = asked
+    scale = min(1.0, _MOST[0] / image[0], _MOST[1] / image[1])
+    if width or height:
+        scale = width / image[0] if width else height / image[1]
+    wide, high = width or round(image[0] * scale), height or round(image[1] * scale)
+    return max(2, wide & ~1), max(2, high & ~1)  # chroma of video memory knows no odd sizes
+
+
+def placed(image: tuple[int, int], window: tuple[int, int]) -> tuple[int, int, int, int]:
+    """(x, y, width, height) of an image in the middle of a window, as large as its shape allows."""
+    scale = min(window[0] / image[0], window[1] / image[1])
+    wide, high = max(1, int(image[0] * scale)), max(1, int(image[1] * scale))
+    if window[0] - wide < 2 and window[1] - high < 2:  # the window's own size was rounded
+        wide, high = window
+    return (window[0] - wide) // 2, (window[1] - high) // 2, wide, high
+
+
+class Viewer:
+    """A viewer that runs. Raises OSError when it cannot be started."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        # In a session of its own: Ctrl-C is for the pipeline, which then closes its windows.
+        self._process = subprocess.Popen(  # noqa: S603 - no shell, and every word comes from viewers.command
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None and self._process.stderr is not None
+        self._in, self._err, self._said, self._ended = self._process.stdin, self._process.stderr, b"", ""
+        with suppress(OSError):  # beyond what this user may have, it stays as small as it is
+            fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        for file in (self._in, self._err):
+            os.set_blocking(file.fileno(), False)
+        self._poll = select.poll()
+        self._poll.register(self._in, select.POLLOUT)
+
+    def put(self, image: U8, ending: threading.Event) -> bool:
+        """Writes one image; whether all of it went out, before the viewer ended or anybody asked for the end."""
+        left, moved_s = memoryview(image.data).cast("B"), time.monotonic()
+        while left and not ending.is_set() and not self.ended():
+            if self._poll.poll(_TICK_S * 1000):
+                with suppress(BlockingIOError, BrokenPipeError):
+                    left, moved_s = left[os.write(self._in.fileno(), left) :], time.monotonic()
+            elif time.monotonic() - moved_s > _STALLED_S:
+                self._process.kill()
+                self._ended = f"it takes no images for {_STALLED_S:g} s"
+        return not left
+
+    def ended(self) -> str:
+        """Why it has ended; empty while it runs."""
+        if self._ended:
+            return self._ended
+        with suppress(BlockingIOError):
+            while more := os.read(self._err.fileno(), _LAST_WORDS):
+                self._said = (self._said + more)[-_LAST_WORDS:]
+        code = self._process.poll()
+        if code is not None:
+            self._ended = viewers.reason(self._said.decode(errors="replace"), code)
+        return self._ended
+
+    def close(self) -> None:
+        """Ends it, within half a second."""
+        self._in.close()  # the end of its images
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.5)
+        self._process.kill()
+        self._process.wait()
+        self._err.close()

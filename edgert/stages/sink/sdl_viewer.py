@@ -1,0 +1,68 @@
+"""A program: raw BGRx images from standard input, in a window of SDL. The one door to PySDL2.
+
+``python -m edgert.stages.sink.sdl_viewer WIDTH HEIGHT TITLE FULLSCREEN``; without arguments it only opens the display.
+Esc, q or its button closes the window, f fills the screen.
+"""
+
+import ctypes
+import os
+import select
+import sys
+from typing import Any
+
+CLOSED = "Output window was closed"
+"""What it ends with when its user closes it; GStreamer's sinks end with the same words."""
+_TICK_S = 0.03
+
+
+def main(arguments: list[str]) -> None:
+    """Runs until there are no more images. Leaves with a message where the display fails, or is closed."""
+    import sdl2
+
+    def checked(done: object) -> Any:
+        if not done:
+            sys.exit(sdl2.SDL_GetError().decode(errors="replace") or "SDL gives no reason")
+        return done
+
+    sdl2.SDL_SetHint(b"SDL_VIDEO_X11_NET_WM_BYPASS_COMPOSITOR", b"0")
+    checked(sdl2.SDL_Init(sdl2.SDL_INIT_VIDEO) == 0)
+    if not arguments:
+        return
+    width, height, title, fill = int(arguments[0]), int(arguments[1]), arguments[2], arguments[3] == "1"
+    flags, anywhere = sdl2.SDL_WINDOW_RESIZABLE, sdl2.SDL_WINDOWPOS_CENTERED
+    window = checked(sdl2.SDL_CreateWindow(title.encode(), anywhere, anywhere, width, height, flags))
+    renderer = checked(sdl2.SDL_CreateRenderer(window, -1, 0))
+    sdl2.SDL_RenderSetLogicalSize(renderer, width, height)  # at any size of the window, the image keeps its shape
+    sdl2.SDL_SetHint(b"SDL_RENDER_SCALE_QUALITY", b"linear")
+    streaming = sdl2.SDL_TEXTUREACCESS_STREAMING
+    texture = checked(sdl2.SDL_CreateTexture(renderer, sdl2.SDL_PIXELFORMAT_RGB888, streaming, width, height))
+    image, event, filled = bytearray(width * height * 4), sdl2.SDL_Event(), 0
+    pixels = (ctypes.c_char * len(image)).from_buffer(image)
+    sdl2.SDL_UpdateTexture(texture, None, pixels, width * 4)  # black
+    while True:
+        if fill:
+            full = sdl2.SDL_GetWindowFlags(window) & sdl2.SDL_WINDOW_FULLSCREEN
+            sdl2.SDL_SetWindowFullscreen(window, 0 if full else sdl2.SDL_WINDOW_FULLSCREEN_DESKTOP)
+            sdl2.SDL_ShowCursor(int(bool(full)))
+        fill, exposed = False, False
+        while sdl2.SDL_PollEvent(ctypes.byref(event)):
+            key = event.key.keysym.sym if event.type == sdl2.SDL_KEYDOWN else None
+            if event.type == sdl2.SDL_QUIT or key in (sdl2.SDLK_ESCAPE, sdl2.SDLK_q):
+                sys.exit(CLOSED)
+            exposed, fill = exposed or event.type == sdl2.SDL_WINDOWEVENT, fill or key == sdl2.SDLK_f
+        if select.select([0], [], [], _TICK_S)[0]:
+            count = os.readv(0, [memoryview(image)[filled:]])
+            if not count:
+                return
+            filled += count
+        if exposed or filled == len(image):
+            if filled == len(image):
+                sdl2.SDL_UpdateTexture(texture, None, pixels, width * 4)
+                filled = 0
+            sdl2.SDL_RenderClear(renderer)
+            sdl2.SDL_RenderCopy(renderer, texture, None, None)
+            sdl2.SDL_RenderPresent(renderer)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,138 @@
+"""Which program shows windows here, how it is started, and what is said where none can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgert.errors import DeviceError
+from edgert.stages.sink import viewers
+from edgert.stages.sink.viewers import SDL, Surroundings, command, fitting, no_display, reason, surroundings
+from tests.unit.board.tree import jetson, write
+
+ALL = {"sdl": True, "gstreamer": True, "screen": True}
+
+
+@pytest.mark.parametrize(
+    ("here", "wanted"),
+    [
+        (Surroundings(jetson=True, x11=":0", gstreamer=True), ("nv3dsink", "ximagesink")),
+        (Surroundings(jetson=True, x11=":0", **ALL), ("nv3dsink", SDL, "ximagesink")),
+        (Surroundings(jetson=True, wayland="wayland-0", gstreamer=True), ("nv3dsink", "waylandsink")),
+        (Surroundings(jetson=True, screen=True, gstreamer=True), ("nvdrmvideosink", "kmssink")),
+        (Surroundings(jetson=True, x11="localhost:10.0", gstreamer=True), ("ximagesink",)),  # ssh -X: no EGL
+        (Surroundings(x11=":0", wayland="wayland-0", **ALL), (SDL, "ximagesink", "waylandsink")),
+        (Surroundings(x11=":0", gstreamer=True), ("ximagesink",)),
+        (Surroundings(wayland="wayland-0", gstreamer=True), ("waylandsink",)),
+        (Surroundings(screen=True, gstreamer=True), ("kmssink",)),
+        (Surroundings(x11=":0"), ()),
+        (Surroundings(**ALL | {"screen": False}), ()),
+        (Surroundings(screen=True, sdl=True), ()),
+    ],
+)
+def test_the_viewers_of_a_machine_best_first(here: Surroundings, wanted: tuple[str, ...]) -> None:
+    assert fitting(here) == wanted
+
+
+def test_those_that_fill_the_screen_come_first_where_it_is_to_be_filled() -> None:
+    assert fitting(Surroundings(jetson=True, x11=":0", **ALL), fullscreen=True) == (SDL, "nv3dsink", "ximagesink")
+
+
+def test_what_is_seen_from_outside(tmp_path: Path) -> None:
+    here = surroundings({}, tmp_path)
+    assert (here.jetson, here.x11, here.wayland, here.screen, here.idle, here.container) == (
+        False, "", "", False, "", False,
+    )  # fmt: skip
+    for name in ("tmp/.X11-unix/X1", "dev/dri/card0", ".dockerenv"):
+        write(tmp_path, name, "")
+    here = surroundings({"DISPLAY": ":7", "WAYLAND_DISPLAY": "wayland-1"}, jetson(tmp_path))
+    assert (here.jetson, here.x11, here.wayland, here.screen, here.idle, here.container) == (
+        True, ":7", "wayland-1", True, ":1", True,
+    )  # fmt: skip
+
+
+def test_gstreamer_is_started_with_a_pipeline_of_ours() -> None:
+    line = " ".join(command("ximagesink", (640, 480), 'cam "1" ! x'))
+    assert line == (
+        "gst-launch-1.0 -q fdsrc fd=0 blocksize=1048576 ! rawvideoparse width=640 height=480 format=bgrx framerate=0/1 "
+        "! videoconvert ! videoscale ! taginject tags=title=cam__1____x ! ximagesink sync=false"
+    )
+    line = " ".join(command("nv3dsink", (640, 480), "cam"))
+    assert line.endswith("! nvvidconv ! video/x-raw(memory:NVMM),format=NV12 ! nv3dsink sync=false")
+    assert " ".join(command("nvdrmvideosink", (640, 480), "cam")).endswith("NV12 ! nvdrmvideosink sync=false")
+
+
+def test_sdl_is_started_with_this_python_on_the_display_that_was_chosen() -> None:
+    words = command(SDL, (640, 480), "cam 1", fullscreen=True)
+    assert words[-4:] == ["640", "480", "cam 1", "1"] and "edgert.stages.sink.sdl_viewer" in words
+    assert viewers.environment(SDL, Surroundings(wayland="w"))["SDL_VIDEODRIVER"] == "wayland"
+    there = viewers.environment(SDL, Surroundings(x11="localhost:10.0"))
+    assert (there["SDL_VIDEODRIVER"], there["SDL_RENDER_DRIVER"]) == ("x11", "software")
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ('WARNING: erroneous pipeline: no element "nv3dsink"\n', 'no element "nv3dsink"'),
+        (
+            "ERROR: from element /GstPipeline:pipeline0/GstXImageSink:ximagesink0: Could not initialise X output\n"
+            "Additional debug info:\n../sys/x.c(1150): gst_x (): /GstPipeline:pipeline0/GstXImageSink:ximagesink0:\n"
+            "Could not open display\nERROR: pipeline doesn't want to preroll.\n",
+            "Could not initialise X output: Could not open display",
+        ),
+        (
+            "nvbuf_utils: Could not get EGL display connection\n"
+            "ERROR: from element /GstPipeline:pipeline0/GstNv3dSink:s: Failed to initialize egl\n"
+            "Additional debug info:\n../x.c(11): f (): /GstPipeline:pipeline0:\nERROR: pipeline doesn't want to go.\n",
+            "Failed to initialize egl",
+        ),
+        ("X connection to :77 broken (explicit kill or server shutdown).\n", "X connection to :77 broken"),
+        ("\n", "it ended with code -11"),
+    ],
+)
+def test_what_a_viewer_says_of_its_end(said: str, wanted: str) -> None:
+    assert reason(said, -11).startswith(wanted) and "\n" not in reason(said, -11)
+
+
+@pytest.mark.parametrize(
+    ("here", "refused", "why", "fix"),
+    [
+        (Surroundings(), {}, "neither DISPLAY nor WAYLAND_DISPLAY is set", "ssh -X"),
+        (Surroundings(idle=":0"), {}, "neither DISPLAY", "export DISPLAY=:0"),
+        (Surroundings(container=True), {}, "neither DISPLAY", "docker run -e DISPLAY -v /tmp/.X11-unix:/tmp/.X11-unix"),
+        (Surroundings(x11=":0"), {}, "neither GStreamer nor SDL is installed", "apt install gstreamer1.0-tools"),
+        (Surroundings(x11=":0"), {"ximagesink": 'no element "ximagesink"'}, "no element", "gstreamer1.0-x"),
+        (Surroundings(x11=":1", idle=":0"), {"ximagesink": "Could not open display"}, ":1: ximagesink", "DISPLAY=:0"),
+        (Surroundings(x11=":0", idle=":0"), {"ximagesink": "Could not open display"}, "Could not", "XAUTHORITY"),
+    ],
+)
+def test_a_machine_without_a_display_is_told_what_to_do(
+    here: Surroundings, refused: dict[str, str], why: str, fix: str
+) -> None:
+    error = no_display(here, refused, "stages.show")
+    assert error.what == "no window can be shown" and error.where == "stages.show"
+    assert why in error.why and fix in error.fix and "sink: http" in error.fix
+
+
+def test_the_first_that_works_is_taken_and_the_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewers, "trouble", lambda name, here: {"nv3dsink": "no EGL", "ximagesink": ""}.get(name, "?"))
+    assert viewers.working(Surroundings(jetson=True, x11=":0", gstreamer=True)) == (
+        "ximagesink",
+        {"nv3dsink": "no EGL"},
+    )
+    name, refused = viewers.working(Surroundings(jetson=True, x11="localhost:10.0", gstreamer=True))
+    assert name == "ximagesink" and "EGL does not reach localhost:10.0" in refused["nv3dsink"]
+    monkeypatch.setattr(viewers, "trouble", lambda name, here: "refused")
+    with pytest.raises(DeviceError, match="no window can be shown") as caught:
+        viewers.working(Surroundings(x11=":0", **ALL), where="stages.show")
+    assert caught.value.why == ":0: SDL: refused; ximagesink: refused"
+
+
+def test_a_program_that_is_not_there_or_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Surroundings(x11=":0", gstreamer=True)
+    monkeypatch.setenv("PATH", "")
+    assert "gst-launch-1.0" in viewers.trouble("ximagesink", here)
+    monkeypatch.setattr(viewers, "_sdl", lambda: ["/bin/sleep", "5"])
+    monkeypatch.setattr(viewers, "_PROBE_S", 0.1)
+    assert viewers.trouble(SDL, here) == "no answer in 0.1 s"
