@@ -5,7 +5,8 @@
 
 The machine's speed drifts, so the trees take turns and ratios are taken within a round: above 1 is better than before.
 Exits 1 when the median of a time or rate is under 0.97. Figures are matched by name, or by their place in a benchmark
-whose names were changed. Counts and sizes are printed, not judged: they have bars of their own.
+whose names were changed. Counts and sizes are printed, not judged: they have bars of their own. Of a benchmark that
+writes rows of its own, the fields whose names end in a unit of time are the figures; those of its peer are left out.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +27,8 @@ HERE = Path(__file__).resolve().parents[1]
 BENCHES = Path("tests/bench")
 LEAST = 0.97
 TIMED = ("s", "ms", "µs", "us", "ns", "fps", "frames/s", "images/s", "×", "x", "ratio")
+FIELD = re.compile(r"(?!theirs|plain|peer|bar)(?!.*p99)(?:.*_)?(ns|us|ms|s|fps)")
+"""Of a row: a time or rate of ours, and its unit; 99th percentiles are the machine's."""
 Figures = Mapping[str, Mapping[str, Any]]
 
 
@@ -39,7 +43,21 @@ def figures(root: Path, bench: str) -> dict[str, Mapping[str, Any]]:
         if not path.exists():
             print(f"  {root}: {(done.stdout + done.stderr).strip().splitlines()[-1:] or 'no output'}")
             return {}
-        return {figure["name"]: figure for figure in json.loads(path.read_text())["figures"]}
+        return {figure["name"]: figure for figure in rows(json.loads(path.read_text()))}
+
+
+def rows(data: Any, place: str = "") -> Iterator[Mapping[str, Any]]:
+    """The figures in what a benchmark wrote: as it lists them, or the timed fields of its rows, named by place."""
+    if isinstance(data, dict) and "figures" in data:
+        yield from data["figures"]
+    elif isinstance(data, dict | list):
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            unit = FIELD.fullmatch(str(key))
+            if isinstance(value, int | float) and unit:
+                better = "higher" if unit[1] == "fps" else "lower"
+                yield {"name": f"{place}{key}", "value": value, "unit": unit[1], "better": better}
+            else:
+                yield from rows(value, f"{place}{key} ")
 
 
 def paired(before: Figures, now: Figures) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -50,8 +68,8 @@ def paired(before: Figures, now: Figures) -> dict[str, tuple[Mapping[str, Any], 
 
 
 def speed(before: Mapping[str, Any], now: Mapping[str, Any]) -> float | None:
-    """How many times as good as before; None for what is no time or rate, and for nothing."""
-    if now["unit"] not in TIMED or not before["value"] or not now["value"]:
+    """How many times as good as before; None for what is no time or rate, and for a difference that is lost in noise."""
+    if now["unit"] not in TIMED or before["value"] <= 0 or now["value"] <= 0:
         return None
     ratio = float(now["value"]) / float(before["value"])
     return ratio if now.get("better") == "higher" else 1 / ratio
