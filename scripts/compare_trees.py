@@ -26,6 +26,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1]
 BENCHES = Path("tests/bench")
 LEAST = 0.97
+ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(1 << 26), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
+"""Fixed for both: glibc moves these by what was freed before, and arrays near them cost 1.6 times as much or not."""
 TIMED = ("s", "ms", "µs", "us", "ns", "fps", "frames/s", "images/s", "×", "x", "ratio")
 FIELD = re.compile(r"(?!theirs|plain|peer|bar)(?!.*p99)(?:.*_)?(ns|us|ms|s|fps)")
 """Of a row: a time or rate of ours, and its unit; 99th percentiles are the machine's."""
@@ -38,7 +40,7 @@ def figures(root: Path, bench: str) -> dict[str, Mapping[str, Any]]:
         path = Path(folder) / "figures.json"
         command = [sys.executable, str(root / BENCHES / f"bench_{bench}.py"), "--json", str(path)]
         paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        environment = os.environ | ALLOCATION | {"PYTHONPATH": os.pathsep.join(paths)}
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
         if not path.exists():
             print(f"  {root}: {(done.stdout + done.stderr).strip().splitlines()[-1:] or 'no output'}")
@@ -68,7 +70,7 @@ def paired(before: Figures, now: Figures) -> dict[str, tuple[Mapping[str, Any], 
 
 
 def speed(before: Mapping[str, Any], now: Mapping[str, Any]) -> float | None:
-    """How many times as good as before; None for what is no time or rate, and for a difference that is lost in noise."""
+    """How many times as good as before; None for what is no time or rate, and for a difference lost in noise."""
     if now["unit"] not in TIMED or before["value"] <= 0 or now["value"] <= 0:
         return None
     ratio = float(now["value"]) / float(before["value"])

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from edgert.placement.integer import sink_side
 from edgert.placement.problem import GPU, Assignment, Cost, Edge, Network, Transition
-from edgert.placement.run_load import Price, Use, preferring, stranded
+from edgert.placement.run_load import Price, Use, stranded
 
 # A network as arcs for a minimum cut between two accelerators.
 #
@@ -56,13 +56,13 @@ class Arcs:
     def __init__(self, network: Network, first: str, second: str) -> None:
         self._network, self._pair = network, (first, second)
         self._columns = {network.home: HOME, GPU: REFORMAT, first: FIRST, second: SECOND}
-        if preferring(network, self._pair) is None:
-            raise stranded(network, self._pair)
         self.nodes = len(network.units)
         self.second = [
             [first not in one.costs for one in network.units],
             [second in one.costs for one in network.units],
         ]
+        if any(not_first and not on_second for not_first, on_second in zip(*self.second, strict=True)):
+            raise stranded(network, self._pair)
         self.finite: list[Arc] = []
         self.endless: list[Arc] = []
         self.second_any: list[Arc] = []
@@ -94,8 +94,8 @@ class Arcs:
 
     def _cross(self, arc: Arc, one: Transition, start: str, end: str) -> None:
         self.finite.append(arc)
-        shares = (one.from_ms, one.gpu_ms, one.to_ms, self._columns[start], self._columns[end])
-        self._numbers += (one.time_ms, one.energy_mj, one.traffic_bytes, *shares)
+        columns = self._columns[start], self._columns[end]
+        self._numbers += (one.time_ms, one.energy_mj, one.traffic_bytes, one.from_ms, one.gpu_ms, one.to_ms, *columns)
 
     def _hand(self, edge: Edge) -> None:
         """A tensor: from its producer or home to its readers and, an output, home."""
@@ -118,10 +118,10 @@ class Arcs:
         self, readers: Sequence[int], source: int, one: Transition, start: str, to_second: bool, is_sure: bool
     ) -> None:
         """Paid when the source is on one side and a reader on the other; ``is_sure``: the home is there."""
-        if is_sure:
-            end = SINK if to_second else SOURCE
-        elif len(readers) == 1:
+        if len(readers) == 1 and not is_sure:
             end = readers[0]
+        elif is_sure:
+            end = SINK if to_second else SOURCE
         elif readers:  # paid once however many read it
             end = self.nodes
             self.nodes += 1

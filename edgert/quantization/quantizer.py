@@ -25,8 +25,9 @@ from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds, check_stop
 from edgert.quantization.equalization import equalize
-from edgert.quantization.lowering.lower import Activation, Storage, align, lower
-from edgert.quantization.lowering.weights import along_axis, integer_weight
+from edgert.quantization.lowering import lower as lowering
+from edgert.quantization.lowering.lower import Activation, Storage, lower
+from edgert.quantization.lowering.weights import Rounding, along_axis, integer_weight
 from edgert.quantization.quantization_error import OutputNoise, correct_biases
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import USUAL_DLA, Scheme, Target
@@ -183,7 +184,11 @@ class Quantizer:
         if correct and self.corrects:
             self._log("correcting biases")
             graph = correct_biases(graph, made, self.feeds, self.model, stop=self.stop)
-            made = self.lowered(graph, plan, rounded)
+            stored: Mapping[str, Rounding] = {}
+            if plan.target == "ort":
+                how = self.recipe
+                stored = lowering.roundings(graph, plan, self.table.amax, how.storage, how.activation, self.table.span)
+            made = lowering.with_biases(made, self.graph, graph, plan, stored, self.recipe.per_channel, rounded)
             notes.append(f"bias correction over {len(self.feeds)} images")
         return self._quantized(graph, plan, rounded, made, tuple(notes))
 
@@ -225,7 +230,7 @@ class Quantizer:
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array], made: Graph, notes: tuple[str, ...]
     ) -> Quantized:
         fast = made
-        if plan.target == "ort" and align(graph, rounded)[0] is not graph:
+        if plan.target == "ort" and lowering.align(graph, rounded)[0] is not graph:
             fast = self.lowered(graph, plan, rounded, aligned=True)
         return Quantized(write(fast, self.model), made, plan, notes)
 

@@ -13,13 +13,14 @@ weights of a Conv, ConvTranspose or Gemm behind a DQ by itself, with one scale f
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
 
 from edgert.errors import ModelError
 from edgert.graph import Graph, Node
-from edgert.graph.draft import Builder
+from edgert.graph.draft import Builder, needed
 from edgert.graph.model import Array
 from edgert.graph.operators import ACTIVATIONS, COMBINING, WEIGHTED, about, clip_bounds, non_negative, of_kind
 from edgert.quantization.lowering import weights
@@ -87,6 +88,40 @@ def lower(
         stored = roundings(graph, scheme, amax, storage, activation, span)
         return lower_ort(graph, absorb(graph, scheme, stored), stored, per_channel, rounded)
     return lower_trt(graph, scheme, amax, per_channel, rounded)
+
+
+def with_biases(
+    lowered: Graph,
+    before: Graph,
+    after: Graph,
+    scheme: Scheme,
+    stored: Mapping[str, weights.Rounding],
+    per_channel: bool,
+    rounded: Mapping[str, Array],
+) -> Graph:
+    """A lowered graph with other biases: only their nodes are written again.
+
+    Args:
+        lowered: what :func:`lower` made of ``before``.
+        after: the same nodes as ``before``, some with another stored bias.
+        stored: how each rounded tensor is stored where biases are integers (:func:`roundings`); empty for TensorRT's
+            forms, whose biases are float.
+        per_channel, rounded: as ``lowered`` was made with.
+    """
+    form = _Form(after, scheme, stored, per_channel, rounded, lowered)
+    changed = {new.name: (old, new) for old, new in zip(before.nodes, after.nodes, strict=True) if new is not old}
+    for node in lowered.nodes:
+        if node.name in changed:
+            old, new = changed[node.name]
+            slots = zip_longest(node.inputs, old.inputs, new.inputs, fillvalue="")
+            inputs = [given if name == former else name for given, former, name in slots]
+            if stored and new.name in scheme.weighted:  # the weights, too: their scales may have grown with the bias
+                inputs[1:] = form.parameters(new)
+            node = replace(node, inputs=tuple(inputs), attributes=new.attributes)
+        form.builder.nodes.append(node)
+    form.builder.known({name: after.constants[name] for name in after.constants.keys() - before.constants})
+    made = form.builder.finish()
+    return replace(made, nodes=needed(made.nodes, made.output_names))
 
 
 # How ONNX Runtime's form stores each tensor: type, zero point, scale.
@@ -173,8 +208,9 @@ class _Form:
         roundings: Mapping[str, weights.Rounding],
         per_channel: bool,
         rounded: Mapping[str, Array],
+        beside: Graph | None = None,
     ) -> None:
-        self.builder = Builder(graph)
+        self.builder = Builder(beside or graph)
         self._graph, self._scheme, self._roundings = graph, scheme, roundings
         self._per_channel, self._rounded = per_channel, rounded
         self._labels = {name: group[0] for name, group in scheme.groups.items()}  # a scale is named after the first
@@ -190,7 +226,7 @@ class _Form:
             return
         inputs = [self._value(name) for name in node.inputs]
         if node.name in self._scheme.weighted:
-            inputs[1:] = self._parameters(node)
+            inputs[1:] = self.parameters(node)
         if node.op in WEIGHTED and node.inputs[0] in self._stored and self._stays_float(node):
             inputs[0] = self._held(inputs[0], node.inputs[0])
         outputs = weights.outputs_of(self.builder, self._scheme, node)
@@ -245,7 +281,7 @@ class _Form:
             self._read[name] = rounding.dequantize(self.builder, self._stored[name], output, self._labels[name])
         return self._read[name]
 
-    def _parameters(self, node: Node) -> list[str]:
+    def parameters(self, node: Node) -> list[str]:
         """The weight and bias of a node, as integers behind DQ nodes."""
         label, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
         if self._stays_float(node):

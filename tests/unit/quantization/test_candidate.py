@@ -20,10 +20,10 @@ from edgert.quantization import quantizer as recipe
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.calibration.ranges import save_table
 from edgert.quantization.evaluate import Evaluation
+from edgert.quantization.quantization_error import shift_biases
 from edgert.quantization.quantizer import Run
 from edgert.quantization.section import ModelSection
 from edgert.quantization.variants import Wanted, versions
-from tests.helpers.models import with_constants
 from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 
@@ -77,7 +77,8 @@ def test_a_bias_correction_that_does_harm_is_seen_on_the_models_own_images(
     config: ModelConfig, ranges: Path, named: bool, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ruin(graph: Graph, *rest: Any, **options: Any) -> Graph:
-        return with_constants(graph, {name: -graph.constants[name] for name in ("w4", "b4")})
+        (node,) = graph.consumers["w4"]
+        return shift_biases(graph, {node.outputs[0]: np.linspace(100.0, 0.0, graph.constants["b4"].size)})
 
     monkeypatch.setattr(recipe, "correct_biases", ruin)
     wanted = Wanted(("int8",), images=str(photos) if named else "", ranges=ranges)

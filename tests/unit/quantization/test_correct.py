@@ -8,8 +8,12 @@ import pytest
 from edgert.errors import CalibrationError
 from edgert.graph import Graph, Model, infer, read
 from edgert.quantization.calibration.walk import walk
+from edgert.quantization.lowering import lower as form
+from edgert.quantization.lowering.lower import roundings, with_biases
 from edgert.quantization.lowering.weights import channel_means
 from edgert.quantization.quantization_error import can_shift, correct_biases, mean_shifts, shift_biases, sqnr
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import Target
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 from tests.unit.quantization.fake import lower, peaks
@@ -135,3 +139,25 @@ def test_what_may_be_luck_is_left_alone() -> None:
     lowered = with_constants(graph, {"w": (graph.constants["w"] + off).astype(np.float32)})
     shifts = mean_shifts(graph, lowered, images, net())
     assert (shifts["a"] == 0).all()
+
+
+@pytest.mark.parametrize("target", ["ort", "gpu", "dla"])
+@pytest.mark.parametrize("biased", [True, False])
+def test_biases_are_put_into_a_lowered_graph_as_if_it_was_lowered_anew(target: Target, biased: bool) -> None:
+    model, images = net(biased=biased), feeds(2)
+    graph = read(model)
+    plan = scheme(graph, target)
+    size = {"a": 8, "c": 8, "e": 6, "y": 4}
+    shifts = {
+        name: np.linspace(-1.0, 1e9 if name == "c" else 1.0, count) for name, count in size.items()
+    }  # grows scales
+    shifted = shift_biases(graph, shifts)
+    stored = roundings(graph, plan, lambda _: 3.0, "int8", "symmetric") if target == "ort" else {}
+    patched = with_biases(form.lower(graph, plan, lambda _: 3.0), graph, shifted, plan, stored, True, {})
+    anew = form.lower(shifted, plan, lambda _: 3.0)
+    assert len(patched.nodes) == len(anew.nodes)
+    for name, wanted, found in zip(
+        size, walk(anew, [*size], images, model), walk(patched, [*size], images, model), strict=True
+    ):
+        for one, other in zip(wanted, found, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=name)

@@ -43,3 +43,18 @@ def test_a_bench_that_fails_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     broken.write_text("raise SystemExit('skipped: no data')")
     assert compare_trees.figures(tmp_path, "one") == {}
     assert "skipped: no data" in capsys.readouterr().out
+
+
+def test_timed_fields_of_rows_are_figures_too() -> None:
+    data = {
+        "python": "3.12",
+        "bar_ms": 1.0,
+        "rows": [{"objects": 10, "ours_ms": 2.0, "ours_p99_ms": 9.0, "theirs_ms": 8.0, "fps": 30.0}],
+    }
+    found = [(figure["name"], figure["value"], figure["better"]) for figure in compare_trees.rows(data)]
+    assert found == [("rows 0 ours_ms", 2.0, "lower"), ("rows 0 fps", 30.0, "higher")]
+
+
+def test_a_difference_lost_in_noise_is_not_judged() -> None:
+    one = {"unit": "ms", "value": -0.2}
+    assert compare_trees.speed(one, {**one, "value": 0.1}) is None
