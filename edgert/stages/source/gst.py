@@ -210,8 +210,12 @@ def gstreamer(where: str = "") -> tuple[Any, Any]:
         ) from error
 
 
+class PipelineError(DeviceError):
+    """What GStreamer says of a pipeline."""
+
+
 class Pipeline:
-    """One running pipeline. Raises DeviceError when it cannot be made or started."""
+    """One running pipeline. Raises PipelineError when it cannot be made or started, DeviceError without GStreamer."""
 
     skipped = 0
 
@@ -292,7 +296,7 @@ class Pipeline:
             nvmm.forget()
         return self._gst.PadProbeReturn.OK
 
-    def _failure(self) -> DeviceError | None:
+    def _failure(self) -> PipelineError | None:
         """What an element complained about, if any did."""
         message = self._bus.pop_filtered(self._gst.MessageType.ERROR)
         if message is None:
@@ -303,8 +307,8 @@ class Pipeline:
         is_format = "not-negotiated" in debug_text or "not-linked" in debug_text
         return self._error(why, FIX_CAPS if is_format else "run it with gst-launch-1.0 to see more")
 
-    def _error(self, why: str, fix: str) -> DeviceError:
-        return DeviceError("the GStreamer pipeline failed", why=why, where=self._where, fix=fix)
+    def _error(self, why: str, fix: str) -> PipelineError:
+        return PipelineError("the GStreamer pipeline failed", why=why, where=self._where, fix=fix)
 
     def _image(self, sample: Any) -> Image:
         now_ns = self._clock.now_ns()
@@ -337,8 +341,8 @@ class Pipeline:
 
 
 class CameraPipeline:
-    """The pipeline of one camera: whatever ends it is that camera's loss. (Without a camera, nvarguscamerasrc prints
-    why and sends the end of the stream.)"""
+    """The pipeline of one camera: its end and its failure are that camera's loss. (Without a camera, nvarguscamerasrc
+    prints why and sends the end of the stream.) What is wrong with GStreamer or video memory keeps its own error."""
 
     skipped = 0
 
@@ -346,14 +350,14 @@ class CameraPipeline:
         self._lost = lost
         try:
             self._pipeline = make()
-        except DeviceError as error:
+        except PipelineError as error:
             raise lost(error.why) from error
 
     def images(self) -> Iterator[Image]:
         """As the pipeline's. Ends in a DeviceError only."""
         try:
             yield from self._pipeline.images()
-        except DeviceError as error:
+        except PipelineError as error:
             raise self._lost(error.why) from error
         raise self._lost("its stream ended")
 

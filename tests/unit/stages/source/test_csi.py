@@ -121,7 +121,7 @@ def test_the_end_of_a_cameras_stream_is_its_loss(monkeypatch: pytest.MonkeyPatch
 
 def test_without_reconnect_or_gstreamer_the_first_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
-        raise DeviceError("the GStreamer pipeline failed", why='no element "nvarguscamerasrc"', where="stages.cam")
+        raise gst.PipelineError("the pipeline failed", why='no element "nvarguscamerasrc"', where="stages.cam")
 
     monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
     monkeypatch.setattr(gst, "Pipeline", refuse)
