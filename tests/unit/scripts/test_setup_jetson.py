@@ -41,6 +41,7 @@ DOUBLES = {
     "id": "echo 1000",
     "sudo": 'echo "sudo $*" >>"$BOARD/calls"\nexec "$@"',
     "apt-get": 'echo "apt-get $*" >>"$BOARD/calls"\necho "$@" | tr " " "\\n" >>"$BOARD/packages"',
+    "dpkg": 'echo "dpkg $*" >>"$BOARD/calls"',
     "dpkg-query": 'for last; do :; done\ngrep -qxF "$last" "$BOARD/packages" && echo installed',
 }
 
@@ -123,6 +124,14 @@ def test_a_second_run_installs_nothing(board: Board) -> None:
     again = board.calls()
     assert not any("apt-get" in call or "venv" in call or "pycuda==" in call for call in again)
     assert sum("-m pip install" in call for call in again) == 1  # which finds everything satisfied
+
+
+def test_packages_that_an_interrupted_run_left_half_installed_are_finished_first(board: Board) -> None:
+    journal = board.folder / "root/var/lib/dpkg/updates/0001"
+    journal.parent.mkdir(parents=True)
+    journal.touch()
+    assert board.run().returncode == 0
+    assert board.calls()[:3] == ["sudo dpkg --configure -a", "dpkg --configure -a", "sudo apt-get update"]
 
 
 def test_a_dry_run_tells_and_changes_nothing(board: Board) -> None:
