@@ -93,7 +93,8 @@ class Box:
             **(variables or {}),
         }
         pairs = [f"{name}={value}" for name, value in environment.items()]
-        space = ["unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--propagation", "private"]
+        space = ["setpriv", "--pdeathsig", "KILL"]  # or it would go on in the box when this process is killed
+        space += ["unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--propagation", "private"]
         return [*space, str(INSIDE), *map(str, (self.base, self.folder, self.wheels)), "env", "-i", *pairs, *words]
 
     def do(self, step: Step) -> Done:

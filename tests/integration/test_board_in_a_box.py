@@ -6,6 +6,8 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from edgert.board.detect import detect
 from edgert.errors import DeviceError
 from scripts.box import identity, main, system
-from scripts.box.box import TIMED_OUT, Box, Step, judge, outcome
+from scripts.box.box import INSIDE, TIMED_OUT, Box, Step, judge, outcome
 from scripts.box.walk import log, steps
 from tests.helpers.command import ROOT
 
@@ -102,6 +104,23 @@ def test_a_box_that_is_used_is_told(tmp_path: Path) -> None:
     box = Box(tmp_path, tmp_path, tmp_path)
     with box.alone(), pytest.raises(DeviceError, match="is in use"), box.alone():
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="namespaces need root")
+def test_what_runs_in_a_box_ends_with_the_script_however_that_ends(tmp_path: Path) -> None:
+    words = Box(tmp_path, tmp_path, tmp_path).command(["true"])
+    beat, space = tmp_path / "beat", words[: words.index(str(INSIDE))]
+    inside = [*space, "sh", "-c", f"while :; do date +%N >{beat}; sleep 0.05; done"]
+    script = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({inside})"])
+    until = time.monotonic() + 20
+    while not beat.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    script.kill()
+    script.wait()
+    time.sleep(0.5)
+    last = beat.read_text()
+    time.sleep(0.5)
+    assert beat.read_text() == last
 
 
 def test_a_board_that_there_is_no_box_for(capsys: pytest.CaptureFixture[str]) -> None:
