@@ -208,9 +208,10 @@ def gstreamer(evidence: Evidence) -> Finding:
         return Finding("GStreamer", "optional", answer.error or "not installed", f"{_GSTREAMER_APT}, {_VENV}")
     elements = answer.facts["elements"]
     detail = f"{answer.facts['version']}, elements: {', '.join(elements) or 'none of those looked for'}"
-    if on_jetson and not {"nvarguscamerasrc", "nvv4l2decoder"}.issubset(elements):
+    absent = [name for name in ("nvarguscamerasrc", "nvv4l2decoder") if name not in elements]
+    if on_jetson and absent:
         fix = "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia"
-        return Finding("GStreamer", "optional", f"{detail}; without Jetson's camera and decoder", fix)
+        return Finding("GStreamer", "optional", f"{detail}; without {' and '.join(absent)}", fix)
     if "appsink" not in elements:
         fix = "sudo apt install gstreamer1.0-plugins-base"
         return Finding("GStreamer", "optional", f"{detail}; without appsink", fix)

@@ -79,6 +79,9 @@ def test_gstreamer_without_jetsons_elements(tmp_path: Path) -> None:
     assert machine.gstreamer(evidence(tmp_path, gi=plain)).state == "yes"
     found = machine.gstreamer(evidence(jetson(tmp_path), gi=plain))
     assert found.state == "optional" and "nvidia-l4t-gstreamer" in found.fix
+    assert found.detail.endswith("; without nvarguscamerasrc and nvv4l2decoder")
+    camera = Answer({"version": "1.20.3", "elements": ["appsink", "nvarguscamerasrc"]})
+    assert machine.gstreamer(evidence(jetson(tmp_path), gi=camera)).detail.endswith("; without nvv4l2decoder")
 
 
 def test_gstreamer_without_appsink(tmp_path: Path) -> None:
