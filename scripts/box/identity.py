@@ -9,13 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgert.board.devices import ARGUS_SOCKET
 from edgert.board.record import Board, board
 from tests.helpers import sysfs
 from tests.unit.board import tree
 
 BARE, HIDDEN = "/jetson", "/container"
 """Folders of /proc: with the device tree, and without it, as Docker hides it."""
+SENSOR = "vi-output, imx219 9-0010"
 _SOC = {"tegra234": 35, "tegra264": 38}  # include/soc/tegra/fuse.h of Linux: 0x23, 0x26
+_TENSORRT_13 = "10.13.3.9-1+cuda13.0"
+_REFUSED = ("-DCUDA_BUFFERS=0",)  # an Orin's library of JetPack 7 has NvBufSurfaceMapCudaBuffer, and refuses it
+_CUDA_MEMORY = ("-DCUDA_BUFFERS=1", "-DMEMORY=CUDA_DEVICE")  # Thor's video memory is CUDA's own
 _CORE = {"tegra234": "0xd42", "tegra264": "0xd83"}
 
 
@@ -30,6 +35,8 @@ class Identity:
         python: of that JetPack; the box has Debian's, under this name too.
         tensorrt: version whose names the double has, of ``tests/data/trt_api``.
         package: version of ``python3-libnvinfer``.
+        cuda: of that JetPack, as ``CUDA_VERSION`` of cuda.h has it.
+        surface: what its double of ``libnvbufsurface`` is compiled with; see ``tests/helpers/nvmm_double.c``.
     """
 
     board: str
@@ -38,6 +45,8 @@ class Identity:
     python: str
     tensorrt: str
     package: str
+    cuda: int
+    surface: tuple[str, ...] = ()
 
     @property
     def record(self) -> Board:
@@ -53,9 +62,9 @@ class Identity:
 IDENTITIES = {
     one.board: one
     for one in (
-        Identity("orin-nx-16gb", "orin-nx-jp6", "6.2", "3.10", "10.3", "10.3.0.30-1+cuda12.5"),
-        Identity("agx-orin-64gb", "agx-orin-jp7", "7.2", "3.12", "10.13", "10.13.3.9-1+cuda13.0"),
-        Identity("thor-t5000", "thor", "7.1", "3.12", "10.13", "10.13.3.9-1+cuda13.0"),
+        Identity("orin-nx-16gb", "orin-nx-jp6", "6.2", "3.10", "10.3", "10.3.0.30-1+cuda12.5", 12060),
+        Identity("agx-orin-64gb", "agx-orin-jp7", "7.2", "3.12", "10.13", _TENSORRT_13, 13020, _REFUSED),
+        Identity("thor-t5000", "thor", "7.1", "3.12", "10.13", _TENSORRT_13, 13000, _CUDA_MEMORY),
     )
 }
 
@@ -78,6 +87,9 @@ def write(one: Identity, upper: Path) -> None:
     for name, text in (("family", "Tegra"), ("machine", f"NVIDIA {made.title}"), ("soc_id", _SOC[soc])):
         tree.write(upper, f"sys/devices/soc0/{name}", f"{text}\n")
     tree.nvpmodel(upper, tuple(mode.name for mode in made.modes))
+    for path, text in (("sys/class/video4linux/video0/name", SENSOR), ("dev/video0", ""), (ARGUS_SOCKET, "")):
+        tree.write(upper, path, text)
+    (upper / "tmp").chmod(0o1777)
     # plant() writes the whole /proc of a tree; here a true one is mounted
     for path in ("proc/device-tree/compatible", "proc/meminfo"):
         (upper / path).unlink()

@@ -83,7 +83,9 @@ def prepare(one: identity.Identity, box: Box, *, fresh: bool) -> None:
         capture_output=True,
     ).stdout
     here = Path(__file__).parent
-    parts = [here / "identity.py", here / "jetpack.py", *sorted((here / "double").iterdir())]
+    helpers = [path for path in sorted((system.ROOT / "tests/helpers").iterdir()) if path.suffix in (".c", ".h")]
+    helpers += [system.ROOT / f"tests/helpers/{name}.py" for name in ("cuda_double", "sysfs", "trt_api", "trt_double")]
+    parts = [here / "identity.py", here / "jetpack.py", *sorted((here / "double").iterdir()), *helpers]
     key = hashlib.sha256(b"".join([trees, *(part.read_bytes() for part in parts if part.is_file())])).hexdigest()
     marker = box.folder / "of"
     if not fresh and marker.exists() and marker.read_text() == key:
@@ -92,7 +94,7 @@ def prepare(one: identity.Identity, box: Box, *, fresh: bool) -> None:
         with box.alone():
             shutil.rmtree(box.folder)
     identity.write(one, box.upper)
-    jetpack.packages(one, box.upper / "root/flashed")
+    jetpack.packages(one, box.upper / "root/flashed", box.base)
     clone = box.upper / HOME.strip("/")
     clone.parent.mkdir(parents=True, exist_ok=True)
     system.run(["git", "clone", "--quiet", "--no-hardlinks", str(system.ROOT), str(clone)], "edgert cannot be cloned")

@@ -16,6 +16,10 @@ SUITE, PYTHON = "bookworm", "3.11"
 ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("python3", "python3-venv", "ca-certificates", "openssh-server")
 _MORE = ("gir1.2-gst-plugins-base-1.0", "gstreamer1.0-plugins-good")  # the large ones of what setup-jetson installs
+_HEADERS = {
+    "/usr/include/gstreamer-1.0/gst/video/video.h": "libgstreamer-plugins-base1.0-dev",
+    "/usr/aarch64-linux-gnu/include/stdio.h": "libc6-dev-arm64-cross",
+}
 _SPACE_BYTES = 3 * 2**30
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _FORMAT = Path("/usr/lib/binfmt.d/qemu-aarch64.conf")  # of Debian's qemu-user-static: magic, mask, flags with F
@@ -42,8 +46,14 @@ def check(folder: Path) -> None:
         "dpkg-deb": "dpkg",
         "git": "git",
         "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+        "pkg-config": "pkg-config",
     }
-    missing = sorted({package for program, package in needs.items() if shutil.which(program) is None})
+    missing = sorted(
+        {
+            *(package for program, package in needs.items() if shutil.which(program) is None),
+            *(package for header, package in _HEADERS.items() if not Path(header).exists()),
+        }
+    )
     if missing:
         raise DeviceError(
             f"{', '.join(missing)} not found", why="boxes are made with it", fix=f"apt install {' '.join(missing)}"

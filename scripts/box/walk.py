@@ -7,62 +7,126 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from edgert.board.devices import ARGUS_SOCKET
 from scripts.box import remote
 from scripts.box.box import Box, Done, Step
-from scripts.box.identity import HIDDEN, Identity
+from scripts.box.identity import HIDDEN, SENSOR, Identity
 from tests.helpers.sysfs import TREES
 
-_MODEL = "--set models.parts.tuning.spinning=false --set models.parts.calibrate.limit=8"  # or a frame takes a minute
+_QUICK = "--set models.parts.tuning.spinning=false"  # or a frame takes a minute
+_MODEL = f"{_QUICK} --set models.parts.calibrate.limit=8"
 _DEMO = f"edgert run pipelines/hello.yaml --set stages.belt.limit=6 {_MODEL}"
-_BUILD = (
-    "edgert build pipelines/hello.yaml --remote board -o $BOX/hello.edgert --set models.parts.calibrate.limit=8 "
-    "--set 'engines=[tensorrt, onnxruntime]' && ssh board 'cat >/root/hello.edgert' <$BOX/hello.edgert"
+_README = "sed -n '/^```yaml/,/^```/p' README.md | sed '1d;$d' >belt.yaml"
+_BELT = (
+    f"{_README} && edgert check belt.yaml --images docs/hello.jpg {_QUICK} "
+    f"&& edgert run belt.yaml --quiet --set stages.camera.limit=6 {_QUICK} && wc -l out/belt.jsonl"
 )
-_BUNDLE = (
-    "edgert run /root/hello.edgert --set stages.belt.limit=6 --set models.parts.tuning.spinning=false --plain "
-    "&& wc -l out/hello.jsonl"
-)
+_CAMERA = f"edgert run csi --plain --set stages.camera.size=640x480 --set stages.camera.limit=6 {_QUICK}"
+_ONCE = "--set stages.camera.reconnect=false"  # or a run waits for the camera to come back
+_AWAY = "mv /tmp/argus_socket /tmp/away; {}; code=$?; mv /tmp/away /tmp/argus_socket; exit $code"
+_SENT = "&& ssh board 'cat >/root/{0}.edgert' <$BOX/{0}.edgert"
+_BUILD = "edgert build pipelines/hello.yaml {} -o $BOX/{}.edgert --set models.parts.calibrate.limit=8"
+_ELSEWHERE = f"{_BUILD.format('--board {board}', 'plain')} {_SENT.format('plain')}"
+_REMOTE = f"{_BUILD.format('--remote board', 'hello')} --set 'engines=[tensorrt, onnxruntime]' {_SENT.format('hello')}"
+_BUNDLE = f"edgert run /root/hello.edgert --set stages.belt.limit=6 {_QUICK} --plain && wc -l out/hello.jsonl"
+_BUDGET = "--set 'budgets={{power: {watts:g}W, when_exceeded: degrade}}' --allow-power-control"
 _LAST_LINES = 40
 
 
 def steps(one: Identity) -> tuple[Step, ...]:
     """The way, in order."""
-    modes = [mode.name for mode in one.record.modes]
-    known = (re.escape(one.record.title), rf"JetPack {re.escape(one.jetpack)}")
+    return (*_installed(one), *_detected(one), *_filmed(one), *_powered(one), *_run(one))
+
+
+def _installed(one: Identity) -> tuple[Step, ...]:
     pip = "python3 -m venv --system-site-packages /root/wheel && /root/wheel/bin/pip install --quiet 'edgert[plan]'"
-    set_mode = "printf 'pmode:%04d fmode:quiet\\n' {} >/var/lib/nvpmodel/status"
-    shown = "edgert doctor | grep -A2 'power mode'"
-    doctor = "edgert doctor"
     flashed = f"dpkg --install /root/flashed/*.deb && ln -sf python3 /usr/bin/python{one.python}"
     return (
         Step("what NVIDIA flashes: doubles of TensorRT and CUDA, and Python's name", flashed, ("Setting up",)),
         Step("edgert by its wheel", f"{pip} && /root/wheel/bin/edgert --version", (r"\d+\.\d+",)),
         Step("the script for boards, from the clone", "scripts/setup-jetson --no-pycuda", ("ready: ", "TensorRT")),
-        Step("what is here", doctor, (*known, re.escape(one.mode))),
-        Step("the same where Docker hides the device tree", doctor, known, proc=HIDDEN),
-        Step("the same where the board is named", doctor, known, proc=HIDDEN, variables=(("EDGERT_BOARD", one.board),)),
+    )
+
+
+def _detected(one: Identity) -> tuple[Step, ...]:
+    known, sensor = (re.escape(one.record.title), rf"JetPack {re.escape(one.jetpack)}"), re.escape(SENSOR)
+    named, unknown = (("EDGERT_BOARD", one.board),), (("EDGERT_BOARD", "orin"),)
+    doctor, hidden = "edgert doctor", "the same where Docker hides the device tree"
+    here = (*known, re.escape(one.mode), f"csi://0 at /dev/video0 {sensor}", "nvarguscamerasrc")
+    return (
+        Step("what is here", doctor, here),
         Step(
-            "a board that there is not", doctor, ("there is no board 'orin'",), 1, variables=(("EDGERT_BOARD", "orin"),)
+            f"{hidden}, and the camera daemon's socket is left out",
+            _AWAY.format(doctor),
+            (*known, ARGUS_SOCKET),
+            proc=HIDDEN,
         ),
-        Step("another power mode", f"{set_mode.format(len(modes) - 1)}; {shown}", (re.escape(modes[-1]),)),
+        Step("the same where the board is named", doctor, known, proc=HIDDEN, variables=named),
+        Step("a board that there is not", doctor, ("there is no board 'orin'",), 1, variables=unknown),
+    )
+
+
+def _filmed(one: Identity) -> tuple[Step, ...]:
+    by_address = "-DMEMORY=CUDA_DEVICE" in one.surface
+    pair = r"(?s)UnregisterResource: ([1-9]\d*)\n.*EGLRegisterImage: \1\n"
+    way = ("by\\s+device\\s+address", "EGLRegisterImage: 0\n") if by_address else (r"by\s+EGL\s+image", pair)
+    gone = "error: CSI camera {} gives no images"
+    read = ("6 of 6 frames", r"0\.00 copies \(0 B\) per frame", *way, r"\b6 out/csi\.jsonl", '"label":')
+    shown = "&& wc -l out/csi.jsonl && head -c 300 out/csi.jsonl"
+    fails = Step(
+        "EGL that refuses the images, as under ssh -X",
+        f"{_CAMERA} {_ONCE}",
+        ("an image in NVMM memory cannot be used by CUDA", "unset DISPLAY"),
+        1,
+        variables=(("DISPLAY", "localhost:10.0"), ("NVMM_FAILS", "NvBufSurfaceMapEglImage:0")),
+    )
+    return (
+        Step("the CSI camera", f"{_CAMERA} {shown}", read, variables=(("NVMM_COUNTS", "1"),)),
+        Step(
+            "a camera that there is not", f"{_CAMERA} {_ONCE} --set stages.camera.source=csi://1", (gone.format(1),), 1
+        ),
+        Step(
+            "a container without the camera daemon's socket",
+            _AWAY.format(f"{_CAMERA} {_ONCE}"),
+            (gone.format(0), f"there is no /{ARGUS_SOCKET}"),
+            1,
+            proc=HIDDEN,
+        ),
+        *(() if by_address else (fails,)),
+    )
+
+
+def _powered(one: Identity) -> tuple[Step, ...]:
+    modes = [mode.name for mode in one.record.modes]
+    shown = "edgert doctor | grep -A2 'power mode'"
+    unknown = "printf 'pmode:0099 fmode:quiet\\n' >/var/lib/nvpmodel/status"
+    budget = _BUDGET.format(watts=0.9 * TREES[one.tree].watts)
+    lower = f"{_DEMO.replace('limit=6', 'limit=20')} --plain {budget} && cat /var/log/nvpmodel"
+    return (
+        Step("another power mode", f"nvpmodel -m {len(modes) - 1} && {shown}; nvpmodel -q", (re.escape(modes[-1]),)),
         Step(
             "a power mode that the board has not, and back to the first",
-            f"{set_mode.format(99)}; {shown}; {set_mode.format(0)}",
+            f"{unknown}; {shown}; nvpmodel -m 0 && rm /var/log/nvpmodel",
             ("no power mode 99",),
         ),
-        Step(
-            "how fast it would be",
-            f"edgert plan pipelines/hello.yaml --board {one.board}",
-            (re.escape(one.record.title),),
-        ),
+        Step("clocks that a power budget may change", f"{_DEMO} {budget} --dry-run", ("power: ",)),
+        Step("a power budget that is kept by it", lower, ("power: mode",)),
+    )
+
+
+def _run(one: Identity) -> tuple[Step, ...]:
+    plan = f"edgert plan pipelines/hello.yaml --board {one.board}"
+    watts = rf'"power": {{"value": {int(TREES[one.tree].watts)}\.'
+    top = "edgert top --once --json - | tr '}' '\\n' | grep -E 'power|mode'"
+    return (
+        Step("how fast it would be", plan, (re.escape(one.record.title),)),
+        Step("README's own pipeline", _BELT, (r"\b6 out/belt\.jsonl",)),
         Step("the demo", f"{_DEMO} --quiet && wc -l out/hello.jsonl", (r"\b6 out/hello\.jsonl",)),
-        Step("compiled from a workstation", _BUILD, ("TensorRT",), remote=True),
+        Step("a bundle made elsewhere", _ELSEWHERE.format(board=one.board), ("the board compiles",), remote=True),
+        Step("which the board finishes", "edgert build /root/plain.edgert", ("compile", "check")),
+        Step("compiled from a workstation", _REMOTE, ("TensorRT",), remote=True),
         Step("its bundle on the board", _BUNDLE, (r"\b6 out/hello\.jsonl", "tensorrt")),
-        Step(
-            "meters",
-            "edgert top --once --json - | tr '}' '\\n' | grep -E 'power|mode'",
-            (f'"mode": "{one.mode}"', rf'"power": {{"value": {int(TREES[one.tree].watts)}\.'),
-        ),
+        Step("meters", top, (f'"mode": "{one.mode}"', watts)),
     )
 
 

@@ -1,19 +1,14 @@
-/* Doubles of a Jetson's libnvbufsurface (built with -DSURFACE, and -DCUDA_BUFFERS where it knows those) and of libcuda's
- * calls for EGL images. They count, refuse what the real ones refuse, and fail at the call that NVMM_FAILS names:
- * "NvBufSurfaceMapEglImage:3" is the third, ":0" is every one. Structs as in nvbufsurface.h and cudaEGL.h. */
+/* Doubles of a Jetson's libnvbufsurface (built with -DSURFACE, and -DCUDA_BUFFERS where it knows those; -DCUDA_BUFFERS=0
+ * where it refuses them, as an Orin's does) and of libcuda's calls for EGL images. They count, refuse what the real ones
+ * refuse, and fail at the call that NVMM_FAILS names: "NvBufSurfaceMapEglImage:3" is the third, ":0" is every one. With
+ * NVMM_COUNTS they print their counts at the end. Structs as in nvbufsurface.h and cudaEGL.h. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { uint32_t num, width[4], height[4], pitch[4], offset[4], size[4], bytes[4]; void *reserved[16]; } Planes;
-typedef struct { void *base, *data; } CudaBuffer;
-typedef struct { void *addr[4]; void *egl; void *nvmm; CudaBuffer *cuda; void *reserved[2]; } Mapped;
-typedef struct {
-    uint32_t width, height, pitch; int format, layout; uint64_t desc; uint32_t size; void *data;
-    Planes planes; Mapped mapped; void *reserved[4];
-} Params;
-typedef struct { uint32_t gpu, batch, filled; _Bool contiguous; int memory; Params *list; void *reserved[4]; } Surface;
+#include "nvbufsurface.h"
+
 typedef struct { Params *params; int registered; } Image;
 typedef struct { void *planes[3]; uint32_t width, height, depth, pitch, count, channels; int type, color, format; } Frame;
 
@@ -27,7 +22,11 @@ static int called(const char *name, int *count) {
     }
     return 0;
 }
-#define COUNTED(name) int count_##name = 0;
+#define COUNTED(name) \
+    int count_##name = 0; \
+    __attribute__((destructor)) static void print_##name(void) { \
+        if (getenv("NVMM_COUNTS")) fprintf(stderr, "%s: %d\n", #name, count_##name); \
+    }
 #define CALLED(name) called(#name, &count_##name)
 
 #ifdef SURFACE
@@ -38,7 +37,7 @@ int NvBufSurfaceFromFd(int fd, void **surface) { (void)fd; (void)surface; CALLED
 
 int NvBufSurfaceMapEglImage(Surface *surface, int index) {
     Mapped *mapped = &surface->list[index].mapped;
-    if (CALLED(NvBufSurfaceMapEglImage) || surface->memory != 4 || mapped->egl) return -1;
+    if (CALLED(NvBufSurfaceMapEglImage) || surface->memory != SURFACE_ARRAY || mapped->egl) return -1;
     Image *image = calloc(1, sizeof(Image));
     image->params = &surface->list[index];
     mapped->egl = image;
@@ -57,7 +56,7 @@ int NvBufSurfaceUnMapEglImage(Surface *surface, int index) {
 #ifdef CUDA_BUFFERS
 int NvBufSurfaceMapCudaBuffer(Surface *surface, int index) {
     Params *params = &surface->list[index];
-    if (CALLED(NvBufSurfaceMapCudaBuffer) || surface->memory != 4 || params->mapped.cuda) return -1;
+    if (CALLED(NvBufSurfaceMapCudaBuffer) || !CUDA_BUFFERS || surface->memory != SURFACE_ARRAY || params->mapped.cuda) return -1;
     params->mapped.cuda = calloc(1, sizeof(CudaBuffer));
     params->mapped.cuda->data = (void *)(uintptr_t)params->desc;
     return 0;

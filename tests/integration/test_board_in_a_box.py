@@ -61,14 +61,16 @@ def test_who_is_not_root_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_missing_program_is_told_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "qemu-aarch64-static" else name)
-    with pytest.raises(DeviceError, match="qemu-user-static not found") as caught:
+    monkeypatch.setattr(system, "_HEADERS", {str(tmp_path / "video.h"): "libgstreamer-plugins-base1.0-dev"})
+    with pytest.raises(DeviceError, match=r"base1\.0-dev, qemu-user-static not found") as caught:
         system.check(tmp_path)
-    assert caught.value.fix == "apt install qemu-user-static"
+    assert caught.value.fix == "apt install libgstreamer-plugins-base1.0-dev qemu-user-static"
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", str)
+    monkeypatch.setattr(system, "_HEADERS", {})
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(2**40, 2**40, 2**30))
     with pytest.raises(DeviceError, match=r"has 1\.0 GiB free") as caught:
         system.check(tmp_path)

@@ -1,13 +1,14 @@
-/* The questions that edgert asks the CUDA driver before PyCUDA: one integrated GPU. Nothing here computes.
+/* The questions that edgert asks the CUDA driver itself: one integrated GPU. Nothing here computes.
    Names and numbers: https://docs.nvidia.com/cuda/cuda-driver-api/ */
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT int cuInit(unsigned flags) { return 0; }
-EXPORT int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+EXPORT int cuDriverGetVersion(int *version) { *version = CUDA; return 0; }
 EXPORT int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 EXPORT int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? 101 : 0; }
 EXPORT int cuGetErrorName(int code, const char **text) { *text = "CUDA_ERROR_DOUBLE"; return 0; }
 EXPORT int cuGetErrorString(int code, const char **text) { *text = "not in the double of the driver"; return 0; }
+EXPORT int cuStreamBeginCapture_v2(void *stream, int mode) { return 801; } /* CUDA_ERROR_NOT_SUPPORTED */
 EXPORT int cuCtxGetDevice(int *device) { *device = 0; return 0; }
 EXPORT int cuMemGetInfo_v2(unsigned long *free, unsigned long *total) { *total = 8ul << 30; *free = 4ul << 30; return 0; }
 EXPORT int cuDeviceTotalMem_v2(unsigned long *bytes, int device) { *bytes = 8ul << 30; return 0; }

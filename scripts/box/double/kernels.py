@@ -1,0 +1,131 @@
+"""edgert's kernels in a box, in NumPy: images into an engine's input, and boxes out of its output.
+
+A compiled kernel is the options that it was compiled with, which is what the double of NVRTC gives. Structs are those
+of ``preprocess.cu`` and ``decode.cu``; numbers are those of the CPU path, within one gray level.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from typing import Any
+
+import cv2
+import numpy as np
+from pycuda.cuda_double import CudaDouble, CudaError
+
+_HEADER, _JOB, _HEAD = struct.Struct("=Qq6i6f"), struct.Struct("=3Q12i12f"), struct.Struct("=5Qq6i3f4x")
+_VALUES = (np.float32, np.float16, np.uint8, np.int8)
+_METHODS = (cv2.INTER_LINEAR, cv2.INTER_NEAREST, cv2.INTER_AREA, cv2.INTER_CUBIC)
+_HEADS = ("YoloX", "YoloV5", "YoloV8")
+_COUNT_BYTES = 16
+_SURVIVOR = np.dtype([("box", "f4", 4), ("score", "f4"), ("kind", "i4")])
+
+
+class Gpu(CudaDouble):
+    """The double of the tests, whose kernels compute."""
+
+    def module_from_buffer(self, binary: bytes) -> _Module:
+        self.check()
+        return _Module(self, {name: int(value) for name, value in re.findall(r"-D(\w+)=(\d+)", binary.decode())})
+
+
+class _Module:
+    def __init__(self, gpu: Gpu, made: dict[str, int]) -> None:
+        self._gpu, self._made = gpu, made
+
+    def get_function(self, name: str) -> _Function:
+        if name not in _KERNELS:
+            raise CudaError(f"the double of the GPU has no kernel {name!r}, only {', '.join(_KERNELS)}")
+        return _Function(self._gpu, self._made, name)
+
+
+class _Function:
+    num_regs, local_size_bytes = 32, 0
+
+    def __init__(self, gpu: Gpu, made: dict[str, int], name: str) -> None:
+        self._gpu, self._made, self._name = gpu, made, name
+
+    def prepare(self, types: Any) -> None:
+        pass
+
+    def prepared_async_call(self, grid: Any, block: Any, stream: Any, argument: bytes) -> None:
+        self._gpu.check()
+        stream.put(lambda: _KERNELS[self._name](self._made, grid, argument))
+
+
+def _at(address: int, nbytes: int) -> Any:
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+
+
+def _preprocess(made: dict[str, int], grid: Any, argument: bytes) -> None:
+    out, per_image, per_channel, per_row, per_pixel, width, height, pad, *normal = _HEADER.unpack_from(argument)
+    gray, dtype = made["ORDER"] == 2, np.dtype(_VALUES[made["VALUE"]])
+    scale, bias = (np.array(part[: 1 if gray else 3], np.float32) for part in (normal[:3], normal[3:]))
+    for slot in range(grid[2]):
+        *numbers, row = _JOB.unpack_from(argument, _HEADER.size + slot * _JOB.size)[:15]
+        matrix = np.array(_JOB.unpack_from(argument, _HEADER.size + slot * _JOB.size)[15:], np.float32).reshape(3, 4)
+        left, top, *size = numbers[10:14]
+        planes = [cv2.resize(one, size, interpolation=_METHODS[made["METHOD"]]) for one in _planes(made, numbers)]
+        levels = np.dstack(planes).astype(np.float32)
+        if made["SOURCE"] in (0, 1, 2):
+            levels = np.floor(256 * (4 * levels @ matrix[:, :3].T + matrix[:, 3]))[..., : 1 if gray else 3]
+        elif levels.shape[2] >= 3:
+            red_first = levels[..., :3] if made["RED"] == 0 else levels[..., 2::-1]
+            levels = red_first @ np.array([[0.299], [0.587], [0.114]]) if gray else red_first
+        if made["ORDER"] == 1 and made["SOURCE"] in (3, 4):
+            levels = levels[..., ::-1]
+        image = np.full((height, width, len(scale)), pad, np.float32)
+        image[top : top + size[1], left : left + size[0]] = np.clip(levels, 0, 255)
+        image = image * scale + bias
+        if dtype.kind in "iu":
+            image = np.clip(np.rint(image), np.iinfo(dtype).min, np.iinfo(dtype).max)
+        steps = [step * dtype.itemsize for step in (per_row, per_pixel, per_channel)]
+        last = sum((count - 1) * step for count, step in zip(image.shape, steps, strict=True))
+        memory = _at(out + row * per_image * dtype.itemsize, last + dtype.itemsize)
+        memory.flags.writeable = True
+        np.lib.stride_tricks.as_strided(memory[: dtype.itemsize].view(dtype), image.shape, steps)[...] = image
+
+
+def _planes(made: dict[str, int], numbers: list[int]) -> list[Any]:
+    """Of one image: (h, w, channels)."""
+    addresses, pitches, (width, height, chroma_width, chroma_height) = numbers[:3], numbers[3:6], numbers[6:10]
+    channels = {0: (1, 1, 1), 1: (1, 2), 2: (2,), 3: (made["PIXEL"],), 4: (1,)}[made["SOURCE"]]
+    sizes = [(width, height), (chroma_width, chroma_height), (chroma_width, chroma_height)]
+    found = []
+    for address, pitch, (wide, high), each in zip(addresses, pitches, sizes, channels, strict=False):
+        memory = _at(address, (high - 1) * pitch + wide * each)
+        found.append(np.lib.stride_tricks.as_strided(memory, (high, wide, each), (pitch, each, 1)))
+    if made["SOURCE"] == 2:  # two pixels of luma share their chroma
+        (packed,) = found
+        even = width // 2 * 2
+        return [packed[..., 0], packed[:, 0:even:2, 1], packed[:, 1:even:2, 1]]
+    return found
+
+
+def _suppress(made: dict[str, int], grid: Any, argument: bytes) -> None:
+    from edgert.stages.crop import Geometry
+    from edgert.stages.decode import yolo
+    from edgert.stages.decode.detection import Detector
+
+    values, *_, out, per_image, boxes, classes, width, height, limit, _, score, iou, _ = _HEAD.unpack(argument)
+    numbers, dtype = per_image // boxes, np.dtype(np.float16 if made["HALF"] else np.float32)
+    whole = Geometry(1.0, 1.0, 0.0, 0.0, (width, height), (-1e9, -1e9, 1e9, 1e9))
+    head = getattr(yolo, _HEADS[made["HEAD"]])()
+    detector = Detector(head, score, iou, limit, tuple(map(str, range(classes))))
+    for image in range(grid[0]):
+        memory = _at(values + image * per_image * dtype.itemsize, per_image * dtype.itemsize).view(dtype)
+        found = detector([memory.reshape((numbers, boxes) if made["COLUMNS"] else (boxes, numbers))], whole)
+        row = _at(out + image * (_COUNT_BYTES + limit * _SURVIVOR.itemsize), _COUNT_BYTES + limit * _SURVIVOR.itemsize)
+        row.flags.writeable = True
+        row[:4].view(np.int32)[0] = len(found.boxes)
+        kept = row[_COUNT_BYTES:].view(_SURVIVOR)[: len(found.boxes)]
+        kept["box"], kept["score"], kept["kind"] = found.boxes, found.scores, found.classes
+
+
+def _nothing(made: dict[str, int], grid: Any, argument: bytes) -> None:
+    """What ``candidates`` does is done by ``suppress``."""
+
+
+_KERNELS = {"preprocess": _preprocess, "candidates": _nothing, "suppress": _suppress}
