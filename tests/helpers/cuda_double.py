@@ -87,13 +87,15 @@ class _Stream:
 
     def put(self, work: Callable[[], None]) -> None:
         self._gpu.check()
-        self.work.append(work)
-        if not self._gpu.paused:
-            self.run()
+        with self._gpu.turn:
+            self.work.append(work)
+            if not self._gpu.paused:
+                self.run()
 
     def run(self) -> None:
-        while self.work:
-            self.work.pop(0)()
+        with self._gpu.turn:  # several threads may wait for one stream
+            while self.work:
+                self.work.pop(0)()
 
     def synchronize(self) -> None:
         self._gpu.check()
@@ -158,7 +160,7 @@ class CudaDouble:
         self.launches: list[tuple[Any, ...]] = []
         self.unloaded: list[bool] = []
         """For every module that is gone, whether a context was current then; PyCUDA leaves it in memory otherwise."""
-        self._local = threading.local()
+        self._local, self.turn = threading.local(), threading.RLock()
         self.Device = SimpleNamespace(count=lambda: 1)
         self.Device = _device_class(self)
 

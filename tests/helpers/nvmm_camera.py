@@ -16,6 +16,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,13 @@ from edgert.stages.source import gst
 from edgert.stages.source.kinds import source_for
 from edgert.stages.source.nvmm_mapping import Surface, SurfaceParams
 from tests.helpers import cuda_double
-from tests.helpers.gpu_inference import Rig
+from tests.helpers.gpu_inference import Rig, Session
 
 ROWS, GRACE_S = 4, 2.0
 LEAD = 2
 """Frames that the camera is ahead: what an appsink that drops old ones takes while nobody pulls."""
 PITCH = 256
+SOURCE = "gst:appsrc name=camera is-live=true format=time ! video/x-raw(memory:NVMM),format=NV12"
 CAPS = "video/x-raw(memory:NVMM),format=NV12,width={},height={},framerate=30/1"
 
 
@@ -97,9 +99,40 @@ class Camera:
         return True
 
 
-def watched(rig: Rig, waits_for_engine: bool) -> None:
+def pipelines() -> list[Any]:
+    """The appsrc of every GStreamer pipeline that edgert makes from now on."""
+    made = list[Any]()
+
+    class Watched(gst.Pipeline):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self._pipeline.get_by_name("camera"))
+
+    gst.Pipeline = Watched  # type: ignore[assignment,misc]
+    return made
+
+
+def started(made: list[Any], pool: int, memory: int, width: int, height: int) -> tuple[threading.Thread, list[Camera]]:
+    """What starts the camera of the first pipeline and brings it ahead; and where that camera will be."""
+    cameras = list[Camera]()
+
+    def start() -> None:
+        while not made:
+            time.sleep(0.001)
+        cameras.append(Camera(made[0], pool, memory))
+        cameras[0].open(width, height)
+        made[0].emit("push-buffer", cameras[0].gst.Buffer.new_allocate(None, 1, None))
+        cameras[0].first.wait()
+        all(cameras[0].push() for _ in range(LEAD))
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    return starter, cameras
+
+
+def watched(sessions: Sequence[Session], waits_for_engine: bool) -> None:
     """Has the GPU do what is in front of an engine at once, and an engine's run only when somebody waits for it."""
-    for session in rig.sessions:
+    for session in sessions:
 
         def enqueue(rows: int | None = None, session: Any = session, run: Any = session.enqueue) -> None:
             session.stream.raw.run()
@@ -132,36 +165,17 @@ def run(
     sizes: tuple[tuple[int, int], ...] = ((64, 48),),
 ) -> dict[str, Any]:
     """``frames`` frames of each size."""
-    made = list[Any]()
-
-    class Watched(gst.Pipeline):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            made.append(self._pipeline.get_by_name("camera"))
-
-    gst.Pipeline = Watched  # type: ignore[assignment,misc]
+    made = pipelines()
     gpu = cuda_double.CudaDouble(integrated=True)
     rig = Rig(rows=ROWS, gpu=gpu, beside=False)
     rig.inference.warm_up()
-    watched(rig, waits_for_engine)
+    watched(rig.sessions, waits_for_engine)
     gpu.paused = True
-    text = "gst:appsrc name=camera is-live=true format=time ! video/x-raw(memory:NVMM),format=NV12"
-    config = SourceStage.model_validate({"source": text, "timeout": "5s", "reconnect": False})
+    config = SourceStage.model_validate({"source": SOURCE, "timeout": "5s", "reconnect": False})
     source: Any = source_for("cam", config, Counter(), REAL, Path())
     assert source.on_gpu(rig.device) == ""
-    cameras, stop = list[Camera](), threading.Event()
-
-    def start() -> None:
-        while not made:
-            time.sleep(0.001)
-        cameras.append(Camera(made[0], pool, memory))
-        cameras[0].open(*sizes[0])
-        made[0].emit("push-buffer", cameras[0].gst.Buffer.new_allocate(None, 1, None))
-        cameras[0].first.wait()
-        all(cameras[0].push() for _ in range(LEAD))
-
-    starter = threading.Thread(target=start)
-    starter.start()
+    stop = threading.Event()
+    starter, cameras = started(made, pool, memory, *sizes[0])
     total, taken, gaps, error, colors = frames * len(sizes), 0, 0, "", set[str]()
     geometries = list[Any]()
     try:

@@ -42,12 +42,14 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return plain
 
 
-def camera(libraries: Path, fails: str = "", display: str = "", **settings: object) -> tuple[dict[str, Any], str]:
+def camera(
+    libraries: Path, fails: str = "", display: str = "", program: str = "nvmm_camera", **settings: object
+) -> tuple[dict[str, Any], str]:
     """What came of a run, and what was logged."""
     plain = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
     environment = {**plain, "LD_LIBRARY_PATH": str(libraries), "NVMM_FAILS": fails}
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.nvmm_camera", json.dumps({"pool": OUTPUT_BUFFERS, **settings})],
+        [sys.executable, "-m", f"tests.helpers.{program}", json.dumps({"pool": OUTPUT_BUFFERS, **settings})],
         env={**environment, **({"DISPLAY": display} if display else {})},
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -77,6 +79,27 @@ def test_of_5000_frames_none_is_lost_and_each_buffer_is_mapped_once(libraries: P
 def test_with_fewer_buffers_or_longer_leases_frames_are_lost(libraries: Path, settings: dict[str, object]) -> None:
     found, _ = camera(libraries, frames=5000, **settings)
     assert found["lost"] and found["taken"] < 20 and not found["error"], found
+    assert len({found["calls"][name] for name in (*EGL, *EGL_BACK)}) == 1, "everything is undone all the same"
+
+
+@pytest.mark.parametrize("slow", [0, 20], ids=["a sink that keeps up", "a sink for one frame in twenty"])
+def test_a_whole_pipeline_loses_none_of_5000_frames_however_slow_its_sink_is(libraries: Path, slow: int) -> None:
+    found, _ = camera(libraries, program="nvmm_pipeline", frames=5000, slow=slow)
+    assert (found["taken"], found["lost"], found["frames"]) == (5000, 0, {"cam": "on the GPU"})
+    assert found["sunk"] + found["dropped"] == 5000 and (found["sunk"] >= 250 if slow else not found["dropped"])
+    assert {found["calls"][name] for name in (*EGL, *EGL_BACK)} == {OUTPUT_BUFFERS}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"pool": 4}, {"waits_for_engine": True}, {"waits_for_sink": True}],
+    ids=["the element's own 4 buffers", "held by the engine", "held to the sink"],
+)
+def test_a_whole_pipeline_with_fewer_buffers_or_longer_leases_loses_frames(
+    libraries: Path, settings: dict[str, object]
+) -> None:
+    found, _ = camera(libraries, program="nvmm_pipeline", frames=5000, **settings)
+    assert found["lost"] and found["taken"] < 20, found
     assert len({found["calls"][name] for name in (*EGL, *EGL_BACK)}) == 1, "everything is undone all the same"
 
 

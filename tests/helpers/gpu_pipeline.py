@@ -1,0 +1,162 @@
+"""Whole pipelines whose models and camera are on a GPU that is this process's memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from edgert.assemble import Environment, gpu_models
+from edgert.backend import Engine
+from edgert.backend.base import EngineOptions, Tensor
+from edgert.backend.ort import OrtBackend
+from edgert.config import ModelConfig
+from edgert.config import stages as section
+from edgert.graph import load
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice, Loans
+from edgert.pipeline import Pipeline
+from edgert.runtime import Frame, SourceStats
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.source import kinds
+from edgert.stages.source.planes import device_planes
+from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.gpu_inference import SIDE, Session
+from tests.helpers.small_pipeline import small_pipeline
+
+WIDTH, HEIGHT = 64, 48
+NBYTES = WIDTH * HEIGHT * 3 // 2
+RECORD_BYTES = 8
+"""Of the two numbers that the engine's double gives of each frame: all that must come down."""
+MODEL = "{onnx: parts.onnx, task: {embed: none}, input: {resize: stretch}, backend: ort}"
+TEXT = """
+name: small
+models: {{parts: {model}, host: {model}}}
+stages:
+  cam: {{source: api}}
+  find: {{infer: parts, from: cam}}
+{stages}"""
+
+
+class GpuEngine:
+    """See :class:`edgert.backend.gpu.GpuEngine`; of two numbers for each image."""
+
+    profiles, outputs_known, batched, dynamic_batch = ("default",), True, (True,), True
+    info: Mapping[str, Any] = {"backend": "double"}
+
+    def __init__(self, device: CudaDevice, rows: int) -> None:
+        self.device, self._rows, self.sessions = device, rows, list[Session]()
+        self.inputs = (Tensor("x", (rows, 3, SIDE, SIDE), "float32"),)
+        self.outputs = (Tensor("y", (rows, 2), "float32"),)
+
+    def session(self, profile: str | None = None) -> Session:
+        self.sessions.append(Session(self.device, self._rows))
+        return self.sessions[-1]
+
+    def close(self) -> None:
+        for session in self.sessions:
+            for tensor in (*session.inputs_on_gpu.values(), *session.outputs_on_gpu):
+                tensor.block.release()
+
+
+class Engines:
+    """Compiles ``host`` for the processor, and every other model for the GPU."""
+
+    in_bundle = False
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+
+    def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
+        if name == "host":
+            return OrtBackend().compile(load(config.onnx), EngineOptions(threads=1))
+        return cast("Engine", GpuEngine(self.device, batch))
+
+
+class Camera:
+    """Frames in a bounded pool of the GPU's memory, NV12, every byte the frame's index.
+
+    Attributes:
+        most: buffers that were ever lent at a time.
+        starved: frames for which there was no buffer within a second.
+    """
+
+    def __init__(self, device: CudaDevice, count: int, pool: int = 10, live: bool = False) -> None:
+        self.device, self.count, self.pool, self.live = device, count, pool, live
+        self.blocks = [device.device_block(NBYTES) for _ in range(pool)]
+        self._free, self._stream = list(range(pool)), device.stream()
+        self._loans = Loans(device, Counter(), self._free.append)
+        self.most = self.starved = self.given = 0
+        self.device_asked: CudaDevice | None = None
+
+    def on_gpu(self, device: CudaDevice) -> str:
+        self.device_asked = device
+        return ""
+
+    @property
+    def lent(self) -> int:
+        self._loans.settle()
+        return self._loans.lent
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        for index in range(self.count):
+            until = time.monotonic() + 1
+            while not self._free and time.monotonic() < until:
+                self._loans.settle()
+                time.sleep(0.001)
+            if stop.is_set():
+                return
+            if not self._free:
+                self.starved += 1
+                continue
+            buffer = self._free.pop(0)
+            lease, start = self._loans.lend(buffer), self.blocks[buffer].address
+            self.most = max(self.most, self.lent)
+            with self.device:
+                self.device.driver.memcpy_htod(start, np.full(NBYTES, index % 256, np.uint8))
+            rows = (start, WIDTH), (start + WIDTH * HEIGHT, WIDTH)
+            planes = device_planes("nv12", (WIDTH, HEIGHT), rows, lease, self.device, self._stream)
+            self.given += 1
+            yield Frame("cam", index, time.monotonic_ns(), index * 10**7, WIDTH, HEIGHT, "nv12", planes, lease)
+            del planes, lease
+
+    def stats(self) -> SourceStats:
+        return SourceStats()
+
+    def close(self) -> None:
+        """Keeps its memory, since frames may be on their way."""
+
+
+class Rig:
+    """A pipeline file, its camera and its GPU."""
+
+    def __init__(
+        self,
+        folder: Path,
+        patch: pytest.MonkeyPatch,
+        stages: str,
+        *,
+        count: int = 40,
+        pool: int = 10,
+        live: bool = False,
+    ) -> None:
+        self.gpu = CudaDouble()
+        self.device = CudaDevice(self.gpu, 0, Counter())
+        self.camera = Camera(self.device, count, pool, live)
+        compiler = SimpleNamespace(compile=lambda *_: b"")
+        patch.setattr(gpu_models, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", compiler)))
+
+        def source_for(name: str, config: section.SourceStage, *rest: Any) -> Any:
+            return self.camera if name == "cam" else kinds.source_for(name, config, *rest)
+
+        patch.setattr("edgert.assemble.graph.source_for", source_for)
+        self.path = small_pipeline(folder, TEXT.format(model=MODEL, stages=stages), photos=0)
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        return Pipeline.within(Environment(engines=Engines(self.device)), self.path, **options)

@@ -1,0 +1,117 @@
+"""The camera of ``nvmm_camera`` in front of a whole pipeline: its model on the GPU, and a sink that is far too slow.
+
+    LD_LIBRARY_PATH=<doubles> python -m tests.helpers.nvmm_pipeline '{"frames": 5000, "pool": 10}'
+
+The camera's next frame comes when edgert's source has given one out, and the sink takes the next result when so many
+more frames came: what it is too slow for must be dropped by edgert's queues, where it is counted, and never for want of
+a buffer. Prints a JSON object, as ``nvmm_camera`` does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from edgert.assemble import Environment, gpu_models, pixels
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
+from edgert.pipeline import Pipeline
+from edgert.runtime import Frame, Result
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.sink.results import NullSink
+from tests.helpers import nvmm_camera
+from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.gpu_pipeline import MODEL, Engines, GpuEngine
+from tests.helpers.small_pipeline import small_pipeline
+
+TEXT = """
+name: board
+models: {{parts: {model}}}
+stages:
+  cam: {{source: "{source}", timeout: 3s, reconnect: false}}
+  find: {{infer: parts, from: cam, drop: {drop}, batch: {{max: {rows}, wait: 60s}}}}
+  out: {{sink: "null", from: find}}
+"""
+
+
+def run(
+    frames: int,
+    pool: int,
+    memory: int = 4,
+    waits_for_engine: bool = False,
+    waits_for_sink: bool = False,
+    slow: int = 20,
+) -> dict[str, Any]:
+    """``frames`` frames, or as many as come until one is lost.
+
+    Args:
+        waits_for_engine, waits_for_sink: leases last until the engine has run, or to the end of the pipeline.
+        slow: frames that come while the sink is at one result; 0: none, and every frame goes through the model.
+    """
+    made, gpu = nvmm_camera.pipelines(), CudaDouble(integrated=True)
+    device = CudaDevice(gpu, 0, Counter())
+    compiler = SimpleNamespace(compile=lambda *_: b"")
+    vars(gpu_models)["Kernels"] = lambda *_: Kernels(device, None, lambda: cast("Any", compiler))
+    if waits_for_sink:
+        vars(pixels)["let_go"] = lambda nodes: None
+    with tempfile.TemporaryDirectory() as folder:
+        drop = "oldest" if slow else "never"
+        text = TEXT.format(model=MODEL, source=nvmm_camera.SOURCE, rows=nvmm_camera.ROWS, drop=drop)
+        path = small_pipeline(Path(folder), text, ("n", 3, 16, 16), photos=0)
+        pipeline = Pipeline.within(Environment(engines=Engines(device)), path)
+    source: Any = pipeline._assembly.node("cam").work
+    engine = cast("GpuEngine", pipeline._assembly.engines["parts"])
+    nvmm_camera.watched(engine.sessions, waits_for_engine)
+    gpu.paused = True
+    starter, cameras = nvmm_camera.started(made, pool, memory, 64, 48)
+    came, taken, sunk = threading.Condition(), 0, 0
+    gaps, has_ended, give = 0, False, source.frames
+
+    def given(stop: threading.Event) -> Iterator[Frame]:
+        nonlocal taken, gaps, has_ended
+        for frame in give(stop):
+            starter.join()
+            gaps, taken = frame.index - taken, taken + 1
+            yield frame
+            del frame
+            with came:
+                came.notify_all()
+            if taken == frames or (cameras[0].pushed < frames and not cameras[0].push()):
+                break
+        with came:
+            has_ended = True
+            came.notify_all()
+
+    def take(self: NullSink, result: Result) -> None:
+        nonlocal sunk
+        sunk, until = sunk + 1, taken + slow
+        with came:
+            came.wait_for(lambda: taken >= until or has_ended)
+
+    source.frames, NullSink.process = given, take  # type: ignore[method-assign]
+    with pipeline:
+        summary = pipeline.run()
+        gpu.paused = False
+    reader = source._reader
+    reader.join(10)
+    return {
+        "taken": taken,
+        "lost": cameras[0].lost + gaps,
+        "dropped": summary.dropped,
+        "sunk": sunk,
+        "ended": not reader.is_alive(),
+        "frames": summary.frames,
+        "calls": {**nvmm_camera.counts("libnvbufsurface.so.1.0.0"), **nvmm_camera.counts("libcuda.so.1")},
+    }
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
+    print(json.dumps(run(**json.loads(sys.argv[1]))))

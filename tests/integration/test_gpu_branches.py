@@ -1,0 +1,247 @@
+"""A whole pipeline beside models on the GPU: who looks at pixels on the host gets a copy, and nobody holds a camera's
+buffers who does not look. The GPU is a double; its kernels compute nothing, and its copies are real."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.backend.base import EngineOptions
+from edgert.backend.ort import OrtBackend
+from edgert.config import InputConfig
+from edgert.errors import DeviceError, StageError
+from edgert.graph import load
+from edgert.memory.cuda import CudaDevice
+from edgert.runtime import Result
+from edgert.stages.preprocess import Preprocessor
+from edgert.stages.sink.results import NullSink
+from tests.helpers.frames import frame_of
+from tests.helpers.gpu_pipeline import HEIGHT, NBYTES, RECORD_BYTES, WIDTH, Rig
+
+QUIET = "  out: {sink: jsonl, from: find, path: out.jsonl}\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def capture(*_: object) -> None:
+        raise DeviceError("there is no CUDA driver")
+
+    monkeypatch.setattr(CudaDevice, "capture", capture)
+
+
+def lines(path: str = "out.jsonl") -> list[int]:
+    """Which frames a file of results has."""
+    return [json.loads(line)["frame"] for line in Path(path).read_text().splitlines()]
+
+
+def is_whole(result: Result) -> bool:
+    """Whether a frame is on the host, and every pixel as the camera wrote it."""
+    luma, chroma = result.frame.planes
+    is_here = (
+        isinstance(luma, np.ndarray) and luma.shape == (HEIGHT, WIDTH) and chroma.shape == (HEIGHT // 2, WIDTH // 2, 2)
+    )
+    return is_here and all((plane == result.frame.index % 256).all() for plane in (luma, chroma))
+
+
+def test_without_anybody_who_looks_on_the_host_nothing_but_records_comes_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, monkeypatch, QUIET)
+    with rig.pipeline() as pipeline:
+        warm = pipeline._assembly.counter.read()
+        summary = pipeline.run()
+        counts = pipeline._assembly.counter.read()
+    assert lines() == list(range(40)) and rig.camera.device_asked is rig.device
+    assert summary.frames == {"cam": "on the GPU"} == summary.to_json()["frames"]
+    assert counts.bytes_copied - warm.bytes_copied == 43 * RECORD_BYTES, (
+        "of 40 frames, and of 3 slots that were warmed up"
+    )
+    assert rig.camera.lent == 0
+
+
+SEEN = list[tuple[int, bool]]()
+
+
+def look(result: Result) -> Result:
+    """A stage of one's own."""
+    SEEN.append((result.frame.index, is_whole(result)))
+    return result.with_output("own", 1)
+
+
+def test_everybody_who_looks_on_the_host_gets_one_copy_beside_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SEEN.clear()
+    stages = (
+        "  own: {python: tests.integration.test_gpu_branches:look, from: find}\n"
+        "  again: {python: tests.integration.test_gpu_branches:look, from: own}\n"
+        "  paint: {draw: labels, from: find}\n"
+        "  files: {sink: images, from: paint, path: images}\n"
+        "  slow: {infer: host, from: cam}\n"
+        "  slows: {sink: jsonl, from: slow, path: slow.jsonl}\n"
+        "  late: {sink: jsonl, from: again, path: late.jsonl}\n"
+    )
+    rig, called = Rig(tmp_path, monkeypatch, stages + QUIET), list[bool]()
+    with rig.pipeline(callbacks={"find": lambda result: called.append(is_whole(result))}) as pipeline:
+        warm = pipeline._assembly.counter.read()
+        pipeline.run()
+        counts = pipeline._assembly.counter.read()
+    indices = list(range(40))
+    assert lines() == lines("late.jsonl") == lines("slow.jsonl") == indices
+    assert sorted(SEEN) == sorted([(index, True) for index in indices] * 2)
+    assert called == [True] * 40 and len(list(Path("images").iterdir())) == 40
+    down = counts.bytes_copied - warm.bytes_copied - 43 * RECORD_BYTES
+    drawn = 40 * WIDTH * HEIGHT * 3  # the draw stage's own image
+    assert down - drawn == 4 * 40 * NBYTES, "for own and what is behind it, paint, slow and the callback"
+    assert rig.camera.lent == 0 and counts.escaped == 0
+
+
+def test_the_copies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = "  paint: {draw: boxes, from: find}\n  files: {sink: images, from: paint, path: images}\n"
+    with Rig(tmp_path, monkeypatch, stages).pipeline(callbacks={"find": print}) as pipeline:
+        why = "'paint' draws on them and your own code sees them behind 'find'"
+        assert pipeline.summary().frames == {"cam": f"on the GPU, and a copy on the host, since {why}"}
+        reads = {node.name: node.reads for node in pipeline._assembly.nodes}
+    assert reads == {
+        "cam": "nothing",
+        "find:0": "anywhere",
+        "find": "nothing",
+        "paint": "host",
+        "files": "drawn",
+        "callback of find": "host",
+    }
+
+
+def test_a_region_comes_down_alone_for_a_model_on_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = (
+        "  cut: {crop: [0.0, 0.0, 0.5, 0.5], from: find}\n"
+        "  slow: {infer: host, from: cut}\n"
+        "  slows: {sink: jsonl, from: slow, path: slow.jsonl}\n"
+    )
+    rig = Rig(tmp_path, monkeypatch, stages + QUIET)
+    with rig.pipeline() as pipeline:
+        warm = pipeline._assembly.counter.read()
+        pipeline.run()
+        counts = pipeline._assembly.counter.read()
+    assert lines("slow.jsonl") == list(range(40))
+    session = OrtBackend().compile(load(rig.path.with_name("parts.onnx")), EngineOptions(threads=1)).session()
+    preprocessor = Preprocessor(InputConfig(resize="stretch"), session.inputs["x"], "parts.onnx")
+    for line in Path("slow.jsonl").read_text().splitlines():
+        found = json.loads(line)
+        gray = tuple(
+            np.full(shape, found["frame"], np.uint8) for shape in ((HEIGHT, WIDTH), (HEIGHT // 2, WIDTH // 2, 2))
+        )
+        preprocessor.into(0, frame_of(WIDTH, HEIGHT, "nv12", pixels=gray).crop(0, 0, WIDTH // 2, HEIGHT // 2))
+        assert found["outputs"]["slow"]["vector"] == pytest.approx(session.run(1)[0].ravel(), abs=1e-3)
+    down = counts.bytes_copied - warm.bytes_copied - 43 * RECORD_BYTES
+    assert 0 < down <= 40 * NBYTES // 2, "half as high, the gaps between its rows included"
+
+
+def test_parts_of_a_frame_that_meet_again_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SEEN.clear()
+    stages = (
+        "  own: {python: tests.integration.test_gpu_branches:look, from: cam}\n"
+        "  both: {sink: jsonl, from: [own, find], path: both.jsonl}\n"
+        "  third: {infer: parts, from: [own, find], every: 2}\n"
+        "  last: {python: tests.integration.test_gpu_branches:look, from: [third, find]}\n"
+        "  lasts: {sink: jsonl, from: last, path: lasts.jsonl}\n"
+    )
+    rig = Rig(tmp_path, monkeypatch, stages)
+    with rig.pipeline() as pipeline:
+        pipeline.run()
+    assert lines("both.jsonl") == lines("lasts.jsonl") == list(range(40))
+    outputs = [json.loads(line)["outputs"] for line in Path("lasts.jsonl").read_text().splitlines()]
+    assert [sorted(one) for one in outputs[:2]] == [["find", "own", "third"], ["find", "own"]]
+    assert len(SEEN) == 80 and all(whole for _, whole in SEEN) and rig.camera.lent == 0
+
+
+def test_batches_of_the_gpu_and_several_models_hold_nothing_behind_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "  more: {infer: parts, from: find, batch: {max: 4, wait: 5ms}}\n" + QUIET.replace("find", "more")
+    rig = Rig(tmp_path, monkeypatch, text, count=200, pool=16)
+    with rig.pipeline() as pipeline:
+        pipeline.run()
+    assert lines() == list(range(200)) and rig.camera.lent == 0 and not rig.camera.starved
+
+
+class Stuck:
+    """What a sink does until it is told to go on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.go, self.taken = threading.Event(), 0
+        patch.setattr(NullSink, "process", self._take)
+
+    def _take(self, result: Result) -> None:
+        self.taken += 1
+        assert self.go.wait(20)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+def test_a_sink_that_is_stuck_holds_none_of_a_cameras_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a disk that hangs: the live camera goes on, and frames are dropped where that is counted."""
+    stuck = Stuck(monkeypatch)
+    rig = Rig(tmp_path, monkeypatch, '  out: {sink: "null", from: find}\n', count=300, pool=4, live=True)
+    with rig.pipeline() as pipeline:
+        pipeline.start()
+        until(lambda: rig.camera.given + rig.camera.starved == 300)
+        time.sleep(0.1)
+        assert (rig.camera.starved, stuck.taken) == (0, 1)
+        assert rig.camera.lent <= 1, "the newest, which waits for the model"
+        stuck.go.set()
+        pipeline.wait()
+        summary = pipeline.summary()
+    assert summary.dropped + summary.frames_out == 300 and rig.camera.lent == 0
+
+
+def test_listeners_get_frames_on_any_stage_while_they_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "  same: {track: bytetrack, from: find}\n  out: {sink: jsonl, from: same, path: out.jsonl}\n"
+    rig = Rig(tmp_path, monkeypatch, text, count=60)
+    with rig.pipeline() as pipeline:
+        with pipeline.results("same", timeout=10) as results:
+            for _, result in zip(range(20), results, strict=False):
+                assert result.frame.is_on_gpu and result.frame.lease.alive
+                assert (result.frame.to_host().planes[0] == result.frame.index).all()
+        assert [node.lets_go for node in pipeline._assembly.nodes if node.name == "same"] == [True]
+        late = [result.frame.index for result in pipeline.results("same", timeout=10) if not result.frame.is_let_go]
+        assert late == list(range(late[0], 60))
+    assert lines() == list(range(60)) and rig.camera.lent == 0
+
+
+def test_a_stage_of_another_package_that_said_it_does_not_look_gets_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NullSink, "process", lambda self, result: result.frame.to_bgr())
+    rig = Rig(tmp_path, monkeypatch, '  out: {sink: "null", from: find}\n')
+    with pytest.raises(StageError, match="had been let go") as caught, rig.pipeline() as pipeline:
+        pipeline.run()
+    assert "stage 'out'" in caught.value.where
+
+
+def test_own_code_in_front_of_the_model_keeps_frames_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "  own: {python: tests.integration.test_gpu_branches:look, from: cam}\n" + QUIET
+    rig = Rig(tmp_path, monkeypatch, text)
+    rig.path.write_text(rig.path.read_text().replace("infer: parts, from: cam", "infer: parts, from: own"))
+    with rig.pipeline() as pipeline:
+        frames: dict[str, Any] = dict(pipeline.summary().frames)
+    assert frames == {"cam": "on the host: before a model does, your own code sees them at 'own'"}
+    assert rig.camera.device_asked is None
