@@ -61,7 +61,8 @@ PROBES: dict[str, Probe] = {
 
 
 def doctor(*, root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ...]:
-    """Looks at the machine under ``root`` and at the packages of this Python. Uses no network and opens no device.
+    """Looks at the machine under ``root`` and at the packages of this Python. Uses no network and opens no device but
+    the display, for a moment.
 
     Args:
         root: where the files of a running Linux are.

@@ -171,6 +171,17 @@ def test_a_server_that_goes_takes_nothing_along_and_may_come_back(
     assert f"is back, by {viewer}" in caplog.text
 
 
+def test_it_fills_the_screen(server: XServer, caplog: pytest.LogCaptureFixture) -> None:
+    if find_spec("sdl2") is None:
+        pytest.skip("PySDL2 is not installed: pip install PySDL2 pysdl2-dll")
+    made = DisplaySink("show", (0, 0), True)
+    made.open()
+    made.process(replace(sample(), image=np.full((SIZE[1], SIZE[0], 3), 200, np.uint8)))
+    until(lambda: bool((server.screen() == 200).all()))
+    made.close()
+    assert "cannot fill" not in caplog.text
+
+
 def test_a_display_that_refuses_is_an_error_with_its_reason(viewer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":4711")
     with pytest.raises(DeviceError, match="no window can be shown") as caught:

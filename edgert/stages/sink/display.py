@@ -1,6 +1,5 @@
 """A window for every stream: the newest image with its boxes, on the screen of this machine."""
 
-import fcntl
 import logging
 import os
 import select
@@ -19,7 +18,6 @@ from edgert.runtime.frame import U8
 from edgert.runtime.records import Result
 from edgert.stages.draw import Images, Overlay
 from edgert.stages.sink import viewers
-from edgert.stages.sink.sdl_viewer import CLOSED
 
 _LOG = logging.getLogger(__name__)
 _ELEMENTS = ("boxes", "labels", "masks", "keypoints")  # drawn here when no draw stage did, as on the live page
@@ -29,7 +27,6 @@ _STALLED_S = 5.0
 _AGAIN_S = 10.0
 _SETTLED_S = 2.0
 _LAST_WORDS = 4096
-_PIPE_BYTES = 1 << 20
 
 
 class DisplaySink:
@@ -181,7 +178,7 @@ class Window(threading.Thread):
 
     def _lost(self, ended: str) -> None:
         """The viewer has ended: by its user, because it does not work here after all, or with the display."""
-        if CLOSED in ended:
+        if viewers.CLOSED in ended:
             self.is_closed = True
             self._sink.on_closed()
             return
@@ -276,8 +273,6 @@ class Viewer:
         )
         assert self._process.stdin is not None and self._process.stderr is not None
         self._in, self._err, self._said, self._ended = self._process.stdin, self._process.stderr, b"", ""
-        with suppress(OSError):  # beyond what this user may have, it stays as small as it is
-            fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         for file in (self._in, self._err):
             os.set_blocking(file.fileno(), False)
         self._poll = select.poll()

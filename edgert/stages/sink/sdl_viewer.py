@@ -10,8 +10,6 @@ import select
 import sys
 from typing import Any
 
-CLOSED = "Output window was closed"
-"""What it ends with when its user closes it; GStreamer's sinks end with the same words."""
 _TICK_S = 0.03
 
 
@@ -37,18 +35,27 @@ def main(arguments: list[str]) -> None:
     streaming = sdl2.SDL_TEXTUREACCESS_STREAMING
     texture = checked(sdl2.SDL_CreateTexture(renderer, sdl2.SDL_PIXELFORMAT_RGB888, streaming, width, height))
     image, event, filled = bytearray(width * height * 4), sdl2.SDL_Event(), 0
+    screen, is_full = sdl2.SDL_Rect(), False
     pixels = (ctypes.c_char * len(image)).from_buffer(image)
     sdl2.SDL_UpdateTexture(texture, None, pixels, width * 4)  # black
     while True:
-        if fill:
-            full = sdl2.SDL_GetWindowFlags(window) & sdl2.SDL_WINDOW_FULLSCREEN
-            sdl2.SDL_SetWindowFullscreen(window, 0 if full else sdl2.SDL_WINDOW_FULLSCREEN_DESKTOP)
-            sdl2.SDL_ShowCursor(int(bool(full)))
+        if fill:  # a window manager is asked for it, and as large as the screen it is also where there is none
+            is_full = not is_full
+            sdl2.SDL_SetWindowFullscreen(window, 0)
+            sdl2.SDL_SetWindowBordered(window, not is_full)
+            sdl2.SDL_GetDisplayBounds(max(0, sdl2.SDL_GetWindowDisplayIndex(window)), ctypes.byref(screen))
+            x, y, wide, high = (
+                (screen.x, screen.y, screen.w, screen.h) if is_full else (anywhere, anywhere, width, height)
+            )
+            sdl2.SDL_SetWindowSize(window, wide, high)
+            sdl2.SDL_SetWindowPosition(window, x, y)
+            sdl2.SDL_SetWindowFullscreen(window, is_full * sdl2.SDL_WINDOW_FULLSCREEN_DESKTOP)
+            sdl2.SDL_ShowCursor(not is_full)
         fill, exposed = False, False
         while sdl2.SDL_PollEvent(ctypes.byref(event)):
             key = event.key.keysym.sym if event.type == sdl2.SDL_KEYDOWN else None
             if event.type == sdl2.SDL_QUIT or key in (sdl2.SDLK_ESCAPE, sdl2.SDLK_q):
-                sys.exit(CLOSED)
+                sys.exit("Output window was closed")  # the words of GStreamer's sinks
             exposed, fill = exposed or event.type == sdl2.SDL_WINDOWEVENT, fill or key == sdl2.SDLK_f
         if select.select([0], [], [], _TICK_S)[0]:
             count = os.readv(0, [memoryview(image)[filled:]])

@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +22,9 @@ from edgert.board.detect import is_jetson
 from edgert.errors import DeviceError
 
 SDL = "SDL"
-_BLOCK_BYTES = 1 << 20  # what a pipe holds at most, without privileges
+CLOSED = "Output window was closed"
+"""What a viewer ends with when its user closes the window."""
+_PIPE_BYTES = 1 << 16  # what a pipe holds: GStreamer makes a new buffer of the size asked for, however little it reads
 _TO_NVMM = "nvvidconv ! video/x-raw(memory:NVMM),format=NV12"
 _CHAINS = {  # behind raw images in host memory
     # https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/Multimedia/AcceleratedGstreamer.html
@@ -78,13 +79,13 @@ class Surroundings:
         return bool(self.x11) and not self.x11.startswith((":", "unix:"))
 
 
-def surroundings(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Surroundings:
+def surroundings(root: Path = Path("/")) -> Surroundings:
     """Those of this process. Opens nothing."""
     servers = sorted((root / "tmp/.X11-unix").glob("X[0-9]*"))
     return Surroundings(
         jetson=is_jetson(root),
-        x11=environment.get("DISPLAY", ""),
-        wayland=environment.get("WAYLAND_DISPLAY", ""),
+        x11=os.environ.get("DISPLAY", ""),
+        wayland=os.environ.get("WAYLAND_DISPLAY", ""),
         screen=any(os.access(card, os.R_OK | os.W_OK) for card in (root / "dev/dri").glob("card*")),
         sdl=find_spec("sdl2") is not None,
         gstreamer=shutil.which("gst-launch-1.0") is not None,
@@ -121,7 +122,7 @@ def command(name: str, size: tuple[int, int], title: str, *, fullscreen: bool = 
     width, height = size
     if name == SDL:
         return [*_sdl(), str(width), str(height), title, str(int(fullscreen))]
-    images = f"fdsrc fd=0 blocksize={_BLOCK_BYTES} ! rawvideoparse width={width} height={height} format=bgrx"
+    images = f"fdsrc fd=0 blocksize={_PIPE_BYTES} ! rawvideoparse width={width} height={height} format=bgrx"
     return _launch(f"{images} framerate=0/1 ! {_CHAINS[name]} sync=false", title)
 
 
@@ -181,7 +182,7 @@ def working(here: Surroundings, *, fullscreen: bool = False, where: str = "") ->
     raise no_display(here, refused, where)
 
 
-def no_display(here: Surroundings, refused: Mapping[str, str], where: str = "") -> DeviceError:
+def no_display(here: Surroundings, refused: dict[str, str], where: str = "") -> DeviceError:
     """The error of a machine on which nothing can show a window."""
     fix = "sink: http shows the same in a browser"
     if not (here.x11 or here.wayland or here.screen):

@@ -18,8 +18,7 @@ from edgert.pipeline import Pipeline
 from edgert.runtime.records import Result
 from edgert.stages.sink import display, viewers
 from edgert.stages.sink.display import DisplaySink, Picture, placed, window_size
-from edgert.stages.sink.sdl_viewer import CLOSED
-from edgert.stages.sink.viewers import Surroundings
+from edgert.stages.sink.viewers import CLOSED, Surroundings
 from edgert.testing import sample
 
 SAVES = "import sys, os\ndata = sys.stdin.buffer.read()\nopen(os.environ['EDGERT_SEEN'], 'wb').write(data)"

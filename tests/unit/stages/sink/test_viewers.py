@@ -39,14 +39,18 @@ def test_those_that_fill_the_screen_come_first_where_it_is_to_be_filled() -> Non
     assert fitting(Surroundings(jetson=True, x11=":0", **ALL), fullscreen=True) == (SDL, "nv3dsink", "ximagesink")
 
 
-def test_what_is_seen_from_outside(tmp_path: Path) -> None:
-    here = surroundings({}, tmp_path)
+def test_what_is_seen_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    here = surroundings(tmp_path)
     assert (here.jetson, here.x11, here.wayland, here.screen, here.idle, here.container) == (
         False, "", "", False, "", False,
     )  # fmt: skip
     for name in ("tmp/.X11-unix/X1", "dev/dri/card0", ".dockerenv"):
         write(tmp_path, name, "")
-    here = surroundings({"DISPLAY": ":7", "WAYLAND_DISPLAY": "wayland-1"}, jetson(tmp_path))
+    monkeypatch.setenv("DISPLAY", ":7")
+    monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-1")
+    here = surroundings(jetson(tmp_path))
     assert (here.jetson, here.x11, here.wayland, here.screen, here.idle, here.container) == (
         True, ":7", "wayland-1", True, ":1", True,
     )  # fmt: skip
@@ -55,7 +59,7 @@ def test_what_is_seen_from_outside(tmp_path: Path) -> None:
 def test_gstreamer_is_started_with_a_pipeline_of_ours() -> None:
     line = " ".join(command("ximagesink", (640, 480), 'cam "1" ! x'))
     assert line == (
-        "gst-launch-1.0 -q fdsrc fd=0 blocksize=1048576 ! rawvideoparse width=640 height=480 format=bgrx framerate=0/1 "
+        "gst-launch-1.0 -q fdsrc fd=0 blocksize=65536 ! rawvideoparse width=640 height=480 format=bgrx framerate=0/1 "
         "! videoconvert ! videoscale ! taginject tags=title=cam__1____x ! ximagesink sync=false"
     )
     line = " ".join(command("nv3dsink", (640, 480), "cam"))
