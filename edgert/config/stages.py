@@ -158,6 +158,7 @@ TrackStage.family = ("track", TRACKERS)
 class DrawStage(_Fed):
     """Paints results onto an image of the frame."""
 
+    takes_gpu: ClassVar[bool] = True
     draw: Names = Field(description="boxes, labels, masks, keypoints, trails, stats")
     width: int | None = Field(default=None, ge=16, description="width of the image; the frame's by default")
 

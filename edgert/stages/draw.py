@@ -1,10 +1,12 @@
 """The draw stage: a whole result painted on its frame, records in an order that keeps all of them visible."""
 
+import logging
 import math
-from collections import defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING, cast
 
 import cv2
 import numpy as np
@@ -12,14 +14,21 @@ import numpy.typing as npt
 
 from edgert.clock import REAL, Clock
 from edgert.config.stages import DrawStage
-from edgert.errors import StageError
+from edgert.errors import BuildError, DeviceError, StageError
 from edgert.memory import Counter, Pool
-from edgert.runtime.frame import U8, bgr_into
+from edgert.runtime.frame import U8, Frame, bgr_into
 from edgert.runtime.records import Classification, Crops, Detections, Keypoints, Record, Result, Segmentation
 from edgert.runtime.stage import Stage
-from edgert.stages import paint
+from edgert.stages import shapes
 from edgert.stages.context import SimpleStage
-from edgert.stages.paint import INK, Bgr, Canvas, Pen, color_of
+from edgert.stages.paint import INK, Bgr, Pen, Shape, color_of, paint
+from edgert.stages.shapes import Canvas
+
+if TYPE_CHECKING:
+    from edgert.memory.cuda import DeviceView
+    from edgert.stages.gpu.overlay import GpuPainter
+
+log = logging.getLogger("edgert.draw")
 
 _LENGTH = 30  # centers: a second of video
 
@@ -28,8 +37,7 @@ class Trails:
     """The last centers of every track of one stream."""
 
     def __init__(self) -> None:
-        self._centers: dict[int, deque[list[float]]] = {}
-        self._seen: dict[int, int] = {}
+        self._tracks: dict[int, _Track] = {}
         self._frames = 0
 
     def add(self, record: Detections) -> None:
@@ -37,17 +45,33 @@ class Trails:
         if record.ids is None:
             return
         self._frames += 1
-        centers = ((record.boxes[:, :2] + record.boxes[:, 2:]) / 2).tolist()
+        centers = (record.boxes[:, :2] + record.boxes[:, 2:]) / 2
         for number, center in zip(record.ids.tolist(), centers, strict=True):
-            self._centers.setdefault(number, deque(maxlen=_LENGTH)).append(center)
-            self._seen[number] = self._frames
-        for number in [number for number, seen in self._seen.items() if self._frames - seen > _LENGTH]:
-            del self._seen[number], self._centers[number]
+            self._tracks.setdefault(number, _Track()).add(center, self._frames)
+        for number in [number for number, one in self._tracks.items() if self._frames - one.seen > _LENGTH]:
+            del self._tracks[number]
 
     def of(self, record: Detections) -> list[tuple[int, npt.NDArray[np.float64]]]:
-        """(track number, (N, 2) source pixels, oldest first) of every object that is in the image now."""
+        """(track number, (N, 2) source pixels, oldest first, until the next is added) of every object that is in the
+        image now."""
         numbers = [] if record.ids is None else record.ids.tolist()
-        return [(number, np.array(self._centers[number])) for number in numbers if number in self._centers]
+        return [(number, self._tracks[number].centers()) for number in numbers if number in self._tracks]
+
+
+class _Track:
+    """Centers, each written twice, so that the last of them lie in a row wherever they start."""
+
+    def __init__(self) -> None:
+        self._centers, self._count, self.seen = np.zeros((2 * _LENGTH, 2)), 0, 0
+
+    def add(self, center: npt.NDArray[np.floating], frame: int) -> None:
+        at = self._count % _LENGTH
+        self._centers[at] = self._centers[at + _LENGTH] = center
+        self._count, self.seen = self._count + 1, frame
+
+    def centers(self) -> npt.NDArray[np.float64]:
+        start = self._count % _LENGTH if self._count > _LENGTH else 0
+        return self._centers[start : start + min(self._count, _LENGTH)]
 
 
 # Sizes by the image's shorter side, chosen by eye from 320x240 to 1920x1080: 1 to 3 px of line, 10 to 26 px of text.
@@ -71,35 +95,39 @@ class Overlay:
 
     def paint(self, image: U8, result: Result) -> None:
         """Paints what ``result`` holds onto ``image`` (h, w, 3), which shows its frame at any size."""
-        canvas = _canvas(image, result)
+        paint(image, self.shapes((image.shape[1], image.shape[0]), result))
+
+    def shapes(self, size: tuple[int, int], result: Result) -> list[Shape]:
+        """What is painted on an image of (width, height), in order. To be asked once for every frame."""
+        canvas, found = _canvas(size, result), list[Shape]()
         shown = list(current_outputs(result).values())
         crops = [record for record in shown if isinstance(record, Crops)]
         nested = [record for one in crops for record in one.records]
         for record in shown + nested:
             if isinstance(record, Segmentation) and "masks" in self._elements:
-                paint.paint_mask(canvas, record)
+                found.append(shapes.mask(canvas, record))
         for record in shown:
             if isinstance(record, Detections) and record.ids is not None and "trails" in self._elements:
-                self._trails[result.frame.stream].add(record)
-                for number, places in self._trails[result.frame.stream].of(record):
-                    paint.paint_trail(canvas, places, color_of(number))
+                trails = self._trails[result.frame.stream]
+                trails.add(record)
+                found += shapes.trails(canvas, trails.of(record))
         if "boxes" in self._elements:
             for record in shown:
-                _box(canvas, record, canvas.line_px)
+                found += _boxes(canvas, record, canvas.line_px)
             for record in nested:
-                _box(canvas, record, max(1, canvas.line_px - 1))
+                found += _boxes(canvas, record, max(1, canvas.line_px - 1))
         for record in shown + nested:
             if isinstance(record, Keypoints) and "keypoints" in self._elements:
-                paint.paint_keypoints(canvas, record)
+                found += shapes.keypoints(canvas, record)
         if "labels" in self._elements:
             for record in shown + nested:
                 if isinstance(record, Detections):
-                    paint.paint_labels(canvas, record)
+                    found += shapes.labels(canvas, record)
             for one in crops:
-                _notes(canvas, one, result.outputs.get(one.parent))
-        self._headings(canvas, result, shown)
+                found += _notes(canvas, one, result.outputs.get(one.parent))
+        return found + self._headings(canvas, result, shown)
 
-    def _headings(self, canvas: Canvas, result: Result, records: list[Record]) -> None:
+    def _headings(self, canvas: Canvas, result: Result, records: list[Record]) -> list[Shape]:
         lines: list[tuple[str, Bgr]] = []
         if "stats" in self._elements:
             frame = result.frame
@@ -113,11 +141,13 @@ class Overlay:
             lines += [
                 (text, color_of(number))
                 for record in whole
-                for text, number in zip(paint.class_texts(record), record.classes.tolist(), strict=False)
+                for text, number in zip(shapes.class_texts(record), record.classes.tolist(), strict=False)
             ]
-        margin = canvas.pen.height_px // 2
-        for row, (text, shade) in enumerate(lines):
-            canvas.pen.boxed(canvas.image, text, margin, margin + row * canvas.pen.line_px, shade)
+        pen, margin = canvas.pen, canvas.pen.height_px // 2
+        return [
+            pen.label(canvas.size, text, margin, margin + row * pen.line_px, shade)
+            for row, (text, shade) in enumerate(lines)
+        ]
 
 
 class _Rate:
@@ -139,14 +169,12 @@ class _Rate:
 _pen = lru_cache(maxsize=16)(Pen)
 
 
-def _canvas(image: U8, result: Result) -> Canvas:
-    height, width = image.shape[:2]
-    frame, short = result.frame, min(height, width)
-    low, high = _TEXT_PX
+def _canvas(size: tuple[int, int], result: Result) -> Canvas:
+    frame, short, (low, high) = result.frame, min(size), _TEXT_PX
     return Canvas(
-        image=image,
+        size=size,
         origin=frame.origin,
-        scale=(width / frame.width, height / frame.height),
+        scale=(size[0] / frame.width, size[1] / frame.height),
         line_px=max(1, round(math.sqrt(short) * _LINE_PER_ROOT_PX)),
         pen=_pen(min(max(round(short * _TEXT_SHARE), low), high)),
     )
@@ -166,27 +194,28 @@ def current_outputs(result: Result) -> dict[str, Record]:
     return dict(reversed(shown.items()))
 
 
-def _box(canvas: Canvas, record: Record, line_px: int) -> None:
+def _boxes(canvas: Canvas, record: Record, line_px: int) -> list[Shape]:
     if isinstance(record, Detections):
-        paint.paint_boxes(canvas, record.boxes, paint.colors(record), line_px)
-    elif isinstance(record, Keypoints):
-        paint.paint_boxes(canvas, record.boxes, [color_of(0)] * len(record), line_px)
+        return shapes.boxes(canvas, record.boxes, shapes.colors(record), line_px)
+    if isinstance(record, Keypoints):
+        return shapes.boxes(canvas, record.boxes, [color_of(0)] * len(record), line_px)
+    return []
 
 
-def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> None:
+def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> Iterable[Shape]:
     """What a second model found in each object, under the object's box."""
     if not isinstance(parent, Detections):
         return
-    shades = paint.colors(parent)
+    shades = shapes.colors(parent)
     for row, record in zip(crops.rows.tolist(), crops.records, strict=True):
         texts = [record] if isinstance(record, str) and record else []
         if isinstance(record, Classification):
-            texts = paint.class_texts(record)[:1]
+            texts = shapes.class_texts(record)[:1]
         if texts and 0 <= row < len(parent):
-            paint.paint_notes(canvas, np.asarray(parent.boxes[row]), texts, shades[row])
+            yield from shapes.notes(canvas, np.asarray(parent.boxes[row]), texts, shades[row])
 
 
-# ``draw:`` makes the one BGR image of a frame and paints on it what the stages before found.
+# ``draw:`` makes the one BGR image of a frame and paints on it what the stages before found, where the frame is.
 
 # Images that live as long as somebody looks at them.
 #
@@ -195,16 +224,21 @@ def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> None:
 # array still refers to. Whoever holds the image, or a view of it, is safe without doing anything.
 
 _IN_FLIGHT = 6  # being painted, waiting in a queue or two, in a sink, shown to a viewer
+Shapes = Callable[[tuple[int, int]], Sequence[Shape]]
+"""What is painted on an image of (width, height)."""
 
 
 class Images:
-    """Lends uint8 arrays of one shape at a time from a Pool. For one thread; the arrays may go anywhere."""
+    """Makes images of one size at a time: arrays from a Pool, and images on the GPU of frames that are there. For one
+    thread at a time; the images may go anywhere."""
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
+        self._gpu: GpuPainter | None = None
+        self._why_not = self._logged = ""
 
     def take(self, shape: tuple[int, ...], counter: Counter) -> U8:
-        """A C-contiguous array of ``shape``, contents undefined. Never waits.
+        """A C-contiguous uint8 array of ``shape``, contents undefined. Never waits.
 
         Allocates when the shape changes, and when more than a handful are held at the same time.
         """
@@ -218,25 +252,102 @@ class Images:
         lease.release()
         return buffer.reshape(shape)
 
+    def painted(self, result: Result, width: int | None, found: Shapes) -> U8:
+        """A new BGR image of the frame, or of what was drawn before, with shapes on it; ``width`` pixels wide when
+        given. On the GPU where that is, else an array, whose making is counted.
+
+        Where kernels cannot be compiled, frames on the GPU are brought down, which is logged once.
+        """
+        source_height, source_width = _size(result)
+        width = width or source_width
+        size = width, max(1, round(source_height * width / source_width))
+        if is_on_gpu(result):
+            if (painter := self._painter(result)) is not None:
+                return cast("U8", painter.paint(_source(result), size, found(size)))
+            result = _brought_down(result)
+        image = self._copied(result, size)
+        paint(image, found(size))
+        return image
+
     def shown(self, result: Result) -> U8:
-        """(h, w, 3) BGR: the drawn image, or the frame where nothing was drawn. Converting a frame is counted."""
+        """(h, w, 3) BGR on the host: the drawn image, or the frame where nothing was drawn. Counted where it is
+        converted or brought down from a GPU."""
+        if is_on_gpu(result):
+            if (painter := self._painter(result)) is not None:
+                image = cast("DeviceView | None", result.image)
+                if image is None or not image.contiguous:
+                    image = painter.paint(_source(result), _size(result)[::-1], ())
+                return painter.host(image)
+            result = _brought_down(result)
         if result.image is not None:
             return result.image
+        if result.frame.format == "bgr":
+            return result.frame.planes[0]
+        return self._copied(result, (result.frame.width, result.frame.height))
+
+    def close(self) -> None:
+        """Gives the buffers back; images still held by others stay valid."""
+        self._pool = None
+        if self._gpu is not None:
+            self._gpu.close()
+            self._gpu = None
+
+    def _copied(self, result: Result, size: tuple[int, int]) -> U8:
         frame = result.frame
-        if frame.format == "bgr":
-            return frame.planes[0]
-        image = self.take((frame.height, frame.width, 3), frame.lease.counter)
-        bgr_into(frame, image)
+        image = self.take((size[1], size[0], 3), frame.lease.counter)
+        if result.image is None:
+            bgr_into(frame, image)
+        elif result.image.shape == image.shape:
+            np.copyto(image, result.image)
+        else:
+            cv2.resize(result.image, size, dst=image, interpolation=cv2.INTER_AREA)
         frame.lease.counter.copied(image.nbytes)
         return image
+
+    def _painter(self, result: Result) -> "GpuPainter | None":
+        """What makes images on the GPU that the result's pixels are on; None where there are no kernels for them."""
+        from edgert.stages.gpu.overlay import GpuPainter, device_of, unreadable
+
+        source = _source(result)
+        why_not = unreadable(source) if isinstance(source, Frame) else ""
+        if self._gpu is None and not self._why_not and not why_not:
+            view = source.planes[0] if isinstance(source, Frame) else source
+            try:
+                self._gpu = GpuPainter(device_of(cast("DeviceView", view)), result.frame.lease.counter)
+            except (BuildError, DeviceError) as error:
+                why_not = self._why_not = f"{error.what} ({error.fix or error.why})"
+        if (why_not := why_not or self._why_not) and why_not != self._logged:
+            self._logged = why_not
+            log.warning("%s: images are made on the host: %s", result.frame.stream, why_not)
+        return None if why_not else self._gpu
+
+
+def is_on_gpu(result: Result) -> bool:
+    """Whether what a result shows, its image or else its frame, is on a GPU."""
+    return result.frame.is_on_gpu if result.image is None else hasattr(result.image, "__cuda_array_interface__")
+
+
+def _source(result: Result) -> "Frame | DeviceView":
+    return result.frame if result.image is None else cast("DeviceView", result.image)
+
+
+def _size(result: Result) -> tuple[int, int]:
+    """(height, width) of what it shows."""
+    return (result.frame.height, result.frame.width) if result.image is None else result.image.shape[:2]
+
+
+def _brought_down(result: Result) -> Result:
+    if result.image is None:
+        return replace(result, frame=result.frame.to_host())
+    return replace(result, image=cast("DeviceView", result.image).to_host())
 
 
 class Draw(SimpleStage):
     """Results come out with a ``image``; the frame itself is never touched.
 
     The image is valid as long as anybody refers to it, with or without the frame's lease. Making it is the one copy
-    of this stage, and counted; at steady state nothing is allocated. With ``width`` the planes are scaled first and
-    only the small image is converted.
+    of this stage, and counted; of a frame on a GPU it is made there, and nothing comes down. At steady state nothing is
+    allocated. With ``width`` the planes are scaled first and only the small image is converted.
     """
 
     def __init__(self, name: str, config: DrawStage, clock: Clock = REAL) -> None:
@@ -247,30 +358,12 @@ class Draw(SimpleStage):
 
     def process(self, result: Result) -> Result:
         """The result with its image. One that has been drawn on is not painted over but copied: others see it."""
-        image = image_of(result, self._width, self._images)
-        self._overlay.paint(image, result)
+        image = self._images.painted(result, self._width, lambda size: self._overlay.shapes(size, result))
         return replace(result, image=image)
 
     def close(self) -> None:
         """Gives the buffers back; images still held by others stay valid."""
-        self._images = Images()
-
-
-def image_of(result: Result, width: int | None, images: Images) -> U8:
-    """A new BGR image of the frame, or of what was drawn before; ``width`` pixels wide when given. Counted."""
-    frame = result.frame
-    source_height, source_width = (frame.height, frame.width) if result.image is None else result.image.shape[:2]
-    width = width or source_width
-    height = max(1, round(source_height * width / source_width))
-    image = images.take((height, width, 3), frame.lease.counter)
-    if result.image is None:
-        bgr_into(frame, image)
-    elif result.image.shape == image.shape:
-        np.copyto(image, result.image)
-    else:
-        cv2.resize(result.image, (width, height), dst=image, interpolation=cv2.INTER_AREA)
-    frame.lease.counter.copied(image.nbytes)
-    return image
+        self._images.close()
 
 
 KEY = "simulated"
@@ -296,11 +389,13 @@ class Marked:
     def process(self, result: Result) -> Result | Iterable[Result] | None:
         result = result.with_output(KEY, self._label)
         if self._shows:
-            image = image_of(result, None, self._images)
-            height = image.shape[0]
-            Pen(max(_LEAST_PX, round(height * _LABEL_SHARE))).boxed(image, self._label, 0, height, INK)
-            result = replace(result, image=image)
+            result = replace(result, image=self._images.painted(result, None, self._mark))
         return self._sink.process(result)
 
     def close(self) -> None:
         self._sink.close()
+        self._images.close()
+
+    def _mark(self, size: tuple[int, int]) -> Sequence[Shape]:
+        pen = _pen(max(_LEAST_PX, round(size[1] * _LABEL_SHARE)))
+        return [pen.label(size, self._label, 0, size[1], INK)]

@@ -55,6 +55,7 @@ class Jsonl(SinkStage):
 class Images(SinkStage):
     """A file for every image."""
 
+    takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
     path: OutputPath = Field(description=f"a folder, or a pattern like `out/{{stream}}_{{frame:06d}}.png`; {_HERE}")
@@ -70,6 +71,7 @@ class Images(SinkStage):
 class Http(SinkStage):
     """A live page for the browser: the image with its results, and how the pipeline is doing."""
 
+    takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
     host: str = Field(

@@ -1,18 +1,21 @@
-"""What each record looks like on an image."""
+"""The shapes that results are drawn as, in pixels of the image, and how OpenCV paints them.
 
-import itertools
+Which shapes those are is decided in :mod:`edgert.stages.shapes`; a GPU paints the same ones
+(:mod:`edgert.stages.gpu.overlay`).
+"""
+
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from edgert.runtime.frame import U8
-from edgert.runtime.records import Classification, Detections, Keypoints, Segmentation
 
 Bgr = tuple[int, int, int]
+I32 = npt.NDArray[np.int32]
 
 # Okabe and Ito, "Color Universal Design", 2008, without black, ordered so that the first few differ most.
 _OKABE_ITO_RGB = (0xE69F00, 0x56B4E9, 0x009E73, 0xF0E442, 0xCC79A7, 0xD55E00, 0x0072B2)
@@ -20,7 +23,6 @@ _LIGHTER = 0.45  # towards white, for the second round
 
 WHITE: Bgr = (255, 255, 255)
 INK: Bgr = (24, 20, 18)
-LEFT, RIGHT, MIDDLE = 1, 0, 2  # palette entries for the sides of a body
 
 
 _BASE = tuple((rgb & 255, rgb >> 8 & 255, rgb >> 16) for rgb in _OKABE_ITO_RGB)
@@ -35,6 +37,7 @@ def color_of(number: int) -> Bgr:
     return _COLORS[number % len(_COLORS)]
 
 
+@lru_cache(maxsize=64)
 def text_color(background: Bgr) -> Bgr:
     """Black or white, whichever reads better on ``background`` (Rec. 709 luma)."""
     blue, green, red = background
@@ -44,6 +47,7 @@ def text_color(background: Bgr) -> Bgr:
 _WEIGHT = 500  # between regular (400) and bold (700): legible when small
 _HERSHEY_PX = 22  # height of OpenCV's stroke font, ascender to baseline, at scale 1
 _PADDING = 0.3  # around a word, in heights of the letters
+_WORDS = 1024
 
 
 class Pen:
@@ -59,178 +63,163 @@ class Pen:
         self._scale, self._stroke = 0.75 * height_px / _HERSHEY_PX, max(1, round(height_px / 14))
         make_font: Any = getattr(cv2, "FontFace", None)
         self._font = make_font("sans") if make_font is not None else None
+        self._word_px = lru_cache(maxsize=_WORDS)(self._measured)
+
+    def label(self, size: tuple[int, int], text: str, left: int, top: int, background: Bgr) -> "Label":
+        """A box of text with its top left corner at (left, top), moved as far as needed to stay in an image of
+        (width, height) ``size``."""
+        width = self._word_px(text, size) + 2 * self._padding_px
+        left, top = max(0, min(left, size[0] - width)), max(0, min(top, size[1] - self.line_px))
+        return Label(left, top, width, text, self, background)
 
     def boxed(self, image: U8, text: str, left: int, top: int, background: Bgr) -> None:
-        """A filled box with its top left corner at (left, top), moved as far as needed to stay in the image."""
-        height, width = image.shape[:2]
-        padding = self._padding_px
-        box_width = self._width(image, text) + 2 * padding
-        left, top = max(0, min(left, width - box_width)), max(0, min(top, height - self.line_px))
-        right, bottom = left + box_width - 1, top + self.line_px - 1
-        cv2.rectangle(image, (left, top), (right, bottom), background, cv2.FILLED)
-        baseline, color = (left + padding, top + padding + round(self.height_px * 0.86)), text_color(background)
+        """Paints such a box."""
+        paint(image, [self.label((image.shape[1], image.shape[0]), text, left, top, background)])
+
+    def write(self, image: U8, text: str, left: int, top: int, color: Bgr | int) -> None:
+        """The text of a box at (left, top), without the box."""
+        baseline = left + self._padding_px, top + self._padding_px + round(self.height_px * 0.86)
+        put: Any = cv2.putText
         if self._font is None:
-            face = cv2.FONT_HERSHEY_SIMPLEX
-            cv2.putText(image, text, baseline, face, self._scale, color, self._stroke, cv2.LINE_AA)
+            put(image, text, baseline, cv2.FONT_HERSHEY_SIMPLEX, self._scale, color, self._stroke, cv2.LINE_AA)
         else:
-            put: Any = cv2.putText
             put(image, text, baseline, color, self._font, self.height_px, _WEIGHT)
 
-    def _width(self, image: U8, text: str) -> int:
+    def _measured(self, text: str, size: tuple[int, int]) -> int:
         if self._font is None:
             (width, _), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, self._scale, self._stroke)
             return width
-        size: Any = cv2.getTextSize
-        left, _, width, _ = size((image.shape[1], image.shape[0]), text, (0, 0), self._font, self.height_px, _WEIGHT)
+        measure: Any = cv2.getTextSize
+        left, _, width, _ = measure(size, text, (0, 0), self._font, self.height_px, _WEIGHT)
         return int(left + width)
 
 
-F32 = npt.NDArray[np.float32]
-_MASK_OPACITY = 0.5
-_BACKGROUNDS = ("background", "__background__", "unlabeled", "unlabeled", "void", "other")
-_VOID = 255  # "no class" in the usual data sets
-_POINT_SCORE = 0.3
-_SUBPIXEL_BITS = 4
-_BEST_CLASSES = 3
-
-# The 17 points of COCO (nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles; left before right).
-_COCO_POINTS = 17
-_BONES = (
-    *((a, b, LEFT) for a, b in ((5, 7), (7, 9), (11, 13), (13, 15), (5, 11), (1, 3), (0, 1))),
-    *((a, b, RIGHT) for a, b in ((6, 8), (8, 10), (12, 14), (14, 16), (6, 12), (2, 4), (0, 2))),
-    *((a, b, MIDDLE) for a, b in ((5, 6), (11, 12))),
-)
+SUBPIXEL_BITS = 4
+"""Of the sixteenths of a pixel that strokes and dots are placed by, OpenCV's ``shift``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Canvas:
-    """An image to paint on, and where source pixels lie on it.
+class Box(NamedTuple):
+    """A rectangle through whole pixels, with a thin dark edge, which shows on any background."""
 
-    Attributes:
-        image: (h, w, 3) uint8 BGR.
-        origin: source position of the image's first pixel.
-        scale: image pixels per source pixel, horizontally and vertically.
-        line_px: thickness of a box.
-        pen: writes the text.
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+    shade: Bgr
+    line_px: int
+
+    @property
+    def edge_px(self) -> int:
+        """Thickness of line and dark edge together."""
+        return self.line_px + 2
+
+
+class Label(NamedTuple):
+    """A line of text in a filled box, ``pen.line_px`` high."""
+
+    left: int
+    top: int
+    width: int
+    text: str
+    pen: Pen
+    background: Bgr
+
+
+class Stroke(NamedTuple):
+    """Lines of one color through ``points`` (N, 2), int32 sixteenths; ``pieces`` are first, last and thickness."""
+
+    points: I32
+    pieces: tuple[tuple[int, int, int], ...]
+    shade: Bgr
+
+
+class Dot(NamedTuple):
+    """A filled circle, in sixteenths."""
+
+    x: int
+    y: int
+    radius: int
+    shade: Bgr
+
+
+class Mask(NamedTuple):
+    """(h, w) uint8 class numbers over the region (left, top, right, bottom), half transparent, with smooth edges.
+
+    ``has_background``: class 0 is left as it is.
     """
 
-    image: U8
-    origin: tuple[float, float]
-    scale: tuple[float, float]
-    line_px: int
-    pen: Pen
-
-    def corners(self, boxes: F32) -> list[list[int]]:
-        """(N, 4) source boxes as lists of x1, y1, x2, y2 in whole image pixels."""
-        origin, scale = np.array(self.origin * 2), np.array(self.scale * 2)
-        limit = 4 * max(self.image.shape)  # far outside is as good as any distance, and fits OpenCV's integers
-        moved = np.nan_to_num((boxes - origin) * scale)
-        return cast("list[list[int]]", np.rint(np.clip(moved, -limit, limit)).astype(int).tolist())
-
-    def fine(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
-        """(..., 2) source points in sixteenths of an image pixel, as OpenCV's ``shift`` takes them."""
-        limit = 4 * max(self.image.shape)
-        moved = np.nan_to_num((points - np.array(self.origin)) * np.array(self.scale))
-        fine: npt.NDArray[np.int32] = np.rint(np.clip(moved, -limit, limit) * (1 << _SUBPIXEL_BITS)).astype(np.int32)
-        return fine
+    classes: U8
+    region: tuple[int, int, int, int]
+    has_background: bool
 
 
-def colors(record: Detections) -> list[Bgr]:
-    """One per row: an object that has a number keeps its color, others have their class's."""
-    numbers = record.classes if record.ids is None else record.ids
-    return [color_of(number) for number in numbers.tolist()]
+Shape = Box | Label | Stroke | Dot | Mask
+_MASK_OPACITY = 0.5
+_VOID = 255  # "no class" in the usual data sets
 
 
-def paint_boxes(canvas: Canvas, boxes: F32, shades: Iterable[Bgr], line_px: int) -> None:
-    """Rectangles with a thin dark edge, which shows on any background."""
-    edge = line_px + 2
-    for (x1, y1, x2, y2), shade in zip(canvas.corners(boxes), shades, strict=True):
-        cv2.rectangle(canvas.image, (x1, y1), (x2, y2), INK, edge)
-        cv2.rectangle(canvas.image, (x1, y1), (x2, y2), shade, line_px)
-
-
-def paint_labels(canvas: Canvas, record: Detections) -> None:
-    """Class, number and score above each box, or inside where there is no room above."""
-    half = canvas.line_px // 2 + 1
-    ids = [""] * len(record) if record.ids is None else [f" #{number}" for number in record.ids.tolist()]
-    columns = record.classes.tolist(), ids, record.scores.tolist(), colors(record)
-    for (x1, y1, _, _), number, track, score, shade in reversed(
-        list(zip(canvas.corners(record.boxes), *columns, strict=True))
-    ):  # the best on top
-        text = f"{_name(record.labels, number)}{track} {score:.2f}"
-        above = y1 - half - canvas.pen.line_px
-        canvas.pen.boxed(canvas.image, text, x1 - half, above if above >= 0 else y1 - half, shade)
-
-
-def paint_notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: Bgr) -> None:
-    """Lines of text under a box: what a second model found in it."""
-    ((x1, _, _, y2),) = canvas.corners(box[None])
-    half = canvas.line_px // 2 + 1
-    for row, text in enumerate(texts):
-        canvas.pen.boxed(canvas.image, text, x1 - half, y2 + half + 1 + row * canvas.pen.line_px, shade)
-
-
-def class_texts(record: Classification) -> list[str]:
-    """``name score`` of the best classes."""
-    rows = zip(record.classes[:_BEST_CLASSES].tolist(), record.scores[:_BEST_CLASSES].tolist(), strict=True)
-    return [f"{_name(record.labels, number)} {score:.2f}" for number, score in rows]
-
-
-def paint_mask(canvas: Canvas, record: Segmentation) -> None:
-    """Every class in its color, half transparent, with smooth edges; background stays as it is."""
-    ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
-    width, height = right - left, bottom - top
-    inside = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
-    target = canvas.image[inside]
-    if width <= 0 or height <= 0 or not target.size:
-        return
+@lru_cache(maxsize=2)
+def mask_tables(has_background: bool) -> tuple[U8, U8]:
+    """(256, 1, 3) uint8 for every class: what is added to the image, and how much of the image is kept, in 255ths."""
     opacity = np.full((256, 1, 1), _MASK_OPACITY)
     opacity[_VOID] = 0
-    if not record.labels or record.labels[0].lower() in _BACKGROUNDS:
+    if has_background:
         opacity[0] = 0
-    # Color and transparency are both scaled, not the classes, so that edges between classes come out smooth.
     table = np.array([[color_of(number)] for number in range(256)])
-    paint = np.rint(table * opacity).astype(np.uint8)
-    keep = np.rint(np.repeat(255 * (1 - opacity), 3, axis=2)).astype(np.uint8)
-    cut = (
-        slice(inside[0].start - top, inside[0].start - top + target.shape[0]),
-        slice(inside[1].start - left, inside[1].start - left + target.shape[1]),
+    added = np.rint(table * opacity).astype(np.uint8)
+    return added, np.rint(np.repeat(255 * (1 - opacity), 3, axis=2)).astype(np.uint8)
+
+
+def mask_cut(mask: Mask, width: int, height: int) -> tuple[int, int, int, int]:
+    """Which part of an image of that size the region covers: left, top, right, bottom; of no size where none."""
+    left, top, right, bottom = mask.region
+    cut = max(left, 0), max(top, 0), min(right, width), min(bottom, height)
+    return cut if cut[0] < cut[2] and cut[1] < cut[3] else (0, 0, 0, 0)
+
+
+def paint(image: U8, shapes: Iterable[Shape]) -> None:
+    """Paints shapes onto (h, w, 3) uint8 BGR, in order."""
+    for shape in shapes:
+        if isinstance(shape, Box):
+            corners = (shape.x1, shape.y1), (shape.x2, shape.y2)
+            cv2.rectangle(image, *corners, INK, shape.edge_px)
+            cv2.rectangle(image, *corners, shape.shade, shape.line_px)
+        elif isinstance(shape, Label):
+            end = shape.left + shape.width - 1, shape.top + shape.pen.line_px - 1
+            cv2.rectangle(image, (shape.left, shape.top), end, shape.background, cv2.FILLED)
+            shape.pen.write(image, shape.text, shape.left, shape.top, text_color(shape.background))
+        elif isinstance(shape, Stroke):
+            stroke(image, shape.points, shape.pieces, shape.shade)
+        elif isinstance(shape, Dot):
+            dot(image, shape.x, shape.y, shape.radius, shape.shade)
+        else:
+            _paint_mask(image, shape)
+
+
+def stroke(image: U8, points: I32, pieces: Iterable[tuple[int, int, int]], shade: Bgr | int) -> None:
+    """Paints a :class:`Stroke`, on an image of one channel, too."""
+    color: Any = shade
+    for first, last, thickness in pieces:
+        piece = [points[first : last + 1]]
+        cv2.polylines(image, piece, False, color, thickness, cv2.LINE_AA, SUBPIXEL_BITS)
+
+
+def dot(image: U8, x: int, y: int, radius: int, shade: Bgr | int) -> None:
+    """Paints a :class:`Dot`, on an image of one channel, too."""
+    color: Any = shade
+    cv2.circle(image, (x, y), radius, color, cv2.FILLED, cv2.LINE_AA, SUBPIXEL_BITS)
+
+
+def _paint_mask(image: U8, mask: Mask) -> None:
+    left, top, right, bottom = mask_cut(mask, image.shape[1], image.shape[0])
+    target = image[top:bottom, left:right]
+    if not target.size:
+        return
+    x, y, end_x, end_y = mask.region
+    rows, columns = slice(top - y, bottom - y), slice(left - x, right - x)
+    # Color and transparency are both scaled, not the classes, so that edges between classes come out smooth.
+    added, kept = (
+        cv2.resize(cv2.applyColorMap(mask.classes, table), (end_x - x, end_y - y), interpolation=cv2.INTER_LINEAR)
+        for table in mask_tables(mask.has_background)
     )
-    covered = cv2.multiply(target, _spread(record.mask, keep, (width, height))[cut], scale=1 / 255)
-    cv2.add(covered, _spread(record.mask, paint, (width, height))[cut], dst=target)
-
-
-def paint_keypoints(canvas: Canvas, record: Keypoints) -> None:
-    """Dots, and bones between them for the 17 points of COCO; points below a score of 0.3 are left out."""
-    radius = (canvas.line_px + 1) << _SUBPIXEL_BITS
-    for points in record.points:
-        seen = (points[:, 2] >= _POINT_SCORE).tolist()
-        places = canvas.fine(points[:, :2]).tolist()
-        if len(places) == _COCO_POINTS:
-            for a, b, side in _BONES:
-                if seen[a] and seen[b]:
-                    for shade, thickness in ((INK, canvas.line_px + 2), (color_of(side), canvas.line_px)):
-                        ends = places[a], places[b]
-                        cv2.line(canvas.image, *ends, shade, thickness, cv2.LINE_AA, _SUBPIXEL_BITS)
-        for place, visible in zip(places, seen, strict=True):
-            for shade, size in ((INK, radius + (1 << _SUBPIXEL_BITS)), (WHITE, radius)) if visible else ():
-                cv2.circle(canvas.image, place, size, shade, cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)
-
-
-def paint_trail(canvas: Canvas, places: npt.NDArray[np.floating], shade: Bgr) -> None:
-    """(N, 2) source points, oldest first, as a line that grows thicker towards the newest."""
-    points = canvas.fine(places)
-    thirds = np.linspace(0, len(points) - 1, 4).astype(int).tolist()
-    for thickness, (first, last) in enumerate(itertools.pairwise(thirds), start=canvas.line_px - 1):
-        if last > first:
-            piece = [points[first : last + 1]]
-            cv2.polylines(canvas.image, piece, False, shade, max(1, thickness), cv2.LINE_AA, _SUBPIXEL_BITS)
-
-
-def _spread(mask: U8, table: U8, size: tuple[int, int]) -> U8:
-    """(h, w) class numbers through a (256, 1, 3) table, scaled to (width, height) ``size``."""
-    return cast("U8", cv2.resize(cv2.applyColorMap(mask, table), size, interpolation=cv2.INTER_LINEAR))
-
-
-def _name(labels: tuple[str, ...], number: int) -> str:
-    return labels[number] if 0 <= number < len(labels) else f"class {number}"
+    cv2.add(cv2.multiply(target, kept[rows, columns], scale=1 / 255), added[rows, columns], dst=target)

@@ -13,7 +13,7 @@ with device:                                # current in this thread; PyTorch an
 from edgert.memory.cuda.device import Block, CudaDevice, Graph, open_device
 from edgert.memory.cuda.gpu_context import Traits, memory_kind
 from edgert.memory.cuda.nvrtc import Kernel, Launch, Module, Nvrtc, nvrtc
-from edgert.memory.cuda.pools import DevicePool, Loans, SharedLease, SharedPool, StreamLease
+from edgert.memory.cuda.pools import DevicePool, Loans, SharedLease, SharedPool, StreamLease, StreamMarks, ViewPool
 from edgert.memory.cuda.stream import Stream
 from edgert.memory.cuda.view import DeviceView, from_cuda_array, from_dlpack
 
@@ -32,7 +32,9 @@ __all__ = [
     "SharedPool",
     "Stream",
     "StreamLease",
+    "StreamMarks",
     "Traits",
+    "ViewPool",
     "from_cuda_array",
     "from_dlpack",
     "memory_kind",

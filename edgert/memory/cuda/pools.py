@@ -5,6 +5,7 @@ memory that another library owns: a decoder's surfaces, a camera's buffers.
 """
 
 import ctypes
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -304,3 +305,56 @@ class DevicePool:
         if self.counter is not self._device.counter:
             self.counter.allocated()
         return _Slot(self._device.device_block(self.nbytes))
+
+
+class ViewPool:
+    """Equal buffers in the GPU's own memory, each lent as long as somebody refers to its view, or to a view or array
+    made from that: nobody releases anything. One more is made whenever all are looked at, so the pool settles at what
+    is really held.
+
+    Args:
+        nbytes: size of each buffer.
+        counter: where allocations are counted.
+    """
+
+    def __init__(self, device: CudaDevice, nbytes: int, counter: Counter) -> None:
+        self.nbytes, self.counter, self._device = nbytes, counter, device
+        self._slots: list[_Slot] = []
+
+    def take(self, shape: tuple[int, ...], stream: Stream) -> DeviceView:
+        """A uint8 view, C-contiguous, contents undefined, that is going to be written on ``stream``.
+
+        Its lease never ends. Who reads it on another stream says so by ``view.lease.after``. Raises DeviceError when
+        there is not enough memory.
+        """
+        slot = next((one for one in self._slots if not one.is_looked_at and one.passed()), None)
+        if slot is None:
+            slot = _Slot(self._device.device_block(self.nbytes))
+            self._slots.append(slot)
+            if self.counter is not self._device.counter:
+                self.counter.allocated()
+        lease = StreamLease(_nothing, self.counter, slot.after)
+        whole = (math.prod(shape),)
+        root = DeviceView(slot.block.address, whole, (1,), np.dtype(np.uint8), lease, self._device.ordinal, stream)
+        slot.seen = ref(root)
+        return root.reshape(*shape)
+
+    def close(self) -> None:
+        """Gives back all buffers, those that somebody looks at once nobody does."""
+        for slot in self._slots:
+            root = slot.seen() if slot.seen is not None else None
+            if root is None:
+                _let_go(slot)
+            else:
+                finalize(root, _let_go, slot).atexit = False
+        self._slots = []
+
+
+def _let_go(slot: _Slot) -> None:
+    if slot.block.device.is_open:
+        slot.synchronize()
+    slot.block.release()
+
+
+def _nothing() -> None:
+    """What a lease gives back that ends with its view."""

@@ -117,7 +117,7 @@ def fill_job(batch: bytearray, slot: int, placement: Placement, order: str, row:
         StageError: the frame is not on the GPU, or was released.
     """
     frame = placement.frame
-    planes = [_plane(plane, frame) for plane in frame.planes]
+    planes = [plane_on_gpu(plane, frame) for plane in frame.planes]
     matrix = _kernel_matrix(frame.color, order)
     unused = [0] * (3 - len(planes))
     _JOB.pack_into(
@@ -166,7 +166,7 @@ def _kernel_matrix(color: Color, order: str) -> tuple[float, ...]:
     return tuple((rows / (4 * 256)).ravel().tolist())
 
 
-def _plane(plane: Any, frame: Frame) -> tuple[int, int]:
+def plane_on_gpu(plane: Any, frame: Frame) -> tuple[int, int]:
     """Address and pitch of a plane on the GPU."""
     if isinstance(plane, DeviceView):
         return plane.address, plane.strides[0]

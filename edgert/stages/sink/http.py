@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,7 +27,7 @@ import cv2
 from edgert.errors import DeviceError, EdgertError, StageError, cause
 from edgert.runtime.json_form import plain
 from edgert.runtime.records import Classification, Detections, Keypoints, Result
-from edgert.stages.draw import Images, Overlay, current_outputs, image_of
+from edgert.stages.draw import Images, Overlay, current_outputs
 from edgert.stages.sink.prometheus import CONTENT_TYPE, metrics_text
 
 _LOG = logging.getLogger(__name__)
@@ -131,6 +132,8 @@ class Live:
         """Wakes every viewer for good and lets the frame go."""
         self._closed = True
         self._replace(None)
+        with self._encoding:
+            self._images.close()
 
     def _replace(self, result: Result | None) -> None:
         with self._changed:
@@ -171,10 +174,11 @@ class Live:
         return {"stream": result.frame.stream, "frame": result.frame.index, "objects": rows[:_TABLE_ROWS]}
 
     def _encode(self, result: Result) -> bytes:
-        image = result.image
-        if image is None:
-            image = image_of(result, min(result.frame.width, _MAX_WIDTH), self._images)
-            self._overlay.paint(image, result)
+        if result.image is None:
+            width = min(result.frame.width, _MAX_WIDTH)
+            image = self._images.painted(result, width, lambda size: self._overlay.shapes(size, result))
+            result = replace(result, image=image)
+        image = self._images.shown(result)
         done, data = cv2.imencode(".jpg", image, (cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY))
         if not done:
             raise StageError("cannot encode a JPEG image", why="OpenCV gives no reason")

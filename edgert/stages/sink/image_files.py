@@ -130,4 +130,4 @@ class ImagesSink:
 
     def close(self) -> None:
         """Gives the buffers back; every file is closed already."""
-        self._images = Images()
+        self._images.close()

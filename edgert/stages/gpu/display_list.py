@@ -1,0 +1,252 @@
+"""Shapes as the overlay kernel reads them: items in painting order, and the bytes that they point to.
+
+What a shape covers is rasterized by the code that paints it on the host (:mod:`edgert.stages.paint`), white on black in
+one channel: that is its coverage. Words, dots and the corners of boxes come again, so their bytes stay on the GPU.
+"""
+
+import struct
+from collections.abc import Callable, Hashable, Iterable
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from edgert.runtime.frame import U8
+from edgert.stages import paint
+from edgert.stages.paint import Bgr, Box, Dot, Label, Mask, Shape, Stroke
+
+ITEM = struct.Struct("=4i2IQ2i2I")
+COVER, TEXT, BOX, MASK = range(4)
+_ALIGN_BYTES = 16
+_UNIT = 1 << paint.SUBPIXEL_BITS
+
+
+class Region:
+    """A piece of memory that both sides see, filled from its start on.
+
+    Args:
+        host: its bytes, 1-D.
+        address: where the GPU sees the first.
+    """
+
+    def __init__(self, host: U8, address: int) -> None:
+        self.host, self.address, self.used, self.sent = host, address, 0, 0
+
+    def take(self, nbytes: int) -> tuple[U8, int] | None:
+        """The next bytes and their address; None where there are not as many."""
+        start = -(-self.used // _ALIGN_BYTES) * _ALIGN_BYTES
+        if start + nbytes > self.host.size:
+            return None
+        self.used = start + nbytes
+        return self.host[start : self.used], self.address + start
+
+
+class TooLongError(Exception):
+    """A list does not fit its region, which has to be larger."""
+
+
+Tile = tuple[int, int, int]
+"""Address, width, height."""
+
+
+class Tiles:
+    """Bytes that were drawn before. Two regions take turns: while one is filled, what lies in both is used; when it is
+    full, the other is emptied, once nothing that was launched reads it any more.
+
+    Args:
+        wait: returns when nothing that was launched reads the regions.
+    """
+
+    def __init__(self, regions: tuple[Region, Region], wait: Callable[[], None]) -> None:
+        self._regions, self._wait = regions, wait
+        self._found: tuple[dict[Hashable, Tile], dict[Hashable, Tile]] = ({}, {})
+        self._now = 0
+
+    @property
+    def region(self) -> Region:
+        """Where tiles are added."""
+        return self._regions[self._now]
+
+    def turn(self) -> None:
+        """To be called before a list: empties the other region when three quarters of this one are used."""
+        if 4 * self.region.used <= 3 * self.region.host.size:
+            return
+        self._wait()
+        self._now ^= 1
+        self._found[self._now].clear()
+        self.region.used = self.region.sent = 0
+
+    def find(self, key: Hashable) -> Tile | None:
+        return self._found[self._now].get(key) or self._found[self._now ^ 1].get(key)
+
+    def add(self, key: Hashable, width: int, height: int) -> tuple[U8, int] | None:
+        """Bytes for a tile that is found by that key from now on; None where there is no room."""
+        taken = self.region.take(width * height)
+        if taken is not None:
+            self._found[self._now][key] = taken[1], width, height
+        return taken
+
+
+class DisplayList:
+    """Items for one image of (width, height) ``size``; tiles that do not come again lie in ``region``.
+
+    Raises:
+        TooLongError: the region is too small.
+    """
+
+    def __init__(self, size: tuple[int, int], region: Region, tiles: Tiles) -> None:
+        self._size, self._region, self._tiles, self._items = size, region, tiles, list[bytes]()
+
+    def add(self, shapes: Iterable[Shape]) -> None:
+        """Appends what paints the shapes, in order."""
+        for shape in shapes:
+            if isinstance(shape, Label):
+                self._label(shape)
+            elif isinstance(shape, Box):
+                self._box(shape)
+            elif isinstance(shape, Stroke):
+                self._stroke(shape)
+            elif isinstance(shape, Dot):
+                self._dot(shape)
+            else:
+                self._mask(shape)
+
+    def finish(self) -> tuple[int, int]:
+        """Writes the items; their address and how many there are."""
+        packed = b"".join(self._items)
+        host, address = self._taken(len(packed))
+        host[:] = np.frombuffer(packed, np.uint8)
+        return address, len(self._items)
+
+    def _item(self, left: int, top: int, width: int, height: int, *rest: int) -> None:
+        """An item for a rectangle that may hang over the image's edges. Nothing where all of it is outside."""
+        x, y, right, bottom = (
+            max(left, 0),
+            max(top, 0),
+            min(left + width, self._size[0]),
+            min(top + height, self._size[1]),
+        )
+        if x < right and y < bottom:
+            self._items.append(ITEM.pack(x, y, right, bottom, *rest))
+
+    def _label(self, label: Label) -> None:
+        pen = label.pen
+
+        def draw(out: U8) -> None:
+            pen.write(out, label.text, 0, 0, 255)
+
+        address, width, height = self._kept((pen.height_px, label.text), label.width, pen.line_px, draw)
+        ground, letters = _color(label.background), _color(paint.text_color(label.background))
+        place = label.left, label.top
+        self._item(*place, width, height, TEXT, ground, address, *place, width, letters)
+
+    def _box(self, box: Box) -> None:
+        out = box.edge_px // 2 + 2  # beyond its lines
+        middle = 2 * out + 1
+        most = 2 * (middle - out)  # a larger box has the same corners, and lines that are the same all along
+        across, down = (min(max(span, -most), most) for span in (box.x2 - box.x1, box.y2 - box.y1))
+        ends = [(out + max(-span, 0), out + max(span, 0)) for span in (across, down)]
+
+        def draw(pattern: U8) -> None:
+            first, second = (tuple(corner) for corner in zip(*ends, strict=True))
+            cv2.rectangle(pattern, first, second, 1, box.edge_px)
+            cv2.rectangle(pattern, first, second, 2, box.line_px)
+
+        size = abs(across) + 1 + 2 * out, abs(down) + 1 + 2 * out
+        address, _, _ = self._kept((box.line_px, across, down), *size, draw)
+        left, top = min(box.x1, box.x2) - out, min(box.y1, box.y2) - out
+        whole = abs(box.x2 - box.x1) + 1 + 2 * out, abs(box.y2 - box.y1) + 1 + 2 * out
+        self._item(left, top, *whole, BOX, _color(box.shade) | middle << 24, address, left, top, *whole)
+
+    def _stroke(self, stroke: Stroke) -> None:
+        margin = max(thickness for _, _, thickness in stroke.pieces) + 2
+        (x1, y1), (x2, y2) = stroke.points.min(axis=0).tolist(), stroke.points.max(axis=0).tolist()
+        ends = x1 // _UNIT - margin, y1 // _UNIT - margin, x2 // _UNIT + margin + 1, y2 // _UNIT + margin + 1
+        if (tile := self._clipped(*ends)) is not None:
+            out, address, left, top = tile
+            points = stroke.points - np.array((left * _UNIT, top * _UNIT), np.int32)
+            paint.stroke(out, points, stroke.pieces, 255)
+            self._item(left, top, *out.shape[::-1], COVER, _color(stroke.shade), address, left, top, out.shape[1], 0)
+
+    def _dot(self, dot: Dot) -> None:
+        margin = dot.radius // _UNIT + 3
+        size = 2 * margin + 1
+        left, top = dot.x // _UNIT - margin, dot.y // _UNIT - margin
+        rest = COVER, _color(dot.shade)
+        if min(left, top) >= 0 and left + size <= self._size[0] and top + size <= self._size[1]:
+            across, down = dot.x % _UNIT, dot.y % _UNIT
+
+            def draw(out: U8) -> None:
+                paint.dot(out, margin * _UNIT + across, margin * _UNIT + down, dot.radius, 255)
+
+            address, _, _ = self._kept((dot.radius, across, down, None), size, size, draw)
+            self._item(left, top, size, size, *rest, address, left, top, size, 0)
+        elif (tile := self._clipped(left, top, left + size, top + size)) is not None:
+            out, address, left, top = tile
+            paint.dot(out, dot.x - left * _UNIT, dot.y - top * _UNIT, dot.radius, 255)
+            self._item(left, top, *out.shape[::-1], *rest, address, left, top, out.shape[1], 0)
+
+    def _mask(self, mask: Mask) -> None:
+        left, top, right, bottom = cut = paint.mask_cut(mask, *self._size)
+        if not right:
+            return
+        height, width = mask.classes.shape
+        key = mask.region, cut, (width, height), mask.has_background
+        room = 1024 + 8 * (right - left + bottom - top)
+
+        def draw(out: U8) -> None:
+            added, kept = paint.mask_tables(mask.has_background)
+            out[0, :1024].reshape(256, 4)[:] = np.concatenate([added, kept[..., :1]], axis=2)[:, 0]
+            x, y, end_x, end_y = mask.region
+            taps = out[0, 1024:].view(np.uint16).reshape(-1, 4)
+            taps[: right - left] = _taps(width, end_x - x, True)[left - x : right - x]
+            taps[right - left :] = _taps(height, end_y - y, False)[top - y : bottom - y]
+
+        tables, _, _ = self._kept(key, room, 1, draw)
+        host, address = self._taken(mask.classes.size)
+        np.copyto(host.reshape(height, width), mask.classes)
+        low, high = tables & 0xFFFFFFFF, tables >> 32
+        self._item(left, top, right - left, bottom - top, MASK, 0, address, width, height, low, high)
+
+    def _kept(self, key: Hashable, width: int, height: int, draw: Callable[[U8], None]) -> Tile:
+        """A tile that was drawn before, or is now."""
+        if (found := self._tiles.find(key)) is not None:
+            return found
+        host, address = self._tiles.add(key, width, height) or self._taken(width * height)
+        host.fill(0)
+        draw(host.reshape(height, width))
+        return address, width, height
+
+    def _clipped(self, left: int, top: int, right: int, bottom: int) -> tuple[U8, int, int, int] | None:
+        """Black pixels for what is drawn once: they end where the image does, so that OpenCV clips as it does there.
+        With their address and place; None where all is outside."""
+        left, top, right, bottom = max(left, 0), max(top, 0), min(right, self._size[0]), min(bottom, self._size[1])
+        if left >= right or top >= bottom:
+            return None
+        host, address = self._taken((right - left) * (bottom - top))
+        host.fill(0)
+        return host.reshape(bottom - top, right - left), address, left, top
+
+    def _taken(self, nbytes: int) -> tuple[U8, int]:
+        taken = self._region.take(nbytes)
+        if taken is None:
+            raise TooLongError
+        return taken
+
+
+def _color(color: Bgr) -> int:
+    return color[0] | color[1] << 8 | color[2] << 16
+
+
+def _taps(source: int, wanted: int, across: bool) -> npt.NDArray[np.uint16]:
+    """(wanted, 4) for every pixel of an axis: two source pixels and the weight of the second in 1/2048, as OpenCV's
+    linear scaling has them (modules/imgproc/src/resize.cpp); the last is 0."""
+    number = (2 * np.arange(wanted, dtype=np.int64) + 1) * source - wanted
+    whole, rest = np.divmod(number, 2 * wanted)
+    exact = whole.astype(np.float32) + rest.astype(np.float32) / np.float32(2 * wanted)
+    below = np.floor(exact)
+    first, weight = below.astype(np.int64), np.rint((exact - below) * np.float32(2048))
+    if across:
+        weight[(first < 0) | (first >= source - 1)] = 0
+    ends = np.clip(first, 0, source - 1), np.clip(first + 1, 0, source - 1)
+    return np.stack([*ends, weight, np.zeros(wanted)], axis=1).astype(np.uint16)

@@ -1,0 +1,261 @@
+"""Images made of frames on a GPU, and results drawn on them there: one kernel, one launch for an image."""
+
+import struct
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.files import FileStore, cache_folder
+from edgert.memory import Counter
+from edgert.memory.buffer import U8
+from edgert.memory.cuda import (
+    Block,
+    CudaDevice,
+    DeviceView,
+    Kernel,
+    SharedPool,
+    Stream,
+    StreamMarks,
+    ViewPool,
+    open_device,
+)
+from edgert.runtime.frame import Color, Frame
+from edgert.stages.gpu.display_list import DisplayList, Region, Tiles, TooLongError
+from edgert.stages.gpu.gpu_preprocess import SOURCES, chroma_size, fixed_matrix, hold, plane_on_gpu
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.paint import INK, Shape
+
+_DRAWING = struct.Struct("=5Q27i4x")
+_TILE = (64, 16)
+_BLOCK = (16, 16, 1)
+_LIST_BYTES = 1 << 18
+_LISTS = 3
+"""Lists that are filled, sent and read at a time."""
+_TILES_BYTES = 1 << 21
+"""Of each of the two regions of tiles: some 300 labels of 1080p."""
+_SHOWN = 4
+"""Images on the host, before more are made: encoded, shown to a viewer."""
+
+
+def device_of(view: DeviceView) -> CudaDevice:
+    """The GPU that a view's memory belongs to. Raises DeviceError where it cannot be opened."""
+    if view.stream is not None:
+        return cast("CudaDevice", view.stream.device)
+    known: CudaDevice | None = getattr(view.lease, "device", None)
+    return known or open_device(view.ordinal)
+
+
+class GpuPainter:
+    """Makes images of one size at a time, on a stream of its own. For one thread at a time.
+
+    Args:
+        counter: where allocations of images are counted.
+
+    Raises:
+        DeviceError: there is no kernel compiler.
+        BuildError: the kernel does not compile.
+    """
+
+    def __init__(self, device: CudaDevice, counter: Counter, kernels: Kernels | None = None) -> None:
+        self.device, self._counter = device, counter
+        self._kernels = kernels or Kernels(device, FileStore(cache_folder() / "cuda"))
+        self._made: dict[tuple[int, ...], Kernel] = {}
+        self._kernel(SOURCES["nv12"], "nv12", False, False, True)  # the usual one, before frames come
+        self.stream, self._event = device.stream(), device.event()
+        self._images: ViewPool | None = None
+        self._shown: tuple[Stream, SharedPool] | None = None
+        self._lists = [_List(device, _LIST_BYTES) for _ in range(_LISTS)]
+        self._block = device.block(2 * _TILES_BYTES)
+        halves = (
+            Region(self._block.host[start : start + _TILES_BYTES], self._block.address + start)
+            for start in (0, _TILES_BYTES)
+        )
+        self._tiles = Tiles((next(halves), next(halves)), self.stream.synchronize)
+
+    def paint(self, source: Frame | DeviceView, size: tuple[int, int], shapes: Iterable[Shape]) -> DeviceView:
+        """A new image of a frame on the GPU, or of an image there, with shapes on it. Does not wait.
+
+        Args:
+            source: what has not :func:`unreadable` said of, or (h, w, 3) uint8 BGR.
+            size: (width, height) of the new image; where that is not the source's, it is scaled as on the host.
+
+        Returns:
+            (height, width, 3) uint8 BGR, without gaps, valid as long as somebody refers to it.
+
+        Raises:
+            DeviceError: too little memory, or the GPU failed.
+            StageError: the frame was released.
+        """
+        width, height = size
+        with self.device:
+            drawing = self._listed(size, list(shapes))
+            image = self._take((height, width, 3))
+            key, argument = _of_frame(source, size) if isinstance(source, Frame) else _of_image(source, size)
+            planes: tuple[object, ...] = source.planes if isinstance(source, Frame) else (source,)
+            for writer in {getattr(plane, "stream", None) for plane in planes} - {self.stream}:
+                if isinstance(writer, Stream):
+                    self.stream.wait(self._event.record(writer))
+            drawing.send(self.stream, self._tiles)
+            where = *argument[0], image.address, drawing.items
+            packed = _DRAWING.pack(*where, *argument[1], drawing.count, *argument[2])
+            grid = (-(-width // _TILE[0]), -(-height // _TILE[1]), 1)
+            self._kernel(*key).launch(packed, grid, _BLOCK, self.stream)
+            drawing.marks.after(self.stream)
+            if isinstance(source, Frame):
+                hold([source], self.stream)
+            elif (after := getattr(source.lease, "after", None)) is not None:
+                after(self.stream)
+        return image
+
+    def host(self, image: DeviceView) -> U8:
+        """The bytes of a C-contiguous uint8 image, on the host, in pinned memory that is not used again while anybody
+        looks. A copy, counted; waits for it."""
+        if self._shown is None or self._shown[1].nbytes != image.nbytes:
+            self._shown = self.device.stream(), SharedPool(self.device, image.nbytes, _SHOWN, self._counter)
+        stream, pool = self._shown
+        lent = pool.acquire()
+        assert lent is not None  # there is no limit in time
+        array, lease = lent
+        lease.release()  # a pool lends no memory that somebody looks at
+        with self.device:
+            if image.stream is not None:
+                stream.wait(self._event.record(image.stream))
+            self.device.run(self.device.driver.memcpy_dtoh_async, array, image.address, stream.raw, doing="copying")
+            stream.synchronize()
+        self.device.counter.copied(image.nbytes)
+        return array.reshape(image.shape)
+
+    def close(self) -> None:
+        """Waits for the GPU and gives the memory back; images that others hold stay valid."""
+        if self.device.is_open:
+            self.stream.synchronize()
+        for block in (self._block, *(one.block for one in self._lists)):
+            block.release()
+        if self._images is not None:
+            self._images.close()
+        self._images = self._shown = None
+
+    def _listed(self, size: tuple[int, int], shapes: list[Shape]) -> "_List":
+        """The shapes, written to the memory that waited longest."""
+        self._tiles.turn()
+        drawing = self._lists.pop(0)
+        while True:
+            drawing.empty()
+            packer = DisplayList(size, drawing.region, self._tiles)
+            try:
+                packer.add(shapes)
+                drawing.items, drawing.count = packer.finish()
+                break
+            except TooLongError:
+                larger = _List(self.device, 2 * drawing.block.nbytes)
+                drawing.block.release()
+                drawing = larger
+        self._lists.append(drawing)
+        return drawing
+
+    def _take(self, shape: tuple[int, int, int]) -> DeviceView:
+        nbytes = shape[0] * shape[1] * shape[2]
+        if self._images is None or self._images.nbytes != nbytes:
+            if self._images is not None:
+                self._images.close()
+            self._images = ViewPool(self.device, nbytes, self._counter)
+        return self._images.take(shape, self.stream)
+
+    def _kernel(self, number: int, form: str, luma_area: bool, chroma_area: bool, aligned: bool) -> Kernel:
+        ink = INK[0] | INK[1] << 8 | INK[2] << 16
+        pixel, red = 4 if form.endswith("a") else 3, 0 if form.startswith("rgb") else 2
+        key = number, pixel, red, luma_area, chroma_area, aligned
+        if key not in self._made:
+            names = "FORMAT", "PIXEL", "RED", "LUMA_AREA", "CHROMA_AREA", "ALIGNED"
+            definitions = {"INK": ink, **{name: int(value) for name, value in zip(names, key, strict=True)}}
+            self._made[key] = self._kernels.kernel("overlay", definitions, _DRAWING.size)
+        return self._made[key]
+
+
+class _List:
+    """Memory that display lists are written to, one after another."""
+
+    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+        self.block: Block = device.block(nbytes)
+        self.marks = StreamMarks(device)
+        self.items = self.count = 0
+        self.empty()
+
+    def empty(self) -> None:
+        """Makes it ready for the next list, once the GPU has read the last one."""
+        self.marks.synchronize()
+        self.region = Region(self.block.host, self.block.address)
+
+    def send(self, stream: Stream, tiles: Tiles) -> None:
+        """Brings the list, and tiles that are new, to where the kernel reads them. No pixels and no tensors, so this is
+        not counted as a copy of such."""
+        if not self.block.is_staged:
+            return
+        device = self.block.device
+        for region in (self.region, tiles.region):
+            if region.used > region.sent:
+                part = region.host[region.sent : region.used]
+                copy = device.driver.memcpy_htod_async
+                device.run(copy, region.address + region.sent, part, stream.raw, doing="copying")
+                region.sent = region.used
+
+
+def unreadable(frame: Frame) -> str:
+    """Why the kernel cannot make an image of a frame on the GPU as the host does; empty when it can."""
+    if frame.format not in SOURCES:
+        return f"the kernel reads {', '.join(SOURCES)}, not {frame.format}"
+    if frame.format == "yuyv" and frame.width % 2:
+        return "its last pixel has no color of its own"
+    return ""
+
+
+_Key = tuple[int, str, bool, bool, bool]
+_Argument = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Addresses of three planes, their pitches, and what follows the number of items in the kernel's struct."""
+
+
+def _of_image(image: DeviceView, size: tuple[int, int]) -> tuple[_Key, _Argument]:
+    height, width = image.shape[:2]
+    key = SOURCES["bgr"], "bgr", size != (width, height), False, size[0] % 4 == 0
+    numbers = width, height, 0, 0, *size, 0, 0, 0, 0, 0, *[0] * 12
+    return key, ((image.address, 0, 0), (image.strides[0], 0, 0), numbers)
+
+
+def _of_frame(frame: Frame, size: tuple[int, int]) -> tuple[_Key, _Argument]:
+    planes = [plane_on_gpu(plane, frame) for plane in frame.planes]
+    addresses, pitches = zip(*planes, *[(0, 0)] * (3 - len(planes)), strict=True)
+    width, height = size
+    is_scaled = size != (frame.width, frame.height)
+    chroma = chroma_size(frame)
+    shares_rows = is_scaled or frame.format != "yuyv"
+    wanted = (width + 1) // 2, (height + 1) // 2 if shares_rows else height
+    matrix, floor, shift = _arithmetic(frame.color, width % 2 == 0 and height % 2 == 0)
+    luma_area, chroma_area = _shrinks((frame.width, frame.height), size), _shrinks(chroma, wanted)
+    key = SOURCES[frame.format], frame.format, luma_area, chroma_area, width % 4 == 0
+    numbers = frame.width, frame.height, *chroma, *size, *wanted, int(shares_rows), floor, shift, *matrix
+    return key, (addresses, pitches, numbers)
+
+
+def _shrinks(source: tuple[int, int], wanted: tuple[int, int]) -> bool:
+    """Whether a plane is scaled by area, as :func:`~edgert.runtime.frame.bgr_into` decides it."""
+    return source[0] > 2 * wanted[0] or source[1] > 2 * wanted[1]
+
+
+# OpenCV's conversion of BT.601, limited range, in 20 bits: modules/imgproc/src/color_yuv.simd.hpp, ITUR_BT_601_*.
+_ONE_BITS = 20
+_LUMA, _U_TO_BLUE, _U_TO_GREEN, _V_TO_GREEN, _V_TO_RED = 1220542, 2116026, -409993, -852492, 1673527
+
+
+@lru_cache(maxsize=16)
+def _arithmetic(color: Color, is_even: bool) -> tuple[tuple[int, ...], int, int]:
+    """The kernel's matrix, floor and shift: for :func:`~edgert.runtime.frame.bgr_into`'s two ways of converting."""
+    if color != Color() or not is_even:
+        rows = fixed_matrix(color, "bgr").reshape(3, 4) + np.array([0, 0, 0, 512], np.int32)
+        return tuple(rows.ravel().tolist()), 0, 10
+    weights: npt.NDArray[np.int64] = np.array([[_U_TO_BLUE, 0], [_U_TO_GREEN, _V_TO_GREEN], [0, _V_TO_RED]], np.int64)
+    offsets = (1 << (_ONE_BITS - 1)) - 16 * _LUMA - 128 * weights.sum(axis=1)
+    rows = np.column_stack([np.full(3, _LUMA), weights, offsets])
+    return tuple(rows.ravel().tolist()), 16, _ONE_BITS

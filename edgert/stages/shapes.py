@@ -1,0 +1,145 @@
+"""Which shapes each record is drawn as."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.runtime.records import Classification, Detections, Keypoints, Segmentation
+from edgert.stages.paint import INK, SUBPIXEL_BITS, WHITE, Bgr, Box, Dot, Label, Mask, Pen, Shape, Stroke, color_of
+
+F32 = npt.NDArray[np.float32]
+LEFT, RIGHT, MIDDLE = 1, 0, 2  # palette entries for the sides of a body
+_BACKGROUNDS = ("background", "__background__", "unlabeled", "unlabeled", "void", "other")
+_POINT_SCORE = 0.3
+_BEST_CLASSES = 3
+
+# The 17 points of COCO (nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles; left before right).
+_COCO_POINTS = 17
+_BONES = (
+    *((a, b, LEFT) for a, b in ((5, 7), (7, 9), (11, 13), (13, 15), (5, 11), (1, 3), (0, 1))),
+    *((a, b, RIGHT) for a, b in ((6, 8), (8, 10), (12, 14), (14, 16), (6, 12), (2, 4), (0, 2))),
+    *((a, b, MIDDLE) for a, b in ((5, 6), (11, 12))),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """An image to draw on, and where source pixels lie on it.
+
+    Attributes:
+        size: (width, height) of the image.
+        origin: source position of the image's first pixel.
+        scale: image pixels per source pixel, horizontally and vertically.
+        line_px: thickness of a box.
+        pen: writes the text.
+    """
+
+    size: tuple[int, int]
+    origin: tuple[float, float]
+    scale: tuple[float, float]
+    line_px: int
+    pen: Pen
+
+    def corners(self, boxes: F32) -> list[list[int]]:
+        """(N, 4) source boxes as lists of x1, y1, x2, y2 in whole image pixels."""
+        origin, scale = np.array(self.origin * 2), np.array(self.scale * 2)
+        limit = 4 * max(self.size)  # far outside is as good as any distance, and fits OpenCV's integers
+        moved = np.nan_to_num((boxes - origin) * scale)
+        return cast("list[list[int]]", np.rint(np.clip(moved, -limit, limit)).astype(int).tolist())
+
+    def fine(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
+        """(..., 2) source points in sixteenths of an image pixel."""
+        limit = 4 * max(self.size)
+        moved = np.nan_to_num((points - np.array(self.origin)) * np.array(self.scale))
+        fine: npt.NDArray[np.int32] = np.rint(np.clip(moved, -limit, limit) * (1 << SUBPIXEL_BITS)).astype(np.int32)
+        return fine
+
+
+def colors(record: Detections) -> list[Bgr]:
+    """One per row: an object that has a number keeps its color, others have their class's."""
+    numbers = record.classes if record.ids is None else record.ids
+    return [color_of(number) for number in numbers.tolist()]
+
+
+def boxes(canvas: Canvas, corners: F32, shades: Iterable[Bgr], line_px: int) -> list[Shape]:
+    """(N, 4) source boxes."""
+    rows = zip(canvas.corners(corners), shades, strict=True)
+    return [Box(x1, y1, x2, y2, shade, line_px) for (x1, y1, x2, y2), shade in rows]
+
+
+def labels(canvas: Canvas, record: Detections) -> Iterator[Label]:
+    """Class, number and score above each box, or inside where there is no room above."""
+    half = canvas.line_px // 2 + 1
+    ids = [""] * len(record) if record.ids is None else [f" #{number}" for number in record.ids.tolist()]
+    columns = record.classes.tolist(), ids, record.scores.tolist(), colors(record)
+    for (x1, y1, _, _), number, track, score, shade in reversed(
+        list(zip(canvas.corners(record.boxes), *columns, strict=True))
+    ):  # the best on top
+        text = f"{_name(record.labels, number)}{track} {score:.2f}"
+        above = y1 - half - canvas.pen.line_px
+        yield canvas.pen.label(canvas.size, text, x1 - half, above if above >= 0 else y1 - half, shade)
+
+
+def notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: Bgr) -> Iterator[Label]:
+    """Lines of text under a box: what a second model found in it."""
+    ((x1, _, _, y2),) = canvas.corners(box[None])
+    half = canvas.line_px // 2 + 1
+    for row, text in enumerate(texts):
+        top = y2 + half + 1 + row * canvas.pen.line_px
+        yield canvas.pen.label(canvas.size, text, x1 - half, top, shade)
+
+
+def class_texts(record: Classification) -> list[str]:
+    """``name score`` of the best classes."""
+    rows = zip(record.classes[:_BEST_CLASSES].tolist(), record.scores[:_BEST_CLASSES].tolist(), strict=True)
+    return [f"{_name(record.labels, number)} {score:.2f}" for number, score in rows]
+
+
+def mask(canvas: Canvas, record: Segmentation) -> Mask:
+    """Every class in its color; background stays as it is."""
+    ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
+    has_background = not record.labels or record.labels[0].lower() in _BACKGROUNDS
+    return Mask(record.mask, (left, top, right, bottom), has_background)
+
+
+def keypoints(canvas: Canvas, record: Keypoints) -> Iterator[Shape]:
+    """Dots, and bones between them for the 17 points of COCO; points below a score of 0.3 are left out."""
+    radius = (canvas.line_px + 1) << SUBPIXEL_BITS
+    for points in record.points:
+        seen = (points[:, 2] >= _POINT_SCORE).tolist()
+        places = canvas.fine(points[:, :2])
+        if len(places) == _COCO_POINTS:
+            for a, b, side in _BONES:
+                if seen[a] and seen[b]:
+                    ends = places[[a, b]]
+                    yield Stroke(ends, ((0, 1, canvas.line_px + 2),), INK)
+                    yield Stroke(ends, ((0, 1, canvas.line_px),), color_of(side))
+        for (x, y), visible in zip(places.tolist(), seen, strict=True):
+            if visible:
+                yield Dot(x, y, radius + (1 << SUBPIXEL_BITS), INK)
+                yield Dot(x, y, radius, WHITE)
+
+
+def trails(canvas: Canvas, found: Sequence[tuple[int, npt.NDArray[np.float64]]]) -> Iterator[Stroke]:
+    """(track number, (N, 2) source points, oldest first) as lines that grow thicker towards the newest."""
+    start, points = 0, canvas.fine(np.concatenate([np.zeros((0, 2)), *(places for _, places in found)]))
+    for number, places in found:
+        stop = start + len(places)
+        if pieces := _thirds(len(places), canvas.line_px):
+            yield Stroke(points[start:stop], pieces, color_of(number))
+        start = stop
+
+
+@lru_cache(maxsize=256)
+def _thirds(count: int, line_px: int) -> tuple[tuple[int, int, int], ...]:
+    ends = np.linspace(0, count - 1, 4).astype(int).tolist()
+    pieces = zip(ends, ends[1:], range(line_px - 1, line_px + 2), strict=False)
+    return tuple((first, last, max(1, thickness)) for first, last, thickness in pieces if last > first)
+
+
+def _name(labels: tuple[str, ...], number: int) -> str:
+    return labels[number] if 0 <= number < len(labels) else f"class {number}"
