@@ -21,6 +21,7 @@ from edgert.runtime.records import Classification, Crops, Detections, Keypoints,
 from edgert.runtime.stage import Stage
 from edgert.stages import shapes
 from edgert.stages.context import SimpleStage
+from edgert.stages.gpu.download import Downloader
 from edgert.stages.paint import INK, Bgr, Pen, Shape, color_of, paint
 from edgert.stages.shapes import Canvas
 
@@ -235,6 +236,7 @@ class Images:
     def __init__(self) -> None:
         self._pool: Pool | None = None
         self._gpu: GpuPainter | None = None
+        self._downloader = Downloader()
         self._why_not = self._logged = ""
 
     def take(self, shape: tuple[int, ...], counter: Counter) -> U8:
@@ -273,11 +275,10 @@ class Images:
         """(h, w, 3) BGR on the host: the drawn image, or the frame where nothing was drawn. Counted where it is
         converted or brought down from a GPU."""
         if is_on_gpu(result):
+            if result.image is not None:
+                return self._downloader.image(cast("DeviceView", result.image))
             if (painter := self._painter(result)) is not None:
-                image = cast("DeviceView | None", result.image)
-                if image is None or not image.contiguous:
-                    image = painter.paint(_source(result), _size(result)[::-1], ())
-                return painter.host(image)
+                return self._downloader.image(painter.paint(result.frame, _size(result)[::-1], ()))
             result = _brought_down(result)
         if result.image is not None:
             return result.image
@@ -288,6 +289,7 @@ class Images:
     def close(self) -> None:
         """Gives the buffers back; images still held by others stay valid."""
         self._pool = None
+        self._downloader = Downloader()
         if self._gpu is not None:
             self._gpu.close()
             self._gpu = None

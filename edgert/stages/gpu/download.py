@@ -34,9 +34,7 @@ class Downloader:
         frame = result.frame
         image: object = result.image
         if isinstance(image, DeviceView):
-            (on_host,), lease = self._through(image).down([image], image.nbytes)
-            lease.release()  # as of every drawn image: it is valid as long as somebody refers to it
-            result = replace(result, image=on_host)
+            result = replace(result, image=self.image(image))
         if frame.is_on_gpu:
             views = cast("tuple[DeviceView, ...]", frame.planes)
             whole = cast("tuple[DeviceView, ...]", (frame.root or frame).planes)  # since crops come in all sizes
@@ -44,6 +42,12 @@ class Downloader:
             result = replace(result, frame=replace(frame, planes=tuple(planes), lease=lease, root=None))
             frame.lease.release()
         return result
+
+    def image(self, view: DeviceView) -> U8:
+        """A copy of a drawn image, valid as long as somebody refers to it. Raises DeviceError."""
+        (on_host,), lease = self._through(view).down([view], view.nbytes)
+        lease.release()
+        return on_host
 
     def _through(self, view: DeviceView) -> "_Way":
         if view.stream is None:

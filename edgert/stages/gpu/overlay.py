@@ -10,13 +10,11 @@ import numpy.typing as npt
 
 from edgert.files import FileStore, cache_folder
 from edgert.memory import Counter
-from edgert.memory.buffer import U8
 from edgert.memory.cuda import (
     Block,
     CudaDevice,
     DeviceView,
     Kernel,
-    SharedPool,
     Stream,
     StreamMarks,
     ViewPool,
@@ -36,8 +34,6 @@ _LISTS = 3
 """Lists that are filled, sent and read at a time."""
 _TILES_BYTES = 1 << 21
 """Of each of the two regions of tiles: some 300 labels of 1080p."""
-_SHOWN = 4
-"""Images on the host, before more are made: encoded, shown to a viewer."""
 
 
 def device_of(view: DeviceView) -> CudaDevice:
@@ -66,7 +62,6 @@ class GpuPainter:
         self._kernel(SOURCES["nv12"], "nv12", False, False, True)  # the usual one, before frames come
         self.stream, self._event = device.stream(), device.event()
         self._images: ViewPool | None = None
-        self._shown: tuple[Stream, SharedPool] | None = None
         self._lists = [_List(device, _LIST_BYTES) for _ in range(_LISTS)]
         self._block = device.block(2 * _TILES_BYTES)
         halves = (
@@ -110,24 +105,6 @@ class GpuPainter:
                 after(self.stream)
         return image
 
-    def host(self, image: DeviceView) -> U8:
-        """The bytes of a C-contiguous uint8 image, on the host, in pinned memory that is not used again while anybody
-        looks. A copy, counted; waits for it."""
-        if self._shown is None or self._shown[1].nbytes != image.nbytes:
-            self._shown = self.device.stream(), SharedPool(self.device, image.nbytes, _SHOWN, self._counter)
-        stream, pool = self._shown
-        lent = pool.acquire()
-        assert lent is not None  # there is no limit in time
-        array, lease = lent
-        lease.release()  # a pool lends no memory that somebody looks at
-        with self.device:
-            if image.stream is not None:
-                stream.wait(self._event.record(image.stream))
-            self.device.run(self.device.driver.memcpy_dtoh_async, array, image.address, stream.raw, doing="copying")
-            stream.synchronize()
-        self.device.counter.copied(image.nbytes)
-        return array.reshape(image.shape)
-
     def close(self) -> None:
         """Waits for the GPU and gives the memory back; images that others hold stay valid."""
         if self.device.is_open:
@@ -136,7 +113,7 @@ class GpuPainter:
             block.release()
         if self._images is not None:
             self._images.close()
-        self._images = self._shown = None
+        self._images = None
 
     def _listed(self, size: tuple[int, int], shapes: list[Shape]) -> "_List":
         """The shapes, written to the memory that waited longest."""
