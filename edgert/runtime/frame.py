@@ -131,8 +131,10 @@ class Frame:
         return self.planes is _LET_GO
 
     def let_go(self) -> Frame:
-        """The frame without its pixels, under a lease of its own: what it knows of itself stays, and whoever uses
-        ``planes`` gets a StageError. Ends no lease of this one."""
+        """The frame without its pixels, under a lease of its own; this one's lease goes on.
+
+        What it knows of itself stays, and whoever uses ``planes`` gets a StageError.
+        """
         return replace(self, planes=_LET_GO, lease=EndedLease(self.lease.counter), root=None)
 
     def to_host(self) -> Frame:

@@ -16,7 +16,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,15 @@ CAPS = "video/x-raw(memory:NVMM),format=NV12,width={},height={},framerate=30/1"
 
 
 class Camera:
-    """Pushes buffers of a pool into an appsrc. Some elements behind it are ahead of who takes the frames."""
+    """Pushes buffers of a pool into an appsrc. Some elements behind it are ahead of who takes the frames.
 
-    def __init__(self, source: Any, pool: int, memory: int) -> None:
+    Args:
+        allocate: gives the address of so many bytes on the GPU, where somebody reads the pixels; else there are none.
+    """
+
+    def __init__(self, source: Any, pool: int, memory: int, allocate: Callable[[int], int] | None = None) -> None:
         self.gst, _ = gst.gstreamer()
-        self.source, self.count, self.memory = source, pool, memory
+        self.source, self.count, self.memory, self.allocate = source, pool, memory, allocate
         self.pushed, self.lost, self.surfaces = 0, 0, list[SurfaceParams]()
         self.pool: Any = None
         self.first = threading.Event()
@@ -70,7 +74,8 @@ class Camera:
         buffers = [self.pool.acquire_buffer(None)[1] for _ in range(self.count)]
         for buffer in buffers:
             params = SurfaceParams(width=width, height=height, pitch=PITCH, color_format=34)
-            params.buffer_desc = params.data_ptr = 0x1000 * (1 + len(self.surfaces))
+            address = self.allocate(PITCH * height * 3 // 2) if self.allocate else 0x1000 * (1 + len(self.surfaces))
+            params.buffer_desc = params.data_ptr = address
             params.plane_params.num_planes = 2
             params.plane_params.pitch[0] = params.plane_params.pitch[1] = PITCH
             params.plane_params.offset[1] = PITCH * height
@@ -112,14 +117,21 @@ def pipelines() -> list[Any]:
     return made
 
 
-def started(made: list[Any], pool: int, memory: int, width: int, height: int) -> tuple[threading.Thread, list[Camera]]:
+def started(
+    made: list[Any],
+    pool: int,
+    memory: int,
+    width: int,
+    height: int,
+    allocate: Callable[[int], int] | None = None,
+) -> tuple[threading.Thread, list[Camera]]:
     """What starts the camera of the first pipeline and brings it ahead; and where that camera will be."""
     cameras = list[Camera]()
 
     def start() -> None:
         while not made:
             time.sleep(0.001)
-        cameras.append(Camera(made[0], pool, memory))
+        cameras.append(Camera(made[0], pool, memory, allocate))
         cameras[0].open(width, height)
         made[0].emit("push-buffer", cameras[0].gst.Buffer.new_allocate(None, 1, None))
         cameras[0].first.wait()

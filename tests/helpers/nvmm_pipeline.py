@@ -19,9 +19,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
+
 from edgert.assemble import Environment, gpu_models, pixels
 from edgert.memory import Counter
-from edgert.memory.cuda import CudaDevice
+from edgert.memory.cuda import Block, CudaDevice
 from edgert.pipeline import Pipeline
 from edgert.runtime import Frame, Result
 from edgert.stages.gpu.kernels import Kernels
@@ -36,9 +38,16 @@ name: board
 models: {{parts: {model}}}
 stages:
   cam: {{source: "{source}", timeout: 3s, reconnect: false}}
-  find: {{infer: parts, from: cam, drop: {drop}, batch: {{max: {rows}, wait: 60s}}}}
-  out: {{sink: "null", from: find}}
+  find: {{infer: parts, from: cam, drop: {drop}{batch}}}
+{own}  out: {{sink: "null", from: {last}}}
 """
+SEEN = list[bool]()
+
+
+def look(result: Result) -> Result:
+    """A stage of one's own: it looks at the frame on the host, and takes its time (that of the sink behind it)."""
+    SEEN.append(all(isinstance(plane, np.ndarray) and not plane.any() for plane in result.frame.planes))
+    return result
 
 
 def run(
@@ -48,12 +57,14 @@ def run(
     waits_for_engine: bool = False,
     waits_for_sink: bool = False,
     slow: int = 20,
+    looks: bool = False,
 ) -> dict[str, Any]:
     """``frames`` frames, or as many as come until one is lost.
 
     Args:
         waits_for_engine, waits_for_sink: leases last until the engine has run, or to the end of the pipeline.
         slow: frames that come while the sink is at one result; 0: none, and every frame goes through the model.
+        looks: whether code of one's own, before the sink and as slow, looks at the frames on the host.
     """
     made, gpu = nvmm_camera.pipelines(), CudaDouble(integrated=True)
     device = CudaDevice(gpu, 0, Counter())
@@ -63,14 +74,23 @@ def run(
         vars(pixels)["let_go"] = lambda nodes: None
     with tempfile.TemporaryDirectory() as folder:
         drop = "oldest" if slow else "never"
-        text = TEXT.format(model=MODEL, source=nvmm_camera.SOURCE, rows=nvmm_camera.ROWS, drop=drop)
+        batch = "" if looks else f", batch: {{max: {nvmm_camera.ROWS}, wait: 60s}}"
+        own = "  own: {python: tests.helpers.nvmm_pipeline:look, from: find}\n" if looks else ""
+        last = "own" if looks else "find"
+        text = TEXT.format(model=MODEL, source=nvmm_camera.SOURCE, drop=drop, batch=batch, own=own, last=last)
         path = small_pipeline(Path(folder), text, ("n", 3, 16, 16), photos=0)
         pipeline = Pipeline.within(Environment(engines=Engines(device)), path)
     source: Any = pipeline._assembly.node("cam").work
     engine = cast("GpuEngine", pipeline._assembly.engines["parts"])
     nvmm_camera.watched(engine.sessions, waits_for_engine)
     gpu.paused = True
-    starter, cameras = nvmm_camera.started(made, pool, memory, 64, 48)
+    blocks = list[Block]()
+
+    def allocate(nbytes: int) -> int:
+        blocks.append(device.device_block(nbytes))
+        return blocks[-1].address
+
+    starter, cameras = nvmm_camera.started(made, pool, memory, 64, 48, allocate)
     came, taken, sunk = threading.Condition(), 0, 0
     gaps, has_ended, give = 0, False, source.frames
 
@@ -106,6 +126,7 @@ def run(
         "lost": cameras[0].lost + gaps,
         "dropped": summary.dropped,
         "sunk": sunk,
+        "looked": sum(SEEN),
         "ended": not reader.is_alive(),
         "frames": summary.frames,
         "calls": {**nvmm_camera.counts("libnvbufsurface.so.1.0.0"), **nvmm_camera.counts("libcuda.so.1")},
@@ -114,4 +135,6 @@ def run(
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
-    print(json.dumps(run(**json.loads(sys.argv[1]))))
+    from tests.helpers import nvmm_pipeline  # the module that the pipeline's own code comes from
+
+    print(json.dumps(nvmm_pipeline.run(**json.loads(sys.argv[1]))))

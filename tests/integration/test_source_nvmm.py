@@ -90,6 +90,13 @@ def test_a_whole_pipeline_loses_none_of_5000_frames_however_slow_its_sink_is(lib
     assert {found["calls"][name] for name in (*EGL, *EGL_BACK)} == {OUTPUT_BUFFERS}
 
 
+def test_own_code_beside_the_model_sees_every_pixel_and_costs_no_frame_however_slow_it_is(libraries: Path) -> None:
+    found, _ = camera(libraries, program="nvmm_pipeline", frames=2000, looks=True)
+    assert (found["taken"], found["lost"]) == (2000, 0)
+    assert found["looked"] == found["sunk"] >= 100 and "own code sees them at 'own'" in found["frames"]["cam"]
+    assert {found["calls"][name] for name in (*EGL, *EGL_BACK)} == {OUTPUT_BUFFERS}
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"pool": 4}, {"waits_for_engine": True}, {"waits_for_sink": True}],
