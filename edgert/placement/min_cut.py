@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.placement.integer import sink_side
-from edgert.placement.problem import GPU, Assignment, Cost, Edge, Network, Transition
+from edgert.placement.problem import GPU, Assignment, Edge, Network, Transition
 from edgert.placement.run_load import Price, Use, stranded
 
 # A network as arcs for a minimum cut between two accelerators.
@@ -69,8 +69,13 @@ class Arcs:
         self.first_any: list[Arc] = []
         self._numbers: list[float] = []  # of all finite arcs, flat: NumPy reads that fastest
         for index, unit in enumerate(network.units):
-            self._run((index, SINK), unit.costs.get(first), FIRST)
-            self._run((SOURCE, index), unit.costs.get(second), SECOND)
+            for name, arc, column in ((first, (index, SINK), FIRST), (second, (SOURCE, index), SECOND)):
+                if (cost := unit.costs.get(name)) is None:
+                    self.endless.append(arc)
+                else:
+                    self.finite.append(arc)
+                    run = cost.time_ms, cost.energy_mj, cost.traffic_bytes, cost.time_ms, 0.0, 0.0, column, column
+                    self._numbers += run
         for edge in network.edges:
             self._hand(edge)
 
@@ -84,13 +89,6 @@ class Arcs:
             loads[rows, column] += numbers[:, share]
         loads[:, ENTRIES] = (end == SECOND) & (start != end)
         return loads
-
-    def _run(self, arc: Arc, cost: Cost | None, column: int) -> None:
-        if cost is None:
-            self.endless.append(arc)
-        else:
-            self.finite.append(arc)
-            self._numbers += (cost.time_ms, cost.energy_mj, cost.traffic_bytes, cost.time_ms, 0.0, 0.0, column, column)
 
     def _cross(self, arc: Arc, one: Transition, start: str, end: str) -> None:
         self.finite.append(arc)

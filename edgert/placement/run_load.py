@@ -177,17 +177,15 @@ def accelerators(networks: Iterable[Network]) -> tuple[str, ...]:
     return tuple({**homes, **able})
 
 
-def targets(edge: Edge, assignment: Assignment, home: str) -> set[str]:
-    """The accelerators that need the tensor."""
-    wanted = {assignment[consumer] for consumer in edge.consumers}
-    return wanted | {home} if edge.is_output else wanted
-
-
 def transitions_of(network: Network, assignment: Assignment) -> Iterator[tuple[Edge, str, str, Transition]]:
     """Every (tensor, accelerator it leaves, accelerator it goes to, transition), in the order of the edges."""
     for edge in network.edges:
         source = network.home if edge.producer is None else assignment[edge.producer]
-        for target in sorted(targets(edge, assignment, network.home) - {source}):
+        wanted = {assignment[consumer] for consumer in edge.consumers}
+        if edge.is_output:
+            wanted.add(network.home)
+        wanted.discard(source)
+        for target in sorted(wanted):
             if transition := edge.transitions.get((source, target)):
                 yield edge, source, target, transition
 

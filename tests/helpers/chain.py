@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgert.errors import PlacementError
 from edgert.placement.problem import Assignment, Edge, Network
-from edgert.placement.run_load import Price, priced, priced_transition, stranded, targets
+from edgert.placement.run_load import Price, priced, priced_transition, stranded
 
 F64 = npt.NDArray[np.float64]
 
@@ -81,7 +81,8 @@ def _between(network: Network, among: Sequence[str], price: Price) -> list[F64]:
 
 def _handed(edge: Edge, assignment: Assignment, home: str, price: Price) -> float:
     source = home if edge.producer is None else assignment[edge.producer]
-    others = targets(edge, assignment, home) - {source}
+    wanted = {assignment[consumer] for consumer in edge.consumers} | ({home} if edge.is_output else set())
+    others = wanted - {source}
     moves = ((other, edge.transitions.get((source, other))) for other in others)
     return sum(priced_transition(transition, price, source, other) for other, transition in moves if transition)
 
