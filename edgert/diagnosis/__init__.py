@@ -61,8 +61,9 @@ PROBES: dict[str, Probe] = {
 
 
 def doctor(*, root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ...]:
-    """Looks at the machine under ``root`` and at the packages of this Python. Uses no network and opens no device but
-    the display, for a moment.
+    """Looks at the machine under ``root`` and at the packages of this Python. Uses no network and opens no camera.
+
+    The display is opened for a moment, and shows nothing.
 
     Args:
         root: where the files of a running Linux are.
