@@ -88,6 +88,7 @@ class Http(SinkStage):
 class Display(SinkStage):
     """A window for each stream, titled after it, on the screen of this machine: the image with its results."""
 
+    takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
     width: int = Field(default=0, ge=0, le=8192, description="of a window, pixels; 0: as the image, or in proportion")

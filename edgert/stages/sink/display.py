@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -133,6 +134,7 @@ class Window(threading.Thread):
         finally:
             if self._viewer is not None:
                 self._viewer.close()
+            self._picture.close()
             with self._changed:
                 newest, self._newest, self.is_closed = self._newest, None, True
             if newest is not None:
@@ -210,32 +212,36 @@ class Picture:
     def __init__(self) -> None:
         self.size = (0, 0)
         self._images, self._overlay = Images(), Overlay(_ELEMENTS)
-        self._canvas = self._packed = np.zeros((0, 0, 3), np.uint8)
+        self._packed = np.zeros((0, 0, 4), np.uint8)
         self._inside = (0, 0, 0, 0)
 
     def of(self, result: Result, asked: tuple[int, int]) -> U8:
-        """(h, w, 4) BGRx, valid until the next call. An image of another shape gets black bars. Counted as one copy."""
-        image = self._images.shown(result)
-        height, width = image.shape[:2]
+        """(h, w, 4) BGRx, valid until the next call. An image of another shape gets black bars.
+
+        An image on the GPU is painted and scaled there, and what is shown comes down. Each copy is counted.
+        """
+        frame, drawn = result.frame, result.image
+        width, height = (frame.width, frame.height) if drawn is None else drawn.shape[1::-1]
         if self.size == (0, 0):
             self.size = window_size((width, height), asked)
-            shape = self.size[::-1]
-            self._canvas, self._packed = np.zeros((*shape, 3), np.uint8), np.zeros((*shape, 4), np.uint8)
+            self._packed = np.zeros((*self.size[::-1], 4), np.uint8)
         inside = placed((width, height), self.size)
         if inside != self._inside:
-            self._canvas[...] = 0
+            self._packed[...] = 0
             self._inside = inside
         x, y, across, down = inside
-        part = self._canvas[y : y + down, x : x + across]
-        if (across, down) == (width, height):
-            np.copyto(part, image)
-        else:
-            cv2.resize(image, (across, down), dst=part, interpolation=cv2.INTER_AREA)
-        if result.image is None:
-            self._overlay.paint(part, result)
-        cv2.cvtColor(self._canvas, cv2.COLOR_BGR2BGRA, dst=self._packed)
-        result.frame.lease.counter.copied(self._packed.nbytes)
+        if drawn is None:
+            drawn = self._images.painted(result, across, lambda size: self._overlay.shapes(size, result))
+        elif across != width:
+            drawn = self._images.painted(result, across, lambda size: ())
+        image = self._images.shown(replace(result, image=drawn))[:down]
+        cv2.cvtColor(image, cv2.COLOR_BGR2BGRA, dst=self._packed[y : y + len(image), x : x + across])
+        frame.lease.counter.copied(self._packed.nbytes)
         return self._packed
+
+    def close(self) -> None:
+        """Gives the buffers back."""
+        self._images.close()
 
 
 def window_size(image: tuple[int, int], asked: tuple[int, int]) -> tuple[int, int]:
@@ -250,10 +256,8 @@ def window_size(image: tuple[int, int], asked: tuple[int, int]) -> tuple[int, in
 
 def placed(image: tuple[int, int], window: tuple[int, int]) -> tuple[int, int, int, int]:
     """(x, y, width, height) of an image in the middle of a window, as large as its shape allows."""
-    scale = min(window[0] / image[0], window[1] / image[1])
-    wide, high = max(1, int(image[0] * scale)), max(1, int(image[1] * scale))
-    if window[0] - wide < 2 and window[1] - high < 2:  # the window's own size was rounded
-        wide, high = window
+    wide = max(1, round(image[0] * min(window[0] / image[0], window[1] / image[1])))
+    high = min(window[1], max(1, round(image[1] * wide / image[0])))
     return (window[0] - wide) // 2, (window[1] - high) // 2, wide, high
 
 

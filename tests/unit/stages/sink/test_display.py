@@ -236,7 +236,7 @@ def test_boxes_are_painted_where_nobody_drew_and_the_frame_stays_as_it_is() -> N
     assert (shown[..., :3] != before).any() and (result.frame.planes[0] == before).all()
     plain = Picture().of(Result(result.frame, {}), (0, 0))
     assert (plain[..., :3] == before).all()
-    assert result.frame.lease.counter.read().copies == 2
+    assert result.frame.lease.counter.read().copies == 4, "the painted image, and the window's, of both"
 
 
 PIPELINE = """
