@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from edgert.stages.source import kinds
 from edgert.stages.source.planes import device_planes
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.gpu_inference import SIDE, Session
+from tests.helpers.nvdec_double import NvdecDouble
 from tests.helpers.small_pipeline import small_pipeline
 
 WIDTH, HEIGHT = 64, 48
@@ -44,6 +46,18 @@ stages:
 {stages}"""
 
 
+class TrueSession(Session):
+    """The same on a real GPU; its numbers are all one."""
+
+    def enqueue(self, rows: int | None = None) -> None:
+        address, numbers = self.outputs_on_gpu[0].block.address, 2 * (rows or 0)
+        with self.device:
+            self.device.driver.memset_d32_async(address, _ONE, numbers, self.stream.raw)
+
+
+_ONE = 0x3F800000  # 1.0 as a float32
+
+
 class GpuEngine:
     """See :class:`edgert.backend.gpu.GpuEngine`; of two numbers for each image."""
 
@@ -56,7 +70,8 @@ class GpuEngine:
         self.outputs = (Tensor("y", (rows, 2), "float32"),)
 
     def session(self, profile: str | None = None) -> Session:
-        self.sessions.append(Session(self.device, self._rows))
+        make = Session if isinstance(self.device.driver, CudaDouble) else TrueSession
+        self.sessions.append(make(self.device, self._rows))
         return self.sessions[-1]
 
     def close(self) -> None:
@@ -133,6 +148,27 @@ class Camera:
         """Keeps its memory, since frames may be on their way."""
 
 
+class VideoRig:
+    """A pipeline file whose camera is a video, ``clip.mp4`` beside it, and a GPU: a double unless one is given."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, stages: str, device: CudaDevice | None = None) -> None:
+        self.device = device or CudaDevice(CudaDouble(), 0, Counter())
+        if device is None:
+            patch_kernels(patch)
+            patch.setitem(sys.modules, "PyNvVideoCodec", cast("Any", NvdecDouble(self.device)))
+        text = TEXT.format(model=MODEL, stages=stages).replace("{source: api}", "{source: clip.mp4, decode: gpu}")
+        self.path = small_pipeline(folder, text, photos=0)
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        return Pipeline.within(Environment(engines=Engines(self.device)), self.path, **options)
+
+
+def patch_kernels(patch: pytest.MonkeyPatch) -> None:
+    """Kernels are compiled to nothing, and launched and counted all the same."""
+    compiler = SimpleNamespace(compile=lambda *_: b"")
+    patch.setattr(gpu_models, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", compiler)))
+
+
 class Rig:
     """A pipeline file, its camera and its GPU."""
 
@@ -149,8 +185,7 @@ class Rig:
         self.gpu = CudaDouble()
         self.device = CudaDevice(self.gpu, 0, Counter())
         self.camera = Camera(self.device, count, pool, live)
-        compiler = SimpleNamespace(compile=lambda *_: b"")
-        patch.setattr(gpu_models, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", compiler)))
+        patch_kernels(patch)
 
         def source_for(name: str, config: section.SourceStage, *rest: Any) -> Any:
             return self.camera if name == "cam" else kinds.source_for(name, config, *rest)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,32 @@ import pytest
 
 from edgert.backend.base import EngineOptions
 from edgert.backend.ort import OrtBackend
+from edgert.clock import REAL
 from edgert.config import InputConfig
+from edgert.config.stages import DrawStage, SourceStage
 from edgert.errors import DeviceError, StageError
 from edgert.graph import load
+from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Result
+from edgert.runtime.frame import yuv_planes
+from edgert.stages.kinds import Images
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.results import NullSink
+from edgert.stages.source.kinds import source_for
+from tests.helpers.clips import write_clip
 from tests.helpers.frames import frame_of
-from tests.helpers.gpu_pipeline import HEIGHT, NBYTES, RECORD_BYTES, WIDTH, Rig
+from tests.helpers.gpu import gpu_or_skip
+from tests.helpers.gpu_pipeline import HEIGHT, NBYTES, RECORD_BYTES, WIDTH, Rig, VideoRig
 
 QUIET = "  out: {sink: jsonl, from: find, path: out.jsonl}\n"
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if request.node.get_closest_marker("gpu"):
+        return
 
     def capture(*_: object) -> None:
         raise DeviceError("there is no CUDA driver")
@@ -84,8 +94,6 @@ def test_everybody_who_looks_on_the_host_gets_one_copy_beside_the_model(
     stages = (
         "  own: {python: tests.integration.test_gpu_branches:look, from: find}\n"
         "  again: {python: tests.integration.test_gpu_branches:look, from: own}\n"
-        "  paint: {draw: labels, from: find}\n"
-        "  files: {sink: images, from: paint, path: images}\n"
         "  slow: {infer: host, from: cam}\n"
         "  slows: {sink: jsonl, from: slow, path: slow.jsonl}\n"
         "  late: {sink: jsonl, from: again, path: late.jsonl}\n"
@@ -98,15 +106,16 @@ def test_everybody_who_looks_on_the_host_gets_one_copy_beside_the_model(
     indices = list(range(40))
     assert lines() == lines("late.jsonl") == lines("slow.jsonl") == indices
     assert sorted(SEEN) == sorted([(index, True) for index in indices] * 2)
-    assert called == [True] * 40 and len(list(Path("images").iterdir())) == 40
+    assert called == [True] * 40
     down = counts.bytes_copied - warm.bytes_copied - 43 * RECORD_BYTES
-    drawn = 40 * WIDTH * HEIGHT * 3  # the draw stage's own image
-    assert down - drawn == 4 * 40 * NBYTES, "for own and what is behind it, paint, slow and the callback"
+    assert down == 3 * 40 * NBYTES, "for own and what is behind it, slow and the callback"
     assert rig.camera.lent == 0 and counts.escaped == 0
 
 
 def test_the_copies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = "  paint: {draw: boxes, from: find}\n  files: {sink: images, from: paint, path: images}\n"
+    for kind in (DrawStage, Images):
+        monkeypatch.setattr(kind, "takes_gpu", False)
     with Rig(tmp_path, monkeypatch, stages).pipeline(callbacks={"find": print}) as pipeline:
         why = "'paint' draws on them and your own code sees them behind 'find'"
         assert pipeline.summary().frames == {"cam": f"on the GPU, and a copy on the host, since {why}"}
@@ -174,6 +183,53 @@ def test_batches_of_the_gpu_and_several_models_hold_nothing_behind_them(
     with rig.pipeline() as pipeline:
         pipeline.run()
     assert lines() == list(range(200)) and rig.camera.lent == 0 and not rig.camera.starved
+
+
+PLANES: dict[int, list[Any]] = {}
+
+
+def note(result: Result) -> Result:
+    """A stage of one's own that remembers all pixels."""
+    assert isinstance(result.frame.planes[0], np.ndarray)
+    PLANES[result.frame.index] = [plane.copy() for plane in yuv_planes(result.frame)]
+    return result
+
+
+@pytest.fixture(params=["stand-ins", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Iterator[CudaDevice | None]:
+    if request.param == "stand-ins":
+        yield None
+        return
+    made = gpu_or_skip()
+    yield made
+    assert made.leaked == 0
+
+
+def test_pixels_of_a_video_that_the_gpu_decodes_are_those_of_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: CudaDevice | None
+) -> None:
+    PLANES.clear()
+    clip = write_clip(tmp_path / "clip.mp4", 60, options={"preset": "ultrafast", "g": "10", "bf": "2"})
+    stages = (
+        "  own: {python: tests.integration.test_gpu_branches:note, from: find}\n"
+        "  slow: {infer: host, from: cam}\n"
+        "  slows: {sink: jsonl, from: slow, path: slow.jsonl}\n"
+    )
+    rig = VideoRig(tmp_path, monkeypatch, stages + QUIET, device)
+    with rig.pipeline() as pipeline:
+        warm = pipeline._assembly.counter.read()
+        summary = pipeline.run()
+        counts = pipeline._assembly.counter.read()
+    assert lines() == lines("slow.jsonl") == list(range(60)) and summary.dropped == 0
+    assert summary.frames["cam"].startswith("on the GPU, and a copy on the host, since ")
+    assert counts.bytes_copied - warm.bytes_copied == 2 * 60 * 320 * 240 * 3 // 2 + 63 * RECORD_BYTES
+    assert counts.escaped == 0
+    source = source_for("cam", SourceStage(source=str(clip), decode="cpu"), Counter(), REAL, tmp_path)
+    for frame in source.frames(threading.Event()):
+        wanted = list(yuv_planes(frame))
+        assert all(np.array_equal(one, other) for one, other in zip(PLANES.pop(frame.index), wanted, strict=True))
+        frame.lease.release()
+    assert not PLANES
 
 
 class Stuck:
