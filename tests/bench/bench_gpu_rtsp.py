@@ -49,8 +49,8 @@ START_S = 60.0
 
 @dataclass(frozen=True)
 class Setup:
-    """What is measured, ``seconds`` long, after and before ``spare_s`` in which streams begin, catch up and end. ``clip``
-    images are made once and sent round and round."""
+    """What is measured, ``seconds`` long, after and before ``spare_s`` in which streams begin, catch up and end.
+    ``clip`` images are made once and sent round and round."""
 
     cameras: int = 16
     size: tuple[int, int] = (1920, 1080)

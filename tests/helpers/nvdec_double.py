@@ -103,6 +103,7 @@ class NvdecDouble:
         self.caps = {"num_decoder_engines": 1, "width_max": 4096, "height_max": 4096}
         self.broken: dict[str, Exception] = {}
         self.decoders: list[Decoder] = []
+        self.caps_asked = 0
 
     def CreateDecoder(self, **options: Any) -> Decoder:
         self.fail("create")
@@ -110,6 +111,7 @@ class NvdecDouble:
         return self.decoders[-1]
 
     def GetDecoderCaps(self, gpuid: int, codec: str) -> dict[str, int]:
+        self.caps_asked += 1
         self.fail("caps")
         return self.caps
 

@@ -130,6 +130,13 @@ def test_a_loop_goes_on_with_a_new_decoder(rig: Rig, clip: Path) -> None:
     assert seen == [*range(40), *range(20)] and len(rig.package.decoders) == 2
 
 
+def test_the_gpu_is_asked_once_what_it_decodes(rig: Rig, clip: Path) -> None:
+    for _ in range(3):
+        for frame in rig.frames(clip, limit=2):
+            frame.lease.release()
+    assert rig.package.caps_asked == 1  # each time, a context is made for it, and every decoder waits
+
+
 def test_the_decoder_works_in_our_context_and_on_our_stream(rig: Rig, clip: Path) -> None:
     frame = next(rig.frames(clip))
     options = rig.package.decoders[0].options

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from edgert import installation
@@ -53,7 +54,7 @@ def why_not(stream: VideoStream, device: CudaDevice) -> str:
         return reason
     module, codec, width, height = nvdec(), context.name, context.width, context.height
     try:
-        caps = module.GetDecoderCaps(gpuid=device.ordinal, codec=getattr(module.cudaVideoCodec, CODECS[codec][0]))
+        caps = _caps(module, device.ordinal, CODECS[codec][0])
     except (module.PyNvVCException, module.PyNvVCExceptionUnsupported, RuntimeError) as error:
         return f"NVDEC of {device.name}: {error}"
     if not caps.get("num_decoder_engines", 1):
@@ -65,6 +66,14 @@ def why_not(stream: VideoStream, device: CudaDevice) -> str:
     if least[0] <= width <= most[0] and least[1] <= height <= most[1]:
         return ""
     return f"NVDEC decodes {codec} from {least[0]}x{least[1]} to {most[0]}x{most[1]} here, not {width}x{height}"
+
+
+@lru_cache(maxsize=16)
+def _caps(module: Any, ordinal: int, codec: str) -> dict[str, int]:
+    """What a GPU's NVDEC can. Asked once: PyNvVideoCodec makes a context of its own for it and ends it, which takes a
+    quarter of a second, and for as long holds up every decoder that works."""
+    found: dict[str, int] = module.GetDecoderCaps(gpuid=ordinal, codec=getattr(module.cudaVideoCodec, codec))
+    return found
 
 
 def unsuited(context: VideoCodecContext) -> str:
