@@ -15,6 +15,7 @@ from edgert.memory.cuda import (
     CudaDevice,
     DeviceView,
     Kernel,
+    Launch,
     Stream,
     StreamMarks,
     ViewPool,
@@ -84,26 +85,30 @@ class GpuPainter:
             DeviceError: too little memory, or the GPU failed.
             StageError: the frame was released.
         """
-        width, height = size
         with self.device:
             drawing = self._listed(size, list(shapes))
-            image = self._take((height, width, 3))
-            key, argument = _of_frame(source, size) if isinstance(source, Frame) else _of_image(source, size)
+            image = self._take((size[1], size[0], 3))
             planes: tuple[object, ...] = source.planes if isinstance(source, Frame) else (source,)
             for writer in {getattr(plane, "stream", None) for plane in planes} - {self.stream}:
                 if isinstance(writer, Stream):
                     self.stream.wait(self._event.record(writer))
             drawing.send(self.stream, self._tiles)
-            where = *argument[0], image.address, drawing.items
-            packed = _DRAWING.pack(*where, *argument[1], drawing.count, *argument[2])
-            grid = (-(-width // _TILE[0]), -(-height // _TILE[1]), 1)
-            self._kernel(*key).launch(packed, grid, _BLOCK, self.stream)
+            self._launch(source, image, drawing).enqueue(self.stream)
             drawing.marks.after(self.stream)
             if isinstance(source, Frame):
                 hold([source], self.stream)
             elif (after := getattr(source.lease, "after", None)) is not None:
                 after(self.stream)
         return image
+
+    def _launch(self, source: Frame | DeviceView, image: DeviceView, drawing: "_List") -> Launch:
+        """What makes the image, once the list is there."""
+        height, width = image.shape[:2]
+        size = width, height
+        made = _of_frame(source, size) if isinstance(source, Frame) else _of_image(source, size)
+        key, (addresses, pitches, numbers) = made
+        packed = _DRAWING.pack(*addresses, image.address, drawing.items, *pitches, drawing.count, *numbers)
+        return Launch(self._kernel(*key), packed, (-(-width // _TILE[0]), -(-height // _TILE[1]), 1), _BLOCK)
 
     def close(self) -> None:
         """Waits for the GPU and gives the memory back; images that others hold stay valid."""

@@ -31,7 +31,7 @@ from tests.helpers.overlay_scenes import ELEMENTS, busy_scene, odd_scenes
 from tests.helpers.virtual_clock import VirtualClock
 
 LEVELS = 2
-STROKE_LEVELS, STROKE_SHARE = 5, 1e-4
+STROKE_LEVELS, STROKE_SHARE = 5, 3e-4
 """Where thick lines bend, OpenCV blends a pixel up to ten times and rounds each time; one blend cannot know that. So
 few bytes of an image, and by no more than this, may be further off."""
 STROKES = ("keypoints", "trails")
