@@ -36,6 +36,7 @@ class Board(Part):
 
     Attributes:
         match: how a running system is recognized as this board; None: it never is.
+        encoder: of video; None where nothing is said of it, as it is where a board has one.
         advertised: the speed on the box; None where there is none in INT8.
         modes: power modes, as ``nvpmodel`` lists them.
         default_mode: the one it boots into; None where that is unknown.
@@ -50,6 +51,7 @@ class Board(Part):
     cpu: sections.Cpu
     dla: sections.Dla
     jetpack: sections.JetPack
+    encoder: sections.VideoEncoder | None = None
     advertised: sections.Advertised | None = None
     modes: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)]
     default_mode: DefaultMode | None = None

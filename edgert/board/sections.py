@@ -180,6 +180,12 @@ class Dla(Sourced):
     sparse_speedup: Some = 1
 
 
+class VideoEncoder(Sourced):
+    """The block that encodes video (NVENC)."""
+
+    engines: Count
+
+
 class JetPack(Sourced):
     """Major releases of JetPack that support the board.
 

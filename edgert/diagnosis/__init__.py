@@ -51,6 +51,7 @@ PROBES: dict[str, Probe] = {
     "PyAV": machine.pyav,
     "codecs": machine.codecs,
     "NVDEC": machine.nvdec,
+    "NVENC": machine.nvenc,
     "OpenCV": machine.opencv,
     "OpenCV wheels": machine.opencv_wheels,
     "GStreamer": machine.gstreamer,

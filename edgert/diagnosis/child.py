@@ -19,7 +19,10 @@ from typing import Any
 Facts = dict[str, Any]
 DECODERS = ("h264", "hevc", "av1", "vp9", "mjpeg")
 ENCODERS = ("libx264", "libopenh264", "mpeg4", "mjpeg")
-ELEMENTS = ("appsink", "decodebin", "rtspsrc", "v4l2src", "nvarguscamerasrc", "nvv4l2decoder", "nvvidconv", "h264parse")
+ELEMENTS = (
+    *("appsink", "decodebin", "rtspsrc", "v4l2src", "nvarguscamerasrc", "nvv4l2decoder", "nvvidconv", "h264parse"),
+    *("nvv4l2h264enc", "nvv4l2h265enc"),
+)
 
 
 def onnxruntime() -> Facts:
@@ -95,9 +98,14 @@ def pycuda() -> Facts:
 
 
 def nvdec() -> Facts:
-    """Version of the package that decodes video on a GPU; importing it loads the driver's libraries."""
-    import_module("PyNvVideoCodec")
-    return {"version": version("PyNvVideoCodec")}
+    """Version of the package that decodes and encodes video on a GPU, and why this one does not encode; importing it
+    loads the driver's libraries."""
+    package, no_nvenc = import_module("PyNvVideoCodec"), ""
+    try:
+        no_nvenc = "" if package.GetEncoderCaps().get("num_encoder_engines", 1) else "this GPU has no NVENC"
+    except Exception as error:  # noqa: BLE001 - the package's own, which name no common kind
+        no_nvenc = f"no NVENC: {' '.join(str(error).split())}"
+    return {"version": version("PyNvVideoCodec"), "no_nvenc": no_nvenc}
 
 
 def display() -> Facts:

@@ -175,6 +175,28 @@ def nvdec(evidence: Evidence) -> Finding:
     return Finding("NVDEC", "optional", detail, installation.command("nvdec"))
 
 
+def nvenc(evidence: Evidence) -> Finding:
+    """What encodes ``sink: video``: PyNvVideoCodec, GStreamer's nvv4l2h264enc on a Jetson, or the processor."""
+    answer, here, cpu = evidence.answers["nvdec"], evidence.machine, "video is encoded by the CPU"
+    if here.board is not None and here.board.encoder is not None and not here.board.encoder.engines:
+        return Finding("NVENC", "optional", f"{cpu}: a {here.board.title} has no encoder")
+    if here.has_desktop_nvdec and evidence.has_gpu and answer.works and not answer.facts["no_nvenc"]:
+        return Finding("NVENC", "yes", f"video is encoded by PyNvVideoCodec {answer.facts['version']}")
+    if here.is_jetson:
+        gi = evidence.answers["gi"]
+        elements = gi.facts["elements"] if gi.works else ()
+        absent = [name for name in ("nvv4l2h264enc", "nvvidconv") if name not in elements]
+        if not absent:
+            return Finding("NVENC", "yes", "video is encoded by nvv4l2h264enc")
+        return Finding("NVENC", "optional", f"{cpu}: GStreamer lacks {', '.join(absent)}", "see GStreamer")
+    if not evidence.has_gpu:
+        return Finding("NVENC", "optional", "not needed: no NVIDIA GPU here")
+    if answer.works:
+        return Finding("NVENC", "optional", f"{cpu}: {answer.facts['no_nvenc']}")
+    why = answer.error or "PyNvVideoCodec is not installed"
+    return Finding("NVENC", "optional", f"{cpu}, or by FFmpeg's NVENC: {why}", "see NVDEC")
+
+
 def opencv(evidence: Evidence) -> Finding:
     """The cv2 that is imported. GStreamer inside is not needed: edgert brings its own."""
     answer = evidence.answers["cv2"]

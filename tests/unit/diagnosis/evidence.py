@@ -29,7 +29,7 @@ WORKING: dict[str, Answer] = {
     "tensorrt": Answer({"version": "10.3.0"}),
     "dla": Answer({"cores": 2}),
     "pycuda": Answer({"version": "2024.1"}),
-    "nvdec": Answer({"version": "2.0.2"}),
+    "nvdec": Answer({"version": "2.0.2", "no_nvenc": ""}),
     "av": Answer(
         {
             "version": "14.0.0",
@@ -43,7 +43,10 @@ WORKING: dict[str, Answer] = {
     "display": Answer({"viewer": "nv3dsink", "place": ":0", "refused": {}}),
     "cv2": Answer({"version": "4.10.0", "file": "/venv/site-packages/cv2/__init__.py", "gstreamer": False}),
     "gi": Answer(
-        {"version": "1.20.3", "elements": ["appsink", "nvarguscamerasrc", "nvv4l2decoder", "nvvidconv", "h264parse"]}
+        {
+            "version": "1.20.3",
+            "elements": ["appsink", "nvarguscamerasrc", "nvv4l2decoder", "nvvidconv", "h264parse", "nvv4l2h264enc"],
+        }
     ),
 }
 NO_GPU = Answer({"driver": None, "gpus": [], "trouble": ""})

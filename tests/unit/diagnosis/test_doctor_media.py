@@ -173,3 +173,30 @@ def test_a_jetson_decodes_through_gstreamer(tmp_path: Path) -> None:
     assert "h264parse" in found.detail and found.fix.endswith("gstreamer1.0-plugins-bad")
     found = machine.nvdec(evidence(jetson(tmp_path), nvdec=ABSENT, gi=ABSENT))
     assert (found.state, found.fix) == ("optional", "see GStreamer")
+
+
+@pytest.mark.parametrize(
+    ("board", "answers", "state", "detail"),
+    [
+        ("", {}, "yes", "video is encoded by PyNvVideoCodec 2.0.2"),
+        ("", {"nvdec": ABSENT, "cuda": NO_GPU}, "optional", "not needed: no NVIDIA GPU here"),
+        ("", {"nvdec": ABSENT}, "optional", "by the CPU, or by FFmpeg's NVENC: PyNvVideoCodec is not installed"),
+        ("", {"nvdec": without("nvdec", no_nvenc="this GPU has no NVENC")}, "optional", "CPU: this GPU has no NVENC"),
+        ("orin-nx-16gb", {}, "yes", "video is encoded by nvv4l2h264enc"),
+        ("orin-nx-16gb", {"gi": ABSENT}, "optional", "by the CPU: GStreamer lacks nvv4l2h264enc, nvvidconv"),
+        ("orin-nano-8gb", {}, "optional", "by the CPU: a Jetson Orin Nano 8GB has no encoder"),
+    ],
+)
+def test_who_encodes_video(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    board: str,
+    answers: dict[str, Answer],
+    state: str,
+    detail: str,
+) -> None:
+    if board:
+        jetson(tmp_path)
+        monkeypatch.setenv("EDGERT_BOARD", board)
+    found = machine.nvenc(evidence(tmp_path, **answers))
+    assert found.state == state and found.detail.endswith(detail), found
