@@ -6,7 +6,7 @@ verbs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,19 +23,28 @@ _HERE = "relative to the folder edgert is run in"
 
 
 class Video(SinkStage):
-    """An H.264 video file, which plays even if the process is killed."""
+    """A video file, which plays even if the process is killed."""
 
+    takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
     path: OutputPath = Field(description=f"`.mp4`, `.mov` or `.mkv`, with `{{stream}}` one for each stream; {_HERE}")
     fps: float | None = Field(default=None, gt=0, description="frames per second; the source's by default")
-    quality: int = Field(default=23, ge=0, le=51, description="H.264 CRF, lower is better and larger")
+    quality: int = Field(
+        default=23, ge=0, le=51, description="lower is better and larger: H.264 CRF, of hardware the constant quantizer"
+    )
+    codec: Literal["h264", "h265"] = Field(default="h264", description="h265 is smaller and played by fewer")
+    encode: Literal["auto", "cpu", "gpu"] = Field(
+        default="auto",
+        description="auto: by the board's own encoder or the GPU's (NVENC) where there is one, else by the processor; "
+        "cpu: by the processor; gpu: an error where hardware cannot",
+    )
 
     def make(self, name: str, context: Context) -> Stage:
         """Raises StageError for a path that cannot be written."""
         from edgert.stages.sink.video import VideoSink
 
-        return VideoSink(name, self.path, self.fps, self.quality)
+        return VideoSink(name, self.path, self.fps, self.quality, self.codec, self.encode)
 
 
 class Jsonl(SinkStage):

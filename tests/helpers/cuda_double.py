@@ -157,6 +157,8 @@ class CudaDouble:
         self.streams: list[_Stream] = []
         self.paused, self.detached, self.pushes, self.more_contexts = False, False, 0, 0
         self.broken: dict[str, str] = {}
+        self.mapped: dict[int, int] = {}
+        """Memory of others that this GPU sees, too: address and bytes."""
         self.launches: list[tuple[Any, ...]] = []
         self.unloaded: list[bool] = []
         """For every module that is gone, whether a context was current then; PyCUDA leaves it in memory otherwise."""
@@ -231,6 +233,9 @@ class CudaDouble:
     def memcpy_dtoh_async(self, out: Any, address: int, stream: _Stream) -> None:
         stream.put(lambda: ctypes.memmove(out.ctypes.data, self._inside(address, out.nbytes), out.nbytes) and None)
 
+    def Memcpy2D(self) -> _Memcpy2D:
+        return _Memcpy2D(self)
+
     def Stream(self, flags: int = 0) -> _Stream:
         return _Stream(self, flags)
 
@@ -243,10 +248,34 @@ class CudaDouble:
         return _Module(self)
 
     def _inside(self, address: int, nbytes: int) -> int:
-        for one in self.allocations:
-            if int(one) <= address and address + nbytes <= int(one) + one.nbytes:
+        for start, length in (*((int(one), one.nbytes) for one in self.allocations), *self.mapped.items()):
+            if start <= address and address + nbytes <= start + length:
                 return address
         raise CudaError("an illegal memory access was encountered")
+
+
+class _Memcpy2D:
+    """A copy of rows from one place of the GPU to another."""
+
+    src_pitch = dst_pitch = width_in_bytes = height = _source = _target = 0
+
+    def __init__(self, gpu: CudaDouble) -> None:
+        self._gpu = gpu
+
+    def set_src_device(self, address: int) -> None:
+        self._source = address
+
+    def set_dst_device(self, address: int) -> None:
+        self._target = address
+
+    def __call__(self, stream: _Stream) -> None:
+        stream.put(self._copy)
+
+    def _copy(self) -> None:
+        for row in range(self.height):
+            source, target = self._source + row * self.src_pitch, self._target + row * self.dst_pitch
+            to, of = (self._gpu._inside(address, self.width_in_bytes) for address in (target, source))
+            ctypes.memmove(to, of, self.width_in_bytes)
 
 
 class _Module:

@@ -9,6 +9,7 @@
 
 #include "nvbufsurface.h"
 
+typedef struct { uint32_t gpu, width, height, size; _Bool contiguous; int format, layout, memory; } Wanted;
 typedef struct { Params *params; int registered; } Image;
 typedef struct { void *planes[3]; uint32_t width, height, depth, pitch, count, channels; int type, color, format; } Frame;
 
@@ -34,6 +35,38 @@ COUNTED(NvBufSurfaceFromFd) COUNTED(NvBufSurfaceMapEglImage) COUNTED(NvBufSurfac
 COUNTED(NvBufSurfaceMapCudaBuffer) COUNTED(NvBufSurfaceUnMapCudaBuffer)
 
 int NvBufSurfaceFromFd(int fd, void **surface) { (void)fd; (void)surface; CALLED(NvBufSurfaceFromFd); return -1; }
+
+COUNTED(NvBufSurfaceCreate) COUNTED(NvBufSurfaceDestroy)
+
+/* One pitch-linear NV12 image. NVMM_MEMORY is the memory type that it says it has, by default a surface array. */
+int NvBufSurfaceCreate(Surface **made, uint32_t batch, Wanted *wanted) {
+    const char *memory = getenv("NVMM_MEMORY");
+    if (CALLED(NvBufSurfaceCreate) || batch != 1 || wanted->format != 6 || wanted->layout || wanted->memory) return -1;
+    Surface *surface = calloc(1, sizeof(Surface));
+    Params *params = surface->list = calloc(1, sizeof(Params));
+    surface->batch = 1;
+    surface->memory = memory ? atoi(memory) : SURFACE_ARRAY;
+    params->width = wanted->width;
+    params->height = wanted->height;
+    params->pitch = (wanted->width + 255) & ~255u;
+    params->format = wanted->format;
+    params->size = params->pitch * wanted->height * 3 / 2;
+    params->data = calloc(1, params->size);
+    params->desc = (uintptr_t)params->data;
+    params->planes.num = 2;
+    params->planes.pitch[0] = params->planes.pitch[1] = params->pitch;
+    params->planes.offset[1] = params->pitch * wanted->height;
+    *made = surface;
+    return 0;
+}
+
+int NvBufSurfaceDestroy(Surface *surface) {
+    if (CALLED(NvBufSurfaceDestroy) || surface->list->mapped.egl || surface->list->mapped.cuda) return -1;
+    free(surface->list->data);
+    free(surface->list);
+    free(surface);
+    return 0;
+}
 
 int NvBufSurfaceMapEglImage(Surface *surface, int index) {
     Mapped *mapped = &surface->list[index].mapped;

@@ -16,8 +16,9 @@ from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.runtime.records import Result
-from edgert.stages.sink import video as video_module
-from edgert.stages.sink.video import DurableFile, VideoSink
+from edgert.stages.sink import encoders
+from edgert.stages.sink.video import VideoSink
+from edgert.stages.sink.video_file import DurableFile
 from tests.helpers.frames import frame_of
 from tests.helpers.kill import kill_when_it_says_go
 
@@ -150,10 +151,10 @@ def test_without_frames_there_is_no_file(tmp_path: Path) -> None:
 def test_an_encoder_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(video_module, "_ENCODERS", ("libnowhere", "mpeg4"))
+    monkeypatch.setitem(encoders.ON_CPU, "h264", ("libnowhere", "mpeg4"))
     write(VideoSink("video", tmp_path / "out.mp4"), results(10))
     assert "libnowhere" in caplog.text and len(read(tmp_path / "out.mp4")) == 10
-    monkeypatch.setattr(video_module, "_ENCODERS", ("libnowhere",))
+    monkeypatch.setitem(encoders.ON_CPU, "h264", ("libnowhere",))
     with pytest.raises(DeviceError, match="no video encoder") as caught:
         VideoSink("video", tmp_path / "out.mp4").open()
     assert caught.value.fix
@@ -172,7 +173,7 @@ def test_a_full_disk_stops_the_pipeline_and_the_file_plays(
         room[0] -= done
         return done
 
-    monkeypatch.setattr("edgert.stages.sink.video.os.write", small_disk)
+    monkeypatch.setattr("edgert.stages.sink.video_file.os.write", small_disk)
     path = tmp_path / f"out.{suffix}"
     sink = VideoSink("video", path)
     sink.open()

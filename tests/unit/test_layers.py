@@ -25,7 +25,7 @@ DOORS = {
     "onnx": ("edgert/graph/",),
     "google": ("edgert/graph/",),
     "onnxruntime": ("edgert/backend/ort/",),
-    "av": ("edgert/stages/source/", "edgert/stages/sink/video.py"),
+    "av": ("edgert/stages/source/", "edgert/stages/sink/"),
     "gi": ("edgert/stages/source/gst.py",),
     "yaml": ("edgert/config/document.py", "edgert/board/record.py", "edgert/wiring/"),
     "pydantic": ("edgert/",),

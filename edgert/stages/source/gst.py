@@ -249,7 +249,7 @@ class Pipeline:
             self._probe = self._pad.add_probe(self._gst.PadProbeType.EVENT_DOWNSTREAM, self._on_event, self._nvmm)
             self._nvmm.start()
         if self._pipeline.set_state(self._gst.State.PLAYING) == self._gst.StateChangeReturn.FAILURE:
-            error = self._failure() or self._error("it did not start", "run it with gst-launch-1.0 to see more")
+            error = self.failure() or self._error("it did not start", "run it with gst-launch-1.0 to see more")
             self.close()
             raise error
         # Cameras number their buffers; files may keep other things there, such as positions in bytes.
@@ -273,7 +273,7 @@ class Pipeline:
                 del sample
                 silent_since_ns = self._clock.now_ns()
                 continue
-            if (failure := self._failure()) is not None:
+            if (failure := self.failure()) is not None:
                 raise failure
             if self._sink.is_eos():
                 return
@@ -296,7 +296,7 @@ class Pipeline:
             nvmm.forget()
         return self._gst.PadProbeReturn.OK
 
-    def _failure(self) -> PipelineError | None:
+    def failure(self) -> PipelineError | None:
         """What an element complained about, if any did."""
         message = self._bus.pop_filtered(self._gst.MessageType.ERROR)
         if message is None:

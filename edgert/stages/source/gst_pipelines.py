@@ -1,9 +1,10 @@
-"""GStreamer pipelines, written: how a Jetson's cameras and decoder are asked for images that its GPU reads in place.
+"""GStreamer pipelines, written: how a Jetson's cameras and decoder are asked for images that its GPU reads in place,
+and its encoder for video of images.
 
 Elements and properties are those of Jetson Linux's guide to accelerated GStreamer,
-https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/Multimedia/AcceleratedGstreamer.html. Every pipeline
-ends in pitch-linear NV12 in video memory (NVMM); where frames are wanted on the host, :func:`gst.with_appsink` adds the
-step that brings them there. None of these has run on a board.
+https://docs.nvidia.com/jetson/archives/r36.4/DeveloperGuide/SD/Multimedia/AcceleratedGstreamer.html. Every one that
+gives images ends in pitch-linear NV12 in video memory (NVMM); where frames are wanted on the host,
+:func:`gst.with_appsink` adds the step that brings them there. None of these has run on a board.
 """
 
 from collections.abc import Mapping
@@ -62,6 +63,50 @@ def packets(codec: str, source: str, decoder: str, end: str = TO_NVMM) -> str:
     caps = f"video/x-{codec.replace('hevc', 'h265')},stream-format=byte-stream,alignment=au"
     put = f'appsrc name={source} format=time block=true max-bytes=4194304 caps="{caps}"'
     return f"{put} ! {decoder} ! {end}"
+
+
+ENCODERS = {"h264": "nvv4l2h264enc", "h265": "nvv4l2h265enc"}
+
+
+def encoding(
+    codec: str,
+    encoder: str,
+    names: tuple[str, str],
+    size: tuple[int, int],
+    fps: float | None,
+    quality: int,
+    keyframe_every: int,
+    nvmm: bool,
+) -> str:
+    """Of images that edgert itself puts into an ``appsrc`` and takes from an ``appsink`` as access units.
+
+    One quantizer for all images (``ratecontrol-enable=0``), no B frames, parameter sets in front of every key frame,
+    and the encoder's highest clock, as jetson-utils asks for.
+
+    Args:
+        encoder: one of :data:`ENCODERS`; another element is taken as it is written.
+        names: of the appsrc and the appsink.
+        fps: for the encoder's books; 30 where it varies.
+        quality: the quantizer, 0 to 51.
+        nvmm: whether the images are NV12 in video memory, not I420 on the host.
+    """
+    video = f"{NVMM if nvmm else 'video/x-raw,format=I420'}{_size(size)}{_rate(fps or 30)}"
+    own = {
+        "ratecontrol-enable": 0,
+        **dict.fromkeys(("quant-i-frames", "quant-p-frames", "quant-b-frames"), quality),
+        "iframeinterval": keyframe_every,
+        "idrinterval": keyframe_every,
+        "insert-sps-pps": 1,
+        "maxperf-enable": 1,
+    }
+    steps = [
+        f'appsrc name={names[0]} format=time caps="{video}"',
+        *([] if nvmm or encoder not in ENCODERS.values() else ["nvvidconv", NVMM]),
+        " ".join([encoder, *(_properties(own) if encoder in ENCODERS.values() else ())]),
+        f"video/x-{codec},stream-format=byte-stream,alignment=au",
+        f"appsink name={names[1]} sync=false",
+    ]
+    return " ! ".join(steps)
 
 
 def _properties(named: Mapping[str, object]) -> list[str]:

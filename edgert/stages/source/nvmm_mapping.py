@@ -29,7 +29,8 @@ _MEMORY = ("default", "CUDA pinned", "CUDA device", "CUDA unified", "surface arr
 """``NvBufSurfaceMemType``."""
 _PITCH_LAYOUT = 0  # NVBUF_LAYOUT_PITCH
 _EGL_FRAME_PITCH = 1  # CU_EGL_FRAME_TYPE_PITCH
-_READ_ONLY = 1  # CU_GRAPHICS_MAP_RESOURCE_FLAGS_READ_ONLY
+_READ_WRITE, _READ_ONLY = 0, 1  # CU_GRAPHICS_MAP_RESOURCE_FLAGS_NONE and _READ_ONLY
+_NV12, _DEFAULT = 6, 0  # NVBUF_COLOR_FORMAT_NV12; NVBUF_MEM_DEFAULT: what this board's elements use
 _COLORS = {
     6: Color("bt601", False),
     7: Color("bt601", True),
@@ -106,6 +107,16 @@ class Surface(ctypes.Structure):
     )
 
 
+class CreateParams(ctypes.Structure):
+    """``NvBufSurfaceCreateParams``."""
+
+    _fields_ = (
+        *((name, _U32) for name in ("gpu_id", "width", "height", "size")),
+        ("is_contiguous", ctypes.c_bool),
+        *((name, ctypes.c_int) for name in ("color_format", "layout", "mem_type")),
+    )
+
+
 class EglFrame(ctypes.Structure):
     """``CUeglFrame``; its union of arrays and pitched pointers is read as pointers."""
 
@@ -136,6 +147,19 @@ class JetsonCalls:
             raise DeviceError("there is no NVMM memory here", why=str(error), fix=fix) from error
         names = "NvBufSurfaceMapCudaBuffer", "NvBufSurfaceUnMapCudaBuffer"
         self.has_cuda_buffers = all(hasattr(self._surface, name) for name in names)
+
+    def create(self, width: int, height: int) -> int:
+        """The address of a new NvBufSurface of one pitch-linear NV12 image. Raises DeviceError."""
+        surface = ctypes.c_void_p()
+        wanted = CreateParams(width=width, height=height, color_format=_NV12, layout=_PITCH_LAYOUT, mem_type=_DEFAULT)
+        code = int(self._surface.NvBufSurfaceCreate(ctypes.byref(surface), 1, ctypes.byref(wanted)))
+        if code or not surface.value:
+            raise DeviceError("there is no more NVMM memory", why=f"NvBufSurfaceCreate returned {code}")
+        Surface.from_address(surface.value).num_filled = 1
+        return surface.value
+
+    def destroy(self, surface: int) -> int:
+        return int(self._surface.NvBufSurfaceDestroy(ctypes.c_void_p(surface)))
 
     def map_cuda(self, surface: int) -> int:
         # Of the first image, here and below; its address is then in the struct.
@@ -176,10 +200,11 @@ class Access:
 
 
 class OnGpu:
-    """An NvBufSurface that CUDA reads until :meth:`close`, which must come after the GPU's work with it.
+    """An NvBufSurface that CUDA uses until :meth:`close`, which must come after the GPU's work with it.
 
     Args:
         surface: its address; valid for as long as the buffer that it came from.
+        writes: whether kernels write it, too.
 
     Attributes:
         planes: of the first image, their addresses and bytes per row.
@@ -190,8 +215,8 @@ class OnGpu:
         DeviceError: it is not pitch-linear memory, or a call fails; what was mapped by then is let go.
     """
 
-    def __init__(self, surface: int, calls: JetsonCalls, way: Way = "EGL image") -> None:
-        self._surface, self._calls = surface, calls
+    def __init__(self, surface: int, calls: JetsonCalls, way: Way = "EGL image", writes: bool = False) -> None:
+        self._surface, self._calls, self._flags = surface, calls, _READ_WRITE if writes else _READ_ONLY
         self._undo: list[tuple[str, int]] = []
         params: SurfaceParams = Surface.from_address(surface).surface_list[0]
         if params.layout != _PITCH_LAYOUT:
@@ -235,7 +260,7 @@ class OnGpu:
         self._undo.append(("unmap_egl", self._surface))
         resource = ctypes.c_void_p()
         image = int(params.mapped_addr.egl_image or 0)
-        _checked(self._calls.register(resource, image, _READ_ONLY), "cuGraphicsEGLRegisterImage")
+        _checked(self._calls.register(resource, image, self._flags), "cuGraphicsEGLRegisterImage")
         self._undo.append(("unregister", int(resource.value or 0)))
         frame = EglFrame()
         _checked(self._calls.frame(frame, int(resource.value or 0)), "cuGraphicsResourceGetMappedEglFrame")
@@ -249,10 +274,11 @@ def _checked(code: int, name: str) -> None:
         raise DeviceError(_NOT_USED, why=f"{name} returned {code}", fix=_FIX_HOST)
 
 
-def on_gpu(surface: int, calls: JetsonCalls, known: Access | None = None) -> tuple[OnGpu, Access]:
+def on_gpu(surface: int, calls: JetsonCalls, known: Access | None = None, writes: bool = False) -> tuple[OnGpu, Access]:
     """Maps an NvBufSurface in the way that suits its memory, and says which it was.
 
     Args:
+        writes: whether kernels write it, too.
         known: the way of the stream's images before, so that a library which refuses one is asked once.
 
     Raises:
@@ -264,17 +290,17 @@ def on_gpu(surface: int, calls: JetsonCalls, known: Access | None = None) -> tup
         why = f"its memory type is {batch.mem_type}{kind}, with {batch.num_filled} images"
         raise DeviceError("a buffer is no image in NVMM memory", why=why, fix=_FIX)
     if batch.mem_type == _CUDA_DEVICE:
-        return OnGpu(surface, calls, "device address"), Access("device address")
+        return OnGpu(surface, calls, "device address", writes), Access("device address")
     if known is not None and known.way != "device address":
-        return OnGpu(surface, calls, known.way), known
+        return OnGpu(surface, calls, known.way, writes), known
     refused = "this libnvbufsurface has no NvBufSurfaceMapCudaBuffer"
     if calls.has_cuda_buffers:
         try:
-            return OnGpu(surface, calls, "CUDA buffer"), Access("CUDA buffer")
+            return OnGpu(surface, calls, "CUDA buffer", writes), Access("CUDA buffer")
         except DeviceError as error:
             refused = error.why
     try:
-        return OnGpu(surface, calls, "EGL image"), Access("EGL image", refused)
+        return OnGpu(surface, calls, "EGL image", writes), Access("EGL image", refused)
     except DeviceError as error:
         if calls.has_cuda_buffers:
             error.why += f"; before that, {refused}"

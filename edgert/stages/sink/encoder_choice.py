@@ -1,0 +1,135 @@
+"""Which encoder a video gets, by what is here and where its images are."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edgert.board import detect
+from edgert.errors import BuildError, DeviceError
+from edgert.memory.cuda import CudaDevice
+from edgert.runtime.records import Result
+from edgert.stages.sink import encoders, gst_encoder, nvenc
+from edgert.stages.source import nvdec
+
+Where = Literal["auto", "cpu", "gpu"]
+NO_GPU = nvenc.NO_GPU
+NO_JETSON = "this is no Jetson"
+BEFORE_7 = "a Jetson's NVENC is reached so from JetPack 7 on"
+_NEVER_HERE = NO_GPU, NO_JETSON, BEFORE_7
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Why each encoder of a machine cannot be used, and what to do; empty where it can.
+
+    Attributes:
+        board: a Jetson's own, through GStreamer.
+        nvenc: NVENC through PyNvVideoCodec.
+        ffmpeg: NVENC through FFmpeg.
+    """
+
+    board: str = NO_JETSON
+    nvenc: str = NO_GPU
+    ffmpeg: str = NO_GPU
+
+
+def here(codec: encoders.Codec, ordinal: int = 0) -> Here:
+    """This machine.
+
+    Args:
+        ordinal: the GPU that would encode.
+    """
+    machine = detect()
+    board = machine.board
+    if board is not None and board.encoder is not None and not board.encoder.engines:
+        return Here(*[f"a {board.title} has no video encoder"] * 3)
+    own = gst_encoder.missing(codec) if machine.is_jetson else NO_JETSON
+    if not machine.has_desktop_nvdec:
+        return Here(own, BEFORE_7, BEFORE_7)
+    package = nvenc.missing(codec, ordinal)
+    lacks = "" if encoders.has_encoder(encoders.NVENC[codec]) else f"this PyAV has no {encoders.NVENC[codec]}"
+    known = package if nvenc.driver_missing() or not nvdec.missing() else ""  # of the GPU, not of the package
+    return Here(own, package, known or lacks)
+
+
+def ranked(on_gpu: bool, found: Here) -> list[tuple[encoders.Kind, str]]:
+    """The encoders of hardware, best first, each with why it is not tried; empty where it is.
+
+    FFmpeg's NVENC is for where PyNvVideoCodec is not installed: it takes images of the host only.
+    """
+    kinds: list[tuple[encoders.Kind, str]] = [("nvenc", found.nvenc), ("ffmpeg", found.ffmpeg)]
+    if found.board != NO_JETSON:
+        board: list[tuple[encoders.Kind, str]] = [("board", found.board)]
+        kinds += [("board, on the GPU", found.board), *board] if on_gpu else board
+    return kinds
+
+
+@dataclass(slots=True)
+class Choice:
+    """The encoders of one sink. What is chosen is logged when it is chosen first, and when it changes.
+
+    Args:
+        where: the sink's stage, for messages.
+        encode: as in the pipeline file.
+        stall_s: after how long an encoder that takes or gives nothing has failed.
+    """
+
+    where: str
+    codec: encoders.Codec
+    encode: Where
+    stall_s: float = 5.0
+    _refused: dict[encoders.Kind, str] = field(default_factory=dict)
+    _cpu: str = ""
+    _said: str = ""
+
+    def check(self) -> None:
+        """Raises DeviceError where nothing can encode, as far as is known before the first image."""
+        if self.encode != "gpu":
+            self._cpu = encoders.cpu_encoder(self.codec, self.where)
+        elif all(reasons := [why for _, why in ranked(True, here(self.codec))]):
+            raise self._failed(reasons)
+
+    def open(self, result: Result, format: encoders.VideoFormat) -> encoders.Encoder:
+        """The best encoder that opens, for a video that begins with this result. Raises DeviceError."""
+        device = encoders.gpu_of(result)
+        reasons = list[str]()
+        if self.encode != "cpu":
+            for kind, why in ranked(device is not None, here(self.codec, device.ordinal if device else 0)):
+                reason = why or self._refused.get(kind, "")
+                if not reason:
+                    try:
+                        return self._chosen(self._make(kind, format, device, result), reasons)
+                    except (DeviceError, BuildError) as error:
+                        reason = f"{error.what}: {error.why}" if error.why else error.what
+                reasons.append(reason)
+        if self.encode == "gpu":
+            raise self._failed(reasons)
+        return self._chosen(encoders.FfmpegEncoder(self._cpu, format), reasons)
+
+    def refuse(self, kind: encoders.Kind, reason: str) -> None:
+        """It failed on the way: streams that begin from now on take the next."""
+        self._refused[kind] = reason
+
+    def _make(
+        self, kind: encoders.Kind, format: encoders.VideoFormat, device: CudaDevice | None, result: Result
+    ) -> encoders.Encoder:
+        if kind == "ffmpeg":
+            return encoders.FfmpegEncoder(encoders.NVENC[format.codec], format)
+        drawn = result.image is not None
+        if kind == "nvenc":
+            return nvenc.Nvenc(format, device, drawn)
+        gpu = device if kind == "board, on the GPU" else None
+        return gst_encoder.GstEncoder(format, gpu, self.where, self.stall_s, drawn)
+
+    def _chosen(self, encoder: encoders.Encoder, reasons: list[str]) -> encoders.Encoder:
+        told = [reason for reason in dict.fromkeys(reasons) if reason not in _NEVER_HERE]
+        why = f": {'; '.join(told)}" if told else ""
+        what = f"encoded by {encoder.title}{why}"
+        if what != self._said and (told or encoder.kind != "cpu"):
+            self._said = what
+            encoders.log.info("%s: %s", self.where, what)
+        return encoder
+
+    def _failed(self, reasons: list[str]) -> DeviceError:
+        what = f"{self.codec.upper().replace('H', 'H.')} cannot be encoded by hardware here"
+        why = "; ".join(dict.fromkeys(reasons))
+        return DeviceError(what, why=why, where=self.where, fix="encode: auto, or encode: cpu")

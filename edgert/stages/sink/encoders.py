@@ -1,0 +1,241 @@
+"""Encoders of video: what each is given and gives, which one is taken, and FFmpeg's, on the processor or by NVENC.
+
+Best first: a Jetson's own encoder (:mod:`.gst_encoder`), NVENC (:mod:`.nvenc`, else FFmpeg's), the processor. Each
+gives whole access units with start codes, the first of them with the parameter sets; none holds images back to reorder
+them, so each unit has its image's time.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple, Protocol, cast
+
+import cv2
+import numpy as np
+
+from edgert.errors import DeviceError
+from edgert.memory.cuda import CudaDevice, DeviceView
+from edgert.runtime.frame import U8, Color, yuv_planes
+from edgert.runtime.records import Result
+from edgert.stages.draw import Images
+from edgert.stages.gpu.download import Downloader
+
+log = logging.getLogger(__name__)
+
+TICKS_HZ = 60_000  # divides 24, 25, 30 and 60 fps and their NTSC forms; MPEG-4 allows no more than 65535
+KEYFRAME_EVERY = 60  # frames: how finely players can seek
+_MAX_THREADS = 4
+# ITU-T H.273 code points, which FFmpeg's enumerations follow: primaries, transfer, matrix.
+_CODE_POINTS = {"bt601": (6, 6, 6), "bt709": (1, 1, 1)}
+_LIMITED, _FULL = 1, 2  # AVColorRange
+
+Codec = Literal["h264", "h265"]
+Kind = Literal["board, on the GPU", "board", "nvenc", "ffmpeg", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFormat:
+    """What a video is to be.
+
+    Attributes:
+        quality: 0 to 51, lower is better: the CRF of H.264 on the processor, the constant quantizer elsewhere.
+        width, height: pixels, even.
+        rate: frames per second at which they are shown; None: each at its own time.
+        color: how its YUV is to be read.
+    """
+
+    codec: Codec
+    quality: int
+    width: int
+    height: int
+    rate: Fraction | None
+    color: Color
+
+
+class Unit(NamedTuple):
+    """One encoded image: an access unit with start codes, when it is shown, whether decoding can start with it."""
+
+    data: bytes
+    tick: int
+    is_key: bool
+
+
+class Encoder(Protocol):
+    """Encodes the images of one video. For one thread; raises DeviceError when it fails.
+
+    Attributes:
+        kind: which it is.
+        title: for people.
+        raw: what FFmpeg calls a file of nothing but its units.
+    """
+
+    kind: Kind
+    title: str
+    raw: str
+
+    def encode(self, result: Result, tick: int) -> list[Unit]:
+        """Takes the drawn image, or the frame where nothing was drawn, to be shown at that tick; returns what is
+        ready. The result may be let go afterwards."""
+        ...
+
+    def finish(self) -> list[Unit]:
+        """Takes no more; returns the rest."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what it holds, also after a failure."""
+        ...
+
+
+def size_of(result: Result) -> tuple[int, int]:
+    """(width, height) of the video this result belongs to: its image's, rounded down to even."""
+    if result.image is None:
+        return result.frame.width & ~1, result.frame.height & ~1
+    height, width = result.image.shape[:2]
+    return width & ~1, height & ~1
+
+
+def color_of(result: Result) -> Color:
+    """How the video's colors are to be read: as the frame's where its planes go over as they are."""
+    is_plain = result.image is None and result.frame.format in ("i420", "nv12")
+    return result.frame.color if is_plain else Color()  # what OpenCV makes: BT.601, limited range
+
+
+def gpu_of(result: Result) -> CudaDevice | None:
+    """The GPU on which the image to encode is; None where it is on the host."""
+    shown: Any = result.frame.planes[0] if result.image is None else result.image
+    if not isinstance(shown, DeviceView) or shown.stream is None:
+        return None
+    return cast("CudaDevice", shown.stream.device)
+
+
+class I420Writer:
+    """Writes one result after another as packed I420, each into a buffer nobody else uses any more."""
+
+    def __init__(self) -> None:
+        self._packed, self._bgr, self._downloader = Images(), Images(), Downloader()
+
+    def write(self, result: Result) -> U8:
+        """The drawn image, or the frame where nothing was drawn.
+
+        An i420 or nv12 frame goes over plane by plane, never through BGR. An odd last row or column is left out:
+        4:2:0 has no half chroma pixels. The copy is counted; what is on a GPU is brought down first, once.
+
+        Returns:
+            (h * 3 / 2, w) uint8, h and w even: the plane Y, then U, then V; :func:`color_of` says how they are read.
+        """
+        width, height = size_of(result)
+        counter = result.frame.lease.counter
+        packed = self._packed.take((height * 3 // 2, width), counter)
+        if result.image is None and result.frame.format in ("i420", "nv12"):
+            result.frame.lease.retain()
+            frame = self._downloader.take(result).frame
+            chroma = packed[height:].reshape(2, height // 2, width // 2)
+            luma, *others = yuv_planes(frame)
+            np.copyto(packed[:height], luma[:height, :width])
+            for out, plane in zip(chroma, others, strict=True):
+                np.copyto(out, plane[: height // 2, : width // 2])
+            frame.lease.release()
+        else:
+            cv2.cvtColor(self._bgr.shown(result)[:height, :width], cv2.COLOR_BGR2YUV_I420, dst=packed)
+        counter.copied(packed.nbytes)
+        return packed
+
+    def close(self) -> None:
+        """Gives memory back."""
+        self._bgr.close()
+
+
+class FfmpegEncoder:
+    """One of FFmpeg's encoders, by name. Raises DeviceError when it cannot be opened."""
+
+    def __init__(self, name: str, format: VideoFormat) -> None:
+        import av
+
+        self._av: Any = av
+        self._i420 = I420Writer()
+        self.kind: Kind = "cpu" if name not in NVENC.values() else "ffmpeg"
+        self.title = f"the CPU ({name})" if name not in NVENC.values() else f"NVENC (FFmpeg's {name})"
+        self.raw = "m4v" if name == "mpeg4" else "h264" if format.codec == "h264" else "hevc"
+        codec = self._codec = self._av.CodecContext.create(name, "w")
+        codec.width, codec.height, codec.pix_fmt = format.width, format.height, "yuv420p"
+        codec.time_base = Fraction(1, TICKS_HZ)
+        codec.framerate = format.rate or Fraction(30)
+        codec.gop_size = KEYFRAME_EVERY
+        codec.max_b_frames = 0  # they would delay what is written, and shift all times by two frames
+        codec.thread_count = min(_MAX_THREADS, os.cpu_count() or 1)
+        set_color(codec, format.color)
+        codec.options = _options(name, format.quality)
+        try:
+            codec.open()
+        except (ValueError, av.FFmpegError) as error:
+            raise DeviceError(f"{name} cannot be opened", why=str(error)) from error
+
+    def encode(self, result: Result, tick: int) -> list[Unit]:
+        """Raises what PyAV raises."""
+        frame = self._av.VideoFrame.from_numpy_buffer(self._i420.write(result), "yuv420p")  # no copy: FFmpeg holds it
+        frame.pts, frame.time_base = tick, Fraction(1, TICKS_HZ)
+        return self._encoded(frame)
+
+    def finish(self) -> list[Unit]:
+        """Raises what PyAV raises."""
+        return self._encoded(None)
+
+    def close(self) -> None:
+        """Gives memory back."""
+        self._i420.close()
+
+    def _encoded(self, frame: Any) -> list[Unit]:
+        return [Unit(bytes(packet), packet.pts, packet.is_keyframe) for packet in self._codec.encode(frame)]
+
+
+def set_color(codec: Any, color: Color) -> None:
+    """Written into the file, as players otherwise guess the meaning of colors from the size."""
+    codec.color_primaries, codec.color_trc, codec.colorspace = _CODE_POINTS[color.matrix]
+    codec.color_range = _FULL if color.full_range else _LIMITED
+
+
+ON_CPU: dict[Codec, tuple[str, ...]] = {"h264": ("libx264", "mpeg4"), "h265": ("libx265",)}
+"""On the processor; MPEG-4 is part of every FFmpeg, and played nearly everywhere."""
+NVENC: dict[Codec, str] = {"h264": "h264_nvenc", "h265": "hevc_nvenc"}
+
+
+def _options(name: str, quality: int) -> dict[str, str]:
+    """CRF and quantizer share the scale 0 to 51 of ITU-T H.264 and H.265, on which 6 more halve the precision. The CRF
+    of x265 that looks like one of x264 is 5 more (https://trac.ffmpeg.org/wiki/Encode/H.265)."""
+    if name == "libx264":
+        return {"preset": "veryfast", "crf": str(quality)}
+    if name == "libx265":
+        return {"preset": "superfast", "crf": str(min(quality + 5, 51)), "x265-params": "log-level=error"}
+    if name == "mpeg4":
+        return dict.fromkeys(("qmin", "qmax"), str(2 + quality * 29 // 51))  # CRF onto MPEG-4's quantizer 2-31
+    return {"preset": "p4", "rc": "constqp", "qp": str(quality)}
+
+
+def has_encoder(name: str) -> bool:
+    """Whether this PyAV's FFmpeg was built with it, which does not mean that it can be opened."""
+    import av
+
+    try:
+        av.codec.Codec(name, "w")
+    except av.codec.codec.UnknownCodecError:
+        return False
+    return True
+
+
+def cpu_encoder(codec: Codec, where: str) -> str:
+    """The name of FFmpeg's encoder on the processor. Raises DeviceError when there is none."""
+    wanted, *others = ON_CPU[codec]
+    for name in (wanted, *others):
+        if not has_encoder(name):
+            continue
+        if name != wanted:
+            log.warning("%s: this PyAV has no %s encoder; writing %s, larger and softer", where, wanted, name)
+        return name
+    raise DeviceError(
+        "no video encoder",
+        why=f"this PyAV was built without {' and '.join(ON_CPU[codec])}",
+        where=where,
+        fix="pip install --force-reinstall --only-binary av av, or use sink: images",
+    )

@@ -1,0 +1,239 @@
+"""Video encoded by a Jetson's own encoder, GStreamer's ``nvv4l2h264enc`` and ``nvv4l2h265enc``.
+
+Images on the GPU are written into video memory (NVMM) that the encoder reads in place; images on the host go there
+through ``nvvidconv``. None of this has run on a board.
+"""
+
+import ctypes
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from edgert.clock import REAL
+from edgert.errors import DeviceError
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
+from edgert.runtime.records import Result
+from edgert.stages.sink.encoders import KEYFRAME_EVERY, TICKS_HZ, Codec, I420Writer, Kind, Unit, VideoFormat, log
+from edgert.stages.sink.gpu_pictures import GpuPictures
+from edgert.stages.sink.nvmm_pool import SURFACE_BYTES, NvmmPool
+from edgert.stages.source import gst, gst_pipelines
+
+ENCODERS = dict(gst_pipelines.ENCODERS)
+_IMAGES = "images"
+IN_FLIGHT = 10
+"""Images in video memory: more than V4L2 asks of an encoder's input."""
+_ON_HOST = 4
+"""Images on the host that wait for nvvidconv, fewer than there are buffers of them."""
+_TRIAL_FRAMES = 2
+_TAKE_NS = 20_000_000
+
+
+@lru_cache(maxsize=2)
+def missing(codec: Codec) -> str:
+    """Why this board's encoder cannot be used, and what to do; empty when it can, as far as GStreamer knows."""
+    try:
+        found, _ = gst.gstreamer()
+    except DeviceError as error:
+        return f"{error.why}: {error.fix}"
+    names = gst_pipelines.ENCODERS[codec], "nvvidconv"
+    absent = next((name for name in names if found.ElementFactory.find(name) is None), "")
+    fix = "sudo apt install nvidia-l4t-gstreamer; in a container: --runtime nvidia"
+    return f"GStreamer has no {absent}: {fix}" if absent else ""
+
+
+class GstEncoder:
+    """Encodes images with a constant quantizer.
+
+    Args:
+        device: on which the images are; None for the host.
+        where: the sink's stage, for messages.
+        stall_s: after how long an encoder that takes or gives nothing has failed.
+        drawn: whether the images are drawn ones.
+        trial: whether two images are encoded first and thrown away: a pipeline tells only on its way that the hardware
+            behind an element is not there, or does not take the size.
+
+    Raises:
+        DeviceError: the pipeline cannot be made, the trial fails, or CUDA cannot write video memory.
+        BuildError: there is no kernel.
+    """
+
+    def __init__(
+        self,
+        format: VideoFormat,
+        device: CudaDevice | None,
+        where: str,
+        stall_s: float,
+        drawn: bool = False,
+        trial: bool = True,
+    ) -> None:
+        self.kind: Kind = "board" if device is None else "board, on the GPU"
+        self.title = f"the board's own encoder ({gst_pipelines.ENCODERS[format.codec]})"
+        self.raw = "h264" if format.codec == "h264" else "hevc"
+        self._format, self._where, self._stall_s = format, where, stall_s
+        if trial:
+            self._try()
+        self._i420 = I420Writer()
+        self._ticks: deque[int] = deque()
+        self._in_use: dict[int, object] = {}
+        self._room = threading.Condition()
+        self._pool: NvmmPool | None = None
+        self._pictures: GpuPictures | None = None
+        names, size = (_IMAGES, gst.APPSINK), (format.width, format.height)
+        fps = None if format.rate is None else float(format.rate)
+        encoder, nvmm = ENCODERS[format.codec], device is not None
+        self._most = IN_FLIGHT if nvmm else _ON_HOST
+        text = gst_pipelines.encoding(
+            format.codec, encoder, names, size, fps, format.quality, KEYFRAME_EVERY, nvmm=nvmm
+        )
+        self._gst, _ = gst.gstreamer(where)
+        self._pipeline = gst.Pipeline(text, False, stall_s, Counter(), REAL, where, None)
+        self._put, self._sink = self._pipeline.element(_IMAGES), self._pipeline.element(gst.APPSINK)
+        try:
+            if device is not None:
+                self._pictures = GpuPictures(device, drawn)
+                self._pool = NvmmPool(device, *size, IN_FLIGHT)
+        except Exception:
+            self.close()
+            raise
+
+    def encode(self, result: Result, tick: int) -> list[Unit]:
+        """As every encoder's. Raises DeviceError: GStreamer's error, or the encoder takes no more images."""
+        slot = self._free_slot()
+        if self._pool is not None and self._pictures is not None:
+            self._pictures.write(result, self._pool.images[slot].planes)
+            self._push(slot, self._pool.surfaces[slot], SURFACE_BYTES, self._pool, tick)
+        else:
+            packed = self._i420.write(result)
+            self._push(slot, packed.ctypes.data, packed.nbytes, packed, tick)
+        return list(iter(lambda: self._unit(0), None))
+
+    def finish(self) -> list[Unit]:
+        """As every encoder's. Raises DeviceError: GStreamer's error, or the encoder gives no more images."""
+        self._put.end_of_stream()
+        units, last_s = list[Unit](), time.monotonic()
+        while True:
+            if (unit := self._unit(_TAKE_NS)) is not None:
+                units.append(unit)
+                last_s = time.monotonic()
+            elif self._sink.is_eos():
+                break
+            elif time.monotonic() - last_s > self._stall_s:
+                raise self._stalled("gives no image")
+        if self._ticks:
+            log.warning("%s: the encoder left %d images out", self._where, len(self._ticks))
+        return units
+
+    def close(self) -> None:
+        """Ends the pipeline, and lets go of it: elements may keep an image for as long as they are. Then gives the
+        images' memory back."""
+        self._pipeline.close()
+        del self._pipeline, self._put, self._sink
+        self._i420.close()
+        if self._pictures is not None:
+            self._pictures.close()
+        if self._pool is not None:
+            self._pool.close()
+
+    def _try(self) -> None:
+        trial = GstEncoder(self._format, None, self._where, self._stall_s, trial=False)
+        gray = np.full((self._format.height * 3 // 2, self._format.width), 128, np.uint8)
+        try:
+            for tick in range(_TRIAL_FRAMES):
+                trial._push(tick, gray.ctypes.data, gray.nbytes, gray, tick * TICKS_HZ // 30)
+            if not trial.finish():
+                raise trial._error("it gave no image")
+        finally:
+            trial.close()
+
+    def _free_slot(self) -> int:
+        """Waits for one, no longer than an encoder may take."""
+        with self._room:
+            for _ in range(max(1, int(self._stall_s / 0.1))):
+                if self._room.wait_for(lambda: len(self._in_use) < self._most, 0.1):
+                    return next(slot for slot in range(self._most) if slot not in self._in_use)
+                if (failure := self._pipeline.failure()) is not None:
+                    raise failure
+        raise self._stalled("takes no image")
+
+    def _push(self, slot: int, address: int, nbytes: int, owner: object, tick: int) -> None:
+        with self._room:
+            self._in_use[slot] = owner
+
+        def free() -> None:
+            with self._room:
+                self._in_use.pop(slot, None)
+                self._room.notify_all()
+
+        buffer = self._gst.Buffer.new()
+        _append(hash(buffer), address, nbytes, free)
+        buffer.pts = tick * 1_000_000_000 // TICKS_HZ
+        self._ticks.append(tick)
+        if self._put.push_buffer(buffer) != self._gst.FlowReturn.OK:
+            raise self._pipeline.failure() or self._error("it takes no more images")
+
+    def _unit(self, wait_ns: int) -> Unit | None:
+        """What is ready. Raises what an element complained about."""
+        sample = self._sink.try_pull_sample(wait_ns)
+        if sample is None:
+            if (failure := self._pipeline.failure()) is not None:
+                raise failure
+            return None
+        buffer = sample.get_buffer()
+        at_ns = sample.get_segment().to_running_time(self._gst.Format.TIME, buffer.pts)
+        is_key = not buffer.has_flags(self._gst.BufferFlags.DELTA_UNIT)
+        return Unit(buffer.extract_dup(0, buffer.get_size()), self._tick_of(at_ns), is_key)
+
+    def _tick_of(self, at_ns: int) -> int:
+        """The time that the image went in with; elements round it, V4L2 to microseconds."""
+        near = next((tick for tick in self._ticks if abs(tick * 1_000_000_000 // TICKS_HZ - at_ns) <= 2_000), None)
+        if near is None:
+            return self._ticks.popleft() if self._ticks else at_ns * TICKS_HZ // 1_000_000_000
+        left_out = self._ticks.index(near)
+        if left_out:
+            log.warning("%s: the encoder left %d images out", self._where, left_out)
+        for _ in range(left_out + 1):
+            self._ticks.popleft()
+        return near
+
+    def _stalled(self, what: str) -> DeviceError:
+        return self._error(f"it {what} for {self._stall_s:g} s")
+
+    def _error(self, why: str) -> DeviceError:
+        return DeviceError(f"{self.title} failed", why=why, where=self._where, fix="encode: cpu")
+
+
+# Memory of ours in a GstBuffer: gst_memory_new_wrapped says when the last element has let it go. PyGObject copies.
+
+_Notify = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_numbers = itertools.count(1)
+_waiting: dict[int, Callable[[], None]] = {}
+
+
+def _let_go(number: int) -> None:
+    _waiting.pop(number)()
+
+
+_notify = _Notify(_let_go)
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL("libgstreamer-1.0.so.0")
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    library.gst_memory_new_wrapped.argtypes = (ctypes.c_int, pointer, size, size, size, pointer, _Notify)
+    library.gst_memory_new_wrapped.restype = pointer
+    library.gst_buffer_append_memory.argtypes = (pointer, pointer)
+    return library
+
+
+def _append(buffer: int, address: int, nbytes: int, let_go: Callable[[], None]) -> None:
+    number = next(_numbers)
+    _waiting[number] = let_go
+    memory = _library().gst_memory_new_wrapped(0, address, nbytes, 0, nbytes, number, _notify)
+    _library().gst_buffer_append_memory(buffer, memory)

@@ -1,0 +1,166 @@
+"""Video encoded by a GPU's NVENC through PyNvVideoCodec, from memory of the GPU or of the host.
+
+API: https://docs.nvidia.com/video-technologies/pynvvideocodec/pynvc-api-reference/encoder.html. What is used here has
+come with 2.2: units with the times that went in. No machine with an NVENC has run it.
+"""
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+from edgert.errors import DeviceError
+from edgert.memory.cuda import Block, CudaDevice
+from edgert.memory.cuda.driver import load_driver
+from edgert.runtime.records import Result
+from edgert.stages.sink.encoders import KEYFRAME_EVERY, Codec, I420Writer, Kind, Unit, VideoFormat
+from edgert.stages.sink.gpu_pictures import GpuPictures
+from edgert.stages.source import nvdec
+
+NAMES: dict[Codec, str] = {"h264": "h264", "h265": "hevc"}
+NO_GPU = "no NVIDIA GPU here"
+_LIBRARY = "libnvidia-encode.so.1"
+_IDR = 3  # NV_ENC_PIC_TYPE_IDR of nvEncodeAPI.h
+_BUFFERS = 4  # as NVIDIA's samples, which know when the encoder has copied one
+
+
+def driver_missing() -> str:
+    """Why there can be no NVENC here, as far as the driver shows; empty when there may be one."""
+    try:
+        load_driver()
+    except DeviceError:
+        return NO_GPU
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return f"the driver's {_LIBRARY} is not here: in a container NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
+    return ""
+
+
+def missing(codec: Codec, ordinal: int) -> str:
+    """Why PyNvVideoCodec cannot encode on this GPU, and what to do; empty when it can."""
+    return driver_missing() or nvdec.missing() or _lacks(codec, ordinal)
+
+
+@lru_cache(maxsize=8)
+def _lacks(codec: Codec, ordinal: int) -> str:
+    module = nvdec.nvdec()
+    try:
+        caps = module.GetEncoderCaps(gpuid=ordinal, codec=NAMES[codec])
+    except _errors(module) as error:
+        return f"GPU {ordinal} has no NVENC for {codec}: {_line(error)}"
+    return "" if caps.get("num_encoder_engines", 1) else f"GPU {ordinal} has no NVENC"
+
+
+class Nvenc:
+    """Encodes images of the host, or of the GPU that is given, with a constant quantizer.
+
+    Raises:
+        DeviceError: NVENC does not take the format, has no session left (GeForce cards have few), or the package is
+            too old.
+    """
+
+    kind: Kind = "nvenc"
+    title = "NVENC (PyNvVideoCodec)"
+
+    def __init__(self, format: VideoFormat, device: CudaDevice | None, drawn: bool = False) -> None:
+        self._module, self._format, self.raw = nvdec.nvdec(), format, NAMES[format.codec]
+        self._i420, self._blocks, self._count = I420Writer(), list[Block](), 0
+        self._pictures = GpuPictures(device, drawn) if device is not None else None
+        options: dict[str, object] = {"gpu_id": device.ordinal if device else 0}
+        if device is not None and self._pictures is not None:
+            options.update(cudacontext=device.context_handle, cudastream=self._pictures.stream.handle)
+            nbytes = format.width * format.height * 3 // 2
+            self._blocks = [device.device_block(nbytes) for _ in range(_BUFFERS)]
+        try:
+            self._encoder: Any = self._called(
+                self._module.CreateEncoder,
+                format.width,
+                format.height,
+                "YUV420" if device is None else "NV12",
+                device is None,
+                codec=self.raw,
+                preset="P4",
+                tuning_info="high_quality",
+                rc="constqp",
+                constqp=format.quality,
+                gop=KEYFRAME_EVERY,
+                bf=0,
+                fps=round(format.rate or 30),
+                **options,
+            )
+        except DeviceError:
+            self.close()
+            raise
+
+    def encode(self, result: Result, tick: int) -> list[Unit]:
+        """As every encoder's. Raises DeviceError."""
+        picture = self._module.NV_ENC_PIC_PARAMS()
+        picture.inputTimeStamp = tick
+        image: object
+        if self._pictures is None:
+            image = self._i420.write(result).reshape(-1)
+        else:
+            image = _Nv12(self._blocks[self._count % _BUFFERS].address, self._format)
+            self._pictures.write(result, image.planes)
+        self._count += 1
+        return self._units(self._called(self._encoder.Encode, image, picture))
+
+    def finish(self) -> list[Unit]:
+        """As every encoder's. Raises DeviceError."""
+        return self._units(self._called(self._encoder.EndEncode))
+
+    def close(self) -> None:
+        """Ends the session, and gives memory of the GPU back."""
+        self._encoder = None
+        self._i420.close()
+        if self._pictures is not None:
+            self._pictures.close()
+        while self._blocks:
+            self._blocks.pop().release()
+
+    def _units(self, encoded: list[Any]) -> list[Unit]:
+        if not all(isinstance(one, dict) for one in encoded):
+            why, fix = "it gives units without their times", "pip install 'PyNvVideoCodec>=2.2'"
+            raise DeviceError("PyNvVideoCodec is too old to encode", why=why, fix=fix)
+        return [Unit(bytes(one["data"]), int(one["timestamp"]), int(one["picture_type"]) == _IDR) for one in encoded]
+
+    def _called(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except _errors(self._module) as error:
+            what = f"NVENC does not encode {self._format.width}x{self._format.height} {self._format.codec}"
+            raise DeviceError(what, why=_line(error), fix="encode: cpu") from error
+
+
+class _Nv12:
+    """An image as PyNvVideoCodec takes one: ``cuda()`` gives its planes, each with an array interface."""
+
+    def __init__(self, address: int, format: VideoFormat) -> None:
+        width, height = format.width, format.height
+        self.planes = (address, width), (address + width * height, width)
+        self._shapes = (height, width, 1), (height // 2, width // 2, 2)
+
+    def cuda(self) -> list[Any]:
+        return [_Plane(address, shape) for (address, _), shape in zip(self.planes, self._shapes, strict=True)]
+
+
+class _Plane:
+    def __init__(self, address: int, shape: tuple[int, int, int]) -> None:
+        strides = shape[1] * shape[2], shape[2], 1
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "strides": strides,
+            "typestr": "|u1",
+            "data": (address, False),
+        }
+
+
+def _errors(module: Any) -> tuple[type[Exception], ...]:
+    return module.PyNvVCException, module.PyNvVCExceptionUnsupported, RuntimeError, ValueError
+
+
+def _line(error: Exception) -> str:
+    """One line: of the package's own errors, which have four, the one with the reason."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    return next((line.partition(" : ")[2].strip() for line in lines if line.startswith("Error Type : ")), lines[0])
