@@ -13,7 +13,6 @@ from dataclasses import replace
 import cv2
 import numpy as np
 
-from edgert import installation
 from edgert.errors import DeviceError
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Result
@@ -57,8 +56,9 @@ class DisplaySink:
         why_not = "".join(f"; not {name}: {why}" for name, why in refused.items())
         _LOG.info("%s: windows on %s by %s%s", self.name, here.place, self.viewer, why_not)
         if self.fullscreen and not viewers.fills(self.viewer):
-            fix = installation.command("display")
-            _LOG.warning("%s: %s cannot fill the screen; a window it is. fix: %s", self.name, self.viewer, fix)
+            _LOG.warning(
+                "%s: %s cannot fill the screen; a window it is. fix: %s", self.name, self.viewer, viewers.get_sdl()
+            )
 
     def process(self, result: Result) -> None:
         """Gives the result to its stream's window; never waits for it. Raises what went wrong when it made an image."""

@@ -34,23 +34,13 @@ def main(arguments: list[str]) -> None:
     sdl2.SDL_SetHint(b"SDL_RENDER_SCALE_QUALITY", b"linear")
     streaming = sdl2.SDL_TEXTUREACCESS_STREAMING
     texture = checked(sdl2.SDL_CreateTexture(renderer, sdl2.SDL_PIXELFORMAT_RGB888, streaming, width, height))
-    image, event, filled = bytearray(width * height * 4), sdl2.SDL_Event(), 0
-    screen, is_full = sdl2.SDL_Rect(), False
+    image, event, filled, is_full = bytearray(width * height * 4), sdl2.SDL_Event(), 0, False
     pixels = (ctypes.c_char * len(image)).from_buffer(image)
     sdl2.SDL_UpdateTexture(texture, None, pixels, width * 4)  # black
     while True:
-        if fill:  # a window manager is asked for it, and as large as the screen it is also where there is none
+        if fill:
             is_full = not is_full
-            sdl2.SDL_SetWindowFullscreen(window, 0)
-            sdl2.SDL_SetWindowBordered(window, not is_full)
-            sdl2.SDL_GetDisplayBounds(max(0, sdl2.SDL_GetWindowDisplayIndex(window)), ctypes.byref(screen))
-            x, y, wide, high = (
-                (screen.x, screen.y, screen.w, screen.h) if is_full else (anywhere, anywhere, width, height)
-            )
-            sdl2.SDL_SetWindowSize(window, wide, high)
-            sdl2.SDL_SetWindowPosition(window, x, y)
-            sdl2.SDL_SetWindowFullscreen(window, is_full * sdl2.SDL_WINDOW_FULLSCREEN_DESKTOP)
-            sdl2.SDL_ShowCursor(not is_full)
+            _place(sdl2, window, (anywhere, anywhere, width, height), is_full)
         fill, exposed = False, False
         while sdl2.SDL_PollEvent(ctypes.byref(event)):
             key = event.key.keysym.sym if event.type == sdl2.SDL_KEYDOWN else None
@@ -69,6 +59,21 @@ def main(arguments: list[str]) -> None:
             sdl2.SDL_RenderClear(renderer)
             sdl2.SDL_RenderCopy(renderer, texture, None, None)
             sdl2.SDL_RenderPresent(renderer)
+
+
+def _place(sdl2: Any, window: Any, place: tuple[int, int, int, int], is_full: bool) -> None:
+    """Puts a window on the whole screen, or back to a place (x, y, width, height)."""
+    sdl2.SDL_SetWindowFullscreen(window, 0)
+    sdl2.SDL_SetWindowBordered(window, not is_full)
+    if is_full:
+        screen = sdl2.SDL_Rect()
+        sdl2.SDL_GetDisplayBounds(max(0, sdl2.SDL_GetWindowDisplayIndex(window)), ctypes.byref(screen))
+        place = screen.x, screen.y, screen.w, screen.h
+    sdl2.SDL_SetWindowSize(window, *place[2:])
+    sdl2.SDL_SetWindowPosition(window, *place[:2])
+    # A window manager is asked for more; as large as the screen the window is also where there is none.
+    sdl2.SDL_SetWindowFullscreen(window, is_full * sdl2.SDL_WINDOW_FULLSCREEN_DESKTOP)
+    sdl2.SDL_ShowCursor(not is_full)
 
 
 if __name__ == "__main__":

@@ -117,6 +117,11 @@ def fills(name: str) -> bool:
     return name in _FILLS
 
 
+def get_sdl() -> str:
+    """How to install SDL."""
+    return installation.command("display")
+
+
 def command(name: str, size: tuple[int, int], title: str, *, fullscreen: bool = False) -> list[str]:
     """Starts a viewer for BGRx images of one (width, height), both even, from its standard input."""
     width, height = size
@@ -194,7 +199,7 @@ def no_display(here: Surroundings, refused: dict[str, str], where: str = "") -> 
         else:
             fix = f"log in at the screen, or by ssh -X; or {fix}"
     elif not refused:
-        why, fix = "neither GStreamer nor SDL is installed", f"{_APT}; or {installation.command('display')}; or {fix}"
+        why, fix = "neither GStreamer nor SDL is installed", f"{_APT}; or {get_sdl()}; or {fix}"
     else:
         why = f"{here.place}: {'; '.join(f'{name}: {said}' for name, said in refused.items())}"
         if any("no element" in said for said in refused.values()):
