@@ -112,7 +112,7 @@ class Pipeline:
         if file.config.budgets.memory is not None or not fits_easily(file):
             self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
         self._assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
-        self._assembly.stats = self._stats
+        self._assembly.hooks.stats = self._stats
         self._environment = environment
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
@@ -125,7 +125,7 @@ class Pipeline:
         self._taps, self._tapping = list[Node](), threading.RLock()
         self._runner = Runner(self._assembly.nodes, environment.clock, self.file.located)
         if not any(isinstance(node.work, CallbackSink) for node in self._assembly.nodes):
-            self._assembly.on_left = self._runner.stop_unless_read
+            self._assembly.hooks.on_left = self._runner.stop_unless_read
         self._watch: Watch | None = None
         budgets, label = self.file.config.budgets, environment.label
         if budgets != type(budgets)():  # most pipelines have none and start without it
@@ -155,8 +155,6 @@ class Pipeline:
             is_new = late is not error and late.__context__ is not error
             if is_new and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"while stopping: {late}")
-        finally:
-            self._assembly.close()
 
     @property
     def running(self) -> bool:
@@ -190,12 +188,16 @@ class Pipeline:
         self._runner.stop()
 
     def close(self) -> None:
-        """Stops and waits for all threads. Raises the first error of any stage."""
-        if self._started:
-            try:
+        """Stops, waits for all threads, and frees models and memory at once, those of a GPU too. Twice is once. Raises
+        the first error of any stage."""
+        try:
+            if self._started:
                 self._runner.shut_down()
-            finally:
-                self._leave()
+        finally:
+            self._leave()
+            self._assembly.close()
+            self._runner.let_go()
+            self._beacon = Beacon(dict)
 
     def results(self, stage: str, timeout: float | None = None) -> Results:
         """An iterator over a stage's results, from now on.

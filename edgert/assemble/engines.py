@@ -88,6 +88,7 @@ class ChainEngines:
         moved = bar or (lambda what, done, total: None)
         listener = Listener(step=lambda title, done, total: moved(f"compiling {title}", done, total))
         self._model, self._trt = model, trt or TrtBackend(listener=listener)
+        tensorrt = self._trt  # what looks at engines holds this, and not all of it, which would then hold itself
         machine, name, chosen = detect(), file.document.path.name, file.passed_over is not None
         self._passed_over = [Skipped(engine, why) for engine, why in (file.passed_over or {}).items()]
 
@@ -97,7 +98,7 @@ class ChainEngines:
                 return ""  # as it was found when it was chosen
             fix = f"edgert run {name}, or edgert build {name} --board {machine.name}"
             dla = f"what runs on a DLA is prepared first: {fix}" if engine == TENSORRT_DLA else ""
-            return why_not(engine, machine, self._trt) or dla
+            return why_not(engine, machine, tensorrt) or dla
 
         def report(skipped: Skipped) -> None:
             """Nobody asked for an engine that was chosen here and is not there."""

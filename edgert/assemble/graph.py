@@ -64,6 +64,19 @@ HERE = Environment()
 
 
 @dataclass(slots=True)
+class Hooks:
+    """What its stages may ask of whoever runs an assembly, and tell him: of nobody, before that and after it.
+
+    Attributes:
+        stats: the state of the run as plain data, for live pages.
+        on_left: called once nobody looks at any sink any more.
+    """
+
+    stats: Callable[[], Mapping[str, object]] = field(default=dict)
+    on_left: Callable[[], None] = field(default=lambda: None)
+
+
+@dataclass(slots=True)
 class Assembly:
     """A pipeline ready to run.
 
@@ -75,8 +88,7 @@ class Assembly:
         live: whether all sources are cameras or the like.
         inferences: what holds memory of a GPU beside the engines.
         choice: between models and their fallback models.
-        stats: the state of the run as plain data, for live pages; set by whoever runs it.
-        on_left: called once nobody looks at any sink any more; set by whoever runs it.
+        hooks: set by whoever runs it.
         opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: images of network
             size are too small to share out, and its pool fights the engine's for cores.
         frames: where those of each source are that a model on a GPU reads, and why, for people.
@@ -89,10 +101,10 @@ class Assembly:
     live: bool
     inferences: Sequence[GpuInference] = ()
     choice: Choice = field(default_factory=Choice)
-    stats: Callable[[], Mapping[str, object]] = field(default=dict)
-    on_left: Callable[[], None] = field(default=lambda: None)
+    hooks: Hooks = field(default_factory=Hooks)
     opencv_threads: int = -1
     frames: Mapping[str, str] = field(default_factory=dict)
+    closed: bool = False
 
     def settle(self, listeners: Sequence[Node] = ()) -> None:
         """Has frames come to every node, and to listeners beside them, as it reads them; again whenever these change.
@@ -107,7 +119,10 @@ class Assembly:
         return next(node for node in self.nodes if node.name == name)
 
     def close(self) -> None:
-        """Gives inference slots and engines back, once no thread runs, and OpenCV its threads."""
+        """Gives inference slots and engines back, once no thread runs, and OpenCV its threads. Twice is once."""
+        if self.closed:
+            return
+        self.closed, self.hooks.stats, self.hooks.on_left = True, dict, lambda: None
         for inference in self.inferences:
             inference.close()
         for engine in self.engines.values():
@@ -164,7 +179,7 @@ class _Assembler:
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
         self.models, self.label = models, label
-        self.assembly: Assembly | None = None
+        self.hooks = Hooks()
         self.live = False  # whether any source is
         self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
 
@@ -191,7 +206,7 @@ class _Assembler:
         for counter in {engine.device.counter for engine in engines.values() if is_on_gpu(engine)}:
             self.counter.include(counter)
         models, threads = self.models, set_opencv_threads(1)
-        self.assembly = Assembly(
+        assembly = Assembly(
             everything,
             streams,
             engines,
@@ -199,11 +214,12 @@ class _Assembler:
             live,
             models.inferences,
             models.choice,
+            self.hooks,
             opencv_threads=threads,
             frames=frames,
         )
-        self.assembly.settle()
-        return self.assembly
+        assembly.settle()
+        return assembly
 
     @staticmethod
     def _is_live(node: Node) -> bool:
@@ -256,13 +272,15 @@ class _Assembler:
         rates = [stage.fps for stage in before if isinstance(stage, section.SourceStage) and stage.fps]
         every = max((stage.every for stage in before if isinstance(stage, section.InferStage)), default=1)
 
+        hooks, sinks = self.hooks, self.sinks  # and not what holds the stages, which hold these functions
+
         def stats() -> Mapping[str, object]:
-            return self.assembly.stats() if self.assembly else {}
+            return hooks.stats()
 
         def leave() -> None:
-            self.sinks.discard(name)
-            if self.assembly and not self.sinks:
-                self.assembly.on_left()
+            sinks.discard(name)
+            if not sinks:
+                hooks.on_left()
 
         rate_hz = min(rates, default=_ASSUMED_RATE_HZ) / every
         return Context(self.directory, self.clock, self.counter, stats, function, rate_hz, leave)

@@ -65,6 +65,7 @@ class Models:
         self.choice = infer.Choice()  # among variants
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
+        self._model = partial(_model, file, bar)  # of nothing here: who holds it does not hold engines
         self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
 
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
@@ -265,25 +266,6 @@ class Models:
             self.engines[name] = engine
         return engine
 
-    def _model(self, name: str, config: ModelConfig, form: Form = "ort") -> Model:
-        """The model in the precision asked for; as the file has it where nothing will be computed."""
-        if config.input.shape.extents:
-            check_open(load(config.onnx), config)
-        is_batched = any(stage.batch for stage in users_of(self.config.stages, self.config.models, name))
-        if config.backend == "null":
-            from edgert.quantization.precision import check_precision  # most pipelines start without it
-
-            check_precision(config, f"models.{name}")
-            model = load(config.onnx)
-            return with_open_batch(model) if config.precision == "int8" and is_batched else model
-        if not config.is_converted:
-            return load(config.onnx)
-        from edgert.quantization.precision import in_precision
-        from edgert.quantization.quantizer import Run
-
-        run = Run(self.file.where("models", name), self.directory, bar=self._bar)
-        return in_precision(config, run, target=form, rows=batch_of(self.config, name), batched=is_batched)
-
     def check_classes(self, name: str, crop: CropConfig) -> None:
         """Holds the classes a stage crops to those that reach it, unless the user's own code may make others."""
         before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
@@ -293,6 +275,26 @@ class Models:
         files = {task.labels for task in tasks if not isinstance(task, PythonTask) and task.labels}
         labels = {label for file in files for label in read_labels(file)}
         check_classes(crop, labels, self.file.where("stages", name, "crop"))
+
+
+def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, form: Form = "ort") -> Model:
+    """The model in the precision asked for; as the file has it where nothing will be computed."""
+    if config.input.shape.extents:
+        check_open(load(config.onnx), config)
+    is_batched = any(stage.batch for stage in users_of(file.config.stages, file.config.models, name))
+    if config.backend == "null":
+        from edgert.quantization.precision import check_precision  # most pipelines start without it
+
+        check_precision(config, f"models.{name}")
+        model = load(config.onnx)
+        return with_open_batch(model) if config.precision == "int8" and is_batched else model
+    if not config.is_converted:
+        return load(config.onnx)
+    from edgert.quantization.precision import in_precision
+    from edgert.quantization.quantizer import Run
+
+    run = Run(file.where("models", name), file.document.path.parent, bar=bar)
+    return in_precision(config, run, target=form, rows=batch_of(file.config, name), batched=is_batched)
 
 
 def _check_same_labels(file: PipelineFile, variants: Sequence[str]) -> None:

@@ -106,6 +106,14 @@ class Runner:
                 why=f"it is still busy {DRAIN_S + _EXIT_S:.0f} s after the stop; its thread is left behind",
             )
 
+    def let_go(self) -> None:
+        """Lets go of threads that have ended, and these of the runner: so nothing waits for Python's garbage collector,
+        which frees memory of a GPU whenever it likes, also while somebody records a CUDA graph."""
+        self._workers = [worker for worker in self._workers if worker.is_alive()]
+        if self._drain is not None and self._drain.finished.is_set():
+            self._drain.join()  # it holds the runner until it has ended
+            self._drain = None
+
     def stop_unless_read(self) -> None:
         """Stops, unless somebody outside the pipeline reads its results."""
         if not self._listeners:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,3 +165,57 @@ def test_classes_of_ones_own_decoder_are_ones_own_affair(tmp_path: Path) -> None
     path.write_text(text)
     assert str(validate(path)).startswith("3 stages, 1 model")
     edgert.Pipeline(path).close()
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """Python's garbage collector does nothing: what goes, goes because nobody refers to it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def parts_of(pipeline: edgert.Pipeline) -> dict[str, weakref.ref[Any]]:
+    """What a pipeline is made of that holds memory."""
+    assembly = pipeline._assembly
+    works = {node.name: node.work for node in assembly.nodes}
+    return {name: weakref.ref(part) for name, part in ({"pipeline": pipeline} | works | dict(assembly.engines)).items()}
+
+
+@pytest.mark.usefixtures("without_collector")
+@pytest.mark.parametrize("use", ["run", "read", "stop", "nothing"])
+def test_a_closed_pipeline_is_gone_at_once(tmp_path: Path, use: str) -> None:
+    """Nothing of it is left to the garbage collector, which runs at any time: on a GPU, while the next one records a
+    CUDA graph, which freeing memory breaks."""
+    page = (
+        "  page: {sink: http, from: find, port: 0}\n  log: {sink: jsonl, from: find, path: " + f"{tmp_path}/o.jsonl}}\n"
+    )
+    pipeline = edgert.Pipeline(write(tmp_path, SCENE.format(limit=4), page + "engines: [onnxruntime]\n"))
+    parts = parts_of(pipeline)
+    with pipeline:
+        if use == "run":
+            pipeline.run()
+        elif use == "read":
+            with pipeline.results("find", timeout=20) as results:
+                assert next(results).frame.index == 0
+        elif use == "stop":
+            pipeline.start()
+            pipeline.stop()
+    assert pipeline.summary().frames_in >= 0
+    del pipeline
+    if use == "read":
+        del results
+    assert [name for name, part in parts.items() if part() is not None] == []
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_close_frees_the_engines_as_leaving_the_block_does(tmp_path: Path) -> None:
+    pipeline = edgert.Pipeline(write(tmp_path, SCENE.format(limit=4)))
+    parts = parts_of(pipeline)
+    pipeline.run()
+    pipeline.close()
+    pipeline.close()
+    assert pipeline.summary().frames_in == 4
+    del pipeline
+    assert [name for name, part in parts.items() if part() is not None] == []
