@@ -52,6 +52,7 @@ def test_a_source_whose_readers_are_on_the_gpu_is_asked_and_told_about(caplog: p
         {"paint": {"draw": "boxes", "from": "find"}},
         {"page": {"sink": "http", "from": "find"}},
         {"files": {"sink": "images", "from": "find", "path": "out"}},
+        {"film": {"sink": "video", "from": "find", "path": "a.mp4"}},
         {"paint": {"draw": "boxes", "from": "find"}, "page": {"sink": "http", "from": "paint"}},
     ],
 )
@@ -63,7 +64,10 @@ def test_what_draws_and_shows_takes_frames_on_the_gpu_as_they_are(more: dict[str
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"film": {"sink": "video", "from": "find", "path": "a.mp4"}}, "'film' is a sink that takes images: video"),
+        (
+            {"film": {"sink": "callback", "from": "find", "python": "mine:f"}},
+            "'film' is a sink that takes images: callback",
+        ),
         ({"own": {"python": "mine:f", "from": "find"}}, "your own code sees them at 'own'"),
         ({"slow": {"infer": "plates", "from": "camera"}}, "'slow' runs its model on the processor"),
         (
