@@ -43,7 +43,7 @@ def write_scene(path: Path, width: int, height: int, frames: int, seed: int = 5)
     size = f"{width}x{height}"
     config = SourceStage(source=demo_images(), size=size, fps=30, seed=seed, limit=frames)  # type: ignore[arg-type]
     source = source_for("scene", config, Counter(), REAL, Path())
-    sink = VideoSink("clip", path)
+    sink = VideoSink("clip", path, encode="cpu")
     sink.open()
     try:
         for frame in source.frames(threading.Event()):

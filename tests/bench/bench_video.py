@@ -88,7 +88,7 @@ def _iou(a: F32, b: F32) -> F32:
 def write_photos(path: Path) -> Path:
     """A clip of drifting photos, H.264 CRF 23."""
     photos = sorted((DATA / "images" / "coco_val").glob("*.jpg"))
-    sink = VideoSink("clip", path)
+    sink = VideoSink("clip", path, encode="cpu")
     sink.open()
     counter = Counter()
     for n in range(FRAMES):

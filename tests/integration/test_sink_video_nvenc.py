@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 import pytest
 
+from edgert.assemble import gpu_models
 from edgert.board import detect as real_detect
 from edgert.errors import BuildError, DeviceError
 from edgert.memory import Counter
@@ -26,6 +27,7 @@ from edgert.runtime.records import Result
 from edgert.stages.sink import encoder_choice, encoders, gpu_pictures, nvenc
 from edgert.stages.sink.encoder_choice import BEFORE_7, NO_JETSON, Here, here, ranked
 from edgert.stages.sink.video import VideoSink
+from tests.helpers import gpu_pipeline
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, to_gpu
@@ -339,6 +341,34 @@ def test_what_is_on_a_jetson(
 )
 def test_the_order(on_gpu: bool, found: Here, kinds: list[str]) -> None:
     assert [kind for kind, why in ranked(on_gpu, found) if not why] == kinds
+
+
+def test_a_pipeline_that_draws_and_records_brings_nothing_down_but_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rig: Rig
+) -> None:
+    """Camera, model and boxes, and beside them two recordings: of what was drawn, and of the frames as they came."""
+
+    def capture(*_: object) -> None:
+        raise DeviceError("there is no CUDA driver")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(CudaDevice, "capture", capture)
+    stages = (
+        "  paint: {draw: boxes, from: find}\n"
+        "  drawn: {sink: video, from: paint, path: drawn.mp4, encode: gpu}\n"
+        "  plain: {sink: video, from: find, path: plain.mp4, encode: gpu}\n"
+    )
+    whole = gpu_pipeline.Rig(tmp_path, monkeypatch, stages)
+    monkeypatch.setattr("edgert.stages.gpu.overlay.Kernels", gpu_models.Kernels)
+    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", cast("Any", NvencDouble(whole.device)))
+    with whole.pipeline() as pipeline:
+        warm = pipeline._assembly.counter.read()
+        pipeline.run()
+        counts = pipeline._assembly.counter.read()
+    assert counts.bytes_copied - warm.bytes_copied == 43 * gpu_pipeline.RECORD_BYTES, "of 40 frames and 3 warm slots"
+    assert len(shown(tmp_path / "drawn.mp4")) == len(found := shown(tmp_path / "plain.mp4")) == 40
+    assert [luma for _, luma in found] == pytest.approx(range(40), abs=4)
+    assert whole.camera.lent == 0
 
 
 @pytest.mark.gpu

@@ -5,10 +5,8 @@ through ``nvvidconv``. None of this has run on a board.
 """
 
 import ctypes
-import itertools
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -79,7 +77,7 @@ class GstEncoder:
         if trial:
             self._try()
         self._i420 = I420Writer()
-        self._ticks: deque[int] = deque()
+        self._ticks = list[int]()
         self._in_use: dict[int, object] = {}
         self._room = threading.Condition()
         self._pool: NvmmPool | None = None
@@ -98,6 +96,7 @@ class GstEncoder:
             if device is not None:
                 self._pictures = GpuPictures(device, drawn)
                 self._pool = NvmmPool(device, *size, IN_FLIGHT)
+                log.info("%s: CUDA writes video memory in place, by %s", where, self._pool.access)
         except Exception:
             self.close()
             raise
@@ -193,12 +192,11 @@ class GstEncoder:
         """The time that the image went in with; elements round it, V4L2 to microseconds."""
         near = next((tick for tick in self._ticks if abs(tick * 1_000_000_000 // TICKS_HZ - at_ns) <= 2_000), None)
         if near is None:
-            return self._ticks.popleft() if self._ticks else at_ns * TICKS_HZ // 1_000_000_000
+            return self._ticks.pop(0) if self._ticks else at_ns * TICKS_HZ // 1_000_000_000
         left_out = self._ticks.index(near)
         if left_out:
             log.warning("%s: the encoder left %d images out", self._where, left_out)
-        for _ in range(left_out + 1):
-            self._ticks.popleft()
+        del self._ticks[: left_out + 1]
         return near
 
     def _stalled(self, what: str) -> DeviceError:
@@ -211,7 +209,6 @@ class GstEncoder:
 # Memory of ours in a GstBuffer: gst_memory_new_wrapped says when the last element has let it go. PyGObject copies.
 
 _Notify = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_numbers = itertools.count(1)
 _waiting: dict[int, Callable[[], None]] = {}
 
 
@@ -233,7 +230,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _append(buffer: int, address: int, nbytes: int, let_go: Callable[[], None]) -> None:
-    number = next(_numbers)
+    number = id(let_go)
     _waiting[number] = let_go
     memory = _library().gst_memory_new_wrapped(0, address, nbytes, 0, nbytes, number, _notify)
     _library().gst_buffer_append_memory(buffer, memory)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice
-from edgert.stages.source.nvmm_mapping import Access, JetsonCalls, OnGpu, Surface, jetson_calls, on_gpu
+from edgert.stages.source.nvmm_mapping import JetsonCalls, OnGpu, Surface, jetson_calls, on_gpu
 
 SURFACE_BYTES = ctypes.sizeof(Surface)
 
@@ -24,7 +24,7 @@ class NvmmPool:
     Attributes:
         images: each mapped for writing; see :class:`~edgert.stages.source.nvmm_mapping.OnGpu`.
         surfaces: addresses of their NvBufSurfaces.
-        access: how CUDA gets at them.
+        access: how CUDA gets at them, and why not in a better way.
 
     Raises:
         DeviceError: there is too little memory, or CUDA cannot write it; nothing is left behind then.
@@ -35,14 +35,15 @@ class NvmmPool:
     ) -> None:
         self._device = device
         self.images, self.surfaces = list[OnGpu](), list[int]()
-        self.access: Access | None = None
+        self.access, known = "", None
         with device:
             self._calls = calls()
             try:
                 for _ in range(count):
                     self.surfaces.append(self._calls.create(width, height))
-                    image, self.access = on_gpu(self.surfaces[-1], self._calls, self.access, writes=True)
+                    image, known = on_gpu(self.surfaces[-1], self._calls, known, writes=True)
                     self.images.append(image)
+                    self.access = f"{known.way} ({known.why})" if known.why else known.way
             except DeviceError:
                 self.close()
                 raise
