@@ -104,7 +104,8 @@ def nvdec() -> Facts:
     try:
         no_nvenc = "" if package.GetEncoderCaps().get("num_encoder_engines", 1) else "this GPU has no NVENC"
     except Exception as error:  # noqa: BLE001 - the package's own, which name no common kind
-        no_nvenc = f"no NVENC: {' '.join(str(error).split())}"
+        reason = str(error).rpartition("Error Type : ")[2].strip() or type(error).__name__
+        no_nvenc = f"no NVENC: {reason.splitlines()[0]}"
     return {"version": version("PyNvVideoCodec"), "no_nvenc": no_nvenc}
 
 

@@ -192,12 +192,22 @@ def test_x264_brings_what_it_encodes_down_once(rig: Rig, tmp_path: Path) -> None
     assert len(shown(tmp_path / "nv12.mp4")) == len(shown(tmp_path / "out.mp4")) == 5
 
 
+UNSUPPORTED = (
+    "PyNvEncoderCaps : \nError code : 2\n"
+    "Error Type : m_nvenc.nvEncOpenEncodeSessionEx(&encodeSessionExParams, &hEncoder) returned error 2\nat x.cpp:9\n"
+)
+"""What an H100 says, which has no NVENC."""
+
+
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [
         ({"sessions": 0}, "OpenEncodeSessionEx: out of memory"),
         ({"encoder_caps": {"num_encoder_engines": 0}}, "GPU 0 has no NVENC"),
-        ({"broken": {"encoder caps": PyNvVCException("no encode device")}}, "no NVENC for h264: no encode device"),
+        (
+            {"broken": {"encoder caps": PyNvVCException(UNSUPPORTED)}},
+            "for h264: nvEncOpenEncodeSessionEx returned error 2",
+        ),
         ({"broken": {"encoder": PyNvVCException("145x49 is the least")}}, "145x49 is the least"),
     ],
     ids=["no session left", "no engine", "no caps", "size"],
@@ -359,7 +369,7 @@ def test_a_pipeline_that_draws_and_records_brings_nothing_down_but_records(
         "  plain: {sink: video, from: find, path: plain.mp4, encode: gpu}\n"
     )
     whole = gpu_pipeline.Rig(tmp_path, monkeypatch, stages)
-    monkeypatch.setattr("edgert.stages.gpu.overlay.Kernels", gpu_models.Kernels)
+    monkeypatch.setattr("edgert.stages.gpu.overlay.Kernels", cast("Any", gpu_models).Kernels)
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", cast("Any", NvencDouble(whole.device)))
     with whole.pipeline() as pipeline:
         warm = pipeline._assembly.counter.read()

@@ -5,6 +5,7 @@ come with 2.2: units with the times that went in. No machine with an NVENC has r
 """
 
 import ctypes
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -161,6 +162,7 @@ def _errors(module: Any) -> tuple[type[Exception], ...]:
 
 
 def _line(error: Exception) -> str:
-    """One line: of the package's own errors, which have four, the one with the reason."""
+    """One line: of the package's own errors, which have four, the one with the reason, without its arguments in C++."""
     lines = (str(error).strip() or type(error).__name__).splitlines()
-    return next((line.partition(" : ")[2].strip() for line in lines if line.startswith("Error Type : ")), lines[0])
+    reason = next((line.partition(" : ")[2] for line in lines if line.startswith("Error Type : ")), lines[0])
+    return re.sub(r"m_nvenc\.(\w+)\(.*\)", r"\1", reason).strip()
