@@ -27,6 +27,7 @@ from edgert.policy import Drop
 from edgert.runtime import Node, Result, Runner, Summary, summarize
 from edgert.runtime.announce import Beacon
 from edgert.runtime.branches import connect, disconnect
+from edgert.stages.gpu.download import Downloader
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
 
@@ -188,8 +189,10 @@ class Pipeline:
         self._runner.stop()
 
     def close(self) -> None:
-        """Stops, waits for all threads, and frees models and memory at once, those of a GPU too. Twice is once. Raises
-        the first error of any stage."""
+        """Stops, waits for all threads, and frees models and memory at once, those of a GPU too. Twice is once.
+
+        Raises the first error of any stage.
+        """
         try:
             if self._started:
                 self._runner.shut_down()
@@ -204,7 +207,7 @@ class Pipeline:
 
         On live sources it yields the newest result and skips what it is too slow for; on files it yields every one,
         and the pipeline waits for it. A result's frame is lent until the next one is asked for; arrays that outlive
-        that stay as they are.
+        that stay as they are. A drawn image is an array of the host, a frame is where it is.
 
         Args:
             stage: name of a stage that passes something on.
@@ -310,6 +313,7 @@ class Results(Iterator[Result]):
     ) -> None:
         self._tap, self._stage, self._timeout_s, self._runner, self._leave = tap, stage, timeout_s, runner, leave
         self._held: Result | None = None
+        self._downloader = Downloader()
 
     def __del__(self) -> None:
         self.close()
@@ -335,7 +339,7 @@ class Results(Iterator[Result]):
         if item is None:
             self._runner.raise_error()
             raise StopIteration
-        self._held = item[1]
+        self._held = self._downloader.with_image(item[1])
         return self._held
 
     def close(self) -> None:

@@ -125,8 +125,8 @@ class Result:
         frame: the image; its lease covers ``planes``.
         outputs: stage name → record, in the order the stages ran.
         image: (height, width, 3) uint8 BGR with drawings on it, once a draw stage made one. Of a frame on a GPU, it is
-            a :class:`~edgert.memory.cuda.DeviceView`: ``to_host()`` gives an array, DLPack and
-            ``__cuda_array_interface__`` the bytes as they lie. Valid as long as somebody refers to it.
+            a :class:`~edgert.memory.cuda.DeviceView` between stages that take such images; others, callbacks, stages
+            of one's own and ``Pipeline.results`` get an array. Valid as long as somebody refers to it.
         ticket: where several threads run one stage, its number among the results that they take.
     """
 

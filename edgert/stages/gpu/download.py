@@ -31,10 +31,7 @@ class Downloader:
         Raises:
             DeviceError: the GPU's work failed, or there is too little memory.
         """
-        frame = result.frame
-        image: object = result.image
-        if isinstance(image, DeviceView):
-            result = replace(result, image=self.image(image))
+        result, frame = self.with_image(result), result.frame
         if frame.is_on_gpu:
             views = cast("tuple[DeviceView, ...]", frame.planes)
             whole = cast("tuple[DeviceView, ...]", (frame.root or frame).planes)  # since crops come in all sizes
@@ -42,6 +39,11 @@ class Downloader:
             result = replace(result, frame=replace(frame, planes=tuple(planes), lease=lease, root=None))
             frame.lease.release()
         return result
+
+    def with_image(self, result: Result) -> Result:
+        """The result with its drawn image, where there is one, on the host; its frame stays. Raises DeviceError."""
+        image: object = result.image
+        return replace(result, image=self.image(image)) if isinstance(image, DeviceView) else result
 
     def image(self, view: DeviceView) -> U8:
         """A copy of a drawn image, valid as long as somebody refers to it. Raises DeviceError."""

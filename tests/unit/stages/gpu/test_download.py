@@ -105,6 +105,8 @@ def test_a_drawn_image_of_the_gpu_comes_too_and_the_hosts_stays() -> None:
     bare = Result(there, image=cast("Any", view)).let_go()
     taken = rig.downloader.take(bare)
     assert taken.frame is bare.frame and taken.image is not None and np.array_equal(taken.image, there.planes[0])
+    there_still = rig.downloader.with_image(Result(on_gpu, image=cast("Any", view)))
+    assert there_still.frame is on_gpu and isinstance(there_still.image, np.ndarray)
     again = rig.downloader.take(taken)
     assert again is taken, "nothing is left to bring"
 
