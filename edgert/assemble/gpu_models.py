@@ -77,7 +77,14 @@ def gpu_inference(
         reader = _reader(session, decoder, engine.batched, preprocessor.network, kernels)
         slots.append(InferenceSlot(session, preprocessor, reader, reading or session.stream))
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
-    return GpuInference(slots, config, uploader)
+    recordable = sessions[0].recordable
+
+    def without_graph(reason: str) -> None:
+        engine.info = {**engine.info, "graph": f"no, because {reason}"}
+        level = logging.WARNING if recordable else logging.INFO
+        log.log(level, "%s: no CUDA graph, so frames take more of the processor: %s", where, reason)
+
+    return GpuInference(slots, config, uploader, without_graph)
 
 
 def _raise_priority(streams: Sequence[Stream], where: str) -> None:

@@ -163,7 +163,8 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         counted = f", {threads} thread{'s' if threads > 1 else ''}" if threads else ""
         made = "from the cache" if engine.get("cached") else "compiled now"
         backend = " ".join(filter(None, (engine.get(part) for part in ("backend", "version", "precision"))))
-        screen.print(f"model {name}: {backend}{counted}, {made}", markup=False)
+        graph = f", CUDA graph: {engine['graph']}" if "graph" in engine else ""
+        screen.print(f"model {name}: {backend}{counted}, {made}{graph}", markup=False)
         for one in engine.get("skipped", ()):
             skipped[f"{one['engine']} skipped{f' for model {name}' if one['model'] else ''}: {one['why']}"] = None
     if skipped and file.passed_over is not None:  # nobody asked for those

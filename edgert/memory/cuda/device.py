@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -278,16 +280,31 @@ def capture(device: Context, stream: Stream, enqueue: Callable[[], None], librar
 def _recorded(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
     """What was put on the stream; nothing stays behind when that fails."""
     handle, graph = ctypes.c_void_p(stream.handle), ctypes.c_void_p()
-    call(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int(_THREAD_LOCAL))
-    try:
-        enqueue()
-    except BaseException:
+    with _collector_held():
+        call(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int(_THREAD_LOCAL))
+        try:
+            enqueue()
+        except BaseException:
+            call(library, "cuStreamEndCapture", handle, ctypes.byref(graph))
+            if graph.value:
+                _forget(library, graph.value)
+            raise
         call(library, "cuStreamEndCapture", handle, ctypes.byref(graph))
-        if graph.value:
-            _forget(library, graph.value)
-        raise
-    call(library, "cuStreamEndCapture", handle, ctypes.byref(graph))
     return graph.value or 0
+
+
+@contextmanager
+def _collector_held() -> Iterator[None]:
+    """Python's garbage collector runs before, and not meanwhile: in this thread it would free memory of the GPU that
+    somebody left in a circle of references, which ends a recording."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _forget(library: Any, recorded: int) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,6 +66,7 @@ class InferenceSlot:
         self._ran, self._done = session.device.event(), session.device.event()
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
+        self.no_graph = "" if session.recordable else "runs of this engine cannot be recorded"
 
     @property
     def idle(self) -> bool:
@@ -85,16 +86,20 @@ class InferenceSlot:
             if not self._session.recordable:
                 return
             self._preprocessor.compile()  # a kernel that does not compile is no reason to go without a graph
-            try:
-                self._graphs[rows] = self._recorded(rows)
-            except (DeviceError, BuildError) as error:
-                log.info("no CUDA graph: %s (%s)", error.what, error.why)
-                # CUDA reports a recording that failed a second time, to whoever asks next in this thread.
+            for tries_left in (1, 0):  # another thread, or a library in this one, may come between once
                 try:
-                    self._session.enqueue(rows)
-                except BuildError as again:
-                    log.debug("reported once more: %s", again.why)
-                self._session.stream.synchronize()
+                    self._graphs[rows] = self._recorded(rows)
+                    return
+                except (DeviceError, BuildError) as error:
+                    reason = f"{error.what} ({error.why})"
+                    log.info("a CUDA graph could not be recorded, %d more tries: %s", tries_left, reason)
+                    # CUDA reports a recording that failed a second time, to whoever asks next in this thread.
+                    try:
+                        self._session.enqueue(rows)
+                    except BuildError as again:
+                        log.debug("reported once more: %s", again.why)
+                    self._session.stream.synchronize()
+            self.no_graph = reason
 
     def enqueue(self, frames: Sequence[Frame]) -> None:
         """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError."""
@@ -197,10 +202,18 @@ class GpuInference:
     Args:
         slots: used in turn. A batch that nobody has waited for is read when its slot has its next turn.
         uploader: owned by this.
+        without_graph: called with the reason after :meth:`warm_up` where the work is not recorded as a CUDA graph.
     """
 
-    def __init__(self, slots: Sequence[InferenceSlot], config: InputConfig, uploader: Uploader) -> None:
+    def __init__(
+        self,
+        slots: Sequence[InferenceSlot],
+        config: InputConfig,
+        uploader: Uploader,
+        without_graph: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         self._slots, self._config, self._uploader, self._device = slots, config, uploader, uploader.device
+        self._without_graph = without_graph
         self._frames: dict[int, Frame] = {}
         self._batches: dict[int, Batch] = {}
         self._turn = 0
@@ -216,6 +229,8 @@ class GpuInference:
         for rows in self._slots[0].sizes:  # one after another: an engine may plan anew whenever the number changes
             for slot in self._slots:
                 slot.warm_up(rows)
+        if reason := next((slot.no_graph for slot in self._slots if slot.no_graph), ""):
+            self._without_graph(reason)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         """Brings a frame to the GPU for a row of the next batch; the host's may be released at once."""

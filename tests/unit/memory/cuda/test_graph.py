@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -122,3 +124,19 @@ def test_a_gpu_that_is_lost_is_told_when_a_graph_is_launched_and_its_graphs_go_q
 def test_there_is_no_driver() -> None:
     with pytest.raises(DeviceError, match="there is no CUDA driver"):
         load_driver("libcuda-of-nobody.so")
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_garbage_collector_runs_before_a_recording_and_not_in_it(is_on: bool) -> None:
+    class Circle:
+        def __init__(self) -> None:
+            self.self = self
+
+    rig, seen = Rig(Library()), list[tuple[bool, bool]]()
+    left = weakref.ref(Circle())
+    (gc.enable if is_on else gc.disable)()
+    try:
+        rig.graph(lambda: seen.append((gc.isenabled(), left() is None)))
+        assert seen == [(False, True)] and gc.isenabled() is is_on
+    finally:
+        gc.enable()

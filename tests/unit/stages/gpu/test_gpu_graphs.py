@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, Loans
 from edgert.stages.gpu import infer_gpu
 from edgert.stages.gpu.infer_gpu import SLOTS
@@ -86,14 +87,34 @@ def test_images_of_several_formats_are_several_launches_before_one_graph(monkeyp
     rig.close()
 
 
-def test_work_that_cannot_be_recorded_is_enqueued_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig()
-    with caplog.at_level("INFO", infer_gpu.log.name):
-        rig.inference.warm_up()
-    assert caplog.text.count("no CUDA graph: there is no CUDA driver") == SLOTS
+def test_work_that_cannot_be_recorded_is_enqueued_each_time() -> None:
+    rig, reasons = Rig(), list[str]()
+    rig.inference._without_graph = reasons.append
+    rig.inference.warm_up()
+    assert len(reasons) == 1 and reasons[0].startswith("there is no CUDA driver")
     for index in range(3 * SLOTS):
         rig.inference.run(rig.inference.fill(nv12(index)))
-    assert [len(session.sizes) for session in rig.sessions] == [5] * SLOTS
+    assert [len(session.sizes) for session in rig.sessions] == [6] * SLOTS
+    rig.close()
+
+
+def test_a_recording_that_is_disturbed_once_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disturbed = [True]
+
+    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
+        if disturbed.pop() if disturbed else False:
+            raise DeviceError("recording a CUDA graph failed", why="somebody freed memory")
+        return Recorded(stream, enqueue)
+
+    monkeypatch.setattr(CudaDevice, "capture", capture)
+    rig, reasons = Rig(), list[str]()
+    rig.inference._without_graph = reasons.append
+    with caplog.at_level("INFO", infer_gpu.log.name):
+        rig.inference.warm_up()
+    assert not reasons and caplog.text.count("somebody freed memory") == 1
+    assert all(slot._graphs for slot in rig.inference._slots)
     rig.close()
 
 
