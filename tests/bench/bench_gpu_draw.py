@@ -66,12 +66,13 @@ def kernel_ms(device: CudaDevice, painter: GpuPainter, result: Result, shown: Sh
         painter.paint(result.frame, size, shapes)
     with device:
         drawing, image = painter._listed(size, shapes), painter._take((size[1], size[0], 3))
-        launch = painter._launch(result.frame, image, drawing)
+        launches = list(painter._launches(result.frame, image, drawing.packed))
         start.record(painter.stream)
         for _ in range(many):
             drawing.region.sent = 0
             drawing.send(painter.stream, painter._tiles)
-            launch.enqueue(painter.stream)
+            for launch in launches:
+                launch.enqueue(painter.stream)
         end.record(painter.stream).synchronize()
         return end.since_ms(start) / many
 

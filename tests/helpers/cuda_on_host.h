@@ -78,3 +78,4 @@ static double __ddiv_rn(double a, double b) { return a / b; }
 static double __dmul_rn(double a, double b) { return a * b; }
 static double __dadd_rn(double a, double b) { return a + b; }
 static double __dsub_rn(double a, double b) { return a - b; }
+static long long __double2ll_rn(double x) { return std::llrint(x); }

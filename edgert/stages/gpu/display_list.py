@@ -5,7 +5,10 @@ one channel: that is its coverage. Words, dots and the corners of boxes come aga
 """
 
 import struct
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -13,12 +16,14 @@ import numpy.typing as npt
 
 from edgert.runtime.frame import U8
 from edgert.stages import paint
-from edgert.stages.paint import Bgr, Box, Dot, Label, Mask, Shape, Stroke
+from edgert.stages.paint import I32, Bgr, Box, Dot, Label, Mask, Shape, Stroke
 
 ITEM = struct.Struct("=4i2IQ2i2I")
-COVER, TEXT, BOX, MASK = range(4)
+TEXT, BOX, MASK, STROKE = range(4)
+LINE = struct.Struct("=Q3I9i")
+EDGE_BYTES, MOST_EDGES = 48, 30
+"""Of each segment of a stroke, as ``strokes.cuh`` writes them."""
 _ALIGN_BYTES = 16
-_UNIT = 1 << paint.SUBPIXEL_BITS
 
 
 class Region:
@@ -39,6 +44,23 @@ class Region:
             return None
         self.used = start + nbytes
         return self.host[start : self.used], self.address + start
+
+
+class Packed(NamedTuple):
+    """A list as it was written.
+
+    Attributes:
+        items, lines, lookups: addresses.
+        item_count, line_count: how many there are.
+        segments: of all lines, each of which takes ``MOST_EDGES`` edges.
+    """
+
+    items: int
+    item_count: int
+    lines: int
+    line_count: int
+    segments: int
+    lookups: int
 
 
 class TooLongError(Exception):
@@ -95,7 +117,9 @@ class DisplayList:
     """
 
     def __init__(self, size: tuple[int, int], region: Region, tiles: Tiles) -> None:
-        self._size, self._region, self._tiles, self._items = size, region, tiles, list[bytes]()
+        self._size, self._region, self._tiles = size, region, tiles
+        self._items, self._lines = list[bytes](), list[bytes]()
+        self._count = self._segments = 0
 
     def add(self, shapes: Iterable[Shape]) -> None:
         """Appends what paints the shapes, in order."""
@@ -105,18 +129,22 @@ class DisplayList:
             elif isinstance(shape, Box):
                 self._box(shape)
             elif isinstance(shape, Stroke):
-                self._stroke(shape)
+                self._stroke(*shape)
             elif isinstance(shape, Dot):
-                self._dot(shape)
+                place = np.array([[shape.x, shape.y]], np.int32)
+                self._stroke(place, [(0, 0, -shape.radius)], shape.shade)
             else:
                 self._mask(shape)
 
-    def finish(self) -> tuple[int, int]:
-        """Writes the items; their address and how many there are."""
-        packed = b"".join(self._items)
-        host, address = self._taken(len(packed))
-        host[:] = np.frombuffer(packed, np.uint8)
-        return address, len(self._items)
+    def finish(self) -> "Packed":
+        """Writes items and lines."""
+        written = []
+        for parts in (self._items, self._lines):
+            packed = b"".join(parts)
+            host, address = self._taken(len(packed))
+            host[:] = np.frombuffer(packed, np.uint8)
+            written.append(address)
+        return Packed(written[0], self._count, written[1], len(self._lines), self._segments, self._kept_lookups())
 
     def _item(self, left: int, top: int, width: int, height: int, *rest: int) -> None:
         """An item for a rectangle that may hang over the image's edges. Nothing where all of it is outside."""
@@ -128,6 +156,7 @@ class DisplayList:
         )
         if x < right and y < bottom:
             self._items.append(ITEM.pack(x, y, right, bottom, *rest))
+            self._count += 1
 
     def _label(self, label: Label) -> None:
         pen = label.pen
@@ -158,33 +187,16 @@ class DisplayList:
         whole = abs(box.x2 - box.x1) + 1 + 2 * out, abs(box.y2 - box.y1) + 1 + 2 * out
         self._item(left, top, *whole, BOX, _color(box.shade) | middle << 24, address, left, top, *whole)
 
-    def _stroke(self, stroke: Stroke) -> None:
-        margin = max(thickness for _, _, thickness in stroke.pieces) + 2
-        (x1, y1), (x2, y2) = stroke.points.min(axis=0).tolist(), stroke.points.max(axis=0).tolist()
-        ends = x1 // _UNIT - margin, y1 // _UNIT - margin, x2 // _UNIT + margin + 1, y2 // _UNIT + margin + 1
-        if (tile := self._clipped(*ends)) is not None:
-            out, address, left, top = tile
-            points = stroke.points - np.array((left * _UNIT, top * _UNIT), np.int32)
-            paint.stroke(out, points, stroke.pieces, 255)
-            self._item(left, top, *out.shape[::-1], COVER, _color(stroke.shade), address, left, top, out.shape[1], 0)
-
-    def _dot(self, dot: Dot) -> None:
-        margin = dot.radius // _UNIT + 3
-        size = 2 * margin + 1
-        left, top = dot.x // _UNIT - margin, dot.y // _UNIT - margin
-        rest = COVER, _color(dot.shade)
-        if min(left, top) >= 0 and left + size <= self._size[0] and top + size <= self._size[1]:
-            across, down = dot.x % _UNIT, dot.y % _UNIT
-
-            def draw(out: U8) -> None:
-                paint.dot(out, margin * _UNIT + across, margin * _UNIT + down, dot.radius, 255)
-
-            address, _, _ = self._kept((dot.radius, across, down, None), size, size, draw)
-            self._item(left, top, size, size, *rest, address, left, top, size, 0)
-        elif (tile := self._clipped(left, top, left + size, top + size)) is not None:
-            out, address, left, top = tile
-            paint.dot(out, dot.x - left * _UNIT, dot.y - top * _UNIT, dot.radius, 255)
-            self._item(left, top, *out.shape[::-1], *rest, address, left, top, out.shape[1], 0)
+    def _stroke(self, points: I32, pieces: Sequence[tuple[int, int, int]], shade: Bgr) -> None:
+        """Items whose place is kept, and what the GPU makes them of."""
+        host, address = self._taken(points.nbytes)
+        host.view(np.int32).reshape(points.shape)[:] = points
+        segments = sum(1 if thickness < 0 else last - first for first, last, thickness in pieces)
+        unused = (0, 0, 0) * (3 - len(pieces))
+        first = self._segments * MOST_EDGES
+        self._lines.append(LINE.pack(address, self._count, _color(shade), first, *chain(*pieces), *unused))
+        self._items.append(bytes(segments * ITEM.size))
+        self._count, self._segments = self._count + segments, self._segments + segments
 
     def _mask(self, mask: Mask) -> None:
         left, top, right, bottom = cut = paint.mask_cut(mask, *self._size)
@@ -217,21 +229,26 @@ class DisplayList:
         draw(host.reshape(height, width))
         return address, width, height
 
-    def _clipped(self, left: int, top: int, right: int, bottom: int) -> tuple[U8, int, int, int] | None:
-        """Black pixels for what is drawn once: they end where the image does, so that OpenCV clips as it does there.
-        With their address and place; None where all is outside."""
-        left, top, right, bottom = max(left, 0), max(top, 0), min(right, self._size[0]), min(bottom, self._size[1])
-        if left >= right or top >= bottom:
-            return None
-        host, address = self._taken((right - left) * (bottom - top))
-        host.fill(0)
-        return host.reshape(bottom - top, right - left), address, left, top
+    def _kept_lookups(self) -> int:
+        def draw(out: U8) -> None:
+            out[0] = lookups()
+
+        return self._kept("lookups", lookups().size, 1, draw)[0]
 
     def _taken(self, nbytes: int) -> tuple[U8, int]:
         taken = self._region.take(nbytes)
         if taken is None:
             raise TooLongError
         return taken
+
+
+@lru_cache(maxsize=1)
+def lookups() -> U8:
+    """(96,) uint8: how much of a smooth line shows at 64 distances of 1/32 pixel, a Gaussian; and how much more of it
+    passes through a pixel at 32 slopes. The numbers that OpenCV's LineAA has (modules/imgproc/src/drawing.cpp)."""
+    distance, slope = (np.arange(64) - 15.5) / 32, (np.arange(32) + 0.5) / 32
+    shares = 255 * np.exp(-(distance**2) / (2 * 0.2812)), 256 * np.sqrt((1 + slope**2) / 2)
+    return np.concatenate([np.minimum(shares[0], 254), shares[1]]).astype(np.uint8)
 
 
 def _color(color: Bgr) -> int:

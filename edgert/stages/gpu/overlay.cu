@@ -24,20 +24,20 @@ typedef unsigned long long u64;
 #define ARGUMENT const
 #endif
 
-enum { COVER, TEXT, BOX, MASK };
+enum { TEXT, BOX, MASK, STROKE };
 
 struct Item {
     int left, top, right, bottom;     // of the image, clipped to it; the latter two exclusive
     u32 kind, color;
-    u64 at;                           // of its bytes: coverage, a box's pattern, classes
+    u64 at;                           // of its bytes: coverage of letters, a box's pattern, classes, edges
     int p[2];                         // where those bytes start in the image; a mask's width and height
-    u32 q[2];                         // cover: pitch; text: pitch, color of the letters; box: size; mask: its tables
+    u32 q[2];                         // text: pitch, color of the letters; box: size; mask: its tables; stroke: edges
 };
 
 struct Job { int out_width, out_height; };  // what scale_many.cuh asks
 
 struct Drawing {
-    u64 plane[3], out, items;
+    u64 plane[3], out, items, lookups;
     int pitch[3], count;
     int width, height;                // of the luma, or of the packed image
     int chroma_width, chroma_height;
@@ -46,6 +46,8 @@ struct Drawing {
     int floor, shift;                 // luma below floor is taken as floor; of the matrix
     int matrix[12];                   // (3, 4) from Y, U, V, 1 to B, G, R << shift, rounding included
 };
+
+#include "strokes.cuh"
 
 #define SOURCE 0
 #define NARROW 1
@@ -167,9 +169,11 @@ __device__ __forceinline__ void paint_mask(const Item& item, int x, int y, int* 
     for (int k = 0; k < 3; ++k) bgr[k] = min((bgr[k] * found[3] + 127) / 255 + found[k], 255);
 }
 
-__device__ __forceinline__ void paint(const Item& item, int x, int y, int* bgr) {
+__device__ __forceinline__ void paint(const Item& item, const u8* filter, int x, int y, int* bgr) {
     const u8* bytes = (const u8*)item.at;
-    if (item.kind == MASK) {
+    if (item.kind == STROKE) {
+        paint_stroke(item, filter, x, y, bgr);
+    } else if (item.kind == MASK) {
         paint_mask(item, x, y, bgr);
     } else if (item.kind == BOX) {
         const int middle = item.color >> 24, width = item.q[0], height = item.q[1];
@@ -181,14 +185,8 @@ __device__ __forceinline__ void paint(const Item& item, int x, int y, int* bgr) 
         for (int c = 0; c < 3; ++c) bgr[c] = channel(color, c);
     } else {
         const int part = bytes[(y - item.p[1]) * item.q[0] + x - item.p[0]];
-        if (item.kind == COVER) {
-            if (!part) return;
 #pragma unroll
-            for (int c = 0; c < 3; ++c) bgr[c] = mixed(bgr[c], channel(item.color, c), part);
-        } else {
-#pragma unroll
-            for (int c = 0; c < 3; ++c) bgr[c] = mixed(channel(item.color, c), channel(item.q[1], c), part);
-        }
+        for (int c = 0; c < 3; ++c) bgr[c] = mixed(channel(item.color, c), channel(item.q[1], c), part);
     }
 }
 
@@ -244,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) overlay(ARGUMENT Drawing j
                 if (!is_inside || y < item.top || y >= item.bottom) continue;
 #pragma unroll
                 for (int i = 0; i < EACH; ++i)
-                    if (x + i >= item.left && x + i < item.right) paint(item, x + i, y, pixels[i]);
+                    if (x + i >= item.left && x + i < item.right) paint(item, (const u8*)job.lookups, x + i, y, pixels[i]);
             }
     }
     if (!is_inside) return;

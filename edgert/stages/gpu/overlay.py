@@ -1,7 +1,7 @@
 """Images made of frames on a GPU, and results drawn on them there: one kernel, one launch for an image."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import cast
 
@@ -22,12 +22,13 @@ from edgert.memory.cuda import (
     open_device,
 )
 from edgert.runtime.frame import Color, Frame
-from edgert.stages.gpu.display_list import DisplayList, Region, Tiles, TooLongError
+from edgert.stages.gpu.display_list import EDGE_BYTES, MOST_EDGES, DisplayList, Packed, Region, Tiles, TooLongError
 from edgert.stages.gpu.gpu_preprocess import SOURCES, chroma_size, fixed_matrix, hold, plane_on_gpu
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.paint import INK, Shape
 
-_DRAWING = struct.Struct("=5Q27i4x")
+_DRAWING = struct.Struct("=6Q27i4x")
+_LINES = struct.Struct("=4Q2i")
 _TILE = (64, 16)
 _BLOCK = (16, 16, 1)
 _LIST_BYTES = 1 << 18
@@ -63,6 +64,7 @@ class GpuPainter:
         self._kernel(SOURCES["nv12"], "nv12", False, False, True)  # the usual one, before frames come
         self.stream, self._event = device.stream(), device.event()
         self._images: ViewPool | None = None
+        self._edges: Block | None = None
         self._lists = [_List(device, _LIST_BYTES) for _ in range(_LISTS)]
         self._block = device.block(2 * _TILES_BYTES)
         halves = (
@@ -93,7 +95,8 @@ class GpuPainter:
                 if isinstance(writer, Stream):
                     self.stream.wait(self._event.record(writer))
             drawing.send(self.stream, self._tiles)
-            self._launch(source, image, drawing).enqueue(self.stream)
+            for launch in self._launches(source, image, drawing.packed):
+                launch.enqueue(self.stream)
             drawing.marks.after(self.stream)
             if isinstance(source, Frame):
                 hold([source], self.stream)
@@ -101,21 +104,37 @@ class GpuPainter:
                 after(self.stream)
         return image
 
-    def _launch(self, source: Frame | DeviceView, image: DeviceView, drawing: "_List") -> Launch:
-        """What makes the image, once the list is there."""
-        height, width = image.shape[:2]
+    def _launches(self, source: Frame | DeviceView, image: DeviceView, packed: Packed) -> Iterator[Launch]:
+        """What makes the image, once the list is there: edges of strokes, then all of it."""
+        height, width, _ = image.shape
         size = width, height
+        if packed.segments:
+            edges = self._edges_for(packed.segments)
+            lines = _LINES.pack(packed.lines, packed.items, edges, packed.lookups, width, height)
+            yield Launch(self._strokes, lines, (packed.line_count, 1, 1), (32, 1, 1))
         made = _of_frame(source, size) if isinstance(source, Frame) else _of_image(source, size)
         key, (addresses, pitches, numbers) = made
-        packed = _DRAWING.pack(*addresses, image.address, drawing.items, *pitches, drawing.count, *numbers)
-        return Launch(self._kernel(*key), packed, (-(-width // _TILE[0]), -(-height // _TILE[1]), 1), _BLOCK)
+        where = *addresses, image.address, packed.items, packed.lookups
+        argument = _DRAWING.pack(*where, *pitches, packed.item_count, *numbers)
+        yield Launch(self._kernel(*key), argument, (-(-width // _TILE[0]), -(-height // _TILE[1]), 1), _BLOCK)
+
+    def _edges_for(self, segments: int) -> int:
+        """Memory of the GPU alone, which one image after another uses."""
+        nbytes = segments * MOST_EDGES * EDGE_BYTES
+        if self._edges is None or self._edges.nbytes < nbytes:
+            if self._edges is not None:
+                self.stream.synchronize()
+                self._edges.release()
+            self._edges = self.device.device_block(2 * nbytes)
+        return self._edges.address
 
     def close(self) -> None:
         """Waits for the GPU and gives the memory back; images that others hold stay valid."""
         if self.device.is_open:
             self.stream.synchronize()
-        for block in (self._block, *(one.block for one in self._lists)):
-            block.release()
+        for block in (self._block, self._edges, *(one.block for one in self._lists)):
+            if block is not None:
+                block.release()
         if self._images is not None:
             self._images.close()
         self._images = None
@@ -129,7 +148,7 @@ class GpuPainter:
             packer = DisplayList(size, drawing.region, self._tiles)
             try:
                 packer.add(shapes)
-                drawing.items, drawing.count = packer.finish()
+                drawing.packed = packer.finish()
                 break
             except TooLongError:
                 larger = _List(self.device, 2 * drawing.block.nbytes)
@@ -154,6 +173,7 @@ class GpuPainter:
             names = "FORMAT", "PIXEL", "RED", "LUMA_AREA", "CHROMA_AREA", "ALIGNED"
             definitions = {"INK": ink, **{name: int(value) for name, value in zip(names, key, strict=True)}}
             self._made[key] = self._kernels.kernel("overlay", definitions, _DRAWING.size)
+            self._strokes = self._kernels.kernel("overlay", definitions, _LINES.size, function="strokes")
         return self._made[key]
 
 
@@ -163,7 +183,7 @@ class _List:
     def __init__(self, device: CudaDevice, nbytes: int) -> None:
         self.block: Block = device.block(nbytes)
         self.marks = StreamMarks(device)
-        self.items = self.count = 0
+        self.packed = Packed(0, 0, 0, 0, 0, 0)
         self.empty()
 
     def empty(self) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from edgert.config.stages import DrawStage
 from edgert.errors import DeviceError
+from edgert.files import FileStore, cache_folder
 from edgert.memory import Counter
 from edgert.memory.cuda import DeviceView
 from edgert.runtime.frame import U8, Color, Frame
@@ -31,15 +32,13 @@ from tests.helpers.overlay_scenes import ELEMENTS, busy_scene, odd_scenes
 from tests.helpers.virtual_clock import VirtualClock
 
 LEVELS = 2
-STROKE_LEVELS, STROKE_SHARE = 5, 3e-4
-"""Where thick lines bend, OpenCV blends a pixel up to ten times and rounds each time; one blend cannot know that. So
-few bytes of an image, and by no more than this, may be further off."""
-STROKES = ("keypoints", "trails")
 
 
 @pytest.fixture(params=["host", pytest.param("gpu", marks=pytest.mark.gpu)])
 def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return kernels_or_skip() if request.param == "host" else Kernels(gpu_or_skip())
+    if request.param == "host":
+        return kernels_or_skip()
+    return Kernels(gpu_or_skip(), FileStore(cache_folder() / "cuda"))  # each compiled once for all tests
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def apart(painter: GpuPainter, result: Result, width: int | None, ours: Overlay,
 
 
 def assert_close(levels: Any) -> None:
-    assert levels.max() <= STROKE_LEVELS and (levels > LEVELS).mean() <= STROKE_SHARE
+    assert levels.max() <= LEVELS
 
 
 def overlays(elements: tuple[str, ...] = ELEMENTS) -> tuple[Overlay, Overlay]:
@@ -98,13 +97,11 @@ def test_crops_are_read_where_they_lie(painter: GpuPainter) -> None:
 
 @pytest.mark.parametrize("size", [(320, 240), (643, 361)])
 def test_everything_that_can_be_drawn_is_within_two_levels(painter: GpuPainter, size: tuple[int, int]) -> None:
-    solid = tuple(one for one in ELEMENTS if one not in STROKES)
-    for elements in (solid, STROKES):
+    for elements in (ELEMENTS, ("keypoints", "trails", "boxes")):
         ours, theirs = overlays(elements)
         for result in odd_scenes(frame_of(*size, "nv12")):
             levels = apart(painter, result, None, ours, theirs)
-            assert_close(levels)
-            assert elements == STROKES or levels.max() <= LEVELS
+            assert levels.max() <= (LEVELS if elements == ELEMENTS else 0)  # only letters and masks are blended anew
     ours, theirs = overlays()
     for step in range(36):  # until trails are full
         result = busy_scene(frame_of(*size, "nv12", index=step), step, objects=20, masks=2, bodies=3)
