@@ -136,10 +136,10 @@ class EndedLease(Lease):
     __slots__ = ()
 
     def __init__(self, counter: Counter) -> None:
-        super().__init__(_nothing, counter)
-        self._holders = 0
+        self.counter, self._holders = counter, 0  # made for every frame: no lock, and nothing to give back
 
     def retain(self, holders: int = 1) -> Lease:
+        """Holds nothing."""
         return self
 
     def release(self) -> None:

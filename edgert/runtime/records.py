@@ -163,7 +163,7 @@ class Result:
 
     def let_go(self) -> Result:
         """This result with a frame that has :meth:`~edgert.runtime.Frame.let_go` of its pixels. Ends no lease."""
-        return self if self.frame.is_let_go else replace(self, frame=self.frame.let_go())
+        return self if self.frame.is_let_go else Result(self.frame.let_go(), self.outputs, self.image, self.ticket)
 
 
 _NO_DETECTIONS = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))
