@@ -6,20 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -89,7 +77,7 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known_keys(cls, data: Any, info: ValidationInfo) -> Any:
+    def _known_keys(cls, data: Any, info: pydantic.ValidationInfo) -> Any:
         if isinstance(data, dict):
             known = [field.alias or name for name, field in cls.model_fields.items()]
             in_code = () if info.context else cls.model_fields  # code cannot write `from=`; files must not write more
@@ -110,11 +98,11 @@ def _output(value: object) -> Path:
     return Path(value).expanduser()
 
 
-def _resolve(value: object, info: ValidationInfo) -> Path:
+def _resolve(value: object, info: pydantic.ValidationInfo) -> Path:
     return beside(_output(value), Path((info.context or {}).get("directory", Path())))
 
 
-def _images(value: object, info: ValidationInfo) -> object:
+def _images(value: object, info: pydantic.ValidationInfo) -> object:
     """A path, or a source that generates images; the folder of its code is then absolute."""
     if not str(value).startswith(("python:", "synthetic:")):
         return _resolve(value, info)
@@ -147,18 +135,22 @@ def _some(size_bytes: int) -> int:
 
 
 _STRING = {"type": "string"}
-OutputPath = Annotated[Path, BeforeValidator(_output), WithJsonSchema({**_STRING, "format": "path"})]
-FilePath = Annotated[Path, BeforeValidator(_resolve), WithJsonSchema({**_STRING, "format": "path"})]
-ImagesPath = Annotated[Path, BeforeValidator(_images), WithJsonSchema(_STRING)]
+OutputPath = Annotated[Path, BeforeValidator(_output), pydantic.WithJsonSchema({**_STRING, "format": "path"})]
+FilePath = Annotated[Path, BeforeValidator(_resolve), pydantic.WithJsonSchema({**_STRING, "format": "path"})]
+ImagesPath = Annotated[Path, BeforeValidator(_images), pydantic.WithJsonSchema(_STRING)]
 Size = Annotated[
-    tuple[int, int], BeforeValidator(units.parse_size), WithJsonSchema({**_STRING, "examples": ["1280x720"]})
+    tuple[int, int], BeforeValidator(units.parse_size), pydantic.WithJsonSchema({**_STRING, "examples": ["1280x720"]})
 ]
-Bytes = Annotated[int, BeforeValidator(units.parse_bytes), WithJsonSchema({**_STRING, "examples": ["1.5GiB"]})]
+Bytes = Annotated[int, BeforeValidator(units.parse_bytes), pydantic.WithJsonSchema({**_STRING, "examples": ["1.5GiB"]})]
 SomeBytes = Annotated[Bytes, AfterValidator(_some)]
 DlaPool = Annotated[Bytes, AfterValidator(_dla_pool)]
-Watts = Annotated[float, BeforeValidator(units.parse_watts), WithJsonSchema({**_STRING, "examples": ["15W"]})]
-Seconds = Annotated[float, BeforeValidator(units.parse_seconds), WithJsonSchema({**_STRING, "examples": ["60ms"]})]
-Cores = Annotated[float, BeforeValidator(units.parse_cores), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
+Watts = Annotated[float, BeforeValidator(units.parse_watts), pydantic.WithJsonSchema({**_STRING, "examples": ["15W"]})]
+Seconds = Annotated[
+    float, BeforeValidator(units.parse_seconds), pydantic.WithJsonSchema({**_STRING, "examples": ["60ms"]})
+]
+Cores = Annotated[
+    float, BeforeValidator(units.parse_cores), pydantic.WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_\-]*$")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -196,9 +188,9 @@ def _extent(value: object) -> object:
     return tuple(sizes)
 
 
-def _one_or_list(item: dict[str, Any], least: int = 0) -> WithJsonSchema:
+def _one_or_list(item: dict[str, Any], least: int = 0) -> pydantic.WithJsonSchema:
     many = {"type": "array", "items": item, **({"minItems": least} if least else {})}
-    return WithJsonSchema({"anyOf": [item, many]})
+    return pydantic.WithJsonSchema({"anyOf": [item, many]})
 
 
 _FIELDS_NUMBER = {"type": "number"}
@@ -210,13 +202,13 @@ _SIZE = {"type": "integer", "minimum": 1}
 Extent = Annotated[
     tuple[int, int, int],
     BeforeValidator(_extent),
-    WithJsonSchema({"anyOf": [_SIZE, {"type": "array", "items": _SIZE, "minItems": 3, "maxItems": 3}]}),
+    pydantic.WithJsonSchema({"anyOf": [_SIZE, {"type": "array", "items": _SIZE, "minItems": 3, "maxItems": 3}]}),
 ]
 Inputs = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1), _one_or_list(_STRING, 1)]
 Region = Annotated[
     tuple[float, float, float, float],
     BeforeValidator(_region),
-    WithJsonSchema(
+    pydantic.WithJsonSchema(
         {"type": "array", "items": {**_FIELDS_NUMBER, "minimum": 0, "maximum": 1}, "minItems": 4, "maxItems": 4}
     ),
 ]
@@ -242,7 +234,9 @@ class Kinded(Section):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _of_kind(cls: type[_Self], data: Any, handler: ModelWrapValidatorHandler[_Self], info: ValidationInfo) -> _Self:
+    def _of_kind(
+        cls: type[_Self], data: Any, handler: pydantic.ModelWrapValidatorHandler[_Self], info: pydantic.ValidationInfo
+    ) -> _Self:
         if "family" not in vars(cls) or not isinstance(data, dict):
             return handler(data)
         key, registry = cls.family
@@ -262,7 +256,7 @@ class Kinded(Section):
             raise _within(error.errors(include_url=False)) from error
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: pydantic.GetJsonSchemaHandler) -> JsonSchemaValue:
         """For a family, the keys of all kinds, each with what any of them takes."""
         schema = handler.resolve_ref_schema(handler(core))
         if "family" not in vars(cls):
@@ -285,10 +279,10 @@ class KindIn:
 
     registry: Registry
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._vetted, handler(source))
 
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: pydantic.GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"enum": list(self.registry.names()), "type": "string"}
 
     def _vetted(self, name: str) -> str:

@@ -3,35 +3,26 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
+from edgert.config import stages as section
 from edgert.config.model_section import ModelConfig, verb_of
-from edgert.config.stages import (
-    CropConfig,
-    CropStage,
-    DrawStage,
-    InferStage,
-    PackageStage,
-    PythonStage,
-    SinkStage,
-    SourceStage,
-    StageConfig,
-)
 from edgert.errors import ConfigError, nearest
 from edgert.policy import Reads
 
+Stages = Mapping[str, section.StageConfig]
 Where = Callable[[Iterable["str | int"]], str]
 
 
-def inputs_of(stage: StageConfig) -> tuple[str, ...]:
+def inputs_of(stage: section.StageConfig) -> tuple[str, ...]:
     """Names of the stages a stage listens to; none for a source."""
-    return () if isinstance(stage, SourceStage) else stage.inputs
+    return () if isinstance(stage, section.SourceStage) else stage.inputs
 
 
-def order(stages: Mapping[str, StageConfig]) -> list[str]:
+def order(stages: Stages) -> list[str]:
     """Stage names, every one after those it listens to."""
     return list(TopologicalSorter({name: inputs_of(stage) for name, stage in stages.items()}).static_order())
 
 
-def sources_of(stages: Mapping[str, StageConfig]) -> dict[str, frozenset[str]]:
+def sources_of(stages: Stages) -> dict[str, frozenset[str]]:
     """For every stage, the sources whose frames reach it."""
     found: dict[str, frozenset[str]] = {}
     for name in order(stages):
@@ -43,7 +34,7 @@ def sources_of(stages: Mapping[str, StageConfig]) -> dict[str, frozenset[str]]:
 # Who looks at pixels, and where.
 
 
-def reads_of(stages: Mapping[str, StageConfig], on_gpu: Collection[str]) -> dict[str, Reads]:
+def reads_of(stages: Stages, on_gpu: Collection[str]) -> dict[str, Reads]:
     """Which pixels every stage looks at.
 
     Args:
@@ -54,28 +45,28 @@ def reads_of(stages: Mapping[str, StageConfig], on_gpu: Collection[str]) -> dict
     for name in order(stages):
         stage = stages[name]
         comes_drawn = bool(inputs_of(stage)) and all(drawn[other] for other in inputs_of(stage))
-        drawn[name] = isinstance(stage, DrawStage) or (
-            comes_drawn and not isinstance(stage, PythonStage | PackageStage | CropStage)
+        drawn[name] = isinstance(stage, section.DrawStage) or (
+            comes_drawn and not isinstance(stage, section.PythonStage | section.PackageStage | section.CropStage)
         )
         found[name] = _reads(stage, name in on_gpu, comes_drawn)
     return found
 
 
-def _reads(stage: StageConfig, is_on_gpu: bool, comes_drawn: bool) -> Reads:
-    if isinstance(stage, InferStage):
+def _reads(stage: section.StageConfig, is_on_gpu: bool, comes_drawn: bool) -> Reads:
+    if isinstance(stage, section.InferStage):
         return "anywhere" if is_on_gpu else "host"
-    if isinstance(stage, PythonStage):
+    if isinstance(stage, section.PythonStage):
         return "host"
-    if isinstance(stage, DrawStage):
+    if isinstance(stage, section.DrawStage):
         return "anywhere" if stage.takes_gpu else "host"
-    if not isinstance(stage, SinkStage | PackageStage) or not stage.takes_images:
+    if not isinstance(stage, section.SinkStage | section.PackageStage) or not stage.takes_images:
         return "nothing"
-    if isinstance(stage, SinkStage) and stage.shows_images and comes_drawn:
+    if isinstance(stage, section.SinkStage) and stage.shows_images and comes_drawn:
         return "nothing" if stage.takes_gpu else "drawn"
     return "anywhere" if stage.takes_gpu else "host"
 
 
-def reached(stages: Mapping[str, StageConfig], reads: Mapping[str, Reads], source: str) -> list[str]:
+def reached(stages: Stages, reads: Mapping[str, Reads], source: str) -> list[str]:
     """The stages that a source's frames reach where it made them: not those behind one that reads them on the host,
     which passes on what it read."""
     found, makes = list[str](), {source}
@@ -91,25 +82,27 @@ def reached(stages: Mapping[str, StageConfig], reads: Mapping[str, Reads], sourc
 _LAST_TO_STOP = ("high", "normal", "low")
 
 
-def streams_of(stages: Mapping[str, StageConfig]) -> tuple[str, ...]:
+def streams_of(stages: Stages) -> tuple[str, ...]:
     """The sources, those first that are the last to be given up: by priority, and then in the order of the file."""
     ranks = {
-        name: _LAST_TO_STOP.index(stage.priority) for name, stage in stages.items() if isinstance(stage, SourceStage)
+        name: _LAST_TO_STOP.index(stage.priority)
+        for name, stage in stages.items()
+        if isinstance(stage, section.SourceStage)
     }
     return tuple(sorted(ranks, key=ranks.__getitem__))
 
 
-def upstream(stages: Mapping[str, StageConfig], name: str) -> frozenset[str]:
+def upstream(stages: Stages, name: str) -> frozenset[str]:
     """All stages that a stage's frames come through, without itself."""
     direct = inputs_of(stages[name])
     return frozenset(direct).union(*(upstream(stages, other) for other in direct))
 
 
-def check_flow(stages: Mapping[str, StageConfig], models: tuple[str, ...], where: Where) -> None:
+def check_flow(stages: Stages, models: tuple[str, ...], where: Where) -> None:
     """Raises ConfigError for dangling names, cycles, a missing source, and stages that cannot follow each other."""
     for name, stage in stages.items():
         _check_inputs(name, inputs_of(stage), stages, where)
-        if isinstance(stage, InferStage) and stage.infer not in models:
+        if isinstance(stage, section.InferStage) and stage.infer not in models:
             raise ConfigError(
                 f"stage {name!r} runs model {stage.infer!r}, which is not among models{nearest(stage.infer, models)}",
                 where=where(("stages", name, "infer")),
@@ -124,14 +117,14 @@ def check_flow(stages: Mapping[str, StageConfig], models: tuple[str, ...], where
             why="frames flow one way, from sources to sinks",
             where=where(("stages", ring[0], "from")),
         ) from error
-    if not any(isinstance(stage, SourceStage) for stage in stages.values()):
+    if not any(isinstance(stage, section.SourceStage) for stage in stages.values()):
         raise ConfigError("no stage is a source", where=where(("stages",)), fix="add one, e.g. camera: {source: ...}")
     for name, stage in stages.items():
-        if isinstance(stage, (InferStage, CropStage)) and isinstance(stage.crop, CropConfig):
+        if isinstance(stage, (section.InferStage, section.CropStage)) and isinstance(stage.crop, section.CropConfig):
             _check_has_detections(name, stages, where)
 
 
-def _check_inputs(name: str, inputs: tuple[str, ...], stages: Mapping[str, StageConfig], where: Where) -> None:
+def _check_inputs(name: str, inputs: tuple[str, ...], stages: Stages, where: Where) -> None:
     place = where(("stages", name, "from"))
     for other in inputs:
         if other not in stages:
@@ -140,16 +133,19 @@ def _check_inputs(name: str, inputs: tuple[str, ...], stages: Mapping[str, Stage
                 where=place,
                 fix=f"stages here: {', '.join(stages)}",
             )
-        if isinstance(stages[other], SinkStage):
+        if isinstance(stages[other], section.SinkStage):
             what = f"stage {name!r} listens to {other!r}, which is a sink"
             raise ConfigError(what, why="sinks pass nothing on", where=place)
     if len(set(inputs)) != len(inputs):
         raise ConfigError(f"stage {name!r} listens to one stage twice", where=place)
 
 
-def _check_has_detections(name: str, stages: Mapping[str, StageConfig], where: Where) -> None:
+def _check_has_detections(name: str, stages: Stages, where: Where) -> None:
     for other in upstream(stages, name):
-        if isinstance(stages[other], (InferStage, PackageStage)) or "python" in type(stages[other]).model_fields:
+        if (
+            isinstance(stages[other], (section.InferStage, section.PackageStage))
+            or "python" in type(stages[other]).model_fields
+        ):
             return
     raise ConfigError(
         f"stage {name!r} crops detections, but no stage before it detects anything",
@@ -169,9 +165,9 @@ def variants_of(models: Mapping[str, ModelConfig], name: str) -> tuple[str, ...]
     return tuple(found)
 
 
-def fallbacks(stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig]) -> list[tuple[str, ...]]:
+def fallbacks(stages: Stages, models: Mapping[str, ModelConfig]) -> list[tuple[str, ...]]:
     """The fallback models in use at each level of degrading; fewest first."""
-    used = dict.fromkeys(stage.infer for stage in stages.values() if isinstance(stage, InferStage))
+    used = dict.fromkeys(stage.infer for stage in stages.values() if isinstance(stage, section.InferStage))
     chains = [chain for name in used if len(chain := variants_of(models, name)) > 1]
     deepest = max(map(len, chains), default=1)
     return [tuple(in_use(chain, level) for chain in chains) for level in range(1, deepest)]
@@ -182,21 +178,19 @@ def in_use(chain: Sequence[str], level: int) -> str:
     return chain[min(level, len(chain) - 1)]
 
 
-def stages_at(
-    stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig], level: int
-) -> dict[str, StageConfig]:
+def stages_at(stages: Stages, models: Mapping[str, ModelConfig], level: int) -> dict[str, section.StageConfig]:
     """The stages with the models that they run at a level of degrading."""
     found = dict(stages)
     for name, stage in stages.items():
-        if isinstance(stage, InferStage):
+        if isinstance(stage, section.InferStage):
             model = in_use(variants_of(models, stage.infer), level)
             found[name] = stage.model_copy(update={"infer": model})
     return found
 
 
-def users_of(stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig], name: str) -> list[InferStage]:
+def users_of(stages: Stages, models: Mapping[str, ModelConfig], name: str) -> list[section.InferStage]:
     """The stages that run a model, be it as a fallback."""
-    infers = [stage for stage in stages.values() if isinstance(stage, InferStage)]
+    infers = [stage for stage in stages.values() if isinstance(stage, section.InferStage)]
     return [stage for stage in infers if name in variants_of(models, stage.infer)]
 
 
