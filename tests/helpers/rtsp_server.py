@@ -19,6 +19,7 @@ from functools import lru_cache
 from types import TracebackType
 
 MTU_BYTES = 1200
+_REPORT = struct.pack(">cBHBBHIQIII", b"$", 1, 28, 0x80, 200, 6, 1, 0, 0, 0, 0)  # RFC 3550, 6.4.1: nothing to report
 CLOCK_HZ = 90_000
 START_TICKS = 1_234_567  # RFC 3550 wants a random one
 REALM, NONCE = "cameras", "0123456789abcdef"
@@ -35,7 +36,7 @@ class RtspServer:
     Attributes:
         connections: accepted so far. plays: PLAY requests so far.
         sent, started_s: units sent so far, and the monotonic time of the first, of the newest connection of each URL.
-        is_stalled: while true, nothing more is sent though connections stay open.
+        is_stalled: while true, nothing more is sent though connections stay open; ``is_reporting``: but sender reports.
         is_silent: while true, requests get no answer.
     """
 
@@ -53,7 +54,7 @@ class RtspServer:
         self.units, self.fps, self.first, self.once = units, fps, first, once
         self.user, self.password, self.auth = user, password, auth
         self.connections = self.plays = 0
-        self.is_stalled = self.is_silent = False
+        self.is_stalled = self.is_reporting = self.is_silent = False
         self.status = 200  # of DESCRIBE
         self.port = 0
         self.sent: dict[str, int] = {}
@@ -185,6 +186,8 @@ class RtspServer:
         try:
             while not self._closing.is_set() and not (self.once and index >= len(self.units)):
                 while self.is_stalled and not self._closing.is_set():
+                    if self.is_reporting:
+                        client.sendall(_REPORT)
                     time.sleep(0.01)
                 ticks = START_TICKS + round((index - self.first) * CLOCK_HZ / self.fps)
                 packets = _packets(self.units[index % len(self.units)], number, ticks & 0xFFFFFFFF)

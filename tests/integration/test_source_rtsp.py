@@ -134,6 +134,27 @@ def test_a_stalled_stream_times_out_and_is_opened_again(units: list[bytes]) -> N
     assert camera.stats().reconnects >= 1
 
 
+@pytest.mark.parametrize("reconnect", [True, False])
+def test_a_camera_that_only_reports_is_opened_again(
+    units: list[bytes], reconnect: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RtspServer(units) as server:
+        camera = source(server.url, timeout="300ms", reconnect=reconnect)
+        frames = camera.frames(threading.Event())
+        take(frames, 5)
+        server.is_stalled = server.is_reporting = True
+        if reconnect:
+            threading.Timer(1.0, lambda: setattr(server, "is_stalled", False)).start()
+            after = take(frames, 60)
+            assert after[-1].index == 64 and server.plays >= 2 and camera.stats().reconnects >= 1
+            assert "nothing came for 0.3 s; trying again" in caplog.text
+        else:
+            with pytest.raises(DeviceError, match="lost") as caught:
+                take(frames, 60)
+            assert caught.value.why == "nothing came for 0.3 s"
+        camera.close()
+
+
 def test_without_reconnect_a_stall_is_an_error(units: list[bytes]) -> None:
     with RtspServer(units) as server:
         camera = source(server.url, timeout="300ms", reconnect=False)

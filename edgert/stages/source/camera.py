@@ -161,6 +161,7 @@ class Camera:
     """
 
     skipped = 0
+    asked_ns = None
 
     def __init__(
         self,

@@ -78,11 +78,14 @@ class Video:
         options: FFmpeg's options for opening.
         timeout_s: longest wait for opening, and then for each packet; None waits for ever.
         live: a device or a network: no frame threads, begins at a key frame, trouble is a DeviceError.
+        watched: somebody else looks at ``asked_ns``, and a read may take as long as FFmpeg lets it. PyAV's own limit
+            takes Python's global lock for each read from a socket and each wait for it: a hundred times per image.
 
     Attributes:
         outline: what the container states about itself.
         skipped: damaged packets and frames so far.
         packets: packets read so far.
+        asked_ns: since when a live one waits for its next packet; None while it does not.
     """
 
     def __init__(
@@ -96,9 +99,11 @@ class Video:
         options: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         live: bool = False,
+        watched: bool = False,
     ) -> None:
-        self.target, self.where = redact(target), where
+        self.target, self.where, self._watched = redact(target), where, watched
         self._counter, self._clock, self._live, self._timeout_s = counter, clock, live, timeout_s
+        self.asked_ns: int | None = None
         self._hardware: Nvdec | GstDecoder | None = None
         self._refuse: Callable[[str], None] | None = None
         self._connect = partial(self._open, target, format, dict(options or {}))
@@ -223,13 +228,16 @@ class Video:
         errors, wants_key = 0, self._live
         while errors < ERRORS_IN_A_ROW:
             failure = None
+            self.asked_ns = self._clock.now_ns()
             try:
                 for packet in self._container.demux(self._stream):
                     errors = 0
                     wants_key = wants_key and not packet.is_keyframe
                     if not wants_key:
+                        self.asked_ns = None
                         self.packets += packet.size > 0
                         yield packet
+                    self.asked_ns = self._clock.now_ns()
                 return
             except InvalidDataError:
                 errors += 1
@@ -248,7 +256,7 @@ class Video:
         import av
 
         failure: av.FFmpegError | None = None
-        timeout = None if self._timeout_s is None else (self._timeout_s, self._timeout_s)
+        timeout = self._timeout_s and (self._timeout_s, None if self._watched else self._timeout_s)
         try:
             return av.open(target, "r", format=format, container_options=options, timeout=timeout)
         except av.FFmpegError as error:

@@ -218,6 +218,7 @@ class Pipeline:
     """One running pipeline. Raises PipelineError when it cannot be made or started, DeviceError without GStreamer."""
 
     skipped = 0
+    asked_ns = None
 
     def __init__(
         self,
@@ -345,6 +346,7 @@ class CameraPipeline:
     prints why and sends the end of the stream.) What is wrong with GStreamer or video memory keeps its own error."""
 
     skipped = 0
+    asked_ns = None
 
     def __init__(self, make: Callable[[], Pipeline], lost: Callable[[str], DeviceError]) -> None:
         self._lost = lost

@@ -97,6 +97,11 @@ class Device(Protocol):
         """Damaged images so far."""
         ...
 
+    @property
+    def asked_ns(self) -> int | None:
+        """Since when the network is waited for; None while it is not. Read from any thread."""
+        ...
+
     def images(self) -> Iterator[Image]:
         """Blocks for each image. Ends with the stream; raises DeviceError when it is lost."""
         ...
@@ -124,6 +129,7 @@ class LiveSource:
         connect: opens the device, on the GPU that :meth:`on_gpu` has chosen, if any; raises DeviceError.
         why_not: why the device cannot give its images on a GPU; empty when it can. Without it, it never can.
         share: makes devices that are opened from now on write where a GPU reads, too.
+        wait_s: after how long without a packet another connection is made; None for devices that find out themselves.
     """
 
     def __init__(
@@ -138,7 +144,9 @@ class LiveSource:
         reconnect: bool,
         why_not: Callable[[CudaDevice], str] | None = None,
         share: Callable[[CudaDevice], None] | None = None,
+        wait_s: float | None = None,
     ) -> None:
+        self._wait_s = wait_s
         self.live, self._name, self._title, self._timeline, self._clock = live, name, title, timeline, clock
         self._connect, self._reconnect, self._why_not, self._share = connect, reconnect, why_not, share
         self._device: CudaDevice | None = None
@@ -161,13 +169,13 @@ class LiveSource:
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Frames until the stream ends or ``stop`` is set. Raises DeviceError."""
         connect = partial(self._connect, self._device)
-        reader = self._reader = Reader(self._name, self._title, connect, self._reconnect, self._clock)
-        reader.start()
+        self._reader = Reader(self._name, self._title, connect, self._reconnect, self._clock)
+        self._reader.start()
         try:
-            with closing(self._images(reader, stop)) as images:
+            with closing(self._images(self._reader, stop)) as images:
                 yield from self._timeline.frames(images, stop)
         finally:
-            reader.end()
+            self._reader.end()
 
     def stats(self) -> SourceStats:
         reader = self._reader
@@ -194,6 +202,8 @@ class LiveSource:
                 return
             elif not alive:
                 raise StageError(f"the reader of {self._title} died", where=f"stages.{self._name}")
+            elif self._wait_s is not None and reader.waits_longer(self._wait_s):
+                reader = self._reader = reader.replaced(self._wait_s)
 
 
 class Reader(threading.Thread):
@@ -208,45 +218,78 @@ class Reader(threading.Thread):
         self._clock, self._ended = clock, threading.Event()
         self._wait_s = FIRST_WAIT_S
         self._lost_ns: int | None = None
+        self._has_connected = False
+        self._device: Device | None = None
+
+    def waits_longer(self, wait_s: float) -> bool:
+        """Whether its connected device has waited for the network so long."""
+        device = self._device
+        asked_ns = device.asked_ns if device is not None else None
+        return asked_ns is not None and self._clock.now_ns() - asked_ns > wait_s * 1e9
+
+    def replaced(self, wait_s: float) -> Reader:
+        """Another one in place of this, which ends, and closes its device, when that gives something after all or gives
+        up. Raises DeviceError where one loss is the end."""
+        why, fix = f"nothing came for {wait_s:g} s", "check the network, or raise timeout:"
+        loss = DeviceError(f"lost {self._title}", why=why, where=f"stages.{self._stage}", fix=fix)
+        if not self._reconnect:
+            raise loss
+        made = Reader(self._stage, self._title, self._connect, True, self._clock)
+        made.skipped, made.reconnects, made._has_connected = self.skipped, self.reconnects, True
+        made._lost_ns, made._wait_s = self._lost_ns, self._wait_s
+        made._note(loss)
+        self._end()
+        made.start()
+        return made
 
     def end(self) -> None:
         """Asks the reader to stop, drops what waits, and gives it a moment, the first time."""
         if self._ended.is_set():
             return
+        self._end()
+        if self.is_alive():
+            self.join(JOIN_S)
+
+    def _end(self) -> None:
         self._ended.set()
         left = self.slot.close()
         if isinstance(left, Image):
             left.lease.release()
-        if self.is_alive():
-            self.join(JOIN_S)
 
     def run(self) -> None:
-        has_connected = False
+        if self._lost_ns is not None:  # in place of another
+            self._clock.wait(self._ended, self._wait_s)
         while not self._ended.is_set():
             try:
                 device = self._connect()
             except DeviceError as error:
                 loss: DeviceError | None = error
             else:
-                has_connected = True
+                self._has_connected = True
                 loss = self._read(device)
             if loss is None:
                 self.slot.put("ended")
                 return
-            if not (has_connected and self._reconnect):
+            if not (self._has_connected and self._reconnect):
                 self.slot.put(loss)
                 return
-            level, what = (logging.WARNING, "lost %s") if self._lost_ns is None else (logging.DEBUG, "no %s yet")
-            message = f"%s: {what}: %s; trying again in %.1f s"
-            log.log(level, message, self._stage, self._title, loss.why, self._wait_s)
-            self._lost_ns = self._lost_ns or self._clock.now_ns()
+            if self._ended.is_set():
+                return
+            self._note(loss)
             self._clock.wait(self._ended, self._wait_s)
             self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
+
+    def _note(self, loss: DeviceError) -> None:
+        level, what = (logging.WARNING, "lost %s") if self._lost_ns is None else (logging.DEBUG, "no %s yet")
+        message = f"%s: {what}: %s; trying again in %.1f s"
+        log.log(level, message, self._stage, self._title, loss.why, self._wait_s)
+        self._lost_ns = self._lost_ns or self._clock.now_ns()
 
     def _read(self, device: Device) -> DeviceError | None:
         """Reads until the stream ends (None) or is lost."""
         skipped = self.skipped
         self.slot.put("connected")
+        self._device = device
         try:
             for image in device.images():
                 self.skipped = skipped + device.skipped
@@ -262,6 +305,7 @@ class Reader(threading.Thread):
         except DeviceError as error:
             return error
         finally:
+            self._device = None
             self.skipped = skipped + device.skipped
             device.close()
         return None

@@ -58,7 +58,10 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
         return missing()  # whether the stream suits is known when it is there
 
     title = redact(config.source)
-    return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not)
+    wait_s = config.timeout if address.scheme in ("rtsp", "rtsps") else None
+    return LiveSource(
+        name, title, connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not, wait_s=wait_s
+    )
 
 
 class Stream(Video):
@@ -68,7 +71,8 @@ class Stream(Video):
         scheme, colon, rest = config.source.partition(":")
         url, where, timeout_us = scheme.lower() + colon + rest, f"stages.{name}", str(round(config.timeout * 1e6))
         options = {"rw_timeout": timeout_us}  # ffmpeg-protocols(1) and ffmpeg-formats(1) have them all
-        if scheme.lower() in ("rtsp", "rtsps"):
+        is_rtsp = scheme.lower() in ("rtsp", "rtsps")
+        if is_rtsp:
             options = {
                 "rtsp_transport": config.transport,
                 "allowed_media_types": "video",  # sound would only hide that the image stands still
@@ -77,7 +81,10 @@ class Stream(Video):
                 "fpsprobesize": "0",  # do not hold frames back to guess their rate
                 "analyzeduration": "2000000",  # µs; needed only when the server's SDP leaves the image size out
             }
-        super().__init__(url, counter, clock, where=where, options=options, timeout_s=config.timeout, live=True)
+        wait_s = config.timeout
+        super().__init__(
+            url, counter, clock, where=where, options=options, timeout_s=wait_s, live=True, watched=is_rtsp
+        )
 
     def images(self) -> Iterator[Image]:
         """Ends only where the stream had announced its length; an end without that is a loss."""
