@@ -1,7 +1,8 @@
 """A stand-in for PyNvVideoCodec: FFmpeg decodes, surfaces lie in the memory of :class:`CudaDouble`.
 
 As strict as the real one: a surface keeps its image until it is unlocked, is written over after that, and is unlocked
-once. What names and signatures the real one has is in ``tests/data/nvdec/api.json``.
+once. An image comes when the next one begins, or something else shows that it is whole. What names and signatures the
+real one has is in ``tests/data/nvdec/api.json``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import av
 from edgert.memory.cuda import CudaDevice
 
 _GONE = 0xEE
+_START = b"\0\0\0\1"
 
 
 class PyNvVCException(Exception):
@@ -30,7 +32,7 @@ class PacketData:
     """Bytes by address."""
 
     def __init__(self) -> None:
-        self.bsl = self.bsl_data = self.decode_flag = 0
+        self.bsl = self.bsl_data = 0
 
 
 class Decoder:
@@ -42,20 +44,20 @@ class Decoder:
         self._ready: deque[Any] = deque()
         self._free: list[Any] = []
         self.locked: dict[int, Any] = {}
-        self.flags: list[int] = []
+        self._held = b""
         self.made = 0
         self._size = (0, 0)
 
     def GetNumDecodedFrame(self, packet: PacketData) -> int:
         self._double.fail("decode")
-        self.flags.append(packet.decode_flag)
-        told = None
-        if packet.bsl:
-            told = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
+        told = ctypes.string_at(packet.bsl_data, packet.bsl) if packet.bsl else b""
+        # As its parser: a unit is whole when the next one begins.
+        units, self._held = [self._held] if self._held else [], b"" if told.endswith(_START) else told
         for memory in self._ready:  # those that were not fetched are lost, as in the real one
             self._free.append(memory)
         self._ready.clear()
-        images = self._context.decode(told)
+        images = [image for unit in units for image in self._context.decode(av.Packet(unit))]
+        images += [] if told else self._context.decode(None)
         self._ready.extend(self._surface(image) for image in images)
         return len(images)
 
@@ -96,7 +98,6 @@ class NvdecDouble:
     PacketData, PyNvVCException, PyNvVCExceptionUnsupported = PacketData, PyNvVCException, PyNvVCExceptionUnsupported
     cudaVideoCodec = SimpleNamespace(H264="h264", HEVC="hevc")
     DisplayDecodeLatencyType = SimpleNamespace(NATIVE=0, LOW=1)
-    VideoPacketFlag = SimpleNamespace(ENDOFPICTURE=8)
 
     def __init__(self, device: CudaDevice) -> None:
         self.device = device

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import av
 import numpy as np
 import pytest
 
@@ -145,18 +146,50 @@ def test_the_decoder_works_in_our_context_and_on_our_stream(rig: Rig, clip: Path
     assert options["latency"] == 0
 
 
-def test_a_camera_on_the_network_gives_each_image_out_at_once(rig: Rig) -> None:
+def test_a_camera_on_the_network_is_decoded_with_low_latency(rig: Rig) -> None:
     with RtspServer(h264_units(30)) as server:
         config = SourceStage(source=server.url, realtime=False, limit=5, reconnect=False)
         source = cast("Any", source_for("cam", config, Counter(), REAL, Path()))
         assert source.on_gpu(rig.device) == ""
         frames = list(source.frames(threading.Event()))
         source.close()
-    assert [frame.is_on_gpu for frame in frames] == [True] * 5
-    decoder = rig.package.decoders[0]
-    assert decoder.options["latency"] == 1 and set(decoder.flags) <= {0, 8}
+    assert [number(frame) for frame in frames] == list(range(5)) and all(frame.is_on_gpu for frame in frames)
+    assert rig.package.decoders[0].options["latency"] == 1
     for frame in frames:
         frame.lease.release()
+
+
+def behind(device: CudaDevice, folder: Path, codec: str, low_latency: bool) -> list[tuple[int, int]]:
+    """Of each image: its number, and how many packets were read beyond its own."""
+    path = write_clip(folder / "clip.mp4", 20, codec=codec, options={"preset": "ultrafast", "bf": "0"})
+    found = []
+    with av.open(str(path)) as clip:
+        stream, read = clip.streams.video[0], list[Any]()
+        packets = (read.append(packet) or packet for packet in clip.demux(stream) if packet.size)
+        decoder = door.Nvdec(stream, device, Counter(), REAL, low_latency=low_latency, where="cam")
+        for index, image in enumerate(decoder.images(packets)):
+            found.append((read_counter(cast("Any", image.planes[0]).to_host()), len(read) - index - 1))
+            image.lease.release()
+        decoder.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("codec", "low_latency", "late"), [("libx264", True, 0), ("libx264", False, 1), ("libx265", True, 1)]
+)
+def test_an_image_comes_without_the_next_one(
+    rig: Rig, tmp_path: Path, codec: str, low_latency: bool, late: int
+) -> None:
+    found = behind(rig.device, tmp_path, codec, low_latency)
+    assert found[:19] == [(number, late) for number in range(19)] and len(found) == 20
+
+
+@pytest.mark.gpu
+def test_from_a_real_decoder_an_image_comes_without_the_next_one(tmp_path: Path) -> None:
+    device = gpu_or_skip()
+    if reason := door.missing():
+        pytest.skip(reason)
+    assert behind(device, tmp_path, "libx264", True) == [(number, 0) for number in range(20)]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ https://docs.nvidia.com/video-technologies/pynvvideocodec/pynvc-api-reference/in
 
 from __future__ import annotations
 
+import ctypes
 import heapq
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 CODECS = {"h264": ("H264", "h264_mp4toannexb"), "hevc": ("HEVC", "hevc_mp4toannexb")}
 """FFmpeg's codec → NVDEC's, and the filter that makes its packets what NVDEC reads: units with start codes."""
+_NEXT = {"h264": bytes.fromhex("00000001 09f0 00000001")}
+"""What shows NVDEC's parser that an image is whole, without the next one: an access unit delimiter (ITU-T H.264,
+7.3.2.4) and the start code of what follows. PyNvVideoCodec 2.2 has a flag for it, which the method that lends images
+leaves out. Of HEVC this was not tried on a GPU, and an image waits for the next one."""
 _FORMATS = ("yuv420p", "yuvj420p", "nv12")
 _REORDERED = 24
 """More images than a decoder holds back: 16 of a stream's own, and those that it works on."""
@@ -158,8 +163,10 @@ class Nvdec:
         self._source, self._color = stream, color_of_tags(context.colorspace, context.color_range, str(context.pix_fmt))
         self._stream = device.stream()
         self._codec, self._filter_name = CODECS[context.name]
+        ends = _NEXT.get(context.name) if low_latency else None
+        self._next = None if ends is None else ctypes.create_string_buffer(ends, len(ends))
         latency = self._module.DisplayDecodeLatencyType
-        self._low, self._times = low_latency, Times()
+        self._times = Times()
         self._decoder = self._called(
             self._module.CreateDecoder,
             gpuid=device.ordinal,
@@ -197,20 +204,21 @@ class Nvdec:
     def _decoded(self, packet: av.Packet[Any] | None) -> Iterator[Image]:
         """What one packet completes; None ends the stream."""
         self._loans.settle()
-        count = self._called(self._decoder.GetNumDecodedFrame, self._data_of(packet))
+        if packet is None:
+            yield from self._completed(0, 0)  # no bytes: the end
+            return
+        self._times.put(packet.pts)
+        yield from self._completed(packet.buffer_ptr, packet.buffer_size)
+        if self._next is not None:
+            yield from self._completed(ctypes.addressof(self._next), len(self._next))
+
+    def _completed(self, address: int, nbytes: int) -> Iterator[Image]:
+        """What bytes at an address complete, which stay there for the call."""
+        data = self._module.PacketData()
+        data.bsl_data, data.bsl = address, nbytes
+        count = self._called(self._decoder.GetNumDecodedFrame, data)
         for _ in range(count):
             yield self._image(int(self._called(self._decoder.GetLockedFrame)))
-
-    def _data_of(self, packet: av.Packet[Any] | None) -> Any:
-        """The packet as the decoder reads it: by address, which ``packet`` keeps valid for the call."""
-        data = self._module.PacketData()
-        if packet is None:
-            return data  # no bytes: the end
-        data.bsl_data, data.bsl = packet.buffer_ptr, packet.buffer_size
-        self._times.put(packet.pts)
-        if self._low:
-            data.decode_flag = int(self._module.VideoPacketFlag.ENDOFPICTURE)
-        return data
 
     def _image(self, surface: int) -> Image:
         """Rows lie without gaps, chroma behind luma."""
