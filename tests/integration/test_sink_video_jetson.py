@@ -67,7 +67,7 @@ def check(path: Path, count: int) -> None:
 
 OWN = (
     "nvv4l2h264enc ratecontrol-enable=0 quant-i-frames=23 quant-p-frames=23 quant-b-frames=23 iframeinterval=60 "
-    "idrinterval=60 insert-sps-pps=1 maxperf-enable=1"
+    "idrinterval=60 profile=4 insert-sps-pps=1 maxperf-enable=1"
 )
 
 
@@ -188,6 +188,16 @@ def test_an_encoder_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp
     with pytest.raises(DeviceError, match="own encoder") as caught:
         encoder.finish()
     assert caught.value.why == "it gives no image for 0.6 s"
+    encoder.close()
+
+
+def test_an_encoder_that_takes_everything_and_gives_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    instead_of_a_jetsons(monkeypatch, f"identity drop-probability=1.0 ! {STAND_IN}")
+    encoder = gst_encoder.GstEncoder(_format(), None, "stages.video", 5.0, trial=False)
+    with pytest.raises(DeviceError, match="own encoder") as caught:
+        for number, result in enumerate(results(100)):
+            encoder.encode(result, number * 2000)
+    assert caught.value.why == "it is 60 images behind"
     encoder.close()
 
 

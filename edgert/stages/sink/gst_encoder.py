@@ -28,6 +28,8 @@ IN_FLIGHT = 10
 """Images in video memory: more than V4L2 asks of an encoder's input."""
 _ON_HOST = 4
 """Images on the host that wait for nvvidconv, fewer than there are buffers of them."""
+_MOST_BEHIND = 60
+"""Images that went in and did not come out; an encoder that works is a few behind."""
 _TRIAL_FRAMES = 2
 _TAKE_NS = 20_000_000
 
@@ -110,7 +112,10 @@ class GstEncoder:
         else:
             packed = self._i420.write(result)
             self._push(slot, packed.ctypes.data, packed.nbytes, packed, tick)
-        return list(iter(lambda: self._unit(0), None))
+        units = list(iter(lambda: self._unit(0), None))
+        if len(self._ticks) > _MOST_BEHIND:
+            raise self._error(f"it is {_MOST_BEHIND} images behind")
+        return units
 
     def finish(self) -> list[Unit]:
         """As every encoder's. Raises DeviceError: GStreamer's error, or the encoder gives no more images."""

@@ -66,6 +66,7 @@ def packets(codec: str, source: str, decoder: str, end: str = TO_NVMM) -> str:
 
 
 ENCODERS = {"h264": "nvv4l2h264enc", "h265": "nvv4l2h265enc"}
+_HIGH = 4  # profile, as x264 takes it; the element's own is Baseline, which needs more bits
 
 
 def encoding(
@@ -96,6 +97,7 @@ def encoding(
         **dict.fromkeys(("quant-i-frames", "quant-p-frames", "quant-b-frames"), quality),
         "iframeinterval": keyframe_every,
         "idrinterval": keyframe_every,
+        **({"profile": _HIGH} if codec == "h264" else {}),
         "insert-sps-pps": 1,
         "maxperf-enable": 1,
     }

@@ -18,6 +18,7 @@ from edgert.stages.source import gst, nvmm, nvmm_mapping
 from edgert.stages.source.nvmm import NvmmLoans
 from edgert.stages.source.nvmm_mapping import (
     Access,
+    CreateParams,
     CudaBuffer,
     EglFrame,
     MappedAddress,
@@ -101,8 +102,9 @@ FORWARD, BACK = ["map_egl", "register", "frame"], ["unregister", "unmap_egl"]
 
 def test_structs_have_the_sizes_and_offsets_of_the_headers() -> None:
     """As a C compiler lays nvbufsurface.h and cudaEGL.h out on a 64-bit machine."""
-    sizes = [ctypes.sizeof(kind) for kind in (PlaneParams, MappedAddress, SurfaceParams, Surface, EglFrame)]
-    assert sizes == [232, 72, 384, 64, 64]
+    kinds = PlaneParams, MappedAddress, SurfaceParams, Surface, EglFrame, CreateParams
+    assert [ctypes.sizeof(kind) for kind in kinds] == [232, 72, 384, 64, 64, 32]
+    assert (CreateParams.color_format.offset, CreateParams.mem_type.offset) == (20, 28)
     params = SurfaceParams
     assert [field.offset for field in (params.buffer_desc, params.plane_params, params.mapped_addr)] == [24, 48, 280]
     assert (MappedAddress.egl_image.offset, Surface.surface_list.offset, PlaneParams.pitch.offset) == (32, 24, 36)
