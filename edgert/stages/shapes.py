@@ -46,17 +46,19 @@ class Canvas:
 
     def corners(self, boxes: F32) -> list[list[int]]:
         """(N, 4) source boxes as lists of x1, y1, x2, y2 in whole image pixels."""
-        origin, scale = np.array(self.origin * 2), np.array(self.scale * 2)
-        limit = 4 * max(self.size)  # far outside is as good as any distance, and fits OpenCV's integers
-        moved = np.nan_to_num((boxes - origin) * scale)
-        return cast("list[list[int]]", np.rint(np.clip(moved, -limit, limit)).astype(int).tolist())
+        return cast("list[list[int]]", np.rint(self._placed(boxes, 2)).astype(int).tolist())
 
     def fine(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
         """(..., 2) source points in sixteenths of an image pixel."""
-        limit = 4 * max(self.size)
-        moved = np.nan_to_num((points - np.array(self.origin)) * np.array(self.scale))
-        fine: npt.NDArray[np.int32] = np.rint(np.clip(moved, -limit, limit) * (1 << SUBPIXEL_BITS)).astype(np.int32)
+        fine: npt.NDArray[np.int32] = np.rint(self._placed(points, 1) * (1 << SUBPIXEL_BITS)).astype(np.int32)
         return fine
+
+    def _placed(self, points: npt.NDArray[np.floating], pairs: int) -> npt.NDArray[np.float64]:
+        moved = (points - np.array(self.origin * pairs)) * np.array(self.scale * pairs)
+        moved[moved != moved] = 0  # no number
+        limit = 4 * max(self.size)  # far outside is as good as any distance, and fits OpenCV's integers
+        placed: npt.NDArray[np.float64] = np.clip(moved, -limit, limit, out=moved)
+        return placed
 
 
 def colors(record: Detections) -> list[Bgr]:

@@ -50,7 +50,7 @@ class Packed(NamedTuple):
     """A list as it was written.
 
     Attributes:
-        items, lines, lookups: addresses.
+        items, lines, points, lookups: addresses.
         item_count, line_count: how many there are.
         segments: of all lines, each of which takes ``MOST_EDGES`` edges.
     """
@@ -59,6 +59,7 @@ class Packed(NamedTuple):
     item_count: int
     lines: int
     line_count: int
+    points: int
     segments: int
     lookups: int
 
@@ -118,8 +119,8 @@ class DisplayList:
 
     def __init__(self, size: tuple[int, int], region: Region, tiles: Tiles) -> None:
         self._size, self._region, self._tiles = size, region, tiles
-        self._items, self._lines = list[bytes](), list[bytes]()
-        self._count = self._segments = 0
+        self._items, self._lines, self._points = list[bytes](), list[bytes](), list[bytes]()
+        self._count = self._segments = self._points_bytes = 0
 
     def add(self, shapes: Iterable[Shape]) -> None:
         """Appends what paints the shapes, in order."""
@@ -138,13 +139,14 @@ class DisplayList:
 
     def finish(self) -> "Packed":
         """Writes items and lines."""
-        written = []
-        for parts in (self._items, self._lines):
+        written = list[int]()
+        for parts in (self._items, self._lines, self._points):
             packed = b"".join(parts)
             host, address = self._taken(len(packed))
             host[:] = np.frombuffer(packed, np.uint8)
             written.append(address)
-        return Packed(written[0], self._count, written[1], len(self._lines), self._segments, self._kept_lookups())
+        items, lines, points = written
+        return Packed(items, self._count, lines, len(self._lines), points, self._segments, self._lookups())
 
     def _item(self, left: int, top: int, width: int, height: int, *rest: int) -> None:
         """An item for a rectangle that may hang over the image's edges. Nothing where all of it is outside."""
@@ -159,44 +161,47 @@ class DisplayList:
             self._count += 1
 
     def _label(self, label: Label) -> None:
-        pen = label.pen
-
-        def draw(out: U8) -> None:
-            pen.write(out, label.text, 0, 0, 255)
-
-        address, width, height = self._kept((pen.height_px, label.text), label.width, pen.line_px, draw)
-        ground, letters = _color(label.background), _color(paint.text_color(label.background))
-        place = label.left, label.top
-        self._item(*place, width, height, TEXT, ground, address, *place, width, letters)
+        left, top, width, text, pen, background = label
+        key = pen.height_px, text
+        address, *_ = self._tiles.find(key) or self._drawn(
+            key, width, pen.line_px, lambda out: pen.write(out, text, 0, 0, 255)
+        )
+        letters = _color(paint.text_color(background))
+        self._item(left, top, width, pen.line_px, TEXT, _color(background), address, left, top, width, letters)
 
     def _box(self, box: Box) -> None:
+        x1, y1, x2, y2, shade, line_px = box
         out = box.edge_px // 2 + 2  # beyond its lines
-        middle = 2 * out + 1
-        most = 2 * (middle - out)  # a larger box has the same corners, and lines that are the same all along
-        across, down = (min(max(span, -most), most) for span in (box.x2 - box.x1, box.y2 - box.y1))
-        ends = [(out + max(-span, 0), out + max(span, 0)) for span in (across, down)]
+        middle, most = (
+            2 * out + 1,
+            2 * out + 2,
+        )  # a larger box has the same corners, and lines that are the same all along
+        across, down = min(max(x2 - x1, -most), most), min(max(y2 - y1, -most), most)
 
         def draw(pattern: U8) -> None:
-            first, second = (tuple(corner) for corner in zip(*ends, strict=True))
+            first = out + max(-across, 0), out + max(-down, 0)
+            second = out + max(across, 0), out + max(down, 0)
             cv2.rectangle(pattern, first, second, 1, box.edge_px)
-            cv2.rectangle(pattern, first, second, 2, box.line_px)
+            cv2.rectangle(pattern, first, second, 2, line_px)
 
-        size = abs(across) + 1 + 2 * out, abs(down) + 1 + 2 * out
-        address, _, _ = self._kept((box.line_px, across, down), *size, draw)
-        left, top = min(box.x1, box.x2) - out, min(box.y1, box.y2) - out
-        whole = abs(box.x2 - box.x1) + 1 + 2 * out, abs(box.y2 - box.y1) + 1 + 2 * out
-        self._item(left, top, *whole, BOX, _color(box.shade) | middle << 24, address, left, top, *whole)
+        key, more = (line_px, across, down), 1 + 2 * out
+        address, *_ = self._tiles.find(key) or self._drawn(key, abs(across) + more, abs(down) + more, draw)
+        left, top = min(x1, x2) - out, min(y1, y2) - out
+        width, height = abs(x2 - x1) + more, abs(y2 - y1) + more
+        color = _color(shade) | middle << 24
+        self._item(left, top, width, height, BOX, color, address, left, top, width, height)
 
     def _stroke(self, points: I32, pieces: Sequence[tuple[int, int, int]], shade: Bgr) -> None:
         """Items whose place is kept, and what the GPU makes them of."""
-        host, address = self._taken(points.nbytes)
-        host.view(np.int32).reshape(points.shape)[:] = points
-        segments = sum(1 if thickness < 0 else last - first for first, last, thickness in pieces)
-        unused = (0, 0, 0) * (3 - len(pieces))
-        first = self._segments * MOST_EDGES
-        self._lines.append(LINE.pack(address, self._count, _color(shade), first, *chain(*pieces), *unused))
+        segments = sum([1 if thickness < 0 else last - first for first, last, thickness in pieces])
+        unused, first = (0, 0, 0) * (3 - len(pieces)), self._segments * MOST_EDGES
+        start = self._points_bytes
+        self._lines.append(LINE.pack(start, self._count, _color(shade), first, *chain(*pieces), *unused))
+        self._points.append(points.tobytes())
         self._items.append(bytes(segments * ITEM.size))
-        self._count, self._segments = self._count + segments, self._segments + segments
+        self._points_bytes, self._count, self._segments = (
+            start + points.nbytes, self._count + segments, self._segments + segments,
+        )  # fmt: skip
 
     def _mask(self, mask: Mask) -> None:
         left, top, right, bottom = cut = paint.mask_cut(mask, *self._size)
@@ -214,26 +219,25 @@ class DisplayList:
             taps[: right - left] = _taps(width, end_x - x, True)[left - x : right - x]
             taps[right - left :] = _taps(height, end_y - y, False)[top - y : bottom - y]
 
-        tables, _, _ = self._kept(key, room, 1, draw)
+        tables, *_ = self._tiles.find(key) or self._drawn(key, room, 1, draw)
         host, address = self._taken(mask.classes.size)
         np.copyto(host.reshape(height, width), mask.classes)
         low, high = tables & 0xFFFFFFFF, tables >> 32
         self._item(left, top, right - left, bottom - top, MASK, 0, address, width, height, low, high)
 
-    def _kept(self, key: Hashable, width: int, height: int, draw: Callable[[U8], None]) -> Tile:
-        """A tile that was drawn before, or is now."""
-        if (found := self._tiles.find(key)) is not None:
-            return found
+    def _drawn(self, key: Hashable, width: int, height: int, draw: Callable[[U8], None]) -> Tile:
+        """A tile that is found from now on."""
         host, address = self._tiles.add(key, width, height) or self._taken(width * height)
         host.fill(0)
         draw(host.reshape(height, width))
         return address, width, height
 
-    def _kept_lookups(self) -> int:
+    def _lookups(self) -> int:
         def draw(out: U8) -> None:
             out[0] = lookups()
 
-        return self._kept("lookups", lookups().size, 1, draw)[0]
+        address, *_ = self._tiles.find("lookups") or self._drawn("lookups", lookups().size, 1, draw)
+        return address
 
     def _taken(self, nbytes: int) -> tuple[U8, int]:
         taken = self._region.take(nbytes)

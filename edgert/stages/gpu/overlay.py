@@ -28,7 +28,7 @@ from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.paint import INK, Shape
 
 _DRAWING = struct.Struct("=6Q27i4x")
-_LINES = struct.Struct("=4Q2i")
+_LINES = struct.Struct("=5Q2i")
 _TILE = (64, 16)
 _BLOCK = (16, 16, 1)
 _LIST_BYTES = 1 << 18
@@ -110,7 +110,7 @@ class GpuPainter:
         size = width, height
         if packed.segments:
             edges = self._edges_for(packed.segments)
-            lines = _LINES.pack(packed.lines, packed.items, edges, packed.lookups, width, height)
+            lines = _LINES.pack(packed.lines, packed.points, packed.items, edges, packed.lookups, *size)
             yield Launch(self._strokes, lines, (packed.line_count, 1, 1), (32, 1, 1))
         made = _of_frame(source, size) if isinstance(source, Frame) else _of_image(source, size)
         key, (addresses, pitches, numbers) = made
@@ -183,7 +183,7 @@ class _List:
     def __init__(self, device: CudaDevice, nbytes: int) -> None:
         self.block: Block = device.block(nbytes)
         self.marks = StreamMarks(device)
-        self.packed = Packed(0, 0, 0, 0, 0, 0)
+        self.packed = Packed(0, 0, 0, 0, 0, 0, 0)
         self.empty()
 
     def empty(self) -> None:

@@ -18,13 +18,13 @@ enum { TALL = 1, LAST = 2 };          // steps go down, not across; the polygon 
 struct Corner { long long x, y; };
 
 struct Line {                         // as display_list.py packs it
-    u64 points;                       // (N, 2) int, sixteenths
+    u64 points;                       // offset of its own; (N, 2) int, sixteenths
     u32 item, color, edges;           // first of its items, and of its edges
     int pieces[9];                    // thrice first, last, thickness; below 0: a circle of that radius in sixteenths
 };
 
 struct Lines {
-    u64 lines, items, edges, lookups;
+    u64 lines, points, items, edges, lookups;
     int width, height;                // of the image
 };
 
@@ -138,7 +138,7 @@ __device__ int segment(Edge* out, Corner a, Corner b, int thickness, bool is_fir
 // A block for each line, a thread for each of its segments: writes the segment's edges, and the item that paints them.
 extern "C" __global__ void __launch_bounds__(32) strokes(ARGUMENT Lines job) {
     const Line& line = ((const Line*)job.lines)[blockIdx.x];
-    const int* points = (const int*)line.points;
+    const int* points = (const int*)(job.points + line.points);
     int before = 0;
     for (int piece = 0; piece < 9; piece += 3) {
         const int first = line.pieces[piece], thickness = line.pieces[piece + 2];
