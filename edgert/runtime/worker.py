@@ -85,6 +85,7 @@ class Worker(threading.Thread):
             self._succeeds(self._loop)
             self._succeeds(node.work.close)
         node.inlet.abandon()
+        node.take = None  # with the memory for what it made
         for outlet in node.outlets:
             outlet.close()
 

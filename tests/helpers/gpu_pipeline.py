@@ -121,6 +121,8 @@ class Camera:
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         for index in range(self.count):
+            if self.live:
+                time.sleep(0.001)
             until = time.monotonic() + 1
             while not self._free and time.monotonic() < until:
                 self._loans.settle()

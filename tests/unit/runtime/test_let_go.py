@@ -63,13 +63,11 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def settled(camera: Camera) -> list[int]:
-    """The frames that are held once the pipeline can do no more."""
-    before = -1
-    while before != len(camera.leases):
-        before = len(camera.leases)
-        time.sleep(0.15)
-    return camera.held
+def stands(camera: Camera, given: int, held: int) -> None:
+    """Waits until the pipeline can do no more, and checks that so many frames were given, and so many are held."""
+    until(lambda: (len(camera.leases), len(camera.held)) == (given, held))
+    time.sleep(0.1)
+    assert (len(camera.leases), len(camera.held)) == (given, held)
 
 
 def looks(function: Callable[[Result], Any] = lambda result: result) -> Does:
@@ -100,9 +98,8 @@ def pipeline(*works: tuple[Any, str]) -> list[Node]:
 def test_a_stuck_sink_and_full_queues_hold_no_frames_unless_it_looks_at_them(reads: str, held: int) -> None:
     camera, sink = Camera(40), Stuck()
     runner = run(pipeline((camera, "nothing"), (looks(), "anywhere"), (sink, reads)))
-    until(lambda: bool(sink.results))
     # Two wait for the stage that looks, and one in the source's hand; else two more, and one at each stage.
-    assert len(settled(camera)) == held
+    stands(camera, 7, held)
     sink.go.set()
     assert runner.wait(20)
     assert not camera.held and sink.indices == list(range(40))
@@ -141,8 +138,7 @@ def test_a_branch_that_looks_gets_pixels_beside_one_that_is_stuck_and_does_not()
     link(model, stuck)  # first in the file, but it may wait
     link(model, looking)
     runner = run([source, model, stuck, looking])
-    until(lambda: bool(sink.results))
-    assert len(settled(camera)) == 4  # the model's thread has one in hand
+    stands(camera, 7, 4)  # the model's thread has one in hand
     sink.go.set()
     assert runner.wait(20) and not camera.held
     assert own.indices == sink.indices == list(range(40))
@@ -169,8 +165,7 @@ def test_a_batch_lets_all_its_frames_go_at_once() -> None:
     camera, sink = Camera(40), Stuck()
     batch = InferBatch("find", Engine(), 4, 10.0, REAL)
     runner = run(pipeline((camera, "nothing"), (batch, "anywhere"), (sink, "nothing")))
-    until(lambda: bool(sink.results))
-    assert len(settled(camera)) == 3
+    stands(camera, 7, 3)
     sink.go.set()
     assert runner.wait(20) and not camera.held
     assert sink.indices == list(range(40)) and sink.results[-1].outputs["find"] == (6, 8)
@@ -186,7 +181,7 @@ def test_branches_keep_their_order_and_hold_no_frames_behind_what_looks() -> Non
     runner = run([source, *between, end])
     until(lambda: bool(sink.results))
     # Before the dispatcher two and the source's, one at it, and for each branch two before what looks.
-    assert len(settled(camera)) <= 3 + 1 + 2 * 2
+    until(lambda: len(camera.leases) > 12 and len(camera.held) <= 3 + 1 + 2 * 2)
     sink.go.set()
     assert runner.wait(20) and not camera.held
     assert sink.indices == list(range(60))
