@@ -68,6 +68,16 @@ def test_every_frame_comes_back_at_its_time(tmp_path: Path) -> None:
         assert file.duration is not None and abs(file.duration / av.time_base - 45 * STEP_NS / 1e9) < 0.01
 
 
+def test_h265_by_the_processor(tmp_path: Path) -> None:
+    write(VideoSink("video", tmp_path / "out.mp4", codec="h265"), results(45))
+    frames = read(tmp_path / "out.mp4")
+    assert np.allclose([at for at, _ in frames], np.arange(45) * STEP_NS / 1e9, atol=2e-4)
+    assert max(np.abs(p.astype(int) - scene(n, 160, 120)).mean() for n, (_, p) in enumerate(frames)) < 3
+    with av.open(str(tmp_path / "out.mp4")) as file:
+        codec = file.streams.video[0].codec_context
+        assert (codec.name, codec.codec_tag) == ("hevc", "hvc1")
+
+
 def test_gaps_and_repeated_times_play_at_the_right_speed(tmp_path: Path) -> None:
     times = [5_000_000_000 + n for n in (0, 40_000_000, 40_000_000, 1_000_000_000, 1_040_000_000)]
     items = [replace(r, frame=replace(r.frame, media_ns=at)) for r, at in zip(results(5), times, strict=True)]
@@ -157,7 +167,11 @@ def test_an_encoder_that_is_missing(
     monkeypatch.setitem(encoders.ON_CPU, "h264", ("libnowhere",))
     with pytest.raises(DeviceError, match="no video encoder") as caught:
         VideoSink("video", tmp_path / "out.mp4").open()
-    assert caught.value.fix
+    assert caught.value.fix.endswith("use sink: images")
+    monkeypatch.setitem(encoders.ON_CPU, "h265", ("libnowhere",))
+    with pytest.raises(DeviceError, match="no video encoder") as caught:
+        VideoSink("video", tmp_path / "out.mp4", codec="h265").open()
+    assert caught.value.fix.endswith("or codec: h264")
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])

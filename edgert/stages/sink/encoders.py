@@ -21,7 +21,7 @@ from edgert.runtime.records import Result
 from edgert.stages.draw import Images
 from edgert.stages.gpu.download import Downloader
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("edgert.sink")
 
 TICKS_HZ = 60_000  # divides 24, 25, 30 and 60 fps and their NTSC forms; MPEG-4 allows no more than 65535
 KEYFRAME_EVERY = 60  # frames: how finely players can seek
@@ -237,5 +237,6 @@ def cpu_encoder(codec: Codec, where: str) -> str:
         "no video encoder",
         why=f"this PyAV was built without {' and '.join(ON_CPU[codec])}",
         where=where,
-        fix="pip install --force-reinstall --only-binary av av, or use sink: images",
+        fix="pip install --force-reinstall --only-binary av av, or "
+        + ("codec: h264" if codec == "h265" else "use sink: images"),
     )
