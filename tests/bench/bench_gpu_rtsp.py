@@ -196,7 +196,7 @@ def measured(device: CudaDevice, setup: Setup) -> Iterator[Figure]:
     with Server(setup) as server:
         found = run(device, setup, server, watch)
     title = f"{setup.cameras} RTSP streams, {setup.size[1]} lines, {setup.fps} fps"
-    us = {f"{kind}_us": seconds / found.frames * 1e6 for kind, seconds in found.seconds.items()}
+    us = {f"{kind}_us": seconds / max(found.frames, 1) * 1e6 for kind, seconds in found.seconds.items()}
     us["other_us"] = 2 * us["process_us"] - sum(us.values())
     told = {**us, "megabit_s": server.bit_rate / 1e6, "server_s": found.server_s}
     share = found.seconds["process"] / found.wall_s / setup.cameras * 100

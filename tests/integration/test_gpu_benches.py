@@ -3,23 +3,32 @@ has one."""
 
 from __future__ import annotations
 
+import ctypes
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from edgert.assemble import Environment
+from edgert.benchmark.measure import Figure
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
-from tests.bench import bench_gpu_rtsp
+from edgert.stages.gpu import kernels
+from edgert.stages.sink import nvenc
+from tests.bench import bench_gpu_copies, bench_gpu_rtsp
+from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.cuda_double import CudaDouble
-from tests.helpers.nvdec_double import NvdecDouble
+from tests.helpers.nvenc_double import NvencDouble
+from tests.helpers.ort_double import CudaLikeEngines
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     """A stand-in for a GPU, with one for its decoder."""
     device = CudaDevice(CudaDouble(), 0, Counter())
-    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", cast("Any", NvdecDouble(device)))
+    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", cast("Any", NvencDouble(device)))
     return device
 
 
@@ -30,3 +39,27 @@ def test_cameras_on_the_network_are_counted_frame_by_frame(device: CudaDevice) -
     assert lost.value == lost.detail["dropped"]  # a busy machine may be late; that is counted, not hidden
     assert 0 < share.value < 100 and share.detail["reader_us"] > share.detail["stage_us"] > 0
     assert 0 < latency.value < 1000
+
+
+def test_no_image_is_copied_from_camera_to_boxes(
+    device: CudaDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "nvrtc", lambda _: SimpleNamespace(compile=lambda *_: b""))
+    monkeypatch.setattr(nvenc, "driver_missing", lambda: "")
+    write_clip(tmp_path / "camera.mp4", 20)
+    read = list[int]()
+
+    def note(address: int, nbytes: int, stream: int) -> None:
+        read.append(len(ctypes.string_at(address, nbytes)))
+
+    def figures() -> list[Figure]:
+        environment = Environment(engines=CudaLikeEngines(device))
+        with bench_gpu_copies.without_nvenc(sys.modules["PyNvVideoCodec"], h264_units(20), note):
+            return list(bench_gpu_copies.measured(tmp_path, device.driver, environment, frames=30))
+
+    found = figures()
+    assert [figure.value for figure in found] == [0] * 4
+    assert all(figure.detail["driver_was_asked"] == 0 for figure in found[::2])
+    assert sum(read) == 30 * 320 * 240 * 3 // 2
+    monkeypatch.setattr(bench_gpu_copies, "RECORDED", bench_gpu_copies.RECORDED.replace("encode: gpu", "encode: cpu"))
+    assert figures()[2].value >= 320 * 240 * 3  # down from the GPU, and into what x264 takes
