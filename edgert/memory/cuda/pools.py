@@ -22,14 +22,36 @@ from edgert.memory.cuda.view import DeviceView
 
 
 class StreamLease(Lease):
-    """A lease that the GPU holds too: the memory is not lent again before the work it was named for is done."""
+    """A lease that the GPU holds too: the memory is not lent again before the work it was named for is done.
 
-    __slots__ = ("after",)
+    Attributes:
+        copy: what :meth:`share` was given; None before.
+        copying: lock of whoever makes such a copy, so that others wait for it.
+    """
+
+    __slots__ = ("after", "copy", "copying")
 
     def __init__(self, give_back: Callable[[], None], counter: Counter, after: Callable[[Stream], None]) -> None:
         super().__init__(give_back, counter)
+        self.copy: object = None
+        self.copying = threading.Lock()
         self.after = after
         """The work that the stream has now uses this memory. To be called after enqueuing, before releasing."""
+
+    def share(self, copy: object, lease: Lease) -> None:
+        """Keeps what a holder made of the bytes, such as a copy on the host, for the others who hold this lease.
+
+        Args:
+            lease: of the copy; one hold on it ends with this lease.
+        """
+        give_back, self.copy = self._give_back, copy
+
+        def both() -> None:
+            self.copy = None
+            lease.release()
+            give_back()
+
+        self._give_back = both
 
 
 class StreamMarks:

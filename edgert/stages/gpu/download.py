@@ -8,9 +8,9 @@ import numpy as np
 
 from edgert.errors import DeviceError
 from edgert.memory import SETTLED, GrowingPool, Lease
-from edgert.memory.cuda import CudaDevice, DeviceView, Stream
+from edgert.memory.cuda import CudaDevice, DeviceView, Stream, StreamLease
 from edgert.memory.cuda.stream import Event
-from edgert.runtime import Result
+from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8
 from edgert.stages.gpu.upload import shared_supply
 
@@ -19,7 +19,8 @@ class Downloader:
     """Gives a stage its results with pixels on the host; those that are there already as they are. For one thread.
 
     The copy goes into pinned memory, which a model behind can bring up again without another on the host, and is
-    counted; only its thread waits for it. Nothing is allocated once as many frames were held as the stage holds.
+    counted; only its thread waits for it, and whoever wants the same of that frame, who gets that copy. Nothing is
+    allocated once as many frames were held as the stage holds.
     """
 
     def __init__(self) -> None:
@@ -33,10 +34,7 @@ class Downloader:
         """
         result, frame = self.with_image(result), result.frame
         if frame.is_on_gpu:
-            views = cast("tuple[DeviceView, ...]", frame.planes)
-            whole = cast("tuple[DeviceView, ...]", (frame.root or frame).planes)  # since crops come in all sizes
-            planes, lease = self._through(views[0]).down(views, sum(map(_span, whole)))
-            result = replace(result, frame=replace(frame, planes=tuple(planes), lease=lease, root=None))
+            result = replace(result, frame=self._copied(frame))
             frame.lease.release()
         return result
 
@@ -50,6 +48,27 @@ class Downloader:
         (on_host,), lease = self._through(view).down([view], view.nbytes)
         lease.release()
         return on_host
+
+    def _copied(self, frame: Frame) -> Frame:
+        """A copy on the host, of which one hold is the caller's: the one that another has made, or a new one."""
+        shared = frame.lease
+        if not isinstance(shared, StreamLease):
+            return self._new(frame)
+        with shared.copying:
+            copy = shared.copy
+            if isinstance(copy, Frame) and _region(copy) == _region(frame):
+                copy.lease.retain()
+                return copy
+            made = self._new(frame)
+            if copy is None:
+                shared.share(made, made.lease.retain())
+            return made
+
+    def _new(self, frame: Frame) -> Frame:
+        views = cast("tuple[DeviceView, ...]", frame.planes)
+        whole = cast("tuple[DeviceView, ...]", (frame.root or frame).planes)  # since crops come in all sizes
+        planes, lease = self._through(views[0]).down(views, sum(map(_span, whole)))
+        return replace(frame, planes=tuple(planes), lease=lease, root=None)
 
     def _through(self, view: DeviceView) -> "_Way":
         if view.stream is None:
@@ -101,6 +120,10 @@ class _Way:
                 return lent
         supplies.append(GrowingPool(nbytes, self.device.counter))
         return self._acquire(nbytes)
+
+
+def _region(frame: Frame) -> tuple[int, ...]:
+    return (*frame.origin, frame.width, frame.height)
 
 
 def _span(view: DeviceView) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any, cast
 
@@ -71,15 +72,31 @@ def test_memory_is_used_again_and_never_while_somebody_looks_at_it() -> None:
 
 
 def test_whoever_keeps_frames_gets_more_memory() -> None:
-    rig = Rig()
-    _, on_gpu = rig.frame()
-    frames = []
-    for _ in range(40):
-        on_gpu.lease.retain()
+    rig, frames = Rig(), list[Frame]()
+    for index in range(40):
+        _, on_gpu = rig.frame(index)
         frames.append(rig.downloader.take(Result(on_gpu)).frame)
     assert len({int(frame.planes[0].ctypes.data) for frame in frames}) == 40
     assert sum(isinstance(frame.lease, SharedLease) for frame in frames) == 16, "pinned memory cannot be swapped"
+
+
+def test_all_who_want_a_frame_get_the_one_copy_of_it() -> None:
+    rig = Rig()
+    there, on_gpu = rig.frame()
+    before, found = rig.device.counter.read(), list[Frame]()
+    on_gpu.lease.retain(4)
+    threads = [threading.Thread(target=lambda: found.append(Downloader().take(Result(on_gpu)).frame)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(frame) for frame in found}) == 1 and rig.device.counter.read().copies - before.copies == 1
+    assert np.array_equal(found[0].planes[0], there.planes[0])
+    for frame in found:
+        frame.lease.release()
+    assert found[0].lease.alive, "another could still want it"
     on_gpu.lease.release()
+    assert not found[0].lease.alive and not on_gpu.lease.alive
 
 
 def test_crops_come_alone_and_use_memory_of_one_size() -> None:
