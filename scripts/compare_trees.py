@@ -40,7 +40,7 @@ def figures(root: Path, bench: str) -> dict[str, Mapping[str, Any]]:
         path = Path(folder) / "figures.json"
         command = [sys.executable, str(root / BENCHES / f"bench_{bench}.py"), "--json", str(path)]
         paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | ALLOCATION | {"PYTHONPATH": os.pathsep.join(paths)}
+        environment = os.environ | ALLOCATION | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": ""}
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
         if not path.exists():
             print(f"  {root}: {(done.stdout + done.stderr).strip().splitlines()[-1:] or 'no output'}")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option, terminal
-from edgert.cli.bundle_tables import show_tuned
 from edgert.cli.progress import build_progress, stop_on_signal
 from edgert.installation import pipeline_path
 from edgert.units import format_bytes
@@ -195,6 +194,8 @@ def show_engines(
 
 def _show_built(made: Built, tuned: Mapping[str, Tuned], console: terminal.Console) -> None:
     """What was built, and what is left to the board."""
+    from edgert.cli.bundle_tables import show_tuned
+
     for name, one in tuned.items():
         show_tuned(console, name, one)
     _show_bundle(made, f", {format_bytes(made.manifest.onnx_bytes)} of it models", console)

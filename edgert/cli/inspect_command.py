@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgert.cli import option
-from edgert.cli.bundle_tables import show_bundle
 from edgert.cli.terminal import Column, Row, console, facts, marked, table, write_json
 from edgert.units import format_bytes
 
@@ -102,6 +101,8 @@ def inspect(
         option.refuse(for_dla, "it goes together with --dla")
     if is_bundle(model):
         option.refuse({"--shape": shapes, "--ops": ops, "--dla": dla}, f"it is for ONNX files, and {model} is a bundle")
+        from edgert.cli.bundle_tables import show_bundle
+
         bundle = inspect_bundle(model)
         show_bundle(screen, bundle)
         write_json(bundle.to_json(), json)

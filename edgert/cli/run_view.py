@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -75,6 +74,8 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
     Args:
         label: before every line, where what is shown is not this machine's.
     """
+    import logging  # whoever only asks for help starts without it
+
     from rich.live import Live
     from rich.logging import RichHandler
 
