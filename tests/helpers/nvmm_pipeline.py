@@ -14,6 +14,7 @@ import logging
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +97,8 @@ def run(
 
     def given(stop: threading.Event) -> Iterator[Frame]:
         nonlocal taken, gaps, has_ended
+        while not pipeline._assembly.node("find:0").timing.opened_ns:
+            time.sleep(0.001)  # or the first frames are dropped while the model warms up
         for frame in give(stop):
             starter.join()
             gaps, taken = frame.index - taken, taken + 1
