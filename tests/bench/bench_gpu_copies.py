@@ -7,7 +7,7 @@ lines; then the same with drawing and H.264 recording beside it. Each copy that 
 its size, and so is what PyCUDA's driver is asked for: those of more than 16 kB are of images, the others of records. (A
 detector's kernel writes its boxes, 7 kB at most, where the host reads them.) Compressed video is no copy of pixels.
 
-NVENC is a stand-in, since the GPUs that are lent for this have none: it takes what the product gives PyNvVideoCodec's,
+NVENC is a stand-in, since GPUs such as the H100 have none: it takes what edgert gives PyNvVideoCodec's encoder,
 reads each whole surface on the GPU, and returns images that were encoded before. ``last_number`` is that of the last
 surface, read from its pixels. Needs a GPU, PyCUDA, PyNvVideoCodec and ONNX Runtime with CUDA; says so and passes where
 one is missing.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,7 +24,9 @@ from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
 from edgert.stages.source import live
+from edgert.stages.source.gst_decoder import DecoderRefusedError
 from edgert.stages.source.kinds import source_for
+from edgert.stages.source.rtsp import Stream
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.counter import read_counter
 from tests.helpers.gst_decoder import instead_of_a_jetsons
@@ -153,6 +158,54 @@ def test_a_camera_that_only_reports_is_opened_again(
                 take(frames, 60)
             assert caught.value.why == "nothing came for 0.3 s"
         camera.close()
+
+
+def test_a_camera_that_goes_on_reporting_is_not_connected_to_for_ever(units: list[bytes]) -> None:
+    with RtspServer(units) as server:
+        camera = source(server.url, timeout="200ms")
+        frames = camera.frames(threading.Event())
+        take(frames, 5)
+        server.is_stalled = server.is_reporting = True
+        threading.Timer(4.0, lambda: setattr(server, "is_stalled", False)).start()
+        take(frames, 20)
+        camera.close()
+    assert 3 <= server.plays <= 2 + live.MOST_LEFT + 1
+
+
+class Waiting:
+    """A decoder that takes packets by a thread of its own, and gives up."""
+
+    title = "waiting"
+
+    def images(self, packets: Iterator[object]) -> Iterator[object]:
+        self.feeder = threading.Thread(target=self._take, args=(packets,), daemon=True)
+        self.feeder.start()
+        time.sleep(1.0)
+        raise DecoderRefusedError("the board cannot decode this video", why="it gave no image")
+        yield
+
+    def close(self) -> None:
+        self.feeder.join()
+
+    @staticmethod
+    def _take(packets: Iterator[object]) -> None:
+        with contextlib.suppress(DeviceError):
+            deque(packets, 0)
+
+
+@pytest.mark.parametrize("is_stalled", [True, False])
+def test_a_decoder_is_not_given_up_for_a_camera_that_is_silent(units: list[bytes], is_stalled: bool) -> None:
+    config = SourceStage.model_validate({"source": "rtsp://x", "timeout": "300ms"})
+    with RtspServer(units) as server:
+        stream = Stream("cam", config.model_copy(update={"source": server.url}), Counter(), REAL)
+        refused: list[str] = []
+        stream._hardware, stream._refuse = cast("Any", Waiting()), refused.append
+        server.is_stalled = server.is_reporting = is_stalled
+        threading.Timer(1.5, server.drop).start()  # ends the thread that reads
+        with pytest.raises(DecoderRefusedError if is_stalled else DeviceError):
+            next(stream.images())
+        stream.close()
+    assert refused == ([] if is_stalled else ["it gave no image"])
 
 
 def test_without_reconnect_a_stall_is_an_error(units: list[bytes]) -> None:

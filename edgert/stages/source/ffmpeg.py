@@ -130,7 +130,7 @@ class Video:
                 yield from self._hardware.images(self._packets())
                 return
             except DecoderRefusedError as refused:
-                if self._refuse is None:
+                if self._refuse is None or self._is_waiting():  # a silent camera is no fault of the decoder's
                     raise
                 self._refuse(refused.why)
             self._hardware.close()
@@ -182,7 +182,7 @@ class Video:
                 self._stream, device, self._counter, self._clock, low_latency=low_latency, where=self.where
             )
         else:
-            late_s = 2 * (self._timeout_s or DECODER_TIMEOUT_S)  # that no packet comes is known before
+            late_s = 3 * (self._timeout_s or DECODER_TIMEOUT_S)  # FFmpeg says after two that no packet comes
             try:
                 self._hardware = GstDecoder(*parts, timeout_s=late_s, where=self.where)
             except DeviceError as error:
@@ -247,6 +247,11 @@ class Video:
             if failure is not None:
                 self._fail("cannot go on reading", failure)
         raise self._error("cannot go on reading", "what follows is damaged", "check the file, or copy it again")
+
+    def _is_waiting(self) -> bool:
+        """Whether the network has been silent beyond its limit."""
+        late_ns = (self._timeout_s or 0) * 1e9
+        return self._live and self.asked_ns is not None and self._clock.now_ns() - self.asked_ns > late_ns
 
     def _begin(self) -> None:
         self._container, self.packets, self.skipped = self._connect(), 0, 0

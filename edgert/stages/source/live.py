@@ -85,6 +85,8 @@ FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 10.0
 POLL_S = 0.1
 """How often a waiting source looks at ``stop``."""
+MOST_LEFT = 2
+"""Connections that are kept open by their other side, give nothing, and were left for another one, at a time."""
 JOIN_S = 0.2
 """How long closing waits for the reader; one that hangs in a dead connection ends by its own time-out."""
 
@@ -220,6 +222,7 @@ class Reader(threading.Thread):
         self._lost_ns: int | None = None
         self._has_connected = False
         self._device: Device | None = None
+        self._left: list[Reader] = []
 
     def waits_longer(self, wait_s: float) -> bool:
         """Whether its connected device has waited for the network so long."""
@@ -237,6 +240,7 @@ class Reader(threading.Thread):
         made = Reader(self._stage, self._title, self._connect, True, self._clock)
         made.skipped, made.reconnects, made._has_connected = self.skipped, self.reconnects, True
         made._lost_ns, made._wait_s = self._lost_ns, self._wait_s
+        made._left = [*(one for one in self._left if one.is_alive()), self]
         made._note(loss)
         self._end()
         made.start()
@@ -257,8 +261,10 @@ class Reader(threading.Thread):
             left.lease.release()
 
     def run(self) -> None:
-        if self._lost_ns is not None:  # in place of another
+        if self._left:
             self._clock.wait(self._ended, self._wait_s)
+        while sum(one.is_alive() for one in self._left) > MOST_LEFT and not self._clock.wait(self._ended, POLL_S):
+            pass
         while not self._ended.is_set():
             try:
                 device = self._connect()
