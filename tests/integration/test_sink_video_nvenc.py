@@ -24,7 +24,7 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, DeviceView
 from edgert.runtime.frame import Color, Frame
 from edgert.runtime.records import Result
-from edgert.stages.sink import encoder_choice, encoders, gpu_pictures, nvenc
+from edgert.stages.sink import encoder_choice, encoders, gpu_images, nvenc
 from edgert.stages.sink.encoder_choice import BEFORE_7, NO_JETSON, Here, here, ranked
 from edgert.stages.sink.video import VideoSink
 from tests.helpers import gpu_pipeline
@@ -69,7 +69,7 @@ class Rig:
         nvenc._lacks.cache_clear()
         monkeypatch.setitem(sys.modules, "PyNvVideoCodec", cast("Any", self.package))
         monkeypatch.setattr(nvenc, "driver_missing", lambda: "")
-        monkeypatch.setattr(gpu_pictures, "Nv12Writer", Writer)
+        monkeypatch.setattr(gpu_images, "Nv12Writer", Writer)
         monkeypatch.setitem(encoders.NVENC, "h264", "libnowhere")  # this machine's FFmpeg has a real name there
         self.counter = Counter()
 
@@ -273,7 +273,7 @@ def test_without_a_kernel_images_are_brought_down(
     def broken(kernels: object) -> None:
         raise BuildError("nv12.cu does not compile", why="no NVRTC")
 
-    monkeypatch.setattr(gpu_pictures, "Nv12Writer", broken)
+    monkeypatch.setattr(gpu_images, "Nv12Writer", broken)
     write(VideoSink("video", tmp_path / "out.mp4"), (rig.result(n, drawn=True) for n in range(3)))
     assert "encoded by the CPU (libx264): nv12.cu does not compile: no NVRTC" in caplog.text
     assert len(shown(tmp_path / "out.mp4")) == 3
@@ -393,7 +393,7 @@ def test_a_real_gpu_writes_what_the_processor_writes(size: tuple[int, int]) -> N
         there = on_gpu(device, frame)
         result = Result(there) if number else replace(Result(there), image=cast("Any", there.planes[0]))
         pictures, block = (
-            gpu_pictures.GpuPictures(device, drawn=not number),
+            gpu_images.GpuImages(device, drawn=not number),
             device.block(pitch * height * 3 // 2, "staged"),
         )
         copies = device.counter.read().copies

@@ -96,7 +96,7 @@ class Window(threading.Thread):
         self._sink, self._stage, self._stream, self._name = sink, sink.name, stream, sink.viewer
         self._changed, self._ending = threading.Condition(), threading.Event()
         self._newest: Result | None = None
-        self._picture = Picture()
+        self._shown = WindowImage()
         self._viewer: Viewer | None = None
         self._started_s, self._again_s, self._failures = 0.0, 0.0, dict[str, str]()
         self._reported = ""
@@ -134,7 +134,7 @@ class Window(threading.Thread):
         finally:
             if self._viewer is not None:
                 self._viewer.close()
-            self._picture.close()
+            self._shown.close()
             with self._changed:
                 newest, self._newest, self.is_closed = self._newest, None, True
             if newest is not None:
@@ -150,7 +150,7 @@ class Window(threading.Thread):
             try:
                 if time.monotonic() < self._again_s:
                     return
-                image = self._picture.of(result, self._sink.size)
+                image = self._shown.of(result, self._sink.size)
             finally:
                 result.frame.lease.release()
             if self._viewer is None and not self._start():
@@ -170,7 +170,7 @@ class Window(threading.Thread):
         try:
             if not self._name:
                 self._name, _ = viewers.working(here, fullscreen=self._sink.fullscreen)
-            command = viewers.command(self._name, self._picture.size, self._stream, fullscreen=self._sink.fullscreen)
+            command = viewers.command(self._name, self._shown.size, self._stream, fullscreen=self._sink.fullscreen)
             self._viewer = Viewer(command, viewers.environment(self._name, here))
         except (DeviceError, OSError):  # still gone, as was reported
             self._again_s = time.monotonic() + _AGAIN_S
@@ -202,7 +202,7 @@ class Window(threading.Thread):
         return time.monotonic() - self._started_s > _SETTLED_S
 
 
-class Picture:
+class WindowImage:
     """Makes what a window shows: images of one size, whatever the size of those that come.
 
     Attributes:

@@ -18,7 +18,7 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.records import Result
 from edgert.stages.sink.encoders import KEYFRAME_EVERY, TICKS_HZ, Codec, I420Writer, Kind, Unit, VideoFormat, log
-from edgert.stages.sink.gpu_pictures import GpuPictures
+from edgert.stages.sink.gpu_images import GpuImages
 from edgert.stages.sink.nvmm_pool import SURFACE_BYTES, NvmmPool
 from edgert.stages.source import gst, gst_pipelines
 
@@ -83,7 +83,7 @@ class GstEncoder:
         self._in_use: dict[int, object] = {}
         self._room = threading.Condition()
         self._pool: NvmmPool | None = None
-        self._pictures: GpuPictures | None = None
+        self._on_gpu: GpuImages | None = None
         names, size = (_IMAGES, gst.APPSINK), (format.width, format.height)
         fps = None if format.rate is None else float(format.rate)
         encoder, nvmm = ENCODERS[format.codec], device is not None
@@ -96,7 +96,7 @@ class GstEncoder:
         self._put, self._sink = self._pipeline.element(_IMAGES), self._pipeline.element(gst.APPSINK)
         try:
             if device is not None:
-                self._pictures = GpuPictures(device, drawn)
+                self._on_gpu = GpuImages(device, drawn)
                 self._pool = NvmmPool(device, *size, IN_FLIGHT)
                 log.info("%s: CUDA writes video memory in place, by %s", where, self._pool.access)
         except Exception:
@@ -106,8 +106,8 @@ class GstEncoder:
     def encode(self, result: Result, tick: int) -> list[Unit]:
         """As every encoder's. Raises DeviceError: GStreamer's error, or the encoder takes no more images."""
         slot = self._free_slot()
-        if self._pool is not None and self._pictures is not None:
-            self._pictures.write(result, self._pool.images[slot].planes)
+        if self._pool is not None and self._on_gpu is not None:
+            self._on_gpu.write(result, self._pool.images[slot].planes)
             self._push(slot, self._pool.surfaces[slot], SURFACE_BYTES, self._pool, tick)
         else:
             packed = self._i420.write(result)
@@ -139,8 +139,8 @@ class GstEncoder:
         self._pipeline.close()
         del self._pipeline, self._put, self._sink
         self._i420.close()
-        if self._pictures is not None:
-            self._pictures.close()
+        if self._on_gpu is not None:
+            self._on_gpu.close()
         if self._pool is not None:
             self._pool.close()
 

@@ -14,7 +14,7 @@ from edgert.memory.cuda import Block, CudaDevice
 from edgert.memory.cuda.driver import load_driver
 from edgert.runtime.records import Result
 from edgert.stages.sink.encoders import KEYFRAME_EVERY, Codec, I420Writer, Kind, Unit, VideoFormat
-from edgert.stages.sink.gpu_pictures import GpuPictures
+from edgert.stages.sink.gpu_images import GpuImages
 from edgert.stages.source import nvdec
 
 NAMES: dict[Codec, str] = {"h264": "h264", "h265": "hevc"}
@@ -66,10 +66,10 @@ class Nvenc:
     def __init__(self, format: VideoFormat, device: CudaDevice | None, drawn: bool = False) -> None:
         self._module, self._format, self.raw = nvdec.nvdec(), format, NAMES[format.codec]
         self._i420, self._blocks, self._count = I420Writer(), list[Block](), 0
-        self._pictures = GpuPictures(device, drawn) if device is not None else None
+        self._on_gpu = GpuImages(device, drawn) if device is not None else None
         options: dict[str, object] = {"gpu_id": device.ordinal if device else 0}
-        if device is not None and self._pictures is not None:
-            options.update(cudacontext=device.context_handle, cudastream=self._pictures.stream.handle)
+        if device is not None and self._on_gpu is not None:
+            options.update(cudacontext=device.context_handle, cudastream=self._on_gpu.stream.handle)
             nbytes = format.width * format.height * 3 // 2
             self._blocks = [device.device_block(nbytes) for _ in range(_BUFFERS)]
         try:
@@ -95,16 +95,16 @@ class Nvenc:
 
     def encode(self, result: Result, tick: int) -> list[Unit]:
         """As every encoder's. Raises DeviceError."""
-        picture = self._module.NV_ENC_PIC_PARAMS()
-        picture.inputTimeStamp = tick
+        parameters = self._module.NV_ENC_PIC_PARAMS()
+        parameters.inputTimeStamp = tick
         image: object
-        if self._pictures is None:
+        if self._on_gpu is None:
             image = self._i420.write(result).reshape(-1)
         else:
             image = _Nv12(self._blocks[self._count % _BUFFERS].address, self._format)
-            self._pictures.write(result, image.planes)
+            self._on_gpu.write(result, image.planes)
         self._count += 1
-        return self._units(self._called(self._encoder.Encode, image, picture))
+        return self._units(self._called(self._encoder.Encode, image, parameters))
 
     def finish(self) -> list[Unit]:
         """As every encoder's. Raises DeviceError."""
@@ -114,8 +114,8 @@ class Nvenc:
         """Ends the session, and gives memory of the GPU back."""
         self._encoder = None
         self._i420.close()
-        if self._pictures is not None:
-            self._pictures.close()
+        if self._on_gpu is not None:
+            self._on_gpu.close()
         while self._blocks:
             self._blocks.pop().release()
 

@@ -22,7 +22,7 @@ from edgert.runtime.records import Result
 from edgert.stages.draw import Draw, Images, Marked, Overlay
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.overlay import GpuPainter
-from edgert.stages.sink.display import Picture
+from edgert.stages.sink.display import WindowImage
 from edgert.stages.sink.http import Live
 from edgert.stages.sink.image_files import ImagesSink
 from tests.helpers.cuda_on_host import kernels_or_skip
@@ -279,16 +279,16 @@ def test_the_live_page_draws_on_the_gpu_and_brings_down_what_it_shows(rig: Rig) 
 
 
 def test_a_window_gets_only_what_it_shows_of_the_gpu(rig: Rig) -> None:
-    picture, exact, paint = Picture(), Picture(), drawing()
+    window, exact, paint = WindowImage(), WindowImage(), drawing()
     for result in (busy_scene(rig.frame(1600, 900), 0, objects=5), paint.process(Result(rig.frame(1600, 900)))):
         before = rig.device.counter.read()
-        shown = picture.of(result, (640, 0))
+        shown = window.of(result, (640, 0))
         after = rig.device.counter.read()
         assert (after.copies - before.copies, after.bytes_copied - before.bytes_copied) == (1, 640 * 360 * 3)
         if result.image is None:
             wanted = exact.of(busy_scene(frame_of(1600, 900, "nv12"), 0, objects=5), (640, 0))
             assert np.abs(shown.astype(int) - wanted).max() <= LEVELS
-    picture.close()
+    window.close()
     paint.close()
 
 

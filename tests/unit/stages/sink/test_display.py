@@ -17,7 +17,7 @@ from edgert.errors import DeviceError, StageError
 from edgert.pipeline import Pipeline
 from edgert.runtime.records import Result
 from edgert.stages.sink import display, viewers
-from edgert.stages.sink.display import DisplaySink, Picture, placed, window_size
+from edgert.stages.sink.display import DisplaySink, WindowImage, placed, window_size
 from edgert.stages.sink.viewers import CLOSED, Surroundings
 from edgert.testing import sample
 
@@ -175,7 +175,7 @@ def test_what_goes_wrong_with_an_image_is_raised_in_the_stage(fake: Viewers, mon
     def fails(*_: object) -> None:
         raise StageError("no image buffer is free")
 
-    monkeypatch.setattr(Picture, "of", fails)
+    monkeypatch.setattr(WindowImage, "of", fails)
     made = sink()
     with pytest.raises(StageError, match="no image buffer"):
         show_until(made, lambda: False)
@@ -221,7 +221,7 @@ def test_an_image_lies_in_the_middle_of_its_window() -> None:
 
 
 def test_images_of_another_size_keep_their_shape_in_the_window() -> None:
-    picture, white = Picture(), np.full((48, 64, 3), 255, np.uint8)
+    picture, white = WindowImage(), np.full((48, 64, 3), 255, np.uint8)
     assert (picture.of(replace(sample(), image=white), (0, 0))[..., :3] == 255).all()
     tall = np.full((96, 32, 3), 255, np.uint8)
     shown = picture.of(replace(sample(), image=tall), (0, 0))
@@ -232,9 +232,9 @@ def test_images_of_another_size_keep_their_shape_in_the_window() -> None:
 def test_boxes_are_painted_where_nobody_drew_and_the_frame_stays_as_it_is() -> None:
     result = sample()
     before = result.frame.planes[0].copy()
-    shown = Picture().of(result, (0, 0))
+    shown = WindowImage().of(result, (0, 0))
     assert (shown[..., :3] != before).any() and (result.frame.planes[0] == before).all()
-    plain = Picture().of(Result(result.frame, {}), (0, 0))
+    plain = WindowImage().of(Result(result.frame, {}), (0, 0))
     assert (plain[..., :3] == before).all()
     assert result.frame.lease.counter.read().copies == 4, "the painted image, and the window's, of both"
 

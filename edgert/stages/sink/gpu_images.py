@@ -19,7 +19,7 @@ Plane = tuple[int, int]
 """Address on the GPU, and bytes from row to row."""
 
 
-class GpuPictures:
+class GpuImages:
     """Writes images of one size: drawn ones by a kernel, NV12 frames by copies of the GPU's own. A frame that is on the
     host all the same, as when its decoder fell back, is brought up; that is counted. For one thread.
 
