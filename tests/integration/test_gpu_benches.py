@@ -16,12 +16,15 @@ from edgert.benchmark.measure import Figure
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.stages.gpu import kernels
+from edgert.stages.gpu.overlay import GpuPainter
 from edgert.stages.sink import nvenc
-from tests.bench import bench_gpu_copies, bench_gpu_rtsp
+from tests.bench import bench_gpu_copies, bench_gpu_draw, bench_gpu_rtsp
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.nvenc_double import NvencDouble
 from tests.helpers.ort_double import CudaLikeEngines
+from tests.helpers.overlay_scenes import Demo
 
 
 @pytest.fixture
@@ -63,3 +66,14 @@ def test_no_image_is_copied_from_camera_to_boxes(
     assert sum(read) == 30 * 320 * 240 * 3 // 2
     monkeypatch.setattr(bench_gpu_copies, "RECORDED", bench_gpu_copies.RECORDED.replace("encode: gpu", "encode: cpu"))
     assert figures()[2].value >= 320 * 240 * 3  # down from the GPU, and into what x264 takes
+
+
+def test_what_is_drawn_on_the_gpu_is_compared_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, demo = kernels_or_skip(), Demo(192, 144)
+    monkeypatch.setattr(bench_gpu_draw, "MANY", 2)
+    painter = GpuPainter(made.device, Counter(), made)
+    frames = [demo.result(index) for index in range(3)]
+    time, levels = bench_gpu_draw.measured(made.device, painter, "small", bench_gpu_draw.DEMO, frames)
+    assert levels.holds and levels.is_exact and time.detail["objects"] > 0
+    assert time.detail["host_p99_ms"] >= time.detail["host_p50_ms"] > 0
+    painter.close()

@@ -68,10 +68,6 @@ class TooLongError(Exception):
     """A list does not fit its region, which has to be larger."""
 
 
-Tile = tuple[int, int, int]
-"""Address, width, height."""
-
-
 class Tiles:
     """Bytes that were drawn before. Two regions take turns: while one is filled, what lies in both is used; when it is
     full, the other is emptied, once nothing that was launched reads it any more.
@@ -82,7 +78,7 @@ class Tiles:
 
     def __init__(self, regions: tuple[Region, Region], wait: Callable[[], None]) -> None:
         self._regions, self._wait = regions, wait
-        self._found: tuple[dict[Hashable, Tile], dict[Hashable, Tile]] = ({}, {})
+        self._found: tuple[dict[Hashable, int], dict[Hashable, int]] = ({}, {})
         self._now = 0
 
     @property
@@ -99,14 +95,15 @@ class Tiles:
         self._found[self._now].clear()
         self.region.used = self.region.sent = 0
 
-    def find(self, key: Hashable) -> Tile | None:
+    def find(self, key: Hashable) -> int | None:
+        """The address of a tile."""
         return self._found[self._now].get(key) or self._found[self._now ^ 1].get(key)
 
-    def add(self, key: Hashable, width: int, height: int) -> tuple[U8, int] | None:
+    def add(self, key: Hashable, nbytes: int) -> tuple[U8, int] | None:
         """Bytes for a tile that is found by that key from now on; None where there is no room."""
-        taken = self.region.take(width * height)
+        taken = self.region.take(nbytes)
         if taken is not None:
-            self._found[self._now][key] = taken[1], width, height
+            self._found[self._now][key] = taken[1]
         return taken
 
 
@@ -150,12 +147,8 @@ class DisplayList:
 
     def _item(self, left: int, top: int, width: int, height: int, *rest: int) -> None:
         """An item for a rectangle that may hang over the image's edges. Nothing where all of it is outside."""
-        x, y, right, bottom = (
-            max(left, 0),
-            max(top, 0),
-            min(left + width, self._size[0]),
-            min(top + height, self._size[1]),
-        )
+        x, y = max(left, 0), max(top, 0)
+        right, bottom = min(left + width, self._size[0]), min(top + height, self._size[1])
         if x < right and y < bottom:
             self._items.append(ITEM.pack(x, y, right, bottom, *rest))
             self._count += 1
@@ -163,7 +156,7 @@ class DisplayList:
     def _label(self, label: Label) -> None:
         left, top, width, text, pen, background = label
         key = pen.height_px, text
-        address, *_ = self._tiles.find(key) or self._drawn(
+        address = self._tiles.find(key) or self._drawn(
             key, width, pen.line_px, lambda out: pen.write(out, text, 0, 0, 255)
         )
         letters = _color(paint.text_color(background))
@@ -172,10 +165,8 @@ class DisplayList:
     def _box(self, box: Box) -> None:
         x1, y1, x2, y2, shade, line_px = box
         out = box.edge_px // 2 + 2  # beyond its lines
-        middle, most = (
-            2 * out + 1,
-            2 * out + 2,
-        )  # a larger box has the same corners, and lines that are the same all along
+        middle = 2 * out + 1
+        most = middle + 1  # a larger box has the same corners, and lines that are the same all along
         across, down = min(max(x2 - x1, -most), most), min(max(y2 - y1, -most), most)
 
         def draw(pattern: U8) -> None:
@@ -185,7 +176,7 @@ class DisplayList:
             cv2.rectangle(pattern, first, second, 2, line_px)
 
         key, more = (line_px, across, down), 1 + 2 * out
-        address, *_ = self._tiles.find(key) or self._drawn(key, abs(across) + more, abs(down) + more, draw)
+        address = self._tiles.find(key) or self._drawn(key, abs(across) + more, abs(down) + more, draw)
         left, top = min(x1, x2) - out, min(y1, y2) - out
         width, height = abs(x2 - x1) + more, abs(y2 - y1) + more
         color = _color(shade) | middle << 24
@@ -199,9 +190,9 @@ class DisplayList:
         self._lines.append(LINE.pack(start, self._count, _color(shade), first, *chain(*pieces), *unused))
         self._points.append(points.tobytes())
         self._items.append(bytes(segments * ITEM.size))
-        self._points_bytes, self._count, self._segments = (
-            start + points.nbytes, self._count + segments, self._segments + segments,
-        )  # fmt: skip
+        self._points_bytes += points.nbytes
+        self._count += segments
+        self._segments += segments
 
     def _mask(self, mask: Mask) -> None:
         left, top, right, bottom = cut = paint.mask_cut(mask, *self._size)
@@ -219,25 +210,24 @@ class DisplayList:
             taps[: right - left] = _taps(width, end_x - x, True)[left - x : right - x]
             taps[right - left :] = _taps(height, end_y - y, False)[top - y : bottom - y]
 
-        tables, *_ = self._tiles.find(key) or self._drawn(key, room, 1, draw)
+        tables = self._tiles.find(key) or self._drawn(key, room, 1, draw)
         host, address = self._taken(mask.classes.size)
         np.copyto(host.reshape(height, width), mask.classes)
         low, high = tables & 0xFFFFFFFF, tables >> 32
         self._item(left, top, right - left, bottom - top, MASK, 0, address, width, height, low, high)
 
-    def _drawn(self, key: Hashable, width: int, height: int, draw: Callable[[U8], None]) -> Tile:
-        """A tile that is found from now on."""
-        host, address = self._tiles.add(key, width, height) or self._taken(width * height)
+    def _drawn(self, key: Hashable, width: int, height: int, draw: Callable[[U8], None]) -> int:
+        """The address of a tile that is found from now on."""
+        host, address = self._tiles.add(key, width * height) or self._taken(width * height)
         host.fill(0)
         draw(host.reshape(height, width))
-        return address, width, height
+        return address
 
     def _lookups(self) -> int:
         def draw(out: U8) -> None:
             out[0] = lookups()
 
-        address, *_ = self._tiles.find("lookups") or self._drawn("lookups", lookups().size, 1, draw)
-        return address
+        return self._tiles.find("lookups") or self._drawn("lookups", lookups().size, 1, draw)
 
     def _taken(self, nbytes: int) -> tuple[U8, int]:
         taken = self._region.take(nbytes)

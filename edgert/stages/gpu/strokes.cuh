@@ -78,18 +78,23 @@ __device__ void smooth_edge(Edge& out, Corner a, Corner b, const Lines& job) {
     out.near = (int)(a.x >> 9) & 120, out.far = (int)(b.x >> 9) & 120, out.flags = is_tall ? TALL : 0;
 }
 
-// Rows round to pixels; all edges of a polygon get the rows that they bound, the lowest their last one, too.
+// Rows round to pixels; all edges of a polygon get the rows that they bound. In the last row, the polygon's or the
+// image's, those of the row before still hold.
 __device__ int polygon(Edge* out, const Corner* corners, int count, const Lines& job) {
-    int lowest = -(1 << 30);
-    for (int i = 0; i < count; ++i) lowest = max(lowest, (int)((corners[i].y + ONE / 2) >> 16));
+    int highest = 1 << 30, lowest = -(1 << 30);
+    for (int i = 0; i < count; ++i) {
+        const int row = (int)((corners[i].y + ONE / 2) >> 16);
+        highest = min(highest, row), lowest = max(lowest, row);
+    }
+    const int last = min(lowest, job.height - 1);
     for (int i = 0; i < count; ++i) {
         const Corner &from = corners[(i + count - 1) % count], &to = corners[i];
         smooth_edge(out[i], from, to, job);
         const bool is_down = from.y <= to.y;
         const Corner &upper = is_down ? from : to, &lower = is_down ? to : from;
         const int top = (int)((upper.y + ONE / 2) >> 16), bottom = (int)((lower.y + ONE / 2) >> 16);
-        if (top < bottom) {
-            out[i].top = top, out[i].bottom = bottom + (bottom == lowest), out[i].x = (int)upper.x;
+        if (top < bottom && (top < last || highest == last)) {
+            out[i].top = top, out[i].bottom = bottom < last ? bottom : last + 1, out[i].x = (int)upper.x;
             out[i].dx = (int)(((lower.x - upper.x) * 2 + (bottom - top)) / (2 * (bottom - top)));
         }
     }

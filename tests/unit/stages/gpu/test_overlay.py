@@ -80,7 +80,7 @@ def overlays(elements: tuple[str, ...] = ELEMENTS) -> tuple[Overlay, Overlay]:
 def test_frames_of_every_format_and_size_are_converted_as_on_the_host(
     painter: GpuPainter, form: Any, width: int | None
 ) -> None:
-    sizes = ((200, 122), (162, 91), (160, 90)) if form == "yuyv" else ((200, 122), (161, 91), (160, 90))
+    sizes = ((200, 122), (162, 91)) if form == "yuyv" else ((200, 122), (161, 91))
     for size in sizes:
         for color in (Color(), Color("bt709", True)):
             result = Result(frame_of(*size, form, color=color, padding=6))
@@ -95,7 +95,7 @@ def test_crops_are_read_where_they_lie(painter: GpuPainter) -> None:
     assert np.array_equal(pixels(painter, image), exact)
 
 
-@pytest.mark.parametrize("size", [(320, 240), (643, 361)])
+@pytest.mark.parametrize("size", [(320, 240), (403, 181)])
 def test_everything_that_can_be_drawn_is_within_two_levels(painter: GpuPainter, size: tuple[int, int]) -> None:
     for elements in (ELEMENTS, ("keypoints", "trails", "boxes")):
         ours, theirs = overlays(elements)
