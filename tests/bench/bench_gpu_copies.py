@@ -4,8 +4,9 @@
 
 A 1080p H.264 file decoded by NVDEC is the camera, the demo's model on ONNX Runtime CUDA finds parts, boxes go to JSON
 lines; then the same with drawing and H.264 recording beside it. Each copy that the pipeline counts is taken down with
-its size, and so is what PyCUDA's driver is asked for: those of more than 16 kB are of images, the others of records. (A
-detector's kernel writes its boxes, 7 kB at most, where the host reads them.) Compressed video is no copy of pixels.
+its size: those of more than 16 kB are of images, the others of records. (A detector's kernel writes its boxes, 7 kB at
+most, where the host reads them.) ``driver_was_asked`` is the same of what PyCUDA is asked to copy, lists of what is to
+be drawn included. Compressed video is no copy of pixels.
 
 NVENC is a stand-in, since GPUs such as the H100 have none: it takes what edgert gives PyNvVideoCodec's encoder,
 reads each whole surface on the GPU, and returns images that were encoded before. ``last_number`` is that of the last
