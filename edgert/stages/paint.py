@@ -189,25 +189,14 @@ def paint(image: U8, shapes: Iterable[Shape]) -> None:
             cv2.rectangle(image, (shape.left, shape.top), end, shape.background, cv2.FILLED)
             shape.pen.write(image, shape.text, shape.left, shape.top, text_color(shape.background))
         elif isinstance(shape, Stroke):
-            stroke(image, shape.points, shape.pieces, shape.shade)
+            for first, last, thickness in shape.pieces:
+                piece = [shape.points[first : last + 1]]
+                cv2.polylines(image, piece, False, shape.shade, thickness, cv2.LINE_AA, SUBPIXEL_BITS)
         elif isinstance(shape, Dot):
-            dot(image, shape.x, shape.y, shape.radius, shape.shade)
+            center, smooth = (shape.x, shape.y), (cv2.LINE_AA, SUBPIXEL_BITS)
+            cv2.circle(image, center, shape.radius, shape.shade, cv2.FILLED, *smooth)
         else:
             _paint_mask(image, shape)
-
-
-def stroke(image: U8, points: I32, pieces: Iterable[tuple[int, int, int]], shade: Bgr | int) -> None:
-    """Paints a :class:`Stroke`, on an image of one channel, too."""
-    color: Any = shade
-    for first, last, thickness in pieces:
-        piece = [points[first : last + 1]]
-        cv2.polylines(image, piece, False, color, thickness, cv2.LINE_AA, SUBPIXEL_BITS)
-
-
-def dot(image: U8, x: int, y: int, radius: int, shade: Bgr | int) -> None:
-    """Paints a :class:`Dot`, on an image of one channel, too."""
-    color: Any = shade
-    cv2.circle(image, (x, y), radius, color, cv2.FILLED, cv2.LINE_AA, SUBPIXEL_BITS)
 
 
 def _paint_mask(image: U8, mask: Mask) -> None:

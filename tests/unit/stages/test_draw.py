@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import cv2
 import numpy as np
@@ -12,10 +13,11 @@ from edgert.config.stages import DrawStage
 from edgert.memory import Counter
 from edgert.runtime.frame import U8, Frame
 from edgert.runtime.records import Classification, Crops, Keypoints, Result, Segmentation
-from edgert.stages import draw as overlay
+from edgert.stages import draw as overlay_module
 from edgert.stages.draw import Draw, Trails
 from edgert.stages.paint import INK, WHITE, Pen, color_of, text_color
 from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.overlay_scenes import busy_scene
 from tests.helpers.virtual_clock import VirtualClock
 
 GRAY = 128
@@ -143,6 +145,16 @@ def test_points_of_another_skeleton_are_dots_only() -> None:
     assert touched[50, 50] and touched[50, 200] and not touched[50, 100:150].any()
 
 
+def test_what_is_drawn_is_a_list_in_painting_order() -> None:
+    frame, elements = plain_frame(), ("boxes", "labels", "masks", "keypoints", "trails", "stats")
+    overlay = overlay_module.Overlay(elements, VirtualClock())
+    for step in range(5):
+        kinds = [type(one).__name__ for one in overlay.shapes((160, 120), busy_scene(frame, step, 4, bodies=1))]
+    order = [kind for kind, _ in groupby(kinds)]
+    assert order[:3] == ["Mask", "Stroke", "Box"] and order[-1] == "Label" and kinds.count("Box") == 5
+    assert set(order[3:-1]) == {"Stroke", "Dot"} and kinds.count("Label") == 4 + 1
+
+
 def test_trails_follow_an_object() -> None:
     paint = stage("trails")
     for index in range(20):
@@ -234,11 +246,11 @@ def test_text_and_lines_grow_with_the_image(size: tuple[int, int], monkeypatch: 
 
 def test_older_opencv_writes_with_strokes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(cv2, "FontFace", raising=False)
-    overlay._pen.cache_clear()
+    overlay_module._pen.cache_clear()
     try:
         left, top, right, bottom = extent(changed(drawn(["labels"], {"find": detections((40, 60, 200, 180))})))
     finally:
-        overlay._pen.cache_clear()
+        overlay_module._pen.cache_clear()
     assert bottom < 60 and top > 30 and 30 < right - left < 160
 
 
