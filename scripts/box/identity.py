@@ -84,7 +84,7 @@ def write(one: Identity, upper: Path) -> None:
     tree.write(found, "proc/device-tree/model", f"NVIDIA {made.title}\0")
     for kind in ("online", "present", "possible"):
         tree.write(upper, f"sys/devices/system/cpu/{kind}", f"0-{cores - 1}\n")
-    for name, text in (("family", "Tegra"), ("machine", f"NVIDIA {made.title}"), ("soc_id", _SOC[soc])):
+    for name, text in (("family", "Tegra"), ("machine", f"NVIDIA {made.title}"), ("soc_id", str(_SOC[soc]))):
         tree.write(upper, f"sys/devices/soc0/{name}", f"{text}\n")
     tree.nvpmodel(upper, tuple(mode.name for mode in made.modes))
     for path, text in (("sys/class/video4linux/video0/name", SENSOR), ("dev/video0", ""), (ARGUS_SOCKET, "")):
