@@ -76,7 +76,6 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
     """
     import logging  # whoever only asks for help starts without it
 
-    from rich.live import Live
     from rich.logging import RichHandler
 
     screen = console(stderr=True, tables=False)
@@ -92,6 +91,8 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
     elif plain or not screen.is_terminal:
         _watch(pipeline, duration_s, lambda summary: typer.echo(_line(summary, label), err=True), _LINE_EVERY_S)
     else:
+        from rich.live import Live
+
         with Live(console=screen, refresh_per_second=4, transient=True) as live:
 
             def update(summary: Summary) -> None:
