@@ -209,7 +209,7 @@ def _engine(file: PipelineFile, name: str) -> Engine:
     if not config.is_converted:
         return build_engine(load(config.onnx), config, threads, max(rows))
     from edgert.quantization.precision import in_precision
-    from edgert.quantization.quantizer import Run
+    from edgert.quantization.run import Run
 
     where, directory = file.where("models", name), file.document.path.parent
     batched = any(stage.batch for stage in stages)

@@ -291,7 +291,7 @@ def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, 
     if not config.is_converted:
         return load(config.onnx)
     from edgert.quantization.precision import in_precision
-    from edgert.quantization.quantizer import Run
+    from edgert.quantization.run import Run
 
     run = Run(file.where("models", name), file.document.path.parent, bar=bar)
     return in_precision(config, run, target=form, rows=batch_of(file.config, name), batched=is_batched)

@@ -23,9 +23,8 @@ from edgert.config import EmbedTask, ModelConfig, load_pipeline
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import BuildError, ConfigError, DeviceError, nearest
 from edgert.graph import Model, load
-from edgert.quantization import quantizer
-from edgert.quantization.precision import in_precision
-from edgert.quantization.scheme.units import is_quantized
+from edgert.quantization import run as follower
+from edgert.quantization.precision import in_precision, is_quantized
 from edgert.tuner.candidates import Tactic
 from edgert.tuner.rounds import Candidate
 from edgert.user_code import load_object
@@ -163,7 +162,7 @@ def _subjects(target: Path) -> Iterator[list[Subject]]:
         file = load_pipeline(target)
         directory = file.document.path.parent
         yield [
-            Subject(name, one, in_precision(one, quantizer.Run(file.where("models", name), directory)), one.onnx)
+            Subject(name, one, in_precision(one, follower.Run(file.where("models", name), directory)), one.onnx)
             for name, one in file.config.models.items()
         ]
 

@@ -18,8 +18,8 @@ from edgert.engine import check_open, default_profile
 from edgert.errors import BuildError, ModelError
 from edgert.graph import Model, clean, inputs, inspect, load, read, to_bytes
 from edgert.graph.load import read_file
+from edgert.quantization.precision import is_quantized
 from edgert.quantization.quantizer import equalized
-from edgert.quantization.scheme.units import is_quantized
 from edgert.steps import Product, Report, Step, to_json
 
 FACTS, CHANGES, PORTS, QUALITY = "facts.json", "changes.json", "ports.json", "quality.json"

@@ -18,10 +18,10 @@ from edgert.errors import BuildError, CalibrationError, ModelError
 from edgert.graph import Model, inputs, outputs, read, to_bytes
 from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table, save_table
+from edgert.quantization.conversion import fp16_model
 from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.lowering.trt_form import check_cache, lower_to_cache, write_cache
-from edgert.quantization.precision import fp16_model
-from edgert.quantization.quantizer import CALIBRATE_FIX, Run, needs_images
+from edgert.quantization.run import CALIBRATE_FIX, Run, needs_images
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import layer_precisions
 from edgert.quantization.scheme.units import USUAL_DLA

@@ -19,7 +19,8 @@ from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.equalization import smooth_activations
-from edgert.quantization.quantizer import ALONE, Recipe, Run, equalized, matching, needs_images
+from edgert.quantization.quantizer import Recipe, equalized, matching
+from edgert.quantization.run import ALONE, Run, needs_images
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import Scheme, Target, calibrated, is_weighted
 

@@ -12,7 +12,7 @@ from edgert.errors import CalibrationError, ConfigError
 from edgert.evaluation import EvaluationResult, evaluate_versions, labels_of, open_evaluation
 from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
-from edgert.quantization.quantizer import ALONE, Bar, Log, Run
+from edgert.quantization.run import ALONE, Bar, Log, Run
 from edgert.quantization.section import ModelSection, model_section
 from edgert.quantization.variants import Version, Wanted, versions
 from edgert.report.quantization_page import save

@@ -16,7 +16,8 @@ from edgert.graph import Model
 from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.quantization_error import OutputNoise
-from edgert.quantization.quantizer import ALONE, Quantized, Run
+from edgert.quantization.quantizer import Quantized
+from edgert.quantization.run import ALONE, Run
 from edgert.runtime import Frame
 
 AGREEMENT_IMAGES = 64

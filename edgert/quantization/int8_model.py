@@ -16,8 +16,9 @@ from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.evaluator import CORRECTION_IMAGES, Evaluator, NoiseEvaluator, TaskEvaluator, evaluator_of
 from edgert.quantization.mixed_precision import MixedPrecision, Scan
 from edgert.quantization.quantization_error import sqnr
-from edgert.quantization.quantizer import ALONE, Quantized, Quantizer, Recipe, Run, for_this_machine
+from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
 from edgert.quantization.recovery import SCAN_IMAGES, Recovered, RecoveryOptions, recover
+from edgert.quantization.run import ALONE, Run
 from edgert.quantization.scheme.units import USUAL_DLA, Target
 
 

@@ -3,77 +3,21 @@
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from edgert.backend import Store
 from edgert.backend.base import cache_content
 from edgert.board.host import cpu_name
 from edgert.config import ModelConfig
 from edgert.dataset import ImageDataset, LabeledDataset, open_images
-from edgert.engine import default_profile
-from edgert.errors import EdgertError, ModelError
+from edgert.errors import EdgertError
 from edgert.files import FileStore, cache_folder
-from edgert.graph import Model, clean, from_bytes, load, read, to_bytes, with_shapes, write
-from edgert.graph.batch_size import has_open_batch
-from edgert.quantization.calibrated import Calibrated
-from edgert.quantization.fp16.to_fp16 import Kept, to_fp16
-from edgert.quantization.int8_model import QuantizationResult
-from edgert.quantization.quantizer import ALONE, Run, matching, needs_images
-from edgert.quantization.scheme.units import is_quantized
-
-# A model of a pipeline file in float16.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fp16Model:
-    """A float16 model and the nodes that stayed float32."""
-
-    model: Model
-    kept: tuple[Kept, ...]
-
-
-def fp16_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> Fp16Model:
-    """Converts a model; nodes of ``quantize: {keep: …}`` stay float32, and those that float16 would spoil.
-
-    Args:
-        open_batch: a batch size that the model leaves open stays so; else it is what the section has, or 1.
-
-    Raises:
-        ModelError: dimensions stay open.
-        CalibrationError: ``keep`` names nothing.
-    """
-    if len(config.profiles) > 1:
-        raise ModelError(
-            f"a model with {len(config.profiles)} profiles is converted at one size",
-            why="which nodes overflow is decided from shapes",
-            where=str(model.path),
-            fix="leave one profile, or precision: fp32",
-        )
-    shapes = next(iter((config.profiles or default_profile(model, config)).values()))
-    ready, _ = clean(with_shapes(model, shapes, open_batch=open_batch) if shapes else model)
-    graph = read(ready)
-    keep = matching(config.quantize.keep, [node.name for node in graph.nodes], "quantize.keep")
-    fp16 = to_fp16(graph, keep=keep)
-    return Fp16Model(write(fp16.graph, ready), fp16.kept)
-
-
-Target = Literal["ort", "gpu"]
-"""Who runs the model that is made: ONNX Runtime, or TensorRT on a GPU."""
+from edgert.graph import Model, from_bytes, load, read, to_bytes
+from edgert.graph.operators import QDQ, is_integer
+from edgert.quantization.run import ALONE, Job, Run, Target, needs_images
 
 _RECIPE = 3
 """Part of the cache key: raise it when models are made in another way."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """How a model is made, and what is to run it; see :func:`in_precision`."""
-
-    run: Run
-    target: Target
-    rows: int
-    batched: bool
 
 
 def in_precision(
@@ -107,7 +51,7 @@ def in_precision(
         BuildError: the accuracy budget cannot be met.
         EdgertError: the model, the images or the labels cannot be used.
     """
-    job = _Job(run, target, rows, batched)
+    job = Job(run, target, rows, batched)
     model = load(config.onnx)
     if not config.is_converted or is_quantized(model):
         return model
@@ -118,9 +62,16 @@ def in_precision(
     store = store or FileStore(cache_folder() / "precision")
     content = store.get(key)
     if content is None:
-        content = to_bytes(_MAKERS[config.precision](model, config, job))
+        from edgert.quantization.conversion import MAKERS  # all of quantization: who finds it cached starts without it
+
+        content = to_bytes(MAKERS[config.precision](model, config, job))
         cache_content(store, key, content)
     return from_bytes(content, model.path)  # under the name of the file it was made of
+
+
+def is_quantized(model: Model) -> bool:
+    """Whether the model computes in integers already, by Q/DQ nodes or integer operators."""
+    return any(node.op in QDQ or is_integer(node.op) for node in read(model).nodes)
 
 
 def check_precision(config: ModelConfig, where: str = "") -> None:
@@ -144,106 +95,7 @@ def check_precision(config: ModelConfig, where: str = "") -> None:
         raise error.at(f"{where}.accuracy")  # noqa: B904 - the same error, with its place
 
 
-def _int8(model: Model, config: ModelConfig, job: _Job) -> Model:
-    calibrated = _calibrated(config, job)
-    # an error here comes before accuracy is measured for minutes
-    is_open = _opened_float(model, calibrated, job) is not None
-    made = _quantized(config, calibrated, job, strict=True).model
-    return _opened(made, calibrated) if is_open else made
-
-
-def _auto(model: Model, config: ModelConfig, job: _Job) -> Model:
-    """What runs fastest and is accurate enough. Accuracy, which takes minutes, is not measured for nothing."""
-    from edgert.quantization.batched import PAIR, takes_several
-    from edgert.quantization.int8_model import rounded
-    from edgert.quantization.throughput import fastest
-
-    calibrated = _calibrated(config, job)
-    try:
-        opened = _opened_float(model, calibrated, job)
-    except ModelError as error:
-        if not takes_several(model, calibrated.feeds(PAIR)):
-            raise
-        taken = "fp32" if job.target == "ort" else "fp16"
-        job.run.log(f"precision: auto takes {taken}: INT8 would take one image at a time: {error.why}")
-        return model if job.target == "ort" else _fp16(model, config, job)
-    plain = model if opened is None or has_open_batch(model) else opened
-    rows = 1 if opened is None else job.rows
-
-    def ready(made: Model) -> Model:
-        return made if opened is None else _opened(made, calibrated)
-
-    if job.target != "ort":
-        outcome = _quantized(config, calibrated, job, strict=False)
-        return ready(outcome.model) if outcome.is_sound else _fp16(model, config, job)
-    rough = fastest({"fp32": plain, "int8": ready(rounded(config, calibrated))}, config, batch=rows)
-    if rough.name == "fp32":
-        job.run.log(f"precision: auto takes fp32: {rough.times}")
-        return plain
-    outcome = _quantized(config, calibrated, job, strict=False)
-    if not outcome.is_sound:
-        job.run.log("precision: auto takes fp32: INT8 would be faster and is not accurate enough")
-        return plain
-    choice = fastest({"fp32": plain, "int8": ready(outcome.model)}, config, batch=rows)
-    job.run.log(f"precision: auto takes {choice.name}: {choice.times}")
-    return choice.model
-
-
-def _opened_float(model: Model, calibrated: Calibrated, job: _Job) -> Model | None:
-    """The float model that is quantized, with its batch open; None where one image is run at a time.
-
-    Crops are run one by one where the file, or the model that is made of it, takes no more.
-
-    Raises:
-        ModelError: it is to be batched, and cannot be.
-    """
-    if job.rows == 1 or not (job.batched or has_open_batch(model)):
-        return None
-    try:
-        return _opened(calibrated.model, calibrated, file=model)
-    except ModelError as error:
-        if job.batched:
-            raise error.at(job.run.where)  # noqa: B904 - the same error, with its place
-        job.run.log(f"INT8 takes crops one by one: {error.why}")
-        return None
-
-
-def _opened(made: Model, calibrated: Calibrated, *, file: Model | None = None) -> Model:
-    from edgert.quantization.batched import PAIR, opened
-
-    return opened(made, calibrated.feeds(PAIR), file=file)
-
-
-def _calibrated(config: ModelConfig, job: _Job) -> Calibrated:
-    from edgert.quantization.calibrated import calibrate_section
-
-    if config.calibrate is not None:
-        job.run.log(f"calibrating {config.onnx.name} (once: it is cached)")
-    return calibrate_section(config, target=job.target, run=job.run)
-
-
-def _quantized(config: ModelConfig, calibrated: Calibrated, job: _Job, *, strict: bool) -> QuantizationResult:
-    from edgert.quantization.describe import summary
-    from edgert.quantization.int8_model import quantize_section
-
-    outcome = quantize_section(config, calibrated, target=job.target, run=job.run, strict=strict)
-    for text in summary(outcome):
-        job.run.log(text)
-    return outcome
-
-
-def _fp16(model: Model, config: ModelConfig, job: _Job) -> Model:
-
-    made = fp16_model(model, config, open_batch=job.rows > 1)
-    if made.kept:
-        job.run.log(f"fp16: {len(made.kept)} nodes stay fp32, the first {made.kept[0].node}: {made.kept[0].reason}")
-    return made.model
-
-
-_MAKERS: Mapping[str, Callable[[Model, ModelConfig, _Job], Model]] = {"int8": _int8, "auto": _auto, "fp16": _fp16}
-
-
-def _key(model: Model, config: ModelConfig, job: _Job) -> str:
+def _key(model: Model, config: ModelConfig, job: Job) -> str:
     """What a made model depends on."""
     speed = {"threads", "replicas", "placement", "tuning"}
     settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", *speed})

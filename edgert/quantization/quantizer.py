@@ -5,22 +5,17 @@ bias correction last, as its measured means take in what everything before left 
 """
 
 import fnmatch
-import logging
 import platform
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dla import Target as Dla
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
-from edgert.config import ModelConfig
 from edgert.errors import CalibrationError, nearest
 from edgert.graph import Graph, Model, read, write
 from edgert.quantization.adaround import roundings
 from edgert.quantization.calibration.method_choice import choices
-from edgert.quantization.calibration.range_calibrator import Progress
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds, check_stop
@@ -29,53 +24,9 @@ from edgert.quantization.lowering import lower as lowering
 from edgert.quantization.lowering.lower import Activation, Storage, lower
 from edgert.quantization.lowering.weights import Rounding, along_axis, integer_weight
 from edgert.quantization.quantization_error import OutputNoise, correct_biases
+from edgert.quantization.run import ALONE, Run
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.units import USUAL_DLA, Scheme, Target
-
-Log = Callable[[str], object]
-"""Called with one line about what is being done."""
-Bar = Callable[[str, int, int], object]
-"""Called with what is being counted, how many are done and how many there are."""
-
-CALIBRATE_FIX = "add calibrate: {images: FOLDER}, with 100 to 500 typical images"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """Where the model's section stands, who follows what is done with it, and what ends that.
-
-    Attributes:
-        where: the section's place in its file, for errors.
-        directory: the folder of that file, where ``python:`` looks for the user's own code.
-        log: called with each step; the logger of this package by default.
-        bar: moved while images are counted.
-        stop: ends whatever is being done with CalibrationError when set, within an image's time.
-    """
-
-    where: str = ""
-    directory: Path | None = None
-    log: Log = logging.getLogger("edgert.quantization").info
-    bar: Bar | None = None
-    stop: threading.Event | None = None
-
-    @property
-    def progress(self) -> Progress | None:
-        """The bar, as calibration moves it."""
-        bar = self.bar
-        return None if bar is None else lambda done, total, _name: bar("calibrating", done, total or done)
-
-
-ALONE = Run()
-"""Nobody follows it but the log."""
-
-
-def needs_images(
-    config: ModelConfig,
-    fix: str = CALIBRATE_FIX,
-    why: str = "ranges are measured on typical images; invented ones would look fine and detect nothing",
-) -> CalibrationError:
-    """The error of a section that asks for INT8 and names no images to calibrate on."""
-    return CalibrationError(f"INT8 of {config.onnx.name} needs images", why=why, fix=fix)
 
 
 @dataclass(frozen=True, slots=True)

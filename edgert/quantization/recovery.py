@@ -13,7 +13,8 @@ from pathlib import Path
 
 from edgert.quantization.evaluator import Evaluator, Result
 from edgert.quantization.mixed_precision import MixedPrecision, Scan, scan, search
-from edgert.quantization.quantizer import Log, Quantized, Quantizer, rounding_noise
+from edgert.quantization.quantizer import Quantized, Quantizer, rounding_noise
+from edgert.quantization.run import Log
 
 SCAN_IMAGES = 4
 """Images for ranking layers by what they cost: only their order matters."""

@@ -20,9 +20,10 @@ from edgert.quantization.describe import describe, summary
 from edgert.quantization.from_qdq import qdq_section
 from edgert.quantization.int8_model import BUDGET_S, QuantizationResult, quantize_section
 from edgert.quantization.lowering.trt_form import cache_of, version_number
-from edgert.quantization.quantizer import ALONE, Bar, Log, Run
+from edgert.quantization.precision import is_quantized
+from edgert.quantization.run import ALONE, Bar, Log, Run
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
-from edgert.quantization.scheme.units import USUAL_DLA, Target, is_quantized
+from edgert.quantization.scheme.units import USUAL_DLA, Target
 from edgert.quantization.section import ModelSection, model_section
 from edgert.report.quantization_page import save
 

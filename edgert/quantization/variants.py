@@ -16,12 +16,13 @@ from edgert.evaluation import Candidate
 from edgert.graph import Graph, load
 from edgert.quantization.calibrated import Calibrated, calibrate_section, with_ranges
 from edgert.quantization.calibration.walk import Feeds
+from edgert.quantization.conversion import fp16_model
 from edgert.quantization.evaluator import evaluator_of
 from edgert.quantization.int8_model import QuantizationResult, outcome_of, recipe_of, recovered
 from edgert.quantization.lowering.emulate import emulate_dla
-from edgert.quantization.precision import fp16_model
-from edgert.quantization.quantizer import ALONE, Quantizer, Run, needs_images
+from edgert.quantization.quantizer import Quantizer
 from edgert.quantization.recovery import SCAN_IMAGES, Recovered
+from edgert.quantization.run import ALONE, Run, needs_images
 from edgert.quantization.scheme.units import Scheme, Target
 
 PRECISIONS = ("int8", "fp16")

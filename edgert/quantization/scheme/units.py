@@ -8,9 +8,9 @@ import numpy as np
 
 from dla import Form
 from dla import Target as Dla
-from edgert.graph import Graph, Model, Node, read
+from edgert.graph import Graph, Node
 from edgert.graph.fusion import SHORTCUT, Fusion, kernel
-from edgert.graph.operators import QDQ, WEIGHTED, about, is_copy, is_integer
+from edgert.graph.operators import WEIGHTED, about, is_copy
 
 # What the quantizer asks of a node: whether it has a stored weight, and what it works on.
 
@@ -71,11 +71,6 @@ def calibrated(graph: Graph) -> tuple[str, ...]:
         alive.update(filter(None, node.outputs))
         found.extend(name for name in node.outputs if is_float(graph, name))
     return tuple(found)
-
-
-def is_quantized(model: Model) -> bool:
-    """Whether the model computes in integers already, by Q/DQ nodes or integer operators."""
-    return any(node.op in QDQ or is_integer(node.op) for node in read(model).nodes)
 
 
 def clip_behind(graph: Graph, tensor: str) -> Node | None:

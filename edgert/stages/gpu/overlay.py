@@ -9,18 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.files import FileStore, cache_folder
-from edgert.memory import Counter
-from edgert.memory.cuda import (
-    Block,
-    CudaDevice,
-    DeviceView,
-    Kernel,
-    Launch,
-    Stream,
-    StreamMarks,
-    ViewPool,
-    open_device,
-)
+from edgert.memory import Counter, cuda
 from edgert.runtime.frame import Color, Frame
 from edgert.stages.gpu.display_list import EDGE_BYTES, MOST_EDGES, DisplayList, Packed, Region, Tiles, TooLongError
 from edgert.stages.gpu.gpu_preprocess import SOURCES, chroma_size, fixed_matrix, hold, plane_on_gpu
@@ -38,12 +27,12 @@ _TILES_BYTES = 1 << 21
 """Of each of the two regions of tiles: some 300 labels of 1080p."""
 
 
-def device_of(view: DeviceView) -> CudaDevice:
+def device_of(view: cuda.DeviceView) -> cuda.CudaDevice:
     """The GPU that a view's memory belongs to. Raises DeviceError where it cannot be opened."""
     if view.stream is not None:
-        return cast("CudaDevice", view.stream.device)
-    known: CudaDevice | None = getattr(view.lease, "device", None)
-    return known or open_device(view.ordinal)
+        return cast("cuda.CudaDevice", view.stream.device)
+    known: cuda.CudaDevice | None = getattr(view.lease, "device", None)
+    return known or cuda.open_device(view.ordinal)
 
 
 class GpuPainter:
@@ -57,14 +46,14 @@ class GpuPainter:
         BuildError: the kernel does not compile.
     """
 
-    def __init__(self, device: CudaDevice, counter: Counter, kernels: Kernels | None = None) -> None:
+    def __init__(self, device: cuda.CudaDevice, counter: Counter, kernels: Kernels | None = None) -> None:
         self.device, self._counter = device, counter
         self._kernels = kernels or Kernels(device, FileStore(cache_folder() / "cuda"))
-        self._made: dict[tuple[int, ...], Kernel] = {}
+        self._made: dict[tuple[int, ...], cuda.Kernel] = {}
         self._kernel(SOURCES["nv12"], "nv12", False, False, True)  # the usual one, before frames come
         self.stream, self._event = device.stream(), device.event()
-        self._images: ViewPool | None = None
-        self._edges: Block | None = None
+        self._images: cuda.ViewPool | None = None
+        self._edges: cuda.Block | None = None
         self._lists = [_List(device, _LIST_BYTES) for _ in range(_LISTS)]
         self._block = device.block(2 * _TILES_BYTES)
         halves = (
@@ -73,7 +62,7 @@ class GpuPainter:
         )
         self._tiles = Tiles((next(halves), next(halves)), self.stream.synchronize)
 
-    def paint(self, source: Frame | DeviceView, size: tuple[int, int], shapes: Iterable[Shape]) -> DeviceView:
+    def paint(self, source: Frame | cuda.DeviceView, size: tuple[int, int], shapes: Iterable[Shape]) -> cuda.DeviceView:
         """A new image of a frame on the GPU, or of an image there, with shapes on it. Does not wait.
 
         Args:
@@ -92,7 +81,7 @@ class GpuPainter:
             image = self._take((size[1], size[0], 3))
             planes: tuple[object, ...] = source.planes if isinstance(source, Frame) else (source,)
             for writer in {getattr(plane, "stream", None) for plane in planes} - {self.stream}:
-                if isinstance(writer, Stream):
+                if isinstance(writer, cuda.Stream):
                     self.stream.wait(self._event.record(writer))
             drawing.send(self.stream, self._tiles)
             for launch in self._launches(source, image, drawing.packed):
@@ -104,19 +93,21 @@ class GpuPainter:
                 after(self.stream)
         return image
 
-    def _launches(self, source: Frame | DeviceView, image: DeviceView, packed: Packed) -> Iterator[Launch]:
+    def _launches(
+        self, source: Frame | cuda.DeviceView, image: cuda.DeviceView, packed: Packed
+    ) -> Iterator[cuda.Launch]:
         """What makes the image, once the list is there: edges of strokes, then all of it."""
         height, width, _ = image.shape
         size = width, height
         if packed.segments:
             edges = self._edges_for(packed.segments)
             lines = _LINES.pack(packed.lines, packed.points, packed.items, edges, packed.lookups, *size)
-            yield Launch(self._strokes, lines, (packed.line_count, 1, 1), (32, 1, 1))
+            yield cuda.Launch(self._strokes, lines, (packed.line_count, 1, 1), (32, 1, 1))
         made = _of_frame(source, size) if isinstance(source, Frame) else _of_image(source, size)
         key, (addresses, pitches, numbers) = made
         where = *addresses, image.address, packed.items, packed.lookups
         argument = _DRAWING.pack(*where, *pitches, packed.item_count, *numbers)
-        yield Launch(self._kernel(*key), argument, (-(-width // _TILE[0]), -(-height // _TILE[1]), 1), _BLOCK)
+        yield cuda.Launch(self._kernel(*key), argument, (-(-width // _TILE[0]), -(-height // _TILE[1]), 1), _BLOCK)
 
     def _edges_for(self, segments: int) -> int:
         """Memory of the GPU alone, which one image after another uses."""
@@ -157,15 +148,15 @@ class GpuPainter:
         self._lists.append(drawing)
         return drawing
 
-    def _take(self, shape: tuple[int, int, int]) -> DeviceView:
+    def _take(self, shape: tuple[int, int, int]) -> cuda.DeviceView:
         nbytes = shape[0] * shape[1] * shape[2]
         if self._images is None or self._images.nbytes != nbytes:
             if self._images is not None:
                 self._images.close()
-            self._images = ViewPool(self.device, nbytes, self._counter)
+            self._images = cuda.ViewPool(self.device, nbytes, self._counter)
         return self._images.take(shape, self.stream)
 
-    def _kernel(self, number: int, form: str, luma_area: bool, chroma_area: bool, aligned: bool) -> Kernel:
+    def _kernel(self, number: int, form: str, luma_area: bool, chroma_area: bool, aligned: bool) -> cuda.Kernel:
         ink = INK[0] | INK[1] << 8 | INK[2] << 16
         pixel, red = 4 if form.endswith("a") else 3, 0 if form.startswith("rgb") else 2
         key = number, pixel, red, luma_area, chroma_area, aligned
@@ -180,9 +171,9 @@ class GpuPainter:
 class _List:
     """Memory that display lists are written to, one after another."""
 
-    def __init__(self, device: CudaDevice, nbytes: int) -> None:
-        self.block: Block = device.block(nbytes)
-        self.marks = StreamMarks(device)
+    def __init__(self, device: cuda.CudaDevice, nbytes: int) -> None:
+        self.block: cuda.Block = device.block(nbytes)
+        self.marks = cuda.StreamMarks(device)
         self.packed = Packed(0, 0, 0, 0, 0, 0, 0)
         self.empty()
 
@@ -191,7 +182,7 @@ class _List:
         self.marks.synchronize()
         self.region = Region(self.block.host, self.block.address)
 
-    def send(self, stream: Stream, tiles: Tiles) -> None:
+    def send(self, stream: cuda.Stream, tiles: Tiles) -> None:
         """Brings the list, and tiles that are new, to where the kernel reads them. No pixels and no tensors, so this is
         not counted as a copy of such."""
         if not self.block.is_staged:
@@ -219,7 +210,7 @@ _Argument = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Addresses of three planes, their pitches, and what follows the number of items in the kernel's struct."""
 
 
-def _of_image(image: DeviceView, size: tuple[int, int]) -> tuple[_Key, _Argument]:
+def _of_image(image: cuda.DeviceView, size: tuple[int, int]) -> tuple[_Key, _Argument]:
     height, width = image.shape[:2]
     key = SOURCES["bgr"], "bgr", size != (width, height), False, size[0] % 4 == 0
     numbers = width, height, 0, 0, *size, 0, 0, 0, 0, 0, *[0] * 12

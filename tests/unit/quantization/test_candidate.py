@@ -21,7 +21,7 @@ from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.calibration.ranges import save_table
 from edgert.quantization.evaluate import Evaluation
 from edgert.quantization.quantization_error import shift_biases
-from edgert.quantization.quantizer import Run
+from edgert.quantization.run import Run
 from edgert.quantization.section import ModelSection
 from edgert.quantization.variants import Wanted, versions
 from tests.unit.quantization.network import IMAGES, SIZE, random_images

@@ -14,7 +14,7 @@ from edgert.config import CalibrateConfig, ModelConfig, load_pipeline
 from edgert.files import FileStore
 from edgert.graph import Graph, read
 from edgert.installation import demo_images
-from edgert.quantization import precision
+from edgert.quantization import conversion
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import quantize_section
 from edgert.quantization.precision import in_precision
@@ -75,6 +75,6 @@ def test_auto_is_fp16_for_tensorrt_where_int8_is_not_accurate_enough(
     section: ModelConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     auto = section.model_copy(update={"precision": "auto"})
-    monkeypatch.setattr(precision, "_quantized", lambda *_, **__: SimpleNamespace(is_sound=False))
+    monkeypatch.setattr(conversion, "_quantized", lambda *_, **__: SimpleNamespace(is_sound=False))
     made = in_precision(auto, store=FileStore(tmp_path), target="gpu")
     assert {array.dtype.name for array in read(made).constants.values()} & {"float16", "float32"} == {"float16"}

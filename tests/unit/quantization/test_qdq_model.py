@@ -19,8 +19,9 @@ from edgert.quantization.calibrated import prepare
 from edgert.quantization.from_qdq import qdq_model
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_form import dla_scales, parse_cache
+from edgert.quantization.precision import is_quantized
 from edgert.quantization.scheme.scheme import scheme
-from edgert.quantization.scheme.units import Target, is_quantized
+from edgert.quantization.scheme.units import Target
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, residual, shuffled, stored
 

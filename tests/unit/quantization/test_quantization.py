@@ -13,7 +13,8 @@ from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.describe import summary
 from edgert.quantization.evaluator import NoiseEvaluator, TaskEvaluator, evaluator_of
 from edgert.quantization.int8_model import QuantizationResult, quantize_section, rounded
-from edgert.quantization.quantizer import Recipe, Run
+from edgert.quantization.quantizer import Recipe
+from edgert.quantization.run import Run
 from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 
