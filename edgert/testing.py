@@ -11,6 +11,7 @@ pytest collects what a class inherits; ``tmp_path`` is pytest's own. Nothing her
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,12 +65,12 @@ def detections(boxes: Sequence[Sequence[float]]) -> Detections:
     return Detections(rows, np.full(len(rows), 0.9, np.float32), np.zeros(len(rows), np.int32), ("thing",))
 
 
-class StageSuite:
+class StageSuite(ABC):
     """Every stage: derive, and have :meth:`make` return one, not opened."""
 
+    @abstractmethod
     def make(self, folder: Path) -> Stage:
         """A new stage, which may write below ``folder``."""
-        raise NotImplementedError
 
     @contextmanager
     def opened(self, folder: Path) -> Iterator[Stage]:

@@ -57,7 +57,7 @@ def put_on_gpu(
         DeviceError: ``decode: gpu`` where that cannot be.
         EdgertError: the file cannot be read.
     """
-    streams, reads, told = sources_of(stages), reads_of(stages, devices), dict[str, str]()
+    streams, reads, places = sources_of(stages), reads_of(stages, devices), dict[str, str]()
     for name, source in sources.items():
         stage = stages[name]
         if not isinstance(stage, section.SourceStage):
@@ -77,14 +77,14 @@ def put_on_gpu(
         if device is None:
             continue
         if not reason:
-            told[name] = "on the GPU" + _copies(stages, reads, there, {name, *there}.intersection(listened))
+            places[name] = "on the GPU" + _copies(stages, reads, there, {name, *there}.intersection(listened))
         elif isinstance(source, SharingSource) and device.traits.cached:  # the host reads it as fast
             source.share(device)
-            told[name] = f"on the host, in memory that the GPU reads: {reason}"
+            places[name] = f"on the host, in memory that the GPU reads: {reason}"
         else:
-            told[name] = f"on the host: {reason}"
-        log.info("%s: frames %s", name, told[name])
-    return told
+            places[name] = f"on the host: {reason}"
+        log.info("%s: frames %s", name, places[name])
+    return places
 
 
 def _copies(

@@ -129,7 +129,7 @@ def measured(folder: Path, driver: Any, environment: Environment = HERE, frames:
         images = [nbytes for nbytes in copies.counted if nbytes > IMAGE_BYTES]
         asked = [nbytes for nbytes in copies.asked if nbytes > IMAGE_BYTES]
         lines = (folder / "boxes.jsonl").read_text().splitlines()
-        told = {
+        detail = {
             "driver_was_asked": sum(asked) / frames,
             "record_bytes": (sum(copies.counted) - sum(images)) / frames,
             "lines": len(lines),
@@ -138,10 +138,10 @@ def measured(folder: Path, driver: Any, environment: Environment = HERE, frames:
             "p50_ms": summary.latency_ms.p50,
         }
         if more:
-            told["recorded"] = decoded_count(folder / "film.mp4")
-        lost = float(max(frames - told["lines"], frames - told.get("recorded", frames)))
+            detail["recorded"] = decoded_count(folder / "film.mp4")
+        lost = float(max(frames - detail["lines"], frames - detail.get("recorded", frames)))
         yield Figure(
-            f"camera to {name}: image bytes copied per frame", sum(images) / frames, "B", 0, "lower", frames, told
+            f"camera to {name}: image bytes copied per frame", sum(images) / frames, "B", 0, "lower", frames, detail
         )
         yield Figure(f"camera to {name}: frames lost", lost, "", 0, "lower", frames)
 
@@ -173,7 +173,7 @@ class StandIn:
     def __init__(self, units: list[bytes], read: Read, *arguments: Any, cudastream: int, **options: Any) -> None:
         self._units, self._read, self._stream, self._count = units, read, cudastream, 0
 
-    def Encode(self, image: Any, picture: Any) -> list[dict[str, Any]]:
+    def Encode(self, image: Any, parameters: Any) -> list[dict[str, Any]]:
         """Of one NV12 surface: its unit, its time, whether it is a key frame."""
         for plane in image.cuda():
             interface = plane.__cuda_array_interface__
@@ -184,7 +184,7 @@ class StandIn:
         self._count += 1
         is_key = 5 in (nal[0] & 31 for nal in nals(self._units[number]))
         return [
-            {"data": self._units[number], "timestamp": picture.inputTimeStamp, "picture_type": _IDR if is_key else 0}
+            {"data": self._units[number], "timestamp": parameters.inputTimeStamp, "picture_type": _IDR if is_key else 0}
         ]
 
     def EndEncode(self) -> list[dict[str, Any]]:
@@ -247,9 +247,9 @@ def measure() -> Iterator[Figure]:
             folder / "camera.mp4", numbered(IMAGES, SIZE), size=SIZE, options={"preset": "veryfast", "crf": "23"}
         )
         yield from measured(folder, device.driver)
-        told = {"last_number": surface.number(), "wanted": (FRAMES - 1) % IMAGES}
-        wrong = told["last_number"] != told["wanted"]
-        yield Figure("surfaces that the encoder read: other than wanted", wrong, "", 0, "lower", 1, told)
+        detail = {"last_number": surface.number(), "wanted": (FRAMES - 1) % IMAGES}
+        wrong = detail["last_number"] != detail["wanted"]
+        yield Figure("surfaces that the encoder read: other than wanted", wrong, "", 0, "lower", 1, detail)
     surface.close()
 
 

@@ -198,22 +198,22 @@ def measured(device: CudaDevice, setup: Setup) -> Iterator[Figure]:
     title = f"{setup.cameras} RTSP streams, {setup.size[1]} lines, {setup.fps} fps"
     us = {f"{kind}_us": seconds / max(found.frames, 1) * 1e6 for kind, seconds in found.seconds.items()}
     us["other_us"] = 2 * us["process_us"] - sum(us.values())
-    told = {**us, "megabit_s": server.bit_rate / 1e6, "server_s": found.server_s}
+    detail = {**us, "megabit_s": server.bit_rate / 1e6, "server_s": found.server_s}
     share = found.seconds["process"] / found.wall_s / setup.cameras * 100
-    yield Figure(f"{title}: processor time of one", share, "% of a core", 5, "lower", found.frames, told)
+    yield Figure(f"{title}: processor time of one", share, "% of a core", 5, "lower", found.frames, detail)
     wanted, arrived = setup.frames * setup.cameras, watch.count()
     swapped = sum(one >= other for seen in watch.seen.values() for (one, _), (other, _) in pairwise(seen))
-    told = {"sent": sum(found.sent.values()), "arrived": arrived, "dropped": found.dropped}
-    told |= {"out_of_order": swapped, "wrong_number": watch.wrong}
-    yield Figure(f"{title}: frames lost", wanted - arrived + swapped + watch.wrong, "", 0, "lower", wanted, told)
+    detail = {"sent": sum(found.sent.values()), "arrived": arrived, "dropped": found.dropped}
+    detail |= {"out_of_order": swapped, "wrong_number": watch.wrong}
+    yield Figure(f"{title}: frames lost", wanted - arrived + swapped + watch.wrong, "", 0, "lower", wanted, detail)
     ages_ms = [
         at_ns / 1e6 - (found.started_s[f"{server.url}/{name}"] + index / setup.fps) * 1e3
         for name, seen in watch.seen.items()
         for index, at_ns in seen[setup.fps :]
     ]
     p50, p99 = np.percentile(ages_ms, [50, 99]).tolist()
-    told = {"p99_ms": p99, "max_ms": max(ages_ms)}
-    yield Figure(f"{title}: due at the server to decoded, p50", p50, "ms", None, "lower", len(ages_ms), told)
+    detail = {"p99_ms": p99, "max_ms": max(ages_ms)}
+    yield Figure(f"{title}: due at the server to decoded, p50", p50, "ms", None, "lower", len(ages_ms), detail)
 
 
 def measure() -> Iterator[Figure]:

@@ -136,7 +136,9 @@ def test_the_pixels_on_the_screen_are_those_of_the_newest_image(server: XServer,
         assert '"camera' in tree, "the title is the stream's"
 
 
-def test_a_window_that_its_user_closes_is_told_from_one_that_fails(server: XServer, viewer: str) -> None:
+def test_a_window_that_its_user_closes_is_not_one_that_fails(
+    server: XServer, viewer: str, caplog: pytest.LogCaptureFixture
+) -> None:
     left: list[int] = []
     made = opened(left=lambda: left.append(1))
     made.process(replace(sample(), image=noise()))
@@ -144,6 +146,7 @@ def test_a_window_that_its_user_closes_is_told_from_one_that_fails(server: XServ
     server.close_windows()
     until(lambda: bool(left))
     made.close()
+    assert left == [1] and "is gone" not in caplog.text
 
 
 def test_a_server_that_goes_takes_nothing_along_and_may_come_back(

@@ -257,7 +257,7 @@ def test_an_encoder_that_fails_on_the_way_leaves_a_file_that_plays_and_the_next_
 
 
 def test_a_package_that_gives_no_times_is_named(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Encoder, "Encode", lambda self, frame, picture: [0, 0, 0, 1])
+    monkeypatch.setattr(Encoder, "Encode", lambda self, frame, parameters: [0, 0, 0, 1])
     sink = VideoSink("video", tmp_path / "out.mp4")
     with pytest.raises(DeviceError, match="too old to encode") as caught:
         write(sink, [rig.result(0)])
@@ -392,21 +392,21 @@ def test_a_real_gpu_writes_what_the_processor_writes(size: tuple[int, int]) -> N
     for number, frame in enumerate((drawn, frame_of(*size, "nv12", index=4))):
         there = on_gpu(device, frame)
         result = Result(there) if number else replace(Result(there), image=cast("Any", there.planes[0]))
-        pictures, block = (
+        images, block = (
             gpu_images.GpuImages(device, drawn=not number),
             device.block(pitch * height * 3 // 2, "staged"),
         )
         copies = device.counter.read().copies
-        pictures.write(result, [(block.address, pitch), (block.address + pitch * height, pitch)])
+        images.write(result, [(block.address, pitch), (block.address + pitch * height, pitch)])
         assert device.counter.read().copies == copies
-        block.download(pictures.stream)
-        pictures.stream.synchronize()
+        block.download(images.stream)
+        images.stream.synchronize()
         found = block.host.reshape(-1, pitch)[:, :width].astype(int)
         packed = encoders.I420Writer().write(Result(frame)).astype(int)
         blue, red = packed[height:].reshape(2, height // 2, width // 2)
         assert np.abs(found[:height] - packed[:height]).max() <= 1 - number
         assert np.abs(found[height:] - np.dstack([blue, red]).reshape(height // 2, width)).max() <= 1 - number
-        pictures.close()
+        images.close()
         block.release()
 
 

@@ -150,7 +150,7 @@ class Forgetful(Tracker):
 
 
 def test_a_stage_that_writes_to_frames_is_found(tmp_path: Path) -> None:
-    suite = StageSuite()
+    suite = TestDraw()
     suite.make = lambda folder: Scribbler()  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="pixels were written to"):
         suite.test_it_works_on_results_and_leaves_their_frames_as_they_were(tmp_path)

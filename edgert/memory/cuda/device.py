@@ -295,10 +295,9 @@ def _recorded(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
 
 @contextmanager
 def _collector_held() -> Iterator[None]:
-    """Python's garbage collector runs before, and not meanwhile: in this thread it would free memory of the GPU that
-    somebody left in a circle of references, which ends a recording."""
+    """Python's garbage collector does not run meanwhile: in this thread it would free memory of the GPU that somebody
+    left in a circle of references, which ends a recording."""
     was_enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -1,5 +1,6 @@
 """Frames in, records out, and everything between on the GPU; while it works, the host gets the next frames ready."""
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -226,6 +227,7 @@ class GpuInference:
 
     def warm_up(self) -> None:
         """Runs and records every number of rows once, so that the first frames do not pay for that."""
+        gc.collect()  # once, and not for each graph: what others left there is freed before anything is recorded
         for rows in self._slots[0].sizes:  # one after another: an engine may plan anew whenever the number changes
             for slot in self._slots:
                 slot.warm_up(rows)

@@ -121,10 +121,10 @@ class Choice:
         return gst_encoder.GstEncoder(format, gpu, self.where, self.stall_s, drawn)
 
     def _chosen(self, encoder: encoders.Encoder, reasons: list[str]) -> encoders.Encoder:
-        told = [reason for reason in dict.fromkeys(reasons) if reason not in _NEVER_HERE]
-        why = f": {'; '.join(told)}" if told else ""
+        worth_saying = [reason for reason in dict.fromkeys(reasons) if reason not in _NEVER_HERE]
+        why = f": {'; '.join(worth_saying)}" if worth_saying else ""
         what = f"encoded by {encoder.title}{why}"
-        if what != self._said and (told or encoder.kind != "cpu"):
+        if what != self._said and (worth_saying or encoder.kind != "cpu"):
             self._said = what
             encoders.log.info("%s: %s", self.where, what)
         return encoder

@@ -55,8 +55,8 @@ class GstEncoder:
         where: the sink's stage, for messages.
         stall_s: after how long an encoder that takes or gives nothing has failed.
         drawn: whether the images are drawn ones.
-        trial: whether two images are encoded first and thrown away: a pipeline tells only on its way that the hardware
-            behind an element is not there, or does not take the size.
+        trial: whether two images are encoded first and thrown away: only on its way does a pipeline report that the
+            hardware behind an element is not there, or does not take the size.
 
     Raises:
         DeviceError: the pipeline cannot be made, the trial fails, or CUDA cannot write video memory.
@@ -99,7 +99,7 @@ class GstEncoder:
                 self._on_gpu = GpuImages(device, drawn)
                 self._pool = NvmmPool(device, *size, IN_FLIGHT)
                 log.info("%s: CUDA writes video memory in place, by %s", where, self._pool.access)
-        except Exception:
+        except Exception:  # whatever it is: no element goes on with memory that is gone
             self.close()
             raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -95,6 +96,22 @@ def test_work_that_cannot_be_recorded_is_enqueued_each_time() -> None:
     for index in range(3 * SLOTS):
         rig.inference.run(rig.inference.fill(nv12(index)))
     assert [len(session.sizes) for session in rig.sessions] == [6] * SLOTS
+    rig.close()
+
+
+def test_what_others_left_on_the_gpu_is_freed_before_the_first_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Circle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
+        assert left() is None
+        return Recorded(stream, enqueue)
+
+    monkeypatch.setattr(CudaDevice, "capture", capture)
+    rig = Rig()
+    left = weakref.ref(Circle())
+    rig.inference.warm_up()
     rig.close()
 
 

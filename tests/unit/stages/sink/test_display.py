@@ -221,10 +221,10 @@ def test_an_image_lies_in_the_middle_of_its_window() -> None:
 
 
 def test_images_of_another_size_keep_their_shape_in_the_window() -> None:
-    picture, white = WindowImage(), np.full((48, 64, 3), 255, np.uint8)
-    assert (picture.of(replace(sample(), image=white), (0, 0))[..., :3] == 255).all()
+    window, white = WindowImage(), np.full((48, 64, 3), 255, np.uint8)
+    assert (window.of(replace(sample(), image=white), (0, 0))[..., :3] == 255).all()
     tall = np.full((96, 32, 3), 255, np.uint8)
-    shown = picture.of(replace(sample(), image=tall), (0, 0))
+    shown = window.of(replace(sample(), image=tall), (0, 0))
     assert shown.shape == (48, 64, 4), "the window stays as it is"
     assert (shown[:, 24:40, :3] == 255).all() and (shown[:, :24, :3] == 0).all() and (shown[:, 40:, :3] == 0).all()
 
