@@ -243,9 +243,7 @@ def measure() -> Iterator[Figure]:
     units = h264_units(IMAGES, size=SIZE, gop=IMAGES, bit_rate=4_000_000)
     with tempfile.TemporaryDirectory() as name, without_nvenc(nvdec(), units, surface.read):
         folder = Path(name)
-        write_clip(
-            folder / "camera.mp4", numbered(IMAGES, SIZE), size=SIZE, options={"preset": "veryfast", "crf": "23"}
-        )
+        write_clip(folder / "camera.mp4", scene(), size=SIZE, options={"preset": "veryfast", "crf": "23"})
         yield from measured(folder, device.driver)
         detail = {"last_number": surface.number(), "wanted": (FRAMES - 1) % IMAGES}
         wrong = detail["last_number"] != detail["wanted"]
