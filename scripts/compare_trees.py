@@ -28,7 +28,7 @@ BENCHES = Path("tests/bench")
 LEAST = 0.97
 ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(1 << 26), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
 """Fixed for both: glibc moves these by what was freed before, and arrays near them cost 1.6 times as much or not."""
-TIMED = ("s", "ms", "µs", "us", "ns", "fps", "frames/s", "images/s", "×", "x", "ratio")
+TIMED = ("s", "ms", "µs", "us", "ns", "fps", "frames/s", "images/s", "of its fps", "×", "x", "ratio")
 FIELD = re.compile(r"(?!theirs|plain|peer|bar)(?!.*p99)(?:.*_)?(ns|us|ms|s|fps)")
 """Of a row: a time or rate of ours, and its unit; 99th percentiles are the machine's."""
 Figures = Mapping[str, Mapping[str, Any]]
