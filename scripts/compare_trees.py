@@ -6,7 +6,8 @@
 The machine's speed drifts, so the trees take turns and ratios are taken within a round: above 1 is better than before.
 Exits 1 when the median of a time or rate is under 0.97. Figures are matched by name, or by their place in a benchmark
 whose names were changed. Counts and sizes are printed, not judged: they have bars of their own. Of a benchmark that
-writes rows of its own, the fields whose names end in a unit of time are the figures; those of its peer are left out.
+writes rows of its own, or figures without a unit, the fields whose names end in a unit of time are compared, but not
+those of its peer.
 """
 
 from __future__ import annotations
@@ -49,9 +50,12 @@ def figures(root: Path, bench: str) -> dict[str, Mapping[str, Any]]:
 
 
 def rows(data: Any, place: str = "") -> Iterator[Mapping[str, Any]]:
-    """The figures in what a benchmark wrote: as it lists them, or the timed fields of its rows, named by place."""
+    """The figures in what a benchmark wrote: as it lists them, and the timed fields of its rows, named by place."""
     if isinstance(data, dict) and "figures" in data:
-        yield from data["figures"]
+        for figure in data["figures"]:
+            yield figure
+            if figure["unit"] not in TIMED:  # such as our time over a peer's, each of which is told beside it
+                yield from rows(figure.get("detail", {}), f"{figure['name']}: ")
     elif isinstance(data, dict | list):
         for key, value in data.items() if isinstance(data, dict) else enumerate(data):
             unit = FIELD.fullmatch(str(key))

@@ -45,6 +45,16 @@ def test_a_bench_that_fails_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "skipped: no data" in capsys.readouterr().out
 
 
+def test_the_times_beside_a_ratio_are_figures_too() -> None:
+    ratio = {"name": "time / peer", "unit": "", "value": 0.1, "detail": {"ours_s": 2.0, "peer_s": 20.0, "n": 3}}
+    timed = {"name": "a hop", "unit": "ms", "value": 1.0, "detail": {"host_ms": 3.0}}
+    assert [figure["name"] for figure in compare_trees.rows({"figures": [ratio, timed]})] == [
+        "time / peer",
+        "time / peer: ours_s",
+        "a hop",
+    ]
+
+
 def test_timed_fields_of_rows_are_figures_too() -> None:
     data = {
         "python": "3.12",
