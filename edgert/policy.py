@@ -253,28 +253,48 @@ class ReorderBuffer(Generic[T]):
         return left
 
 
+def run_sizes(rows: int, dynamic: bool) -> tuple[int, ...]:
+    """How many rows a model is run with: powers of two and all, where it can run fewer than all. A batch is run as the
+    next larger of these; each is prepared when the pipeline starts."""
+    if not dynamic:
+        return (rows,)
+    return (*(1 << power for power in range((rows - 1).bit_length())), rows)
+
+
+_LONGEST_PAUSE = 1024
+"""Batches between two tries to fill one, where none could be filled: what that costs is then spread over as many."""
+
+
 class Batcher(Generic[T]):
-    """When frames of several cameras are run together: no camera waits for another.
+    """When frames are run together: those of several cameras, without one waiting for another, or those of files.
 
     A batch is run when it is full, when the engine is free and nothing else has come, or when its first frame has
     waited long enough. Frames that the model does not look at keep their place behind those it does. Times are of any
     one clock, in its unit.
 
+    Frames of files can wait. With ``fills``, a free engine waits for a full batch as well, as long as each frame comes
+    within ``wait`` of the one before. When none came, the next batch is run as soon as it can be; when the try after
+    that fails, too, the next two, then four and so on: whoever brings a frame only when the one before is done, or
+    slowly, is hardly held up.
+
     Args:
         most: frames in a full batch.
         wait: the longest that the first frame of a batch waits, however busy the engine is.
         every: frames of a stream between two that the model looks at.
+        fills: whether a free engine may wait.
 
     Attributes:
         held: what waits, and whether the model looks at it.
         rows: of ``held``, those that it looks at.
     """
 
-    def __init__(self, most: int, wait: float, every: int = 1) -> None:
-        self.most, self.wait, self._every = most, wait, every
+    def __init__(self, most: int, wait: float, every: int = 1, fills: bool = False) -> None:
+        self.most, self.wait, self._every, self._fills = most, wait, every, fills
         self.held: list[tuple[T, bool]] = []
         self.rows = 0
         self._deadline = 0.0
+        self._is_patient = False
+        self._pause = self._left = 0  # batches that are run without waiting: after this failure, and still to come
 
     def passes(self, index: int) -> bool:
         """Whether a frame goes on at once: the model does not look at it, and none before it waits."""
@@ -287,26 +307,35 @@ class Batcher(Generic[T]):
         if not is_wanted:
             return None
         if not self.rows:
+            self._is_patient = self._fills and not self._left
+        if not self.rows or self._is_patient:
             self._deadline = now + self.wait
         self.rows += 1
         return self.rows - 1
 
-    def is_due(self, now: float, idle: bool) -> bool:
+    def is_due(self, now: float, idle: bool, last: bool = False) -> bool:
         """Whether the batch is run now.
 
         Args:
             idle: whether the engine is free and no other frame has come yet.
+            last: whether none will come any more.
         """
-        return bool(self.held) and (idle or self.rows == self.most or now >= self._deadline)
+        is_free = idle and not self._is_patient
+        return bool(self.held) and (last or is_free or self.rows == self.most or now >= self._deadline)
 
     def due(self, now: float, idle: bool) -> float | None:
         """Until when to wait for more; None while nothing is held."""
         if not self.held:
             return None
-        return now if idle else self._deadline
+        return now if idle and not self._is_patient else self._deadline
 
     def take(self) -> list[tuple[T, bool]]:
         """The batch; the next one is empty."""
+        if self._is_patient:
+            failed = self.rows < self.most
+            self._pause = self._left = min(2 * self._pause or 1, _LONGEST_PAUSE) if failed else 0
+        else:
+            self._left = max(self._left - 1, 0)
         held, self.held, self.rows = self.held, [], 0
         return held
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from edgert.assemble import batches
 from edgert.assemble.default_engines import leaves_engine
 from edgert.assemble.engines import Bar, ChainEngines, Cores, Engines, Form, Placer, SplitModel, compiled
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
@@ -146,7 +147,7 @@ class Models:
         """A thread that brings frames up and one that waits for records; crops need both in one."""
         if stage.crop is not None:
             return Branch((self._infer(name, stage, self._choosing(inferences)),), reads="anywhere")
-        submitting = self._infer(name, stage, self._choosing(list(map(Submitting, inferences))))
+        submitting = self._infer(name, stage, self._choosing(list(map(Submitting, inferences))), on_gpu=True)
         return Branch((submitting, Collect(name)), reads="anywhere")
 
     def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
@@ -182,22 +183,21 @@ class Models:
         """The only one, or the one of the variant that is chosen."""
         return inferences[0] if len(inferences) == 1 else infer.VariantInference(inferences, self.choice)
 
-    def _infer(self, name: str, stage: InferStage, inference: infer.Inference) -> Stage:
+    def _infer(self, name: str, stage: InferStage, inference: infer.Inference, on_gpu: bool = False) -> Stage:
         batch = stage.batch
         if batch is None:
             if stage.crop is None:
                 return infer.Infer(name, inference, stage.every)
             self.check_classes(name, stage.crop)
             return infer.InferCrops(name, inference, stage.crop, stage.every)
-        if batch.max > inference.rows:
-            why = "its batch size is fixed"
-            fix = "export the model with a batch size that is left open, or leave batch out"
-            if self._by is not None and self._by.in_bundle:
-                why += " in the bundle"
-                fix = "leave batch out, or run the pipeline file itself: a bundle for a board has models of one size"
-            what = f"batches of {batch.max} for a model that takes {inference.rows} at a time"
-            raise ConfigError(what, why=why, where=self.file.where("stages", name, "batch"), fix=fix)
-        return infer.InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every)
+        where = self.file.where("stages", name, "batch")
+        batches.check_fits(stage, inference.rows, where, self._by is not None and self._by.in_bundle)
+        rushed = batches.rushed_by(self.config, name, self.directory) if on_gpu else batches.ON_PROCESSOR
+        for one in variants_of(self.config.models, stage.infer):
+            engine = self.engines.get(one)
+            if isinstance(engine, Engine):
+                engine.info = {**engine.info, "batch": batches.in_words(batch.max, rushed)}
+        return infer.InferBatch(name, inference, batch.max, batch.wait, self._clock, stage.every, not rushed)
 
     def _gpu_inference(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuInference | None:
         """An inference slot on the GPU, where the engine is there and the images can be prepared there."""

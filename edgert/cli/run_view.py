@@ -166,7 +166,8 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         made = "from the cache" if engine.get("cached") else "compiled now"
         backend = " ".join(filter(None, (engine.get(part) for part in ("backend", "version", "precision"))))
         graph = f", CUDA graph: {engine['graph']}" if "graph" in engine else ""
-        screen.print(f"model {name}: {backend}{counted}, {made}{graph}", markup=False)
+        batch = f", batches: {engine['batch']}" if "batch" in engine else ""
+        screen.print(f"model {name}: {backend}{counted}, {made}{graph}{batch}", markup=False)
         for one in engine.get("skipped", ()):
             skipped[f"{one['engine']} skipped{f' for model {name}' if one['model'] else ''}: {one['why']}"] = None
     if skipped and file.passed_over is not None:  # nobody asked for those

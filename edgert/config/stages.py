@@ -111,12 +111,15 @@ class CropConfig(Section):
 
 
 class BatchConfig(Section):
-    """Frames of several cameras in one run of the model, whose batch size must be left open; with precision: int8 or
-    auto it may be fixed to 1 as well. A free model takes at once what has come; batches form while it is busy."""
+    """Several frames in one run of the model, whose batch size must be left open; with precision: int8 or auto it may
+    be fixed to 1 as well. Of cameras, a free model takes at once what has come; batches form while it is busy. Of
+    files, a free model on a GPU waits for a full batch, too, as long as frames come."""
 
     max: int = Field(ge=2, le=64, description="frames in a full batch")
     wait: Seconds = Field(
-        default=0.005, description="the longest that a frame waits for others, while the model is busy"
+        default=0.005,
+        description="the longest that a frame of a camera waits for others, while the model is busy; of a file, the "
+        "longest between two frames of a batch",
     )
 
 

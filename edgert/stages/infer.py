@@ -181,11 +181,21 @@ class InferBatch(SimpleStage):
     Args:
         most: frames in a full batch; no more than the inference slot has rows.
         wait_s: the longest that the first frame of a batch waits, however busy the engine is.
+        fills: whether a free engine waits for a full batch as well, as long as frames come.
     """
 
-    def __init__(self, name: str, inference: Inference, most: int, wait_s: float, clock: Clock, every: int = 1) -> None:
+    def __init__(
+        self,
+        name: str,
+        inference: Inference,
+        most: int,
+        wait_s: float,
+        clock: Clock,
+        every: int = 1,
+        fills: bool = False,
+    ) -> None:
         self.name, self._inference, self._clock = name, inference, clock
-        self._batch: Batcher[Result] = Batcher(most, round(wait_s * 1e9), every)
+        self._batch: Batcher[Result] = Batcher(most, round(wait_s * 1e9), every, fills)
         self._geometries: list[Geometry] = []
 
     def open(self) -> None:
@@ -210,7 +220,7 @@ class InferBatch(SimpleStage):
 
     def flush(self, last: bool = False) -> Iterator[Result]:
         """Runs what is held and gives it out, if the engine is free, or it is late, or the end."""
-        is_due = self._batch.is_due(self._clock.now_ns(), last or self._inference.idle)
+        is_due = self._batch.is_due(self._clock.now_ns(), self._inference.idle, last)
         return self._run() if is_due else iter(())
 
     def close(self) -> None:

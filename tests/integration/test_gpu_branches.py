@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Result
 from edgert.runtime.frame import yuv_planes
+from edgert.stages.gpu.infer_gpu import SLOTS
 from edgert.stages.kinds import Images
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.results import NullSink
@@ -31,7 +32,7 @@ from edgert.stages.source.kinds import source_for
 from tests.helpers.clips import write_clip
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip
-from tests.helpers.gpu_pipeline import HEIGHT, NBYTES, RECORD_BYTES, WIDTH, Rig, VideoRig
+from tests.helpers.gpu_pipeline import HEIGHT, NBYTES, RECORD_BYTES, WIDTH, GpuEngine, Rig, VideoRig
 
 QUIET = "  out: {sink: jsonl, from: find, path: out.jsonl}\n"
 
@@ -184,6 +185,24 @@ def test_batches_of_the_gpu_and_several_models_hold_nothing_behind_them(
     with rig.pipeline() as pipeline:
         pipeline.run()
     assert lines() == list(range(200)) and rig.camera.lent == 0 and not rig.camera.starved
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_file_alone_fills_batches_and_a_camera_waits_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
+    stages = "  more: {infer: parts, from: cam, batch: {max: 4, wait: 500ms}}\n" + QUIET.replace("find", "more")
+    rig = Rig(tmp_path, monkeypatch, stages, count=42, live=live)
+    if live:
+        rig.path.write_text(rig.path.read_text().replace("source: api", "source: rtsp://camera/stream"))
+    with rig.pipeline() as pipeline:
+        sessions = cast("GpuEngine", pipeline._assembly.engines["parts"]).sessions[SLOTS:]  # those of the second stage
+        summary = pipeline.run()
+    ran = [size for one in sessions for size in one.sizes[-3:]]
+    assert summary.frames_out == 42 and lines() == list(range(42))
+    why = "of those that came while it was busy, as cam is live" if live else "which a free model waits for"
+    assert summary.engine["parts"]["batch"] == f"up to 4 frames a run, {why}"
+    assert len(ran) == 3 * SLOTS and (ran.count(4) > 6) is not live
 
 
 PLANES: dict[int, list[Any]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -204,6 +205,32 @@ class TestOnAGpu:
                 assert found.shape == wanted.shape and np.allclose(found, wanted, atol=2e-2)
         engine.close()
         assert engine.device.live_bytes == 0
+
+    def test_every_size_of_a_batch_computes_the_same_and_can_be_recorded(self, real: OrtCudaBackend) -> None:
+        """The images of a batch, each as it is alone; from graphs that are launched in any order."""
+        model = models.conv(("n", 3, 8, 8))
+        engine = real.compile(model, EngineOptions(profiles={"default": {"x": (8, 3, 8, 8)}}))
+        session, x = engine.session(), noise((8, 3, 8, 8), 5)
+        session.inputs["x"][...] = x
+        session.inputs_on_gpu["x"].block.upload(session.stream)
+        graphs = {}
+        for rows in (1, 2, 4, 8):
+            session.enqueue(rows)
+            session.stream.synchronize()
+            graphs[rows] = session.device.capture(session.stream, partial(session.enqueue, rows))
+        wanted, found = exact(model, x=x), session.outputs_on_gpu
+        for rows in (8, 1, 4, 2, 8, 1):
+            for tensor in found:
+                tensor.host.fill(0)
+                tensor.block.upload(session.stream)
+            graphs[rows]()
+            for tensor in found:
+                tensor.block.download(session.stream)
+            session.stream.synchronize()
+            for tensor, right in zip(found, wanted, strict=True):
+                assert np.allclose(tensor.host[:rows], right[:rows], atol=2e-2) and not tensor.host[rows:].any()
+        graphs.clear()
+        engine.close()
 
     def test_can_be_recorded_as_a_graph(self, real: OrtCudaBackend) -> None:
         model = models.conv()

@@ -11,6 +11,7 @@ from edgert.backend.gpu import GpuSession
 from edgert.config import InputConfig
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import Graph, Stream
+from edgert.policy import run_sizes
 from edgert.runtime import Frame, Record, Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry
@@ -156,13 +157,6 @@ class InferenceSlot:
 
         whole = device.capture(stream, run)
         return (whole, device.capture(self._reading, decode)) if self._is_beside else (whole,)
-
-
-def run_sizes(rows: int, dynamic: bool) -> tuple[int, ...]:
-    """How many rows are run: powers of two and all, where the engine can run fewer; each is a graph of its own."""
-    if not dynamic:
-        return (rows,)
-    return (*(1 << power for power in range((rows - 1).bit_length())), rows)
 
 
 @dataclass(slots=True, eq=False)

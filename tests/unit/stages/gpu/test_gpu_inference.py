@@ -7,7 +7,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from edgert.stages.gpu.infer_gpu import SLOTS, Collect, Pending, Submitting, run_sizes
+from edgert.policy import run_sizes
+from edgert.stages.gpu.infer_gpu import SLOTS, Collect, Pending, Submitting
 from edgert.stages.gpu.upload import Staging, Uploader
 from edgert.stages.infer import Infer
 from tests.helpers.frames import frame_of, result_of

@@ -1,0 +1,56 @@
+"""What becomes of a stage's ``batch:``: whether its model can have it, and whether it waits until a batch is full."""
+
+from pathlib import Path
+
+from edgert.config import InferStage, PipelineConfig
+from edgert.config.flow import sources_of
+from edgert.config.stages import SourceStage
+from edgert.errors import ConfigError
+from edgert.stages.source.kinds import is_live
+
+ON_PROCESSOR = "the model runs on the processor"
+
+
+def rushed_by(config: PipelineConfig, name: str, directory: Path) -> str:
+    """Why a free model does not wait until a batch is full: which sources are live; empty where all can wait, as files
+    do.
+
+    Args:
+        name: of the stage that runs the model.
+        directory: of the pipeline file.
+    """
+    live = []
+    for source in sorted(sources_of(config.stages)[name]):
+        stage = config.stages[source]
+        if isinstance(stage, SourceStage) and (stage.realtime or is_live(stage, directory)):
+            live.append(source)
+    return f"{' and '.join(live)} {'is' if len(live) == 1 else 'are'} live" if live else ""
+
+
+def in_words(most: int, rushed: str) -> str:
+    """How batches of up to ``most`` frames come about; ``rushed``: why a free model does not wait until one is full,
+    empty where it does."""
+    how = f"of those that came while it was busy, as {rushed}" if rushed else "which a free model waits for"
+    return f"up to {most} frames a run, {how}"
+
+
+def check_fits(stage: InferStage, rows: int, where: str, in_bundle: bool) -> None:
+    """Holds the batch that a stage asks for to what its model takes at a time.
+
+    Args:
+        rows: of one run of the model.
+        where: ``batch`` in the pipeline file.
+        in_bundle: whether the model is that of a bundle.
+
+    Raises:
+        ConfigError: the model takes fewer.
+    """
+    if stage.batch is None or stage.batch.max <= rows:
+        return
+    why = "its batch size is fixed"
+    fix = "export the model with a batch size that is left open, or leave batch out"
+    if in_bundle:
+        why += " in the bundle"
+        fix = "leave batch out, or run the pipeline file itself: a bundle for a board has models of one size"
+    what = f"batches of {stage.batch.max} for a model that takes {rows} at a time"
+    raise ConfigError(what, why=why, where=where, fix=fix)

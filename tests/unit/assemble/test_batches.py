@@ -1,0 +1,61 @@
+"""What ``batch:`` of a stage comes to: refused with its reason, or how batches come about, in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgert.assemble import batches
+from edgert.config import InferStage, PipelineFile, load_pipeline
+from edgert.errors import ConfigError
+from edgert.graph import to_bytes
+from tests.helpers import models
+
+TEXT = """
+name: batched
+models: {{net: {{onnx: net.onnx, task: {{embed: none}}}}}}
+stages:
+  one: {{source: {one}}}
+  two: {{source: {two}}}
+  find: {{infer: net, from: [one, two], batch: {{max: 4, wait: 5ms}}}}
+  last: {{sink: callback, from: find}}
+"""
+
+
+def written(folder: Path, one: str, two: str) -> PipelineFile:
+    (folder / "net.onnx").write_bytes(to_bytes(models.means(("n", 3, 8, 8))))
+    (folder / "batched.yaml").write_text(TEXT.format(one=one, two=two))
+    return load_pipeline(folder / "batched.yaml")
+
+
+@pytest.mark.parametrize(
+    "one, two, why",
+    [
+        ("api", "synthetic:noise", ""),
+        ("film.mp4", "clip.mp4", ""),
+        ("film.mp4", "rtsp://camera/stream", "two is live"),
+        ("film.mp4, realtime: true", "clip.mp4", "one is live"),
+        ("rtsp://a/b", "rtsp://c/d", "one and two are live"),
+    ],
+)
+def test_a_batch_is_filled_where_all_sources_can_wait(tmp_path: Path, one: str, two: str, why: str) -> None:
+    file = written(tmp_path, one, two)
+    assert batches.rushed_by(file.config, "find", tmp_path) == why
+
+
+def test_what_happens_is_told_in_words() -> None:
+    assert batches.in_words(8, "") == "up to 8 frames a run, which a free model waits for"
+    shown = "up to 8 frames a run, of those that came while it was busy, as north is live"
+    assert batches.in_words(8, "north is live") == shown
+
+
+def test_a_batch_larger_than_the_model_s_is_refused() -> None:
+    stage = InferStage.model_validate({"infer": "net", "from": "one", "batch": {"max": 4}})
+    batches.check_fits(stage, 4, "f.yaml:3", in_bundle=False)
+    with pytest.raises(ConfigError, match="batches of 4 for a model that takes 1 at a time") as caught:
+        batches.check_fits(stage, 1, "f.yaml:3", in_bundle=False)
+    assert caught.value.where == "f.yaml:3" and "left open" in caught.value.fix
+    with pytest.raises(ConfigError) as caught:
+        batches.check_fits(stage, 1, "f.yaml:3", in_bundle=True)
+    assert "in the bundle" in caught.value.why
