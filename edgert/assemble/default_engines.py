@@ -37,13 +37,21 @@ def with_default_engines(
     wants_dla = any(name.startswith("dla") for model in models.values() for name in accelerators_of(model.placement))
     wanted = [name for name in ENGINES if name != TENSORRT_DLA or wants_dla]
     passed_over: dict[str, str] = {}
-    while why := why_not(wanted[0], here, trt):  # ONNX Runtime, which is the last, runs everywhere
+    while why := why_not(wanted[0], here, trt) or _why_not_by_itself(
+        wanted[0], trt
+    ):  # ONNX Runtime, which is the last, runs everywhere
         passed_over[wanted.pop(0)] = why
     found = replace(file, config=config.model_copy(update={"engines": tuple(wanted)}), passed_over=passed_over)
     parts = [_title(wanted[0], trt, models), *(f"not {name}: {why}" for name, why in passed_over.items())]
     if wanted[0] == TENSORRT:
         parts += _compiled_first(models, trt)
     return found, f"engines: {'; '.join(parts)}"
+
+
+def _why_not_by_itself(engine: str, trt: TrtBackend) -> str:
+    """Why an engine that may run here is not taken unless it is asked for; empty if it is."""
+    beware = trt.unsupported if engine == TENSORRT else ""
+    return f"{beware} (engines: [{TENSORRT}] tries it all the same)" if beware else ""
 
 
 def has_gpu() -> bool:

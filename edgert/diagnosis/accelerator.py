@@ -47,7 +47,13 @@ def tensorrt(evidence: Evidence) -> Finding:
     """TensorRT's Python binding; on a Jetson, why this Python does not see the one of JetPack."""
     answer = evidence.answers["tensorrt"]
     if answer.works:
-        return Finding("TensorRT", "yes", str(answer.facts["version"]))
+        version, beware = str(answer.facts["version"]), not_supported(evidence)
+        if not evidence.has_gpu and not evidence.machine.is_jetson:
+            does = "builds engines here and runs none" if version.startswith("RTX") else "neither builds nor runs any"
+            return Finding("TensorRT", "optional", f"{version}, which {does}: no NVIDIA GPU here")
+        return (
+            Finding("TensorRT", "optional", f"{version}; {beware}") if beware else Finding("TensorRT", "yes", version)
+        )
     if answer.error:
         missing = re.search(r"lib[\w.-]+\.so[.\d]*", answer.error)
         fix = f"find what brings {missing[0]}: apt-file search {missing[0]}" if missing else _JETSON_TENSORRT
@@ -59,6 +65,15 @@ def tensorrt(evidence: Evidence) -> Finding:
     if not evidence.has_gpu:
         return Finding("TensorRT", "optional", _NO_GPU)
     return Finding("TensorRT", "optional", "not installed", "pip install tensorrt")
+
+
+def not_supported(evidence: Evidence) -> str:
+    """That TensorRT-RTX does not list the GPU's compute capability; empty where it does."""
+    listed = evidence.answers["tensorrt"].facts.get("capabilities", ())
+    compute = next((gpu["compute"] for gpu in evidence.answers["cuda"].facts.get("gpus", ())), "")
+    if not listed or not compute or compute in listed:
+        return ""
+    return f"compute {compute} is not a supported capability, it lists {', '.join(listed)}: it may run or refuse"
 
 
 def dla(evidence: Evidence) -> Finding:
@@ -113,6 +128,8 @@ def engines(evidence: Evidence) -> Finding:
             kind_of(version)
     except BuildError as error:
         wanted, fix = [f"a release it can use ({error.what}: {error.why})"], error.fix
+    if not wanted and not_supported(evidence):
+        wanted, fix = ["a supported compute capability"], "engines: [tensorrt] tries it all the same"
     if not wanted:
         dla = f"; placement: dla: {here.why_no_dla or 'the DLA'}" if here.board and here.board.dla.cores else ""
         return Finding("engines", "yes", f"TensorRT {version}, {left_out}; in FP16, where precision: is, too{dla}")

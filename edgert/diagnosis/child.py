@@ -32,9 +32,15 @@ def onnxruntime() -> Facts:
 
 
 def tensorrt() -> Facts:
-    """Version of the Python binding: of TensorRT, else of TensorRT-RTX, which then begins with ``RTX``."""
+    """Version of the Python binding: of TensorRT, else of TensorRT-RTX, which then begins with ``RTX`` and comes with
+    the compute capabilities that it lists."""
     name = next(name for name in _PACKAGES["tensorrt"] if find_spec(name) is not None)
-    return {"version": f"{'RTX ' if 'rtx' in name else ''}{import_module(name).__version__}"}
+    package = import_module(name)
+    if "rtx" not in name:
+        return {"version": package.__version__}
+    from edgert.backend.tensorrt.library import capabilities
+
+    return {"version": f"RTX {package.__version__}", "capabilities": list(capabilities(package))}
 
 
 def dla() -> Facts:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "trt_api"
-WEAK, STRONG, RTX = ("8.6", "10.3", "10.7", "10.13"), ("11.4",), ("rtx-1.7",)
+WEAK, STRONG, RTX = ("8.6", "10.3", "10.7", "10.13"), ("11.4",), ("rtx-1.4", "rtx-1.7")
 EVERY = (*WEAK, *STRONG, *RTX)
 _LINE = re.compile(r"(?P<enum>enum )?(?P<name>\w+)(?:\((?P<base>\w+)\))?: ?(?P<members>.*)")
 

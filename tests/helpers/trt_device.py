@@ -17,8 +17,8 @@ from tests.helpers.cuda_double import CudaDouble
 class _Driver(CudaDouble):
     """Tells its events to a list."""
 
-    def __init__(self, integrated: bool) -> None:
-        super().__init__(integrated)
+    def __init__(self, integrated: bool, compute: tuple[int, int]) -> None:
+        super().__init__(integrated, compute)
         self.events: list[str] = []
 
     def memcpy_htod_async(self, address: int, source: Any, stream: Any) -> None:
@@ -48,8 +48,8 @@ class FakeDevice(CudaDevice):
         events: copies with their bytes, waits for the GPU, and graphs, in order.
     """
 
-    def __init__(self, integrated: bool = False) -> None:
-        gpu = _Driver(integrated)
+    def __init__(self, integrated: bool = False, compute: tuple[int, int] = (8, 7)) -> None:
+        gpu = _Driver(integrated, compute)
         super().__init__(gpu, 0, Counter())
         self.gpu, self.events = gpu, gpu.events
 

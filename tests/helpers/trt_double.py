@@ -7,6 +7,7 @@ TensorRT's, so that code which keeps one fails. What methods give stands in :cla
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,9 @@ class Enumeration:
             return self.__dict__["__members__"][name]  # type: ignore[no-any-return]
         except KeyError:
             raise AttributeError(name) from None
+
+
+SEVERITY = Enumeration(("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE"))
 
 
 @dataclass
@@ -90,6 +94,7 @@ class Script:
         runs: whether a run succeeds.
         layer_ms: (layer, milliseconds) of a run, reported to a profiler.
         memory: bytes that an execution context takes.
+        takes_kernels: whether a runtime cache reads what another one wrote.
     """
 
     layers: Sequence[FakeLayer] = ()
@@ -114,15 +119,18 @@ class Script:
     runs: bool = True
     layer_ms: Sequence[tuple[str, float]] = ()
     memory: int = 2**20
+    takes_kernels: bool = True
 
 
 class Double:
-    """The module. ``calls`` is what was done with it, a line each, such as ``IBuilderConfig.set_flag(FP16)``."""
+    """The module. ``calls`` is what was done with it, a line each, such as ``IBuilderConfig.set_flag(FP16)``;
+    ``kernels`` are the shapes that TensorRT-RTX has compiled some for, by running or from a runtime cache."""
 
     def __init__(self, version: str, script: Script | None = None) -> None:
         self._api: Api = api(version)
         self._script = script or Script()
         self.calls: list[str] = []
+        self.kernels: set[str] = set()
         self.__name__ = self._api.module
         self.__version__ = self._api.version
         self._made: dict[str, Any] = {}
@@ -260,7 +268,7 @@ def _ends(double: Double, owner: Any, names: Sequence[str], index: int) -> Any:
 def _build(double: Double, script: Script, builder: Any, network: Any, config: Any) -> bytes | None:
     logger, monitor = builder._state["logger"], config._state.get("progress_monitor")
     for severity, text in script.lines:
-        logger.log(getattr(Enumeration(("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE")), severity), text)
+        logger.log(getattr(SEVERITY, severity), text)
     for name, parent, steps in script.steps if monitor else ():
         monitor.phase_start(name, parent, steps)
         if not all(monitor.step_complete(name, step) for step in range(steps)):
@@ -272,7 +280,7 @@ def _build(double: Double, script: Script, builder: Any, network: Any, config: A
 def _opened(double: Double, script: Script, runtime: Any, plan: bytes) -> Any:
     if script.opens and plan not in script.foreign:
         return double.make("ICudaEngine")
-    runtime._state["logger"].log(Enumeration(("INTERNAL_ERROR", "ERROR")).ERROR, script.refusal)
+    runtime._state["logger"].log(SEVERITY.ERROR, script.refusal)
     return None
 
 
@@ -286,9 +294,17 @@ def _reported(at: int) -> Callable[..., Any]:
 
 def _execute(double: Double, script: Script, context: Any, stream: int) -> bool:
     script.compute(context._state["addresses"], context._state["shapes"])
+    double.kernels.add(repr(context._state["shapes"]))
     for name, ms in script.layer_ms if "profiler" in context._state else ():
         context._state["profiler"].report_layer_time(name, ms)
     return script.runs
+
+
+def _read_kernels(double: Double, script: Script, cache: Any, content: bytes) -> bool:
+    if script.takes_kernels and content.startswith(b"["):
+        double.kernels.update(ast.literal_eval(content.decode()))
+        return True
+    return False
 
 
 def _shape_of(script: Script, context: Any, name: str) -> tuple[int, ...]:
@@ -348,7 +364,8 @@ ANSWERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("ICudaEngine", "get_tensor_components_per_element"): lambda d, s, o, name, index: s.vectors.get(name, (-1, -1))[1],
     ("ICudaEngine", "get_tensor_vectorized_dim"): lambda d, s, o, name, index: s.vectors.get(name, (-1, -1))[0],
     ("IRuntimeConfig", "create_runtime_cache"): lambda d, s, o: d.make("IRuntimeCache"),
-    ("IRuntimeCache", "serialize"): lambda d, s, o: b"kernels",
+    ("IRuntimeCache", "serialize"): lambda d, s, o: repr(sorted(d.kernels)).encode(),
+    ("IRuntimeCache", "deserialize"): _read_kernels,
     ("EngineInspector", "get_engine_information"): lambda d, s, o, form: s.inspector,
     ("IExecutionContext", "set_input_shape"): _set("shapes"),
     ("IExecutionContext", "set_tensor_address"): _set("addresses"),

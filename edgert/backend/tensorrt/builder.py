@@ -30,6 +30,9 @@ from edgert.custom_op import load_operators
 from edgert.errors import EXIT_ERROR, EXIT_OK, BuildError, EdgertError
 from edgert.units import format_bytes
 
+_NO_INT8 = "CHECK(dtype == myelinType"
+"""In what TensorRT-RTX 1.4 logs about convolutions of INT8; 1.7 builds them."""
+
 Report = Callable[[LogRecord], object]
 
 Step = Callable[[process.Progress], bool]
@@ -106,6 +109,8 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool =
         asked = f"{format_bytes(needed)} were needed" if needed else "it did not report how much it needed"
         why = f"{asked}, {format_bytes(there_was)} there were: {tail(log)}"
         return process.CompileError(what, why=why, where=request.title, fix=fix)
+    elif request.explicit and any(_NO_INT8 in record.text for record in log):
+        what, fix = "TensorRT has no INT8 kernel for a layer of this model", "precision: fp16, or a later TensorRT-RTX"
     else:
         what, fix = "TensorRT built no engine", ""
     return process.CompileError(what, why=tail(log) or "it gave no reason", where=request.title, fix=fix)

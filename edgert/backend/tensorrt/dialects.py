@@ -211,8 +211,7 @@ class RtxDialect(Dialect):
         """The GPUs asked for; its own choice, all since Ampere, where none is."""
         if not request.compute:
             return
-        names = [name for name in self._trt.ComputeCapability.__members__ if name.startswith("SM")]
-        known = {f"{name[2:-1]}.{name[-1]}": name for name in names}  # 8.6 → SM86, 12.0 → SM120
+        known = api.capabilities(self._trt)
         for each in request.compute:
             if each not in known:
                 raise request.refusal(

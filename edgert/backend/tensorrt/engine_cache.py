@@ -75,6 +75,11 @@ def key_of(facts: Facts) -> str:
     return f"trt-{hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()[:40]}"
 
 
+def kernels_key(facts: Facts) -> str:
+    """The key of what TensorRT-RTX compiles when the engine of these facts first runs."""
+    return key_of(facts).replace("trt-", "trt-kernels-", 1)
+
+
 def changes(before: Facts, now: Facts) -> tuple[str, ...]:
     """What differs, each in words: ``TensorRT 10.3.0 → 10.7.0``, ``another model``."""
     found = []

@@ -130,6 +130,8 @@ class Context:
         context: what TensorRT made.
         index: of the optimization profile.
         shapes: of inputs; those that are not there have the engine's own.
+        ran: called once, when the first run was put on the stream.
+        why: TensorRT's last line about what went wrong; empty where there is none.
 
     Raises:
         ModelError: a shape is open, not allowed by the profile, or depends on the data; or a tensor is a shape.
@@ -145,7 +147,10 @@ class Context:
         index: int,
         shapes: Shapes,
         title: str,
+        ran: Callable[[], object] | None = None,
+        why: Callable[[], str] = str,
     ) -> None:
+        self._ran, self._why = ran, why
         self._trt: Trt = trt
         self._engine: ICudaEngine = engine
         self._context: IExecutionContext = context
@@ -167,8 +172,16 @@ class Context:
     def enqueue(self) -> None:
         """Puts one run on the stream. Raises BuildError when TensorRT fails, DeviceError when the GPU is lost."""
         if not self._context.execute_async_v3(self._stream.handle):
-            self._stream.synchronize()  # raises if it was the GPU
-            raise BuildError("TensorRT failed while running", why="its log has the reason", where=self._title)
+            why = self._why() or "it logged no reason"
+            try:
+                self._stream.synchronize()  # raises if it was the GPU
+            except DeviceError as error:
+                if "captur" not in error.why:  # a stream that is recorded cannot be waited for
+                    raise
+            raise BuildError("TensorRT failed while running", why=why, where=self._title)
+        if (ran := self._ran) is not None:
+            self._ran = None
+            ran()
 
     def profile(self, sink: Callable[[str, float], object]) -> None:
         """From now on every run reports its layers' names and milliseconds, and waits for the GPU to measure them."""

@@ -125,6 +125,22 @@ def release_of(version: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def capabilities(trt: Trt) -> dict[str, str]:
+    """The compute capabilities that a TensorRT-RTX lists as supported → its names: ``{"8.6": "SM86"}``."""
+    names = [name for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
+    return {f"{name[2:-1]}.{name[-1]}": name for name in sorted(names, key=lambda name: int(name[2:]))}
+
+
+def unsupported(library: Library, compute: str) -> str:
+    """That a GPU's compute capability is none that TensorRT-RTX lists, in one line; empty where it is. Releases differ
+    in what they make of such a GPU: on 9.0, 1.4 runs and 1.7 refuses. TensorRT itself builds for the GPU that is there.
+    """
+    listed = capabilities(library.trt) if library.kind == "rtx" else {compute: ""}
+    if compute in listed:
+        return ""
+    return f"{compute} is not a supported capability of {library.title}, which lists {', '.join(listed)}"
+
+
 def full_version(library: Library, root: Path = Path("/")) -> str:
     """``10.3.0.30``: with the number of the build, where the loaded library or its Debian package has it. Builds of one
     version do not open each other's engines, as 10.3.0.26 and 10.3.0.30 of JetPack 6, which both report 10.3.0."""
@@ -149,7 +165,8 @@ def missing(trouble: ImportError, machine: Machine, wanted: Wanted) -> DeviceErr
     name, package = ("TensorRT-RTX", "tensorrt-rtx") if wanted == "tensorrt_rtx" else ("TensorRT", "tensorrt")
     where = f"{machine.model or machine.name}, JetPack {machine.jetpack}" if machine.is_jetson else machine.name
     if not machine.is_jetson:
-        fix = f"pip install {package}; for a Jetson's engines, build on the Jetson"
+        smaller = "" if wanted == "tensorrt_rtx" else " or, for GeForce and RTX GPUs, tensorrt-rtx;"
+        fix = f"pip install {package};{smaller} for a Jetson's engines, build on the Jetson"
     elif wanted == "tensorrt_rtx":
         fix = "use TensorRT: TensorRT-RTX does not support Jetson GPUs"
     else:  # packages of other builds know nothing of a Jetson's GPU and DLA

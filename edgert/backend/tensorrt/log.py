@@ -5,8 +5,10 @@ of 8.4 to 10.7 that NVIDIA's users have published (issues of NVIDIA/TensorRT, NV
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from edgert.backend.tensorrt.library import ILogger, Trt
@@ -164,3 +166,11 @@ def logger_to(trt: Trt, sink: Callable[[LogRecord], object]) -> ILogger:
                 sink(record)
 
     return Logger()
+
+
+@lru_cache(maxsize=2)
+def shared_logger(trt: Trt) -> tuple[ILogger, deque[LogRecord]]:
+    """The logger of everything that this process opens and runs, and its last lines, for who clears them first. It
+    lives as long as the process: TensorRT writes to the first one that it got, even when its engine is closed."""
+    lines: deque[LogRecord] = deque(maxlen=200)
+    return logger_to(trt, lines.append), lines

@@ -13,7 +13,8 @@ from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions,
 from edgert.backend.tensorrt import engine_cache
 from edgert.backend.tensorrt.build_process import BuildResult, Progress, build
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
-from edgert.backend.tensorrt.library import Library, Wanted, load
+from edgert.backend.tensorrt.kernel_cache import Shelf
+from edgert.backend.tensorrt.library import Library, Wanted, load, unsupported
 from edgert.backend.tensorrt.retry import build_retrying
 from edgert.backend.tensorrt.sessions import Queue
 from edgert.backend.tensorrt.trt_engine import TrtEngine, UnopenedError
@@ -128,6 +129,7 @@ class TrtBackend:
         self._given_machine, self._root, self._given_library = machine, root, library
         self._open_device, self._once = device or _open_gpu, once or build
         self.listener = listener or Listener()
+        self._warned = False
         self._resident: Counter[int | None] = Counter()
         self._queues: dict[int | None, Queue] = {}
 
@@ -154,6 +156,12 @@ class TrtBackend:
     def mode(self) -> str:
         """The power mode that engines are compiled and run in; empty where there is none."""
         return self._machine.mode
+
+    @cached_property
+    def unsupported(self) -> str:
+        """That TensorRT-RTX does not list this GPU's compute capability, in one line; empty where it does."""
+        driver = cuda_driver()
+        return unsupported(self.library, driver.gpus[0].compute) if driver is not None and driver.gpus else ""
 
     @cached_property
     def _device(self) -> CudaDevice:
@@ -196,14 +204,14 @@ class TrtBackend:
         """
         made = self.built(request, store)
         try:
-            engine = self.open(made, profiles)
+            engine = self.open(made, profiles, store)
         except UnopenedError as error:
             if not made.cached or store is None:
                 raise
             self._again(request, f"the cached engine no longer opens ({error.why})")
             store.remove(made.key)
             made = self._made(request, made.facts, store)
-            engine = self.open(made, profiles)
+            engine = self.open(made, profiles, store)
         plain = {name: form for name, form in made.request.formats.items() if not form.optional}
         if made.request.dla_core is None or len(plain) == len(made.request.formats):
             return made, engine
@@ -218,7 +226,7 @@ class TrtBackend:
             made = self._made(again, made.facts, store, (*made.attempts, reason))  # cached before anything else fails
             self._resident[made.request.dla_core] -= engine.loadables
             engine.close()
-            engine = self.open(made, profiles)
+            engine = self.open(made, profiles, store)
         return made, engine
 
     def built(self, request: BuildRequest, store: Store | None = None) -> engine_cache.BuiltEngine:
@@ -259,9 +267,17 @@ class TrtBackend:
             engine_cache.cache_engine(store, made, self.facts)
         return made
 
-    def open(self, made: engine_cache.BuiltEngine, profiles: Mapping[str, Shapes] | None = None) -> TrtEngine:
-        """Opens an engine for running. Raises DeviceError when there is no GPU or PyCUDA, or the DLA core is missing or
-        has too many programs, and ModelError when an output's size depends on the data."""
+    def open(
+        self,
+        made: engine_cache.BuiltEngine,
+        profiles: Mapping[str, Shapes] | None = None,
+        store: Store | None = None,
+    ) -> TrtEngine:
+        """Opens an engine for running; kernels that TensorRT-RTX compiles then are cached in the store.
+
+        Raises DeviceError when there is no GPU or PyCUDA, or TensorRT-RTX refuses the GPU, or the DLA core is missing
+        or has too many programs, and ModelError when an output's size depends on the data.
+        """
         core, loadables = made.request.dla_core, made.engine_facts.loadables
         scales = {name: form.scale for name, form in made.request.formats.items() if form.scale}
         with self._device:
@@ -279,6 +295,7 @@ class TrtBackend:
                 loadables=loadables,
                 resident=self._resident[core],
                 host_code=made.request.version_compatible,
+                shelf=Shelf(store, engine_cache.kernels_key(made.facts)) if store is not None else None,
                 title=made.request.title,
             )
         self._resident[core] += loadables  # none where there is no core
@@ -288,6 +305,9 @@ class TrtBackend:
             "compile_s": made.result.seconds,
             "attempts": list(made.attempts),
         }
+        if "unsupported" in engine.info and not self._warned:
+            self._warned = True
+            self.listener.report(f"this GPU's compute capability {engine.info['unsupported']}: it is run all the same")
         modes = {"compiled_in": made.mode, "runs_in": self.mode} if self._is_other_mode(made) else {}
         engine.info = {**engine.info, **compiled, **modes}
         return engine

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, checked_profile, closed_engine, share_first_dimension
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.execution_context import Context, dtype_of
-from edgert.backend.tensorrt.log import LogRecord, logger_to, tail
+from edgert.backend.tensorrt.kernel_cache import KernelCache, Shelf
+from edgert.backend.tensorrt.log import shared_logger, tail
 from edgert.backend.tensorrt.plugin import can_plug, register_operators
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
 from edgert.errors import DeviceError
@@ -38,10 +40,12 @@ class TrtEngine:
         loadables: DLA programs in it (:attr:`~edgert.backend.tensorrt.engine_layers.EngineFacts.loadables`).
         resident: DLA programs of other engines on that core.
         host_code: whether the plan's code for the processor may be run; version-compatible ones bring a runtime along.
+        shelf: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
         title: for messages.
 
     Raises:
-        DeviceError: the core would hold too many programs, is not there, or is not taken; or there is no memory.
+        DeviceError: the core would hold too many programs, is not there, or is not taken; or there is no memory; or
+            TensorRT-RTX refuses a GPU that it does not list.
         UnopenedError: TensorRT refuses the plan, which it does for one of another TensorRT or GPU.
     """
 
@@ -58,6 +62,7 @@ class TrtEngine:
         loadables: int = 0,
         resident: int = 0,
         host_code: bool = False,
+        shelf: Shelf | None = None,
         title: str = "engine",
     ) -> None:
         if loadables + resident > MAX_LOADABLES:  # afterwards it would only fail when it runs
@@ -68,11 +73,15 @@ class TrtEngine:
                 fix="place fewer, longer regions on the DLA, or move a model to the other core",
             )
         self._library, self.device, self.title, self.loadables = library, device, title, loadables
-        log: list[LogRecord] = []
-        self._runtime: api.Runtime = _runtime(library, log, dla_core, title, host_code=host_code)
+        self._log = shared_logger(library.trt)[1]
+        self._log.clear()
+        self._runtime: api.Runtime = _runtime(library, dla_core, title, host_code=host_code)
         self._engine: api.ICudaEngine = self._runtime.deserialize_cuda_engine(plan)
+        self._unsupported = api.unsupported(library, "{}.{}".format(*device.traits.compute))
         if self._engine is None:
-            why = tail(log) or "it logged no reason"
+            why = tail(self._log) or "it logged no reason"
+            if self._unsupported and "memory" not in why:
+                raise self._refusal(why)
             raise (DeviceError if "memory" in why else UnopenedError)(
                 f"{library.title} cannot open this engine",
                 why=why,
@@ -82,23 +91,25 @@ class TrtEngine:
         self._queue, self._scales = queue or Queue(device.stream(), threading.RLock()), scales or {}
         self._profiles = profiles or {DEFAULT_PROFILE: {}}
         self._sessions: list[TrtSession] = []
-        self._kernels: api.IRuntimeCache = None
+        self._kernels = KernelCache(library, self._engine, shelf, title) if library.kind == "rtx" else None
         self.profiles = tuple(self._profiles)
         self.recordable = loadables == 0
         """Whether runs may be recorded as CUDA graphs: not with DLA layers (TensorRT issue 3524)."""
         declared = [self._shape(name) for name in self._names("INPUT")]
         self.dynamic_batch = bool(declared) and all(shape and shape[0] < 0 for shape in declared)
         self.batched = share_first_dimension(declared, [self._shape(name) for name in self._names("OUTPUT")])
-        first = self.session()  # tensors of the first profile are as a session of it has them
+        first = self._opened(self.profiles[0])  # tensors of the first profile are as a session of it has them
+        self._spare = [first]
         self.inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
         self.outputs = tuple(
             Tensor(name, array.shape, dtype_of(self._engine, name, title))
             for name, array in zip(self._names("OUTPUT"), first.outputs, strict=True)
         )
-        first.close()
         self.outputs_known = True
         core = int(self._runtime.DLA_core) if loadables else None
         info = {"backend": "tensorrt", "version": library.version, "dla_core": core, "loadables": loadables}
+        if self._unsupported:
+            info["unsupported"] = self._unsupported
         self.info: Mapping[str, Any] = MappingProxyType(info)
 
     def session(self, profile: str | None = None) -> TrtSession:
@@ -107,6 +118,12 @@ class TrtEngine:
         if self._engine is None:
             raise closed_engine(self.title)
         name = checked_profile(profile, self.profiles, self.title)
+        if name == self.profiles[0]:
+            with suppress(IndexError):
+                return self._spare.pop()  # that of the beginning, which nobody has yet
+        return self._opened(name)
+
+    def _opened(self, name: str) -> TrtSession:
         made = TrtSession(
             partial(self._open_context, self.profiles.index(name)),
             self.device,
@@ -132,13 +149,17 @@ class TrtEngine:
         for session in self._sessions:
             session.close()
         self._sessions.clear()
+        self._spare.clear()
         with self.device:
             self._kernels = None
             self._engine = None
             self._runtime = None
 
     def _open_context(self, index: int, shapes: Shapes) -> Context:
-        made, stream = self._context(), self._queue.stream
+        kernels = self._kernels
+        made: api.IExecutionContext = kernels.context() if kernels else self._engine.create_execution_context()
+        if made is None and self._unsupported and "memory" not in (why := tail(self._log)):
+            raise self._refusal(why or "it made no execution context")
         if made is None:
             free, total = self.device.free_bytes()
             raise DeviceError(
@@ -148,14 +169,26 @@ class TrtEngine:
                 where=self.title,
                 fix="a smaller batch or input size, fewer models, or end other programs that use the GPU",
             )
-        return Context(self._library.trt, self._engine, made, stream, index=index, shapes=shapes, title=self.title)
+        return Context(
+            self._library.trt,
+            self._engine,
+            made,
+            self._queue.stream,
+            index=index,
+            shapes=shapes,
+            title=self.title,
+            ran=partial(kernels.ran, index, shapes) if kernels else None,
+            why=partial(tail, self._log, 1),
+        )
 
-    def _context(self) -> api.IExecutionContext:
-        if self._library.kind != "rtx":
-            return self._engine.create_execution_context()
-        known = serialized(self._kernels) if self._kernels is not None else b""
-        settings, self._kernels = runtime_settings(self._engine, known)
-        return self._engine.create_execution_context(settings)
+    def _refusal(self, why: str) -> DeviceError:
+        """Of a GPU that this TensorRT-RTX does not list; compiling once more would not help."""
+        return DeviceError(
+            f"{self._library.title} refuses this GPU",
+            why=f"compute capability {self._unsupported}: {why}",
+            where=self.title,
+            fix="engines: [onnxruntime-cuda, onnxruntime], or TensorRT: pip install tensorrt",
+        )
 
     def _names(self, mode: str) -> Sequence[str]:
         trt: api.Trt = self._library.trt
@@ -167,14 +200,12 @@ class TrtEngine:
         return tuple(self._engine.get_tensor_shape(name))
 
 
-def _runtime(
-    library: api.Library, log: list[LogRecord], core: int | None, title: str, *, host_code: bool
-) -> api.Runtime:
+def _runtime(library: api.Library, core: int | None, title: str, *, host_code: bool) -> api.Runtime:
     """A runtime that can open an engine of ``core``. It must outlive the engine."""
     trt: api.Trt = library.trt
     if can_plug(library):
         register_operators(trt)
-    runtime: api.Runtime = trt.Runtime(logger_to(trt, log.append))
+    runtime: api.Runtime = trt.Runtime(shared_logger(trt)[0])
     if host_code:
         runtime.engine_host_code_allowed = True
     cores = runtime.num_DLA_cores if core is not None else 0
@@ -188,19 +219,3 @@ def _runtime(
             fix="edgert doctor lists the DLA cores",
         )
     return runtime
-
-
-def runtime_settings(engine: api.ICudaEngine, cache: bytes) -> tuple[api.IRuntimeConfig, api.IRuntimeCache]:
-    """What an execution context of TensorRT-RTX is made with, so that kernels compiled for this GPU are found again;
-    ``cache`` is what :func:`serialized` gave after an earlier run, empty for none."""
-    settings: api.IRuntimeConfig = engine.create_runtime_config()
-    kernels: api.IRuntimeCache = settings.create_runtime_cache()
-    if cache:
-        kernels.deserialize(cache)
-    settings.set_runtime_cache(kernels)
-    return settings, kernels
-
-
-def serialized(kernels: api.IRuntimeCache) -> bytes:
-    """The compiled kernels, to be cached for this machine."""
-    return bytes(memoryview(kernels.serialize()))

@@ -151,6 +151,25 @@ class TestWorkstation:
         assert file.config.engines == ("onnxruntime-cuda", "onnxruntime")
         assert line.startswith("engines: ONNX Runtime on the GPU; not tensorrt: ") and "pip install tensorrt" in line
 
+    @pytest.mark.parametrize(("compute", "is_taken"), [("8.9", True), ("9.0", False)])
+    def test_tensorrt_rtx_is_taken_where_it_supports_the_gpu(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str, is_taken: bool
+    ) -> None:
+        driver = CudaDriver("13.0", (GpuDevice("RTX", compute, 2**33),))
+        monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.cuda_driver", lambda: driver)
+        monkeypatch.setattr("edgert.backend.ort.cuda.why_not", lambda: "")
+        on = bench("rtx-1.4", machine=HERE)
+        file, line = with_default_engines(written(tmp_path), machine=HERE, trt=on.backend)
+        if is_taken:
+            assert line.startswith("engines: TensorRT-RTX 1.4.0.76 in FP16 on the GPU; compiled once: parts")
+            assert file.config.engines[0] == "tensorrt"
+            return
+        assert file.config.engines == ("onnxruntime-cuda", "onnxruntime")
+        assert line == (
+            "engines: ONNX Runtime on the GPU; not tensorrt: 9.0 is not a supported capability of TensorRT-RTX 1.4.0.76"
+            ", which lists 7.5, 8.0, 8.6, 8.9, 12.0 (engines: [tensorrt] tries it all the same)"
+        )
+
     def test_without_pycuda(self, tmp_path: Path) -> None:
         def no_pycuda() -> Any:
             raise DeviceError("PyCUDA is not installed", why="No module named 'pycuda'", fix="pip install pycuda")

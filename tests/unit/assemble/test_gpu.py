@@ -15,6 +15,7 @@ from edgert.assemble import assemble, gpu_models
 from edgert.assemble import models as model
 from edgert.assemble.gpu_models import gpu_inference, is_on_gpu
 from edgert.backend.tensorrt.library import library_of
+from edgert.backend.tensorrt.log import shared_logger
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.config import InputConfig, load_pipeline
 from edgert.errors import DeviceError
@@ -25,7 +26,7 @@ from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.frames import frame_of
 from tests.helpers.small_pipeline import small_pipeline
 from tests.helpers.trt_device import FakeDevice
-from tests.helpers.trt_double import Double, Script
+from tests.helpers.trt_double import ANSWERS, SEVERITY, Double, Script
 
 SIDE = 16
 PLAIN = ((1, 3, SIDE, SIDE), "FLOAT", "INPUT")
@@ -111,6 +112,26 @@ def test_preprocessing_engine_and_outputs_are_recorded_once() -> None:
     assert "capture" not in events and events.count("launch") == 4 * SLOTS
 
 
+def test_a_recording_that_tensorrt_refuses_is_no_graph_and_its_reason_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig, reason = Rig(), "1: Error Code 1: Cuda Runtime (operation not permitted when stream is capturing)"
+    execute = "IExecutionContext", "execute_async_v3"
+
+    def refused(stream: Stream, enqueue: Any) -> None:
+        shared_logger(rig.double)[0].log(SEVERITY.ERROR, reason)
+        with monkeypatch.context() as recording:
+            recording.setitem(ANSWERS, execute, lambda *_: False)
+            enqueue()
+
+    monkeypatch.setattr(rig.device, "capture", refused)
+    inference = rig.ready()
+    assert rig.engine.info["graph"] == f"no, because TensorRT failed while running ({reason})"
+    assert [record.levelname for record in caplog.records if "no CUDA graph" in record.message] == ["WARNING"]
+    before = rig.runs
+    assert inference.run(inference.fill(frame_of(64, 48, "nv12"))) == [before + 1]
+
+
 def test_where_nothing_can_be_beside_it_everything_is_one_graph() -> None:
     rig = Rig()
     inference = rig.inference(beside=False)
@@ -135,7 +156,7 @@ def test_each_number_of_rows_is_recorded_and_stays() -> None:
     for rows in (4, 1, 2, 3):
         inference.run(*(inference.fill(frame_of(64, 48, "nv12"), row) for row in range(rows)))
     assert "capture" not in rig.device.events
-    assert len(contexts) == 1 + 3 * SLOTS  # the engine's own look at its tensors, and one for every size of every slot
+    assert len(contexts) == 3 * SLOTS  # one for every size of every slot
 
 
 def test_nothing_with_dla_layers_is_ever_recorded() -> None:

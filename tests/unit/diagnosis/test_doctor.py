@@ -116,8 +116,10 @@ def test_tensorrt_is_asked_for_as_engines_look_for_it(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(child, "find_spec", lambda name: name if name in packages else None)  # one may be installed
     for name in packages:
-        write(tmp_path, f"{name}.py", f"__version__ = '{'1.7.0' if 'rtx' in name else '10.3.0'}'\n")
+        rtx = "class ComputeCapability:\n    __members__ = {'NONE': 0, 'SM120': 1, 'SM86': 2}\n"
+        write(tmp_path, f"{name}.py", f"__version__ = '1.7.0'\n{rtx}" if "rtx" in name else "__version__ = '10.3.0'\n")
         monkeypatch.delitem(sys.modules, name, raising=False)
-    assert child.answer("tensorrt") == {"version": version}
+    listed = {"capabilities": ["8.6", "12.0"]} if version.startswith("RTX") else {}
+    assert child.answer("tensorrt") == {"version": version, **listed}
     for name in packages:
         sys.modules.pop(name, None)

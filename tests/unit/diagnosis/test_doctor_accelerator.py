@@ -9,7 +9,7 @@ import pytest
 from edgert.diagnosis import accelerator
 from edgert.diagnosis.probe import Answer
 from tests.unit.board.tree import jetson, write
-from tests.unit.diagnosis.evidence import ABSENT, NO_GPU, evidence, without
+from tests.unit.diagnosis.evidence import ABSENT, NO_GPU, WORKING, evidence, without
 
 
 def test_onnx_runtime_is_required(tmp_path: Path) -> None:
@@ -60,6 +60,28 @@ def test_tensorrt_elsewhere(tmp_path: Path) -> None:
     assert accelerator.tensorrt(evidence(tmp_path, tensorrt=ABSENT)).fix == "pip install tensorrt"
     found = accelerator.tensorrt(evidence(tmp_path, tensorrt=ABSENT, cuda=NO_GPU))
     assert (found.state, found.fix) == ("optional", "") and "not needed" in found.detail
+
+
+NO_H100 = "compute 9.0 is not a supported capability, it lists 7.5, 8.6: it may run or refuse"
+RTX = Answer({"version": "RTX 1.4.0", "capabilities": ["7.5", "8.6"]})
+H100 = without("cuda", gpus=[{**WORKING["cuda"].facts["gpus"][0], "compute": "9.0", "integrated": False}])
+
+
+@pytest.mark.parametrize(
+    ("answer", "does"),
+    [(RTX, "RTX 1.4.0, which builds engines here and runs none"), (WORKING["tensorrt"], "10.3.0, which neither")],
+)
+def test_a_tensorrt_without_a_gpu_does_not_work(tmp_path: Path, answer: Answer, does: str) -> None:
+    found = accelerator.tensorrt(evidence(tmp_path, tensorrt=answer, cuda=NO_GPU))
+    assert found.state == "optional" and found.detail.startswith(does)
+    assert found.detail.endswith(": no NVIDIA GPU here") and not found.fix
+
+
+def test_a_gpu_that_tensorrt_rtx_does_not_list(tmp_path: Path) -> None:
+    found = accelerator.tensorrt(evidence(tmp_path, tensorrt=RTX, cuda=H100))
+    assert (found.state, found.detail) == ("optional", f"RTX 1.4.0; {NO_H100}")
+    listed = without("cuda", gpus=[{**H100.facts["gpus"][0], "compute": "8.6"}])
+    assert accelerator.tensorrt(evidence(tmp_path, tensorrt=RTX, cuda=listed)).state == "yes"
 
 
 def test_tensorrt_is_never_installed_by_pip_on_a_jetson(tmp_path: Path) -> None:
@@ -167,6 +189,12 @@ class TestEngines:
     def test_a_tensorrt_that_is_too_old(self, tmp_path: Path) -> None:
         found = accelerator.engines(evidence(tmp_path, tensorrt=without("tensorrt", version="8.5.2")))
         assert "TensorRT 8.5.2 cannot be used" in found.detail and found.fix.startswith("update JetPack")
+
+    def test_a_gpu_that_tensorrt_rtx_does_not_list(self, tmp_path: Path) -> None:
+        found = accelerator.engines(evidence(tmp_path, tensorrt=RTX, cuda=H100))
+        assert found.state == "optional" and found.detail.startswith("ONNX Runtime on the GPU, ")
+        assert found.detail.endswith("for TensorRT it lacks a supported compute capability")
+        assert found.fix == "engines: [tensorrt] tries it all the same"
 
     def test_tensorrt_rtx_of_a_workstation(self, tmp_path: Path) -> None:
         found = accelerator.engines(evidence(tmp_path, tensorrt=without("tensorrt", version="RTX 1.7.0")))

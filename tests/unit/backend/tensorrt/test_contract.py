@@ -26,8 +26,8 @@ CLAIMS = {  # file, or path of a class or function in its file; the most exact o
     "dialects.cached_calibrator": WEAK,
     "dialects.StrongDialect": STRONG,
     "dialects.RtxDialect": RTX,
-    "trt_engine.runtime_settings": RTX,
-    "trt_engine.serialized": RTX,
+    "kernel_cache": RTX,
+    "library.capabilities": RTX,
     "plugin": (*WEAK[1:], *STRONG),  # plugins in Python came with 10.0, and TensorRT-RTX has none
 }
 TYPES = {name for name, kind in vars(library)["__annotations__"].items() if kind is TypeAlias}
@@ -297,7 +297,7 @@ def test_a_name_that_is_not_there_is_found_missing() -> None:
     wrong = Use("x", 1, "IBuilderConfig", "max_workspace_size", called=False, guarded=False)
     assert [version for version in EVERY if is_there(wrong, version)] == ["8.6"]
     removed = Use("x", 1, "enum BuilderFlag", "INT8", called=False, guarded=False)
-    assert [version for version in EVERY if is_there(removed, version)] == list(WEAK)
+    assert [version for version in EVERY if is_there(removed, version)] == [*WEAK, "rtx-1.4"]
     assert not is_there(Use("x", 1, "ILayer", "precision", called=True, guarded=False), "10.3")  # no method
 
 

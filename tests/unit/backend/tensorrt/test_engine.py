@@ -10,11 +10,12 @@ import pytest
 from edgert.backend import Engine, Session
 from edgert.backend.gpu import GpuEngine, GpuSession
 from edgert.backend.tensorrt.library import library_of
+from edgert.backend.tensorrt.log import shared_logger
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.errors import BuildError, DeviceError, ModelError
 from tests.helpers.trt_api import EVERY
 from tests.helpers.trt_device import FakeDevice
-from tests.helpers.trt_double import Double, Script
+from tests.helpers.trt_double import ANSWERS, SEVERITY, Double, Script
 
 BOUND = {"x": ((-1, 3, 2, 2), "FLOAT", "INPUT"), "y": ((-1, 3, 2, 2), "FLOAT", "OUTPUT")}
 FIXED = {"x": ((1, 3, 2, 2), "FLOAT", "INPUT"), "y": ((1, 3, 2, 2), "FLOAT", "OUTPUT")}
@@ -253,10 +254,17 @@ class TestTrouble:
             Bench(opens=False).open()
         assert "build it here" in caught.value.fix
 
-    def test_a_run_that_fails(self) -> None:
-        session = Bench(runs=False).open().session()
-        with pytest.raises(BuildError, match="failed while running"):
+    def test_a_run_that_fails_names_tensorrts_last_line(self) -> None:
+        bench = Bench(runs=False)
+        session = bench.open().session()
+        with pytest.raises(BuildError, match="failed while running") as caught:
             session.run()
+        assert caught.value.why == "it logged no reason"
+        for text in ("1: [a] Error Code 1: the first", "1: [b] Error Code 1: operation not permitted when capturing"):
+            shared_logger(bench.double)[0].log(SEVERITY.ERROR, text)
+        with pytest.raises(BuildError) as caught:
+            session.run()
+        assert caught.value.why == "1: [b] Error Code 1: operation not permitted when capturing"
 
     def test_a_run_that_fails_because_the_gpu_is_lost(self) -> None:
         bench = Bench(runs=False)
@@ -265,10 +273,21 @@ class TestTrouble:
         with pytest.raises(DeviceError, match="the GPU is lost to this process"):
             session.run()
 
+    def test_a_recording_that_fails_has_tensorrts_reason(self) -> None:
+        """A stream that is recorded cannot be waited for, and that is not why."""
+        bench = Bench(runs=False)
+        session = bench.open().session()
+        bench.device.gpu.broken["stream"] = "cuStreamSynchronize failed: not permitted when stream is capturing"
+        shared_logger(bench.double)[0].log(SEVERITY.ERROR, "cudaMalloc is not permitted while a stream is captured")
+        with pytest.raises(BuildError, match="failed while running") as caught:
+            session.enqueue()
+        assert caught.value.why == "cudaMalloc is not permitted while a stream is captured"
+
     def test_no_memory_for_a_context_tells_plan_and_actual(self, monkeypatch: pytest.MonkeyPatch) -> None:
         bench = Bench(memory=3 * 2**30)
         engine = bench.open(title="parts.onnx")
-        monkeypatch.setattr(engine, "_context", lambda: None)
+        engine.session()
+        monkeypatch.setitem(ANSWERS, ("ICudaEngine", "create_execution_context"), lambda *_: None)
         with pytest.raises(DeviceError, match="made no execution context: the GPU has too little memory") as caught:
             engine.session()
         assert "planned: 3.0 GiB, beside weights" in caught.value.why
@@ -295,13 +314,3 @@ class TestTrouble:
         assert bench.device.live_bytes == 0
         with pytest.raises(ModelError, match="closed"):
             engine.session()
-
-
-def test_a_session_of_rtx_begins_with_the_kernels_of_the_one_before() -> None:
-    bench = Bench("rtx-1.7")
-    engine = bench.open()
-    at = bench.double.calls.index("IRuntimeConfig.set_runtime_cache(IRuntimeCache)")
-    assert bench.double.calls[at + 1] == "ICudaEngine.create_execution_context(IRuntimeConfig)"
-    assert not any("deserialize(" in call for call in bench.double.calls if call.startswith("IRuntimeCache"))
-    engine.session()
-    assert "IRuntimeCache.deserialize(<7 bytes>)" in bench.double.calls

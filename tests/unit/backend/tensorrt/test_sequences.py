@@ -15,7 +15,7 @@ from edgert.backend.tensorrt.builder import compile_engine
 from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.log import LogRecord
 from edgert.errors import BuildError, DeviceError
-from tests.helpers.trt_api import EVERY, RTX, STRONG, WEAK
+from tests.helpers.trt_api import EVERY, RTX, STRONG, WEAK, api
 from tests.helpers.trt_double import Double, FakeLayer, FakeTensor, Script
 
 NODES = {"conv": ("c",), "relu": ("r",), "resize": ("y",)}
@@ -138,7 +138,7 @@ def test_rtx(version: str, precision: Any) -> None:
         "IBuilderConfig.set_compute_capability(SM120, 1)",
     ]
     assert calls == [*BEGIN, *network(version), *target, *PARSER, *PARSE, *WATCH, *BUILD]
-    assert result.timing_cache == b"" and result.library == "TensorRT-RTX 1.7.1.116"
+    assert result.timing_cache == b"" and result.library == f"TensorRT-RTX {api(version).version}"
 
 
 @pytest.mark.parametrize("where", ["dla", "mixed"])
@@ -286,13 +286,13 @@ class TestEveryDialect:
 
     @pytest.mark.parametrize("version", EVERY)
     def test_several_contexts_may_have_the_same_profile(self, version: str) -> None:
-        """Until 10.0 that had to be asked for; since 11.0 it cannot be."""
+        """Until 10.0 that had to be asked for; since 11.0, and TensorRT-RTX 1.7, it cannot be."""
         script = replace(SCRIPT, inputs=(FakeTensor("x", (-1, 3, 8, 8)),))
         profiles = ({"x": Span((1, 3, 8, 8), (1, 3, 8, 8), (4, 3, 8, 8))},)
         asked = "IBuilderConfig.set_preview_feature(PROFILE_SHARING_0806, True)"
         for request in (REQUEST, replace(REQUEST, profiles=profiles)):
             calls, _ = built(version, request, script if request.profiles else SCRIPT)
-            assert (asked in calls) == (bool(request.profiles) and version in WEAK)
+            assert (asked in calls) == (bool(request.profiles) and version in (*WEAK, "rtx-1.4"))
 
     @pytest.mark.parametrize(
         ("profile", "what"),
@@ -345,6 +345,13 @@ class TestFailure:
         lines = (("ERROR", "1: [defaultAllocator.cpp::allocate] Error Code 1: Cuda Runtime (out of memory)"),)
         with pytest.raises(BuildError, match="ran out of memory"):
             built("10.3", REQUEST, replace(SCRIPT, plan=None, lines=lines))
+
+    def test_int8_that_tensorrt_rtx_has_no_kernel_for(self) -> None:
+        line = "MyelinCheckException: cudnn_impl.cpp:1040: CHECK(dtype == myelinTypeFloat || dtype == myelinTypeHalf)"
+        script = replace(SCRIPT, plan=None, lines=(("ERROR", line),))
+        with pytest.raises(BuildError, match="has no INT8 kernel for a layer") as caught:
+            built("rtx-1.4", replace(REQUEST, precision="int8", explicit=True), script)
+        assert caught.value.why == line and "precision: fp16" in caught.value.fix
 
     def test_whatever_else_it_logs(self) -> None:
         with pytest.raises(BuildError, match="built no engine") as caught:

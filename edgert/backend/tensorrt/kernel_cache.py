@@ -1,0 +1,84 @@
+"""The kernels of a TensorRT-RTX engine: compiled when it first runs, cached beside its plan, found at the next start.
+
+What TensorRT-RTX builds is no code for a GPU yet. Its runtime makes that, seconds of work, and holds it in a runtime
+cache (https://docs.nvidia.com/deeplearning/tensorrt-rtx/latest/inference-library/work-with-runtime-cache.html).
+"""
+
+import logging
+from dataclasses import dataclass
+
+from edgert.backend.base import Shapes, Store, cache_content
+from edgert.backend.tensorrt import library as api
+
+log = logging.getLogger("edgert.backend")
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where the kernels of one engine are cached between starts.
+
+    Attributes:
+        key: of the engine's plan, its GPU, driver and release of TensorRT-RTX.
+    """
+
+    store: Store
+    key: str
+
+
+class KernelCache:
+    """One runtime cache for all execution contexts of an engine, so that a kernel is compiled once for all of them.
+
+    Not for several threads at once: callers hold the lock of the engine's queue. It must outlive the contexts.
+
+    Args:
+        shelf: where kernels of an earlier start are found, and new ones cached; None has them for this process only.
+        title: of the model, for messages.
+    """
+
+    def __init__(self, library: api.Library, engine: api.ICudaEngine, shelf: Shelf | None, title: str) -> None:
+        self._trt: api.Trt = library.trt
+        self._engine: api.ICudaEngine = engine
+        self._shelf, self._title = shelf, title
+        self._made_by: api.IRuntimeConfig = engine.create_runtime_config()
+        self._kernels: api.IRuntimeCache = self._made_by.create_runtime_cache()
+        self._cached_bytes, self._ran = self._read(), set[object]()
+
+    def context(self) -> api.IExecutionContext:
+        """A new execution context; None where TensorRT makes none.
+
+        Its kernels are made for the shapes that it is given (eager). By default TensorRT-RTX runs kernels for all
+        shapes while it makes better ones in the background, and a CUDA graph would hold the former for good:
+        https://docs.nvidia.com/deeplearning/tensorrt-rtx/latest/inference-library/work-with-dynamic-shapes.html.
+        """
+        settings: api.IRuntimeConfig = self._engine.create_runtime_config()
+        settings.dynamic_shapes_kernel_specialization_strategy = (
+            self._trt.DynamicShapesKernelSpecializationStrategy.EAGER
+        )
+        settings.set_runtime_cache(self._kernels)
+        return self._engine.create_execution_context(settings)
+
+    def ran(self, profile: int, shapes: Shapes) -> None:
+        """A context ran for the first time: what was compiled for its shapes is cached, atomically."""
+        ran = profile, tuple(shapes.items())
+        if self._shelf is None or ran in self._ran:  # another session's context brought them here
+            return
+        self._ran.add(ran)
+        made: api.IHostMemory = self._kernels.serialize()
+        content = bytes(memoryview(made)) if made is not None else b""
+        if len(content) > self._cached_bytes:  # it only ever grows
+            cache_content(self._shelf.store, self._shelf.key, content)
+            self._cached_bytes = len(content)
+
+    def _read(self) -> int:
+        """The bytes of the kernels that were found. Those that TensorRT-RTX does not take are removed, which is logged:
+        they are of another release or GPU than the key says, or damaged."""
+        content = self._shelf.store.get(self._shelf.key) if self._shelf is not None else None
+        if content is None or self._shelf is None:
+            log.info("%s: TensorRT-RTX compiles its kernels for this GPU, which takes seconds", self._title)
+            return 0
+        if self._kernels.deserialize(content):
+            return len(content)
+        log.warning("%s: its cached kernels are not those of this TensorRT-RTX and GPU: compiled again", self._title)
+        self._shelf.store.remove(self._shelf.key)
+        self._kernels = self._made_by.create_runtime_cache()
+        return 0

@@ -1,0 +1,173 @@
+"""Kernels that TensorRT-RTX compiles when an engine first runs: one cache for all contexts, found at the next start."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from edgert.backend import EngineOptions
+from edgert.backend.tensorrt.kernel_cache import Shelf
+from edgert.backend.tensorrt.library import library_of
+from edgert.backend.tensorrt.trt_engine import TrtEngine
+from edgert.errors import ArtifactError, DeviceError
+from tests.helpers import models
+from tests.helpers.trt_api import RTX
+from tests.helpers.trt_bench import HERE, Bench, MemoryStore
+from tests.helpers.trt_device import FakeDevice
+from tests.helpers.trt_double import Double, Script
+
+BOUND = {"x": ((-1, 3, 2, 2), "FLOAT", "INPUT"), "y": ((-1, 3, 2, 2), "FLOAT", "OUTPUT")}
+PROFILES = {"default": {"x": (4, 3, 2, 2)}}
+
+
+class Start:
+    """One start of a process: a TensorRT-RTX that has compiled nothing yet, and an engine of up to four rows."""
+
+    def __init__(self, store: MemoryStore | None, version: str = "rtx-1.4", **script: Any) -> None:
+        self.double = Double(version, Script(**{"bound": BOUND, **script}))
+        shelf = Shelf(store, "kernels") if store is not None else None
+        device = FakeDevice(compute=(8, 9))
+        self.engine = TrtEngine(b"plan", library_of(self.double), device, profiles=PROFILES, shelf=shelf, title="parts")
+
+    def calls(self, start: str) -> list[str]:
+        return [call for call in self.double.calls if call.startswith(start)]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.mark.parametrize("version", RTX)
+def test_all_contexts_share_one_cache_and_are_eager(version: str) -> None:
+    start = Start(None, version)
+    one, two = start.engine.session(), start.engine.session()
+    for session in (one, two):
+        for rows in (1, 2, 4):
+            session.enqueue(rows)
+    made = len(start.calls("ICudaEngine.create_execution_context(IRuntimeConfig)"))
+    assert made == 6 and len(start.calls("IRuntimeConfig.create_runtime_cache")) == 1
+    assert len(start.calls("IRuntimeConfig.set_runtime_cache(IRuntimeCache)")) == made
+    eager = "IRuntimeConfig.dynamic_shapes_kernel_specialization_strategy = EAGER"
+    assert start.calls("IRuntimeConfig.dynamic_shapes") == [eager] * made
+    assert start.calls("IRuntimeCache") == []  # nowhere to cache them
+
+
+def test_they_are_written_after_the_first_run_of_each_shape(store: MemoryStore) -> None:
+    start = Start(store)
+    session = start.engine.session()
+    assert store.get("kernels") is None
+    session.enqueue(4)
+    first = store.get("kernels")
+    assert first == repr([repr({"x": (4, 3, 2, 2)})]).encode()
+    for again in (session, start.engine.session()):
+        for _ in range(3):
+            again.enqueue(4)
+    assert len(start.calls("IRuntimeCache.serialize")) == 1
+    session.enqueue(2)
+    assert len(store.get("kernels") or b"") > len(first)
+
+
+def test_the_next_start_compiles_and_writes_nothing(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Start(store).engine.session()
+    for rows in (4, 1):
+        first.enqueue(rows)
+    monkeypatch.setattr(store, "put", lambda key, content: pytest.fail("nothing is new"))
+    again = Start(store)
+    assert len(again.double.kernels) == 2  # they are there before anything ran
+    session = again.engine.session()
+    for rows in (4, 1):
+        session.enqueue(rows)
+    (read,) = again.calls("IRuntimeCache.deserialize")
+    order = [read, "IRuntimeConfig.set_runtime_cache(IRuntimeCache)"]
+    assert [again.double.calls.index(call) for call in order] == sorted(map(again.double.calls.index, order))
+
+
+def test_what_tensorrt_does_not_take_is_thrown_away_and_logged(store: MemoryStore, caplog: Any) -> None:
+    store.put("kernels", b"of another release")
+    with caplog.at_level(logging.WARNING):
+        start = Start(store)
+    assert caplog.messages == ["parts: its cached kernels are not those of this TensorRT-RTX and GPU: compiled again"]
+    assert store.get("kernels") is None and len(start.calls("IRuntimeConfig.create_runtime_cache")) == 2
+    start.engine.session().enqueue()
+    assert store.get("kernels") == repr([repr({"x": (4, 3, 2, 2)})]).encode()
+
+
+def test_a_store_that_cannot_be_written_costs_time_at_the_next_start_only(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def full(key: str, content: bytes) -> None:
+        raise ArtifactError("cannot write to the cache", why="no space left")
+
+    monkeypatch.setattr(store, "put", full)
+    Start(store).engine.session().enqueue()
+    assert "no space left" in caplog.text
+
+
+def test_other_tensorrts_have_none(store: MemoryStore) -> None:
+    start = Start(store, "10.3")
+    start.engine.session().enqueue()
+    assert start.calls("IRuntimeC") == [] and store.get("kernels") is None
+
+
+def test_the_backend_caches_them_beside_the_plan_under_the_same_facts(store: MemoryStore) -> None:
+    options = EngineOptions(store=store)
+    first = Bench("rtx-1.4", machine=HERE)
+    first.backend.compile(models.conv(), options).session().enqueue()
+    plans, kernels = ([path.name for path in store.folder.glob(f"trt-{kind}")] for kind in ("[0-9a-f]*", "kernels-*"))
+    assert [name.replace("kernels-", "") for name in kernels] == plans
+    again = Bench("rtx-1.4", machine=HERE)
+    again.backend.compile(models.conv(), options)
+    assert again.requests == [] and again.double.kernels == first.double.kernels != set()
+    other = Bench("rtx-1.7", machine=HERE)  # of another release they are not even tried
+    other.backend.compile(models.conv(), options)
+    assert other.double.kernels == set()
+
+
+class TestUnsupportedCapability:
+    """NVIDIA lists no 9.0 for TensorRT-RTX: 1.4 runs there, 1.7 refuses."""
+
+    LISTED = "9.0 is not a supported capability of TensorRT-RTX 1.4.0.76, which lists 7.5, 8.0, 8.6, 8.9, 12.0"
+
+    def bench(self, version: str = "rtx-1.4", **script: Any) -> Bench:
+        made = Bench(version, machine=HERE, **script)
+        made.device = FakeDevice(compute=(9, 0))
+        return made
+
+    def test_it_runs_with_one_warning(self) -> None:
+        bench = self.bench()
+        engines = [bench.backend.compile(models.conv(), EngineOptions()) for _ in range(2)]
+        assert bench.reported == [f"this GPU's compute capability {self.LISTED}: it is run all the same"]
+        assert [engine.info["unsupported"] for engine in engines] == [self.LISTED] * 2
+        engines[0].session().run()
+
+    def test_one_that_is_listed_runs_without(self) -> None:
+        bench = self.bench()
+        bench.device = FakeDevice(compute=(8, 9))
+        engine = bench.backend.compile(models.conv(), EngineOptions())
+        assert bench.reported == [] and "unsupported" not in engine.info
+
+    def test_tensorrt_itself_lists_none(self) -> None:
+        bench = self.bench("10.3")
+        assert "unsupported" not in bench.backend.compile(models.conv(), EngineOptions()).info
+
+    def test_a_refusal_is_named_and_compiles_nothing_again(self, store: MemoryStore) -> None:
+        refusal = "Target GPU SM 90 is not supported by this TensorRT-RTX release"
+        for starts in (1, 2):
+            bench = self.bench("rtx-1.7", opens=False, refusal=refusal)
+            with pytest.raises(DeviceError, match=r"TensorRT-RTX 1\.7\.1\.116 refuses this GPU") as caught:
+                bench.backend.compile(models.conv(), EngineOptions(store=store))
+            assert len(bench.requests) == (starts == 1) and bench.reported == []
+        assert caught.value.why.startswith("compute capability 9.0 is not a supported capability of TensorRT-RTX 1.7")
+        assert caught.value.why.endswith(refusal) and "onnxruntime-cuda" in caught.value.fix
+
+    def test_no_execution_context_is_a_refusal_too_and_not_for_lack_of_memory(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = self.bench("rtx-1.7")
+        monkeypatch.setattr("edgert.backend.tensorrt.kernel_cache.KernelCache.context", lambda self: None)
+        with pytest.raises(DeviceError, match="refuses this GPU") as caught:
+            bench.backend.compile(models.conv(), EngineOptions())
+        assert "it made no execution context" in caught.value.why
