@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from edgert.backend.ort import cuda, runtime
 from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, check_sizes, too_little
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
+from edgert.files import FileStore
 from edgert.graph import Model, to_bytes
 from edgert.memory.cuda import CudaDevice
 from tests.helpers import models
@@ -35,6 +37,10 @@ def engine_on(gpu: CudaDouble, model: Model, profiles: Any = None) -> tuple[OrtC
     session = CudaLike(open_session(to_bytes(model), session_settings(1), model))
     device = CudaDevice(gpu, 0)
     return OrtCudaEngine(session, profiles or {"default": {}}, "m.onnx", {}, device, device.stream()), session
+
+
+def like(content: bytes, settings: Any, model: Model) -> CudaLike:
+    return CudaLike(open_session(content, settings, model))
 
 
 def noise(shape: tuple[int, ...], seed: int = 0) -> Any:
@@ -162,6 +168,27 @@ def test_too_little_memory_tells_plan_and_actual(gpu: CudaDouble, monkeypatch: p
         OrtCudaBackend(CudaDevice(gpu, 0)).compile(models.conv(), EngineOptions())
     assert caught.value.why.startswith("planned: weights 448 B and tensors") and "16.0 MiB" in caught.value.why
     assert "precision: fp16" in caught.value.fix
+
+
+def test_the_cleaned_model_is_cached_for_each_set_of_shapes(
+    gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cuda, "check_provider", lambda: None)
+    monkeypatch.setattr(cuda, "_open", lambda content, settings, options, model: like(content, settings, model))
+    model, store, backend = models.conv(("n", 3, 8, 8)), FileStore(tmp_path), OrtCudaBackend(CudaDevice(gpu, 0))
+
+    def compiled(shapes: Any) -> OrtCudaEngine:
+        return backend.compile(model, EngineOptions(profiles={"default": shapes}, store=store))
+
+    first = compiled(FOUR["default"])
+    assert first.info["cached"] is compiled({"x": (1, 3, 8, 8)}).info["cached"] is False
+    monkeypatch.setattr(cuda, "check_sizes", lambda *_: pytest.fail("what was cached had been checked"))
+    again, x = compiled(FOUR["default"]), noise((4, 3, 8, 8), 6)
+    assert again.info["cached"] is True and again.dynamic_batch
+    session = again.session()
+    session.inputs["x"][...] = x
+    for rows in (4, 2):
+        assert np.allclose(session.run(rows)[0], exact(model, x=x[:rows])[0], atol=1e-5)
 
 
 def test_what_fails_while_running_is_distinguished(gpu: CudaDouble) -> None:

@@ -190,7 +190,8 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     if cached is not None:
         settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
         return open_session(cached, settings, model), True
-    ready = prepared(model, static, settings)
+    ready = prepared(model, static)
+    fix_others(settings, model, static)
     if options.store is None:
         return open_session(to_bytes(ready), settings, model), False
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
@@ -201,21 +202,25 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     return session, False
 
 
-def prepared(model: Model, static: Shapes, settings: Any) -> Model:
+def prepared(model: Model, static: Shapes) -> Model:
     """The model with a profile's shapes fixed and cleaned; a batch of several rows stays open, for runs of fewer."""
-    open_batch = {
-        spec.shape[0]
-        for spec in inputs(model)
-        if spec.shape and not isinstance(spec.shape[0], int) and static.get(spec.name, (1,))[0] > 1
-    }
-    if not open_batch:
-        return clean(with_shapes(model, static) if static else model)[0]
-    with_shapes(model, static)  # raises where they do not fit
-    for spec in inputs(model):
+    fixed = with_shapes(model, static) if static else model  # raises where they do not fit
+    return clean(model if open_batch(model, static) else fixed)[0]
+
+
+def open_batch(model: Model, static: Shapes) -> frozenset[str | None]:
+    """What the first dimensions are called that stay open, for runs of fewer rows than a profile's shapes have."""
+    firsts = ((spec.shape[0], static.get(spec.name, (1,))[0]) for spec in inputs(model) if spec.shape)
+    return frozenset(dim for dim, rows in firsts if not isinstance(dim, int) and rows > 1)
+
+
+def fix_others(settings: Any, model: Model, static: Shapes) -> None:
+    """Has a session take a profile's sizes for what a prepared model leaves open beside its batch."""
+    stays = open_batch(model, static)
+    for spec in inputs(model) if stays else ():
         for dim, size in zip(spec.shape, static.get(spec.name, ()), strict=False):
-            if isinstance(dim, str) and dim not in open_batch:
+            if isinstance(dim, str) and dim not in stays:
                 settings.add_free_dimension_override_by_name(dim, size)
-    return clean(model)[0]
 
 
 @lru_cache(maxsize=1)

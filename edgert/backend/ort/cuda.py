@@ -6,6 +6,8 @@ https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
 import threading
@@ -18,8 +20,7 @@ import numpy as np
 
 from edgert.backend import base
 from edgert.backend.gpu import GpuTensor
-from edgert.backend.ort import runtime
-from edgert.backend.ort.cpu import prepared
+from edgert.backend.ort import cpu, runtime
 from edgert.errors import BuildError, DeviceError, EdgertError, ModelError
 from edgert.graph import Model, inputs, outputs, read, to_bytes, with_shapes
 from edgert.graph.count import peak_bytes
@@ -43,8 +44,8 @@ _INSTALL = "pip install onnxruntime-gpu in place of onnxruntime; on a Jetson, th
 class OrtCudaBackend:
     """Compiles for the GPU; nodes that the provider cannot take run on the CPU, and ONNX Runtime copies between.
 
-    Float32 models may use TF32 in convolutions, as PyTorch does, by default. Nothing is cached in the store:
-    what takes long is ONNX Runtime's search for convolution algorithms, which it cannot save.
+    Float32 models may use TF32 in convolutions, as PyTorch does, by default. The cleaned model is cached in the store;
+    ONNX Runtime's plans of convolutions are made anew at every start, since it cannot save them.
 
     Args:
         device: the GPU; the first one, opened when a model is compiled, by default.
@@ -69,11 +70,18 @@ class OrtCudaBackend:
         device = self._device or open_device()
         profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
-        check_sizes(model, profiles)
+        content, cached = _cleaned(model, profiles, static, options.store)
         settings, tuning = runtime.session_settings(options.threads, options.tuning), options.tuning
-        ready = prepared(model, static, settings)
-        info = {"backend": self.name, "version": str(runtime.ort().__version__), "device": device.name, "cached": False}
-        content = to_bytes(ready)
+        cpu.fix_others(settings, model, static)
+        is_fixed = not cpu.open_batch(model, static) and all(
+            spec.is_static or spec.name in static for spec in inputs(model)
+        )
+        info = {
+            "backend": self.name,
+            "version": str(runtime.ort().__version__),
+            "device": device.name,
+            "cached": cached,
+        }
 
         def opened(kernels: Mapping[str, str]) -> OrtCudaEngine:
             stream = device.stream()
@@ -89,7 +97,7 @@ class OrtCudaBackend:
             info["compile_s"] = round(time.perf_counter() - started, 3)
             return OrtCudaEngine(session, profiles, str(model.path), info, device, stream)
 
-        fast = _FAST if tuning.channels_last and all(spec.is_static for spec in inputs(ready)) else {}
+        fast = _FAST if tuning.channels_last and is_fixed else {}
         try:
             try:
                 return opened(fast)
@@ -102,6 +110,28 @@ class OrtCudaBackend:
             if not is_out_of_memory(error):
                 raise
             raise too_little(model, static, device) from error
+
+
+_RECIPE = 1
+"""Part of the cache key: raise it when models are prepared in another way."""
+
+
+def _cleaned(
+    model: Model, profiles: Mapping[str, base.Shapes], static: base.Shapes, store: base.Store | None
+) -> tuple[bytes, bool]:
+    """The model as ONNX Runtime gets it, and whether it came from the store; that the sizes of its outputs are known
+    was checked before it was stored. Raises ModelError."""
+    shapes = {profile: dict(given) for profile, given in profiles.items()}
+    facts = json.dumps(["cuda", _RECIPE, model.digest, shapes], sort_keys=True)
+    key = hashlib.sha256(facts.encode()).hexdigest()[:32]
+    cached = store.get(key) if store else None
+    if cached is not None:
+        return cached, True
+    check_sizes(model, profiles)
+    content = to_bytes(cpu.prepared(model, static))
+    if store:
+        base.cache_content(store, key, content)
+    return content, False
 
 
 def why_not() -> str:
