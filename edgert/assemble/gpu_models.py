@@ -45,8 +45,8 @@ def gpu_inference(
 
     Args:
         decoder_for: gives the decoder for a network of (width, height).
-        beside: batches are decoded beside the engine's work on the next, by a graph of their own; else all that is done
-            with a batch is one graph.
+        beside: frames are prepared, and batches decoded, beside the engine's work on others, on streams of their own;
+            else all that is done with a batch is on one stream.
         is_urgent: its kernels start before those of others that wait.
 
     Raises:
@@ -67,16 +67,16 @@ def gpu_inference(
         written = config.model_copy(update={"std": tuple(std * bound.scale for std in config.std)})
     decoder = decoder_for((layout.width, layout.height))
     device, rows = engine.device, layout.rows
-    reading = device.stream() if beside else None
+    uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
+    reading, feeding = (device.stream(), uploader.stream) if beside else (None, None)
     if is_urgent:  # before anything is recorded: graphs keep the priority that they were recorded with
-        _raise_priority([sessions[0].stream, *([reading] if reading else [])], where)
+        _raise_priority([sessions[0].stream, *(one for one in (reading, feeding) if one)], where)
     slots = []
     for session in sessions:
         (image,) = session.inputs_on_gpu.values()
         preprocessor = GpuPreprocessor(written, layout, image.block.address, kernels, where=where)
         reader = _reader(session, decoder, engine.batched, preprocessor.network, kernels)
-        slots.append(InferenceSlot(session, preprocessor, reader, reading or session.stream))
-    uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
+        slots.append(InferenceSlot(session, preprocessor, reader, reading or session.stream, feeding))
     recordable = sessions[0].recordable
 
     def without_graph(reason: str) -> None:
@@ -84,7 +84,7 @@ def gpu_inference(
         level = logging.WARNING if recordable else logging.INFO
         log.log(level, "%s: no CUDA graph, so frames take more of the processor: %s", where, reason)
 
-    return GpuInference(slots, config, uploader, without_graph)
+    return GpuInference(slots, uploader, without_graph)
 
 
 def _raise_priority(streams: Sequence[Stream], where: str) -> None:

@@ -203,6 +203,8 @@ class _Assembler:
                 nodes[name][0].reads = reads
         live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
         engines = self.models.engines
+        for inference in self.models.inferences:
+            inference.is_patient = self.live  # between frames of a camera there is time to sleep
         for counter in {engine.device.counter for engine in engines.values() if is_on_gpu(engine)}:
             self.counter.include(counter)
         models, threads = self.models, set_opencv_threads(1)
@@ -234,8 +236,6 @@ class _Assembler:
             branches = self.models.branches(name, stage, self.live)
             is_split = any(len(branch.stages) > 1 for branch in branches)
             capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, self.models.choice
-            if stage.batch is not None:  # room for a whole one, so that the next is filled while the GPU works on it
-                capacity = max(capacity, stage.batch.max)
             return branch_nodes(name, branches, streams, capacity, stage.every, lambda: choice.level)
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place

@@ -47,7 +47,7 @@ class Counter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = Counts()
+        self._copies = self._bytes_copied = self._allocations = self._escaped = 0
         self._included: list[tuple[Counter, Counts]] = []
 
     def include(self, other: Counter) -> None:
@@ -56,23 +56,25 @@ class Counter:
 
     def copied(self, nbytes: int) -> None:
         """One copy of ``nbytes`` bytes of pixels or tensor data was made."""
-        self._add(Counts(1, nbytes))
+        with self._lock:
+            self._copies += 1
+            self._bytes_copied += nbytes
 
     def allocated(self) -> None:
         """One buffer was allocated from the operating system."""
-        self._add(Counts(allocations=1))
+        with self._lock:
+            self._allocations += 1
 
     def escaped(self) -> None:
         """One buffer left its pool for good because somebody still holds an array onto it."""
-        self._add(Counts(escaped=1))
+        with self._lock:
+            self._escaped += 1
 
     def read(self) -> Counts:
         """The totals so far."""
-        return sum((other.read() + before for other, before in self._included), self._counts)
-
-    def _add(self, more: Counts) -> None:
         with self._lock:
-            self._counts += more
+            own = Counts(self._copies, self._bytes_copied, self._allocations, self._escaped)
+        return sum((other.read() + before for other, before in self._included), own)
 
 
 U8 = npt.NDArray[np.uint8]

@@ -13,6 +13,7 @@ from edgert.policy import BoundedQueue, Drop
 from edgert.runtime.metrics import LatencyHistogram
 from edgert.runtime.records import Result
 
+_now_ns = REAL.now_ns
 Ready = tuple[int, int]
 """An edge that has a result, or the complement of one that was closed; and when it was reported, nanoseconds."""
 
@@ -41,7 +42,7 @@ class Channel(BoundedQueue[Result]):
 
     def put(self, result: Result) -> None:
         """Takes over a result together with one hold on its lease; blocks only when full and ``drop: never``."""
-        if self.is_bare:
+        if self.is_bare and not result.frame.is_let_go:
             bare = result.let_go()
             result.frame.lease.release()
             result = bare
@@ -53,12 +54,21 @@ class Channel(BoundedQueue[Result]):
             self.count += 1
             self.lose(result)
             return
-        if self.offer(result) == "added":
-            self._announce()
+        if self.waits:  # there is room, or it would not have got this far
+            self.count += 1
+            self.items.append(result)
+        elif self.offer(result) != "added":
+            return
+        self._announce()
+
+    def _announce(self) -> None:
+        self._ready.put((self._edge, _now_ns()))
+        if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
+            self._drain()
 
     def close(self) -> None:
         """The producer is done. Results already in the channel are still delivered."""
-        self._ready.put((~self._edge, REAL.now_ns()))
+        self._ready.put((~self._edge, _now_ns()))
 
     def abandon(self) -> None:
         """The consumer is done: what waits is dropped, and the producer never blocks again."""
@@ -68,8 +78,11 @@ class Channel(BoundedQueue[Result]):
 
     def take(self) -> Result | None:
         """The oldest result, after the inlet saw this edge become ready; None if the channel was abandoned."""
-        result = self.pop()
-        if self.waits and result is not None:
+        try:
+            result = self.items.popleft()
+        except IndexError:
+            return None
+        if self.waits:
             self._room.put(None)
         return result
 
@@ -77,11 +90,6 @@ class Channel(BoundedQueue[Result]):
         """Counts it and gives its hold back."""
         self.dropped += 1
         result.frame.lease.release()
-
-    def _announce(self) -> None:
-        self._ready.put((self._edge, REAL.now_ns()))
-        if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
-            self._drain()
 
     def _drain(self) -> None:
         while (result := self.pop()) is not None:
@@ -102,6 +110,11 @@ class Inlet:
         self._closed = 0
         self.channels: list[Channel] = []
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come that was not taken."""
+        return self._ready.empty()
+
     def connect(self, capacity: int, drop: Drop) -> Channel:
         """A new edge into this inlet."""
         channel = Channel(capacity, drop, self._ready, len(self.channels))
@@ -118,7 +131,7 @@ class Inlet:
             is_waiting = self._ready.empty()
             edge, ready_ns = self._ready.get(timeout=timeout_s)
             if is_waiting:
-                self.wakeup.add(REAL.now_ns() - ready_ns)
+                self.wakeup.add(_now_ns() - ready_ns)
             if edge < 0:
                 self._closed += 1
             elif (result := self.channels[edge].take()) is not None:

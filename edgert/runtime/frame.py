@@ -135,17 +135,19 @@ class Frame:
 
         What it knows of itself stays, and whoever uses ``planes`` gets a StageError.
         """
+        return self.moved(_LET_GO, EndedLease(self.lease.counter))
+
+    def moved(self, planes: tuple[U8, ...], lease: Lease) -> Frame:
+        """The same image in other memory, under that memory's lease; this one's goes on."""
         place = self.stream, self.index, self.timestamp_ns, self.media_ns, self.width, self.height, self.format
-        return Frame(
-            *place, _LET_GO, EndedLease(self.lease.counter), self.color, self.origin
-        )  # not by replace: it is slow
+        return Frame(*place, planes, lease, self.color, self.origin)  # not by replace: it is slow
 
     def to_host(self) -> Frame:
         """The frame with its planes on the host: itself, or a copy of a frame that is on a GPU, which is counted."""
         if not self.is_on_gpu:
             return self
         planes = tuple(plane.to_host() for plane in cast("tuple[DeviceView, ...]", self.planes))
-        return replace(self, planes=planes, lease=lend(planes, self.lease.counter), root=None)
+        return self.moved(planes, lend(planes, self.lease.counter))
 
     def to_bgr(self) -> U8:
         """A new (height, width, 3) uint8 BGR image. A copy, and counted as one; two for a frame on a GPU."""

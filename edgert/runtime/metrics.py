@@ -5,10 +5,11 @@ Latencies in histograms, totals of each thread's time, and how its times vary, w
 
 from __future__ import annotations
 
-import math
+from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import log2
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from edgert.jitter import AT, SLOT_MS, Jitter, Quantiles, jitter_of
 
 _BUCKETS_PER_OCTAVE = 64  # neighboring buckets differ by 2^(1/64), so a percentile is right to 1.1 %
 _OCTAVES = 44  # 1 ns to 4.8 hours
+_LAST_BUCKET = _BUCKETS_PER_OCTAVE * _OCTAVES - 1
 _MIDDLES_MS = 2.0 ** ((np.arange(_BUCKETS_PER_OCTAVE * _OCTAVES) + 0.5) / _BUCKETS_PER_OCTAVE) / 1e6
 
 
@@ -48,21 +50,27 @@ def _quantiles_ms(counts: npt.NDArray[np.int64], places: Sequence[float]) -> lis
 class LatencyHistogram:
     """Durations in logarithmic buckets: constant memory however long it runs. One writer, any readers."""
 
+    __slots__ = ("_buckets",)
+
     def __init__(self) -> None:
-        self._buckets = np.zeros(_BUCKETS_PER_OCTAVE * _OCTAVES, np.int64)
+        self._buckets = array("q", bytes(8 * _BUCKETS_PER_OCTAVE * _OCTAVES))
 
     def add(self, duration_ns: int) -> None:
         """Counts one duration."""
-        bucket = int(math.log2(max(duration_ns, 1)) * _BUCKETS_PER_OCTAVE)
-        self._buckets[min(bucket, len(self._buckets) - 1)] += 1
+        if duration_ns > 1:
+            bucket = int(log2(duration_ns) * _BUCKETS_PER_OCTAVE)
+            self._buckets[bucket if bucket < _LAST_BUCKET else _LAST_BUCKET] += 1
+        else:
+            self._buckets[0] += 1
 
     def percentiles(self, *others: LatencyHistogram) -> Percentiles:
         """Of this and other histograms together; zeros when empty."""
-        return Percentiles.of(np.sum([self._buckets, *(other._buckets for other in others)], axis=0))
+        return Percentiles.of(np.sum([self.counts(), *(other.counts() for other in others)], axis=0))
 
     def quantiles_ms(self, places: Sequence[float]) -> list[float]:
         """At those parts of all durations, 0 to 1; empty when nothing was counted."""
-        return _quantiles_ms(self.counts(), places) if self._buckets.any() else []
+        counts = self.counts()
+        return _quantiles_ms(counts, places) if counts.any() else []
 
     def counts(self) -> npt.NDArray[np.int64]:
         """The buckets as they are now, a copy."""
@@ -147,7 +155,7 @@ class Timing:
         self.wakeup = LatencyHistogram()
         self.opened_ns = 0
         self.first_ns: int | None = None
-        self._at_ns, self._worked_ns = np.zeros(RESULTS, np.int64), np.zeros(RESULTS, np.int64)
+        self._at_ns, self._worked_ns = array("q", bytes(8 * RESULTS)), array("q", bytes(8 * RESULTS))
         self._count = self._pending_ns = self._taken = self._filled = self._fill_ns = 0
 
     def worked(self, duration_ns: int, results: int = 1) -> None:
@@ -165,7 +173,8 @@ class Timing:
         if self.first_ns is None:
             self.first_ns = now_ns
         place = self._count % RESULTS
-        self._at_ns[place], self._worked_ns[place] = now_ns, self._pending_ns // max(self._taken, 1)
+        self._at_ns[place] = now_ns
+        self._worked_ns[place] = self._pending_ns if self._taken < 2 else self._pending_ns // self._taken
         self._count += 1
         self._pending_ns = self._taken = 0
 
@@ -176,12 +185,12 @@ class Timing:
             return None
         newest = (self._count - 1) % RESULTS
         oldest = self._count % RESULTS if self._count > RESULTS else 0
-        return int(self._at_ns[oldest]), int(self._at_ns[newest])
+        return self._at_ns[oldest], self._at_ns[newest]
 
     def jitter(self, start_ns: int, end_ns: int) -> Jitter:
         """How its times varied between two moments, slot after slot from the first."""
         count = min(self._count, RESULTS)
-        at_ns, worked_ns = self._at_ns[:count].copy(), self._worked_ns[:count].copy()
+        at_ns, worked_ns = np.array(self._at_ns[:count], np.int64), np.array(self._worked_ns[:count], np.int64)
         chosen = (at_ns >= start_ns) & (at_ns <= end_ns)
         slots = int((end_ns - start_ns) / 1e6 // SLOT_MS) + 1
         return jitter_of((at_ns[chosen] - start_ns) / 1e6, worked_ns[chosen] / 1e6, slots)

@@ -6,13 +6,14 @@ convention and owned by the record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from edgert.memory import Counter, Lease
 from edgert.runtime.frame import U8, Frame
 
 F32 = npt.NDArray[np.float32]
@@ -153,7 +154,9 @@ class Result:
 
     def with_output(self, stage: str, record: Record) -> Result:
         """This result with one more record."""
-        return replace(self, outputs={**self.outputs, stage: record})
+        return Result(
+            self.frame, {**self.outputs, stage: record}, self.image, self.ticket
+        )  # not by replace: it is slow
 
     def merged(self, other: Result) -> Result:
         """This result and another of the same frame, as a join makes them, with pixels if either has any."""
@@ -164,6 +167,54 @@ class Result:
     def let_go(self) -> Result:
         """This result with a frame that has :meth:`~edgert.runtime.Frame.let_go` of its pixels. Ends no lease."""
         return self if self.frame.is_let_go else Result(self.frame.let_go(), self.outputs, self.image, self.ticket)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Together(Result):
+    """Results that go to the next stage as one, because it does with them what it does in one step.
+
+    It must be a stage that knows them, and passes on what they are made of. :attr:`frame` stands for all: its lease is
+    on all of their frames, its time that of the first.
+
+    Attributes:
+        outputs: what the stage before has for the next.
+        results: in order, at least one.
+    """
+
+    results: tuple[Result, ...] = ()
+
+    @classmethod
+    def of(cls, results: Sequence[Result], outputs: Mapping[str, Record]) -> Together:
+        """All of them, as one; takes no hold on their frames."""
+        first = results[0].frame
+        frame = replace(first, lease=_AllLeases([one.frame.lease for one in results], first.lease.counter))
+        return cls(frame, outputs, None, 0, tuple(results))
+
+    def let_go(self) -> Together:
+        """All of them without their pixels."""
+        return Together.of([one.let_go() for one in self.results], self.outputs)
+
+
+class _AllLeases(Lease):
+    """Leases that are held together."""
+
+    __slots__ = ("_leases",)
+
+    def __init__(self, leases: Sequence[Lease], counter: Counter) -> None:
+        self._leases, self.counter = leases, counter
+
+    @property
+    def alive(self) -> bool:
+        return all(lease.alive for lease in self._leases)
+
+    def retain(self, holders: int = 1) -> Lease:
+        for lease in self._leases:
+            lease.retain(holders)
+        return self
+
+    def release(self) -> None:
+        for lease in self._leases:
+            lease.release()
 
 
 _NO_DETECTIONS = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))

@@ -14,7 +14,7 @@ from edgert.memory import Counter, EndedLease
 from edgert.policy import Join, Reads, join_of, most_under_way
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.metrics import Lateness, StageMeter, Timing
-from edgert.runtime.records import Result
+from edgert.runtime.records import Result, Together
 from edgert.runtime.stage import Batching, Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
 
@@ -106,7 +106,7 @@ class Worker(threading.Thread):
     def _give_frames(self) -> None:
         node, source, meter, timing = self.node, self.node.work, self.node.meter, self.node.timing
         assert isinstance(source, Source)
-        now = self._clock.now_ns
+        now, live = self._clock.now_ns, source.live
         started, before_ns, lateness = now(), thread_time_ns(), Lateness()
         for frame in source.frames(self._stop_event):
             if node.limiter is not None and not node.limiter.passes(self._stop_event):
@@ -115,7 +115,7 @@ class Worker(threading.Thread):
                 continue
             made = now()
             worked_ns = made - started
-            if source.live:  # it mostly waits for the camera: its own work is the CPU time of this thread
+            if live:  # it mostly waits for the camera: its own work is the CPU time of this thread
                 used_ns = thread_time_ns()
                 worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
                 timing.wakeup.add(lateness.of(frame.timestamp_ns, frame.media_ns))
@@ -124,7 +124,7 @@ class Worker(threading.Thread):
             meter.busy_ns += worked_ns
             timing.worked(worked_ns)
             timing.passed_on(made)
-            self._send(node, Result(frame))
+            _send(node, Result(frame))
             frame.lease.release()
             del frame
             meter.results_out += 1
@@ -136,8 +136,9 @@ class Worker(threading.Thread):
         assert isinstance(stage, Stage)
         join = join_of(node.carried, node.under_way(), _merged) if node.joins else None
         waiting = now()
+        arrivals = self._arrivals(node, stage) if isinstance(stage, Batching) else node.inlet
         try:
-            for edge, result in self._arrivals(node, stage):
+            for edge, result in arrivals:
                 joined = result if join is None else self._joined(node, join, edge, result)
                 if joined is not None:
                     meter.wait_in_ns += now() - waiting
@@ -149,15 +150,15 @@ class Worker(threading.Thread):
             if join is not None:
                 self._give_up(node, join.drain())
 
-    def _arrivals(self, node: Node, stage: Stage) -> Iterator[tuple[int, Result]]:
-        """Yields what comes in; in between, batching stages pass results on when they are due, and at the end."""
-        if not isinstance(stage, Batching):
-            yield from node.inlet
-            return
+    def _arrivals(self, node: Node, stage: Batching) -> Iterator[tuple[int, Result]]:
+        """Yields what comes in; in between, the stage passes results on when they are due, and at the end."""
         while True:
-            due_ns = stage.due_ns()
+            wait_s: float | None = 0.0  # what has come goes with what is held; the stage sees whether that is late
+            if node.inlet.is_empty:
+                due_ns = stage.due_ns()
+                wait_s = None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9
             try:
-                arrived = node.inlet.get(None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9)
+                arrived = node.inlet.get(wait_s)
             except queue.Empty:
                 self._flush(node, stage)
                 continue
@@ -175,7 +176,7 @@ class Worker(threading.Thread):
         done = now()
         meter.busy_ns += done - started
         node.timing.worked(done - started, results=0)
-        self._pass_on(node, out, done)
+        _pass_on(node, out, done)
         meter.wait_out_ns += now() - done
 
     def _step(self, node: Node, stage: Stage, result: Result) -> None:
@@ -191,15 +192,22 @@ class Worker(threading.Thread):
                 lease.release()
                 lease = _NONE  # nothing is held while the queue behind is full
             done = now()
-            meter.results_in += 1
-            meter.busy_ns += done - started
-            timing.worked(done - started)
-            meter.latency.add(done - result.frame.timestamp_ns)
+            worked_ns = done - started
+            meter.busy_ns += worked_ns
+            if isinstance(result, Together):
+                meter.results_in += len(result.results)
+                timing.worked(worked_ns, len(result.results))
+                for one in result.results:
+                    meter.latency.add(done - one.frame.timestamp_ns)
+            else:
+                meter.results_in += 1
+                timing.worked(worked_ns)
+                meter.latency.add(done - result.frame.timestamp_ns)
             if out is None:
                 timing.passed_on(done)
             else:
-                if not self._pass_on(node, out, done):
-                    timing.filled(done - started)
+                if not _pass_on(node, out, done):
+                    timing.filled(worked_ns)
                 meter.wait_out_ns += now() - done
         finally:
             lease.release()
@@ -215,24 +223,25 @@ class Worker(threading.Thread):
         for result in results:
             result.frame.lease.release()
 
-    def _pass_on(self, node: Node, out: Result | Iterable[Result], done_ns: int) -> int:
-        """How many went on."""
-        count = 0
-        for result in (out,) if isinstance(out, Result) else out:
-            self._send(node, result)
-            count += 1
-        node.meter.results_out += count
-        if count:
-            node.timing.passed_on(done_ns)
-        return count
 
-    @staticmethod
-    def _send(node: Node, result: Result) -> None:
-        outlets = node.outlets if node.branch is None else (node.outlets[node.branch(result)],)
-        if outlets:
-            result.frame.lease.retain(len(outlets))
-            for outlet in outlets:
-                outlet.put(result)
+def _pass_on(node: Node, out: Result | Iterable[Result], done_ns: int) -> int:
+    """How many went on."""
+    count = 0
+    for result in (out,) if isinstance(out, Result) else out:
+        _send(node, result)
+        count += len(result.results) if isinstance(result, Together) else 1
+    node.meter.results_out += count
+    if count:
+        node.timing.passed_on(done_ns)
+    return count
+
+
+def _send(node: Node, result: Result) -> None:
+    outlets = node.outlets if node.branch is None else (node.outlets[node.branch(result)],)
+    if outlets:
+        result.frame.lease.retain(len(outlets))
+        for outlet in outlets:
+            outlet.put(result)
 
 
 def _merged(first: Result, second: Result) -> Result:

@@ -1,5 +1,6 @@
 """Running a model on the CPU: on whole frames, on crops of detections, in batches, or segment by segment."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,6 +12,7 @@ from edgert.config import CropConfig
 from edgert.placement.segment_engines import Chain
 from edgert.policy import Batcher
 from edgert.runtime import Crops, Detections, Frame, Record, Result, Stage
+from edgert.runtime.records import Together
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry, crop_boxes
 from edgert.stages.decode.decoder import Decoder, of_one_image
@@ -38,9 +40,20 @@ class Inference(Protocol):
         """Takes a frame into a row of the next run; it may be released then. The way back to source pixels."""
         ...
 
-    def run(self, *geometries: Geometry) -> list[Record]:
+    def run(self, *geometries: Geometry) -> Iterable[Record]:
         """Runs the rows that were filled; a record for each."""
         ...
+
+
+class PendingRecords(ABC):
+    """Records of one run that are not there yet; of each, what stands in for it until a collector behind waits."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Record]: ...
+
+    @abstractmethod
+    def records(self) -> Sequence[Record]:
+        """All of them; waits. Raises EdgertError when the run failed."""
 
 
 class HostInference:
@@ -162,7 +175,7 @@ class VariantInference:
             self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
         return self._inference.fill(frame, row)
 
-    def run(self, *geometries: Geometry) -> list[Record]:
+    def run(self, *geometries: Geometry) -> Iterable[Record]:
         return self._inference.run(*geometries)
 
 
@@ -201,7 +214,7 @@ class InferBatch(SimpleStage):
     def open(self) -> None:
         self._inference.warm_up()
 
-    def process(self, result: Result) -> Result | Iterator[Result]:
+    def process(self, result: Result) -> Result | Iterable[Result]:
         """See :class:`~edgert.runtime.Stage`; nothing comes out until a batch is run."""
         frame, batch = result.frame, self._batch
         if batch.passes(frame.index):
@@ -210,7 +223,7 @@ class InferBatch(SimpleStage):
         row = batch.hold(result, frame.index, self._clock.now_ns())
         if row is not None:
             self._geometries.append(self._inference.fill(frame, row))
-        return self._run() if batch.is_due(self._clock.now_ns(), idle=False) else iter(())
+        return self._run() if batch.is_due(self._clock.now_ns(), idle=False) else ()
 
     def due_ns(self) -> int | None:
         """See :class:`~edgert.runtime.Batching`; while the engine is busy, it is looked at again and again."""
@@ -218,10 +231,10 @@ class InferBatch(SimpleStage):
         due = self._batch.due(now, self._inference.idle)
         return None if due is None else min(round(due), now + _LOOK_NS)
 
-    def flush(self, last: bool = False) -> Iterator[Result]:
+    def flush(self, last: bool = False) -> Iterable[Result]:
         """Runs what is held and gives it out, if the engine is free, or it is late, or the end."""
         is_due = self._batch.is_due(self._clock.now_ns(), self._inference.idle, last)
-        return self._run() if is_due else iter(())
+        return self._run() if is_due else ()
 
     def close(self) -> None:
         """Lets go of what was held when a pipeline was broken off."""
@@ -230,9 +243,20 @@ class InferBatch(SimpleStage):
         self._geometries = []
 
     def _run(self) -> Iterator[Result]:
-        records = iter(self._inference.run(*self._geometries))
+        records = self._inference.run(*self._geometries)
         self._geometries = []
-        return self._in_order(self._batch.take(), records)
+        held = self._batch.take()
+        if isinstance(records, PendingRecords) and len(held) > 1:
+            return self._together(held, records)
+        return self._in_order(held, iter(records))
+
+    def _together(self, held: Sequence[tuple[Result, bool]], records: PendingRecords) -> Iterator[Result]:
+        """One for all, to the collector behind."""
+        outputs = {self.name: (records, [is_wanted for _, is_wanted in held])}
+        results = [result for result, _ in held]
+        yield Together.of(results, outputs)
+        for result in results:
+            result.frame.lease.release()
 
     def _in_order(self, held: Sequence[tuple[Result, bool]], records: Iterator[Record]) -> Iterator[Result]:
         for result, is_wanted in held:

@@ -109,7 +109,7 @@ class _Stream:
 class _Event:
     def __init__(self, gpu: CudaDouble, flags: int) -> None:
         gpu.check()
-        self._gpu, self._passed, self._stream = gpu, True, None
+        self._gpu, self._passed, self._stream, self.flags = gpu, True, None, flags
 
     _stream: _Stream | None
 

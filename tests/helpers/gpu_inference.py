@@ -55,7 +55,14 @@ class Session:
 class Rig:
     """An inference slot on a GPU of its own."""
 
-    def __init__(self, rows: int = 1, dynamic: bool = True, gpu: CudaDouble | None = None, beside: bool = True) -> None:
+    def __init__(
+        self,
+        rows: int = 1,
+        dynamic: bool = True,
+        gpu: CudaDouble | None = None,
+        beside: bool = True,
+        feeds_beside: bool = False,
+    ) -> None:
         self.gpu = gpu or CudaDouble()
         self.device = CudaDevice(self.gpu, 0, Counter())
         compiler = SimpleNamespace(compile=lambda *_: b"")
@@ -63,15 +70,14 @@ class Rig:
         config = InputConfig(resize="stretch")
         self.sessions = [Session(self.device, rows, dynamic) for _ in range(SLOTS)]
         slots, other = [], self.device.stream()
+        uploader = Uploader(self.device, self.device.stream(), self.device.counter, in_flight=4 * rows)
         for session in self.sessions:
             address = session.inputs_on_gpu["x"].block.address
             preprocessor = GpuPreprocessor(config, target("nchw", "float32", rows, SIDE, SIDE), address, kernels)
-            reading = other if beside else session.stream
-            slots.append(
-                InferenceSlot(session, preprocessor, HostReader(session.outputs_on_gpu, (True,), record), reading)
-            )
-        uploader = Uploader(self.device, self.device.stream(), self.device.counter, in_flight=4 * rows)
-        self.inference = GpuInference(slots, config, uploader)
+            reading, reader = other if beside else session.stream, HostReader(session.outputs_on_gpu, (True,), record)
+            feeding = uploader.stream if feeds_beside else None
+            slots.append(InferenceSlot(session, preprocessor, reader, reading, feeding))
+        self.inference = GpuInference(slots, uploader)
 
     def close(self) -> None:
         self.inference.close()

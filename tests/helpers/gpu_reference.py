@@ -53,11 +53,12 @@ def preprocess(frame: Frame, config: InputConfig, target: Target) -> npt.NDArray
 
 def fill(preprocessor: GpuPreprocessor, frames: Sequence[Frame], stream: Stream) -> None:
     """Puts the writing of frames into the first rows on a stream, as an inference slot does. Does not wait."""
-    launches = preprocessor.launches(frames)
-    preprocessor.wait_for(frames, stream)
+    ready = [preprocessor.plans.ready(frame, getattr(frame.planes[0], "stream", None)) for frame in frames]
+    launches = preprocessor.launches(ready)
+    preprocessor.wait_for(ready, stream)
     for launch in launches:
         launch.enqueue(stream)
-    hold(frames, stream)
+    hold(ready, stream)
 
 
 def stored(images: list[npt.NDArray[Any]], target: Target, memory: U8) -> None:

@@ -162,11 +162,11 @@ def watched(sessions: Sequence[Session], waits_for_engine: bool) -> None:
     if waits_for_engine:
         early = infer_gpu.InferenceSlot.enqueue
 
-        def late(self: Any, frames: Any) -> None:
-            early(self, frames)
+        def late(self: Any, frames: Any, **options: Any) -> None:
+            early(self, frames, **options)
             hold(frames, self._session.stream)
 
-        infer_gpu.InferenceSlot.enqueue = late  # type: ignore[method-assign]
+        infer_gpu.InferenceSlot.enqueue = late  # type: ignore[assignment, method-assign]
 
 
 def run(

@@ -321,3 +321,12 @@ def test_own_code_in_front_of_the_model_keeps_frames_on_the_host(
         frames: dict[str, Any] = dict(pipeline.summary().frames)
     assert frames == {"cam": "on the host: before a model does, your own code sees them at 'own'"}
     assert rig.camera.device_asked is None
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_beside_a_camera_crops_are_waited_for_asleep_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
+    rig = Rig(tmp_path, monkeypatch, QUIET, live=live)
+    with rig.pipeline() as pipeline:
+        assert [one.is_patient for one in pipeline._assembly.inferences] == [live]

@@ -137,7 +137,7 @@ class StagedBlock(_PinnedBlock):
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Host to GPU, counted."""
-        part = self.host[:nbytes]
+        part = self.host if nbytes is None else self.host[:nbytes]
         self.device.run(self.device.driver.memcpy_htod_async, self.address, part, stream.raw, doing="copying")
         self.device.counter.copied(part.nbytes)
 

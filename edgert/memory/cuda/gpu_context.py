@@ -150,6 +150,8 @@ class Context:
         """Calls a function, such as one of PyCUDA's, with this context current; returns its result. Raises DeviceError,
         which names what it was ``doing``, when the function failed, or earlier work of the GPU did."""
         try:
+            if getattr(self._local, "depth", 0):  # current already, as it is for most of a frame's calls
+                return work(*arguments)
             with self:
                 return work(*arguments)
         except self.driver.Error as error:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 from weakref import WeakValueDictionary, finalize, ref
 
 import numpy as np
@@ -19,6 +20,12 @@ from edgert.memory.cuda.device import Block, CudaDevice
 from edgert.memory.cuda.gpu_context import Context
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView
+
+
+class After(Protocol):
+    """Notes where memory is free again: :meth:`StreamMarks.after`."""
+
+    def __call__(self, stream: Stream, passing: Event | None = None) -> None: ...
 
 
 class StreamLease(Lease):
@@ -31,12 +38,13 @@ class StreamLease(Lease):
 
     __slots__ = ("after", "copy", "copying")
 
-    def __init__(self, give_back: Callable[[], None], counter: Counter, after: Callable[[Stream], None]) -> None:
+    def __init__(self, give_back: Callable[[], None], counter: Counter, after: After) -> None:
         super().__init__(give_back, counter)
         self.copy: object = None
         self.copying = threading.Lock()
         self.after = after
-        """The work that the stream has now uses this memory. To be called after enqueuing, before releasing."""
+        """The work that the stream has now uses this memory. To be called after enqueuing, before releasing; see
+        :meth:`StreamMarks.after`."""
 
     def share(self, copy: object, lease: Lease) -> None:
         """Keeps what a holder made of the bytes, such as a copy on the host, for the others who hold this lease.
@@ -60,25 +68,41 @@ class StreamMarks:
     def __init__(self, device: Context) -> None:
         self._device = device
         self._events: dict[int, Event] = {}
-        self._waiting: set[int] = set()
+        self._waiting: dict[int, tuple[Event, int]] = {}
 
-    def after(self, stream: Stream) -> None:
-        """Behind all work that the stream has now. Events are made once per stream and used again."""
-        if stream.handle not in self._events:
-            self._events[stream.handle] = Event(self._device, patient=True)
-        self._events[stream.handle].record(stream)
-        self._waiting.add(stream.handle)
+    def after(self, stream: Stream, passing: Event | None = None) -> None:
+        """Behind all work that the stream has now. Events are made once per stream and used again.
+
+        Args:
+            passing: was recorded there just now, for several pieces of memory, and is not recorded again before it has
+                passed; so this needs no event of its own.
+        """
+        handle = stream.handle
+        if passing is None:
+            passing = self._events.get(handle)
+            if passing is None:
+                passing = self._events[handle] = Event(self._device, patient=True)
+            passing.record(stream)
+        self._waiting[handle] = passing, passing.records
 
     def passed(self) -> bool:
         """Whether all of the GPU's work with it is done."""
-        self._waiting = {handle for handle in self._waiting if not self._events[handle].passed()}
+        if self._waiting:
+            waiting = self._waiting.items()
+            self._waiting = {handle: mark for handle, mark in waiting if not (_is_old(*mark) or mark[0].passed())}
         return not self._waiting
 
     def synchronize(self) -> None:
         """Blocks until it is."""
-        for handle in self._waiting:
-            self._events[handle].synchronize()
+        for event, number in self._waiting.values():
+            if not _is_old(event, number):
+                event.synchronize()
         self._waiting.clear()
+
+
+def _is_old(event: Event, number: int) -> bool:
+    """Whether the event was recorded again since then, so that it had passed."""
+    return event.records != number
 
 
 class Loans:
@@ -164,6 +188,7 @@ class _Piece:
     def __init__(self, block: Block) -> None:
         self.block, self.marks = block, StreamMarks(block.device)
         self.host_address = int(block.host.ctypes.data)
+        self.offset = block.address - self.host_address
 
     def root(self) -> U8:
         """All of it as an array at the end of every base chain; with the last view of it, the memory goes back."""
@@ -182,25 +207,30 @@ class SharedLease(StreamLease):
     """A lease on host memory whose bytes the GPU, its ``device``, can have. Filled by its first holder, who changes
     nothing later."""
 
-    __slots__ = ("_offset", "_piece", "_sent", "_turn", "device")
+    __slots__ = ("_offset", "_piece", "_sent", "device")
 
     def __init__(self, give_back: Callable[[], None], counter: Counter, piece: _Piece) -> None:
         super().__init__(give_back, counter, piece.marks.after)
         self._piece, self.device = piece, piece.block.device
-        self._offset = piece.block.address - piece.host_address
-        self._turn, self._sent = threading.Lock(), None
+        self._offset, self._sent = piece.offset, None
 
     _sent: Stream | None
 
-    def send(self, stream: Stream) -> Stream | None:
+    def send(self, stream: Stream, *, is_read: bool = False) -> Stream | None:
         """Puts the copy to the GPU on the stream, when nobody has yet; returns the stream that brings the bytes, None
-        where the GPU reads the host's. Does not wait. From any thread."""
+        where the GPU reads the host's. Does not wait. From any thread.
+
+        Args:
+            is_read: the caller's own work will wait for the copy, and be named by :attr:`after`, so that the copy
+                itself need not be.
+        """
         if not self._piece.block.is_staged:
             return None
-        with self._turn:
+        with self._lock:
             if self._sent is None:
                 self._piece.block.upload(stream)
-                self.after(stream)
+                if not is_read:
+                    self.after(stream)
                 self._sent = stream
         return self._sent
 

@@ -47,10 +47,10 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: never waits for the default stream
 class Event:
     """A place in a stream, which is passed when all work before it is done. ``timed``: whether :meth:`since_ms` can be
     asked; costs a little. ``patient``: whoever waits sleeps, which takes longer to notice, and no processor time.
-    ``raw`` is PyCUDA's event."""
+    ``raw`` is PyCUDA's event; ``records`` is how often it was recorded."""
 
     def __init__(self, device: Context, timed: bool = False, patient: bool = False) -> None:
-        self._device = device
+        self._device, self.records = device, 0
         flags = device.driver.event_flags
         timing = flags.DEFAULT if timed else flags.DISABLE_TIMING
         with device:
@@ -64,6 +64,7 @@ class Event:
     def record(self, stream: Stream) -> Event:
         """Puts the event behind all work that the stream has now. Raises DeviceError when earlier work failed."""
         self._device.run(self.raw.record, stream.raw)
+        self.records += 1
         return self
 
     def passed(self) -> bool:

@@ -68,7 +68,7 @@ class Downloader:
         views = cast("tuple[DeviceView, ...]", frame.planes)
         whole = cast("tuple[DeviceView, ...]", (frame.root or frame).planes)  # since crops come in all sizes
         planes, lease = self._through(views[0]).down(views, sum(map(_span, whole)))
-        return replace(frame, planes=tuple(planes), lease=lease, root=None)
+        return frame.moved(tuple(planes), lease)
 
     def _through(self, view: DeviceView) -> "_Way":
         if view.stream is None:

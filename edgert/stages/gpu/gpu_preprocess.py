@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
-from edgert.memory.cuda import DeviceView, Kernel, Launch, Stream, StreamLease
+from edgert.memory import Lease
+from edgert.memory.cuda import DeviceView, Kernel, Launch, SharedLease, Stream, StreamLease
+from edgert.memory.cuda.stream import Event
 from edgert.runtime import Color, Frame
 from edgert.stages.crop import F32
 from edgert.stages.gpu.kernels import Kernels
@@ -86,8 +88,10 @@ JOBS = 32
 """Images per launch: their structs are passed by value, in the 4 KiB that every CUDA takes for arguments."""
 
 _HEADER = struct.Struct("=Qq6i6f")
-_JOB = struct.Struct("=3Q12i12f")
-BATCH_BYTES = _HEADER.size + JOBS * _JOB.size
+_PLANES = struct.Struct("=3Q")
+_PLACED = struct.Struct("=12i12f")
+_JOB_BYTES = _PLANES.size + _PLACED.size
+BATCH_BYTES = _HEADER.size + JOBS * _JOB_BYTES
 SOURCES = {"i420": 0, "nv12": 1, "yuyv": 2, "bgr": 3, "rgb": 3, "bgra": 3, "rgba": 3, "gray": 4}
 _MATRIX_ONE = 1024
 
@@ -106,36 +110,84 @@ def new_batch(address: int, target: Target, config: InputConfig) -> bytearray:
     return batch
 
 
-def fill_job(batch: bytearray, slot: int, placement: Placement, order: str, row: int) -> tuple[bool, bool]:
-    """Writes the struct of one image, which goes to ``row`` of the target.
+class Plan:
+    """What is the same for all frames of one size, format and memory layout: most of a frame's struct.
 
-    Returns:
-        What decides between variants of the kernel. Whether all chroma lies at even addresses, so that that of nv12 can
-        be read in pairs; and whether a plane is one sample wide, so that the last sample has no neighbor.
-
-    Raises:
-        StageError: the frame is not on the GPU, or was released.
+    Attributes:
+        geometry: the way back to source pixels.
+        form: the frame's format.
+        offsets: bytes from the first of each plane to the part that is used, 0 where that is all of it.
+        is_even: whether rows of chroma lie an even number of bytes apart.
+        is_narrow: whether a plane is one sample wide, so that the last sample has no neighbor.
     """
-    frame = placement.frame
-    planes = [plane_on_gpu(plane, frame) for plane in frame.planes]
-    matrix = _kernel_matrix(frame.color, order)
-    unused = [0] * (3 - len(planes))
-    _JOB.pack_into(
-        batch,
-        _HEADER.size + slot * _JOB.size,
-        *[address for address, _ in planes],
-        *unused,
-        *[pitch for _, pitch in planes],
-        *unused,
-        frame.width,
-        frame.height,
-        *chroma_size(frame),
-        *placement.rectangle,
-        row,
-        *matrix,
-    )
-    paired = not any((address | pitch) & 1 for address, pitch in planes[1:])
-    return paired, min(frame.width, chroma_size(frame)[0]) < 2
+
+    __slots__ = ("_numbers", "_structs", "form", "geometry", "is_even", "is_narrow", "offsets")
+
+    def __init__(self, frame: Frame, placement: Placement, order: str) -> None:
+        part = placement.frame
+        pitches = [plane.strides[0] for plane in part.planes]
+        chroma = chroma_size(part)
+        self.geometry, self.form = placement.geometry, frame.format
+        pairs = zip(_addresses(part), _addresses(frame), strict=True)
+        self.offsets = tuple(address - whole for address, whole in pairs)
+        self.is_even = not any(pitch & 1 for pitch in pitches[1:])
+        self.is_narrow = min(part.width, chroma[0]) < 2
+        before = [*pitches, *[0] * (3 - len(pitches)), part.width, part.height, *chroma, *placement.rectangle]
+        self._numbers = before, _kernel_matrix(frame.color, order)
+        self._structs: dict[int, bytes] = {}
+
+    def struct(self, row: int) -> bytes:
+        """All of the struct behind the addresses, for an image that goes to ``row`` of the target."""
+        packed = self._structs.get(row)
+        if packed is None:
+            before, matrix = self._numbers
+            packed = self._structs[row] = _PLACED.pack(*before, row, *matrix)
+        return packed
+
+
+class Ready(NamedTuple):
+    """A frame that the GPU has, or will have.
+
+    Attributes:
+        addresses: of its planes, three, 0 where there is none.
+        lease: held until the GPU has read them.
+        writer: the stream that brings them; None: they are there.
+    """
+
+    plan: Plan
+    addresses: tuple[int, ...]
+    lease: Lease
+    writer: Stream | None
+
+
+_MOST_PLANS = 64
+"""Crops come in all sizes, and each has a plan."""
+
+
+class Plans:
+    """Where frames go in a network's input of (width, height) pixels, remembered."""
+
+    def __init__(self, network: tuple[int, int], config: InputConfig) -> None:
+        self._network, self._config = network, config
+        self._plans: dict[tuple[object, ...], Plan] = {}
+
+    def ready(self, frame: Frame, writer: Stream | None = None) -> Ready:
+        """A frame in memory that the GPU reads.
+
+        Raises:
+            StageError: it is not in such memory, was released, or does not fit (``resize: none``).
+        """
+        addresses, color = _addresses(frame), frame.color
+        form = frame.format, frame.width, frame.height, frame.origin, color.matrix, color.full_range
+        key = (*form, *[(plane.shape, plane.strides) for plane in frame.planes])
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) == _MOST_PLANS:
+                self._plans.clear()
+            placement = place(frame, self._network, self._config)
+            plan = self._plans[key] = Plan(frame, placement, self._config.color)
+        moved = [address + offset for address, offset in zip(addresses, plan.offsets, strict=True)]
+        return Ready(plan, (*moved, 0, 0)[:3], frame.lease, writer)
 
 
 def chroma_size(frame: Frame) -> tuple[int, int]:
@@ -166,6 +218,14 @@ def _kernel_matrix(color: Color, order: str) -> tuple[float, ...]:
     return tuple((rows / (4 * 256)).ravel().tolist())
 
 
+def _addresses(frame: Frame) -> list[int]:
+    """Of its planes, where the GPU sees them: where they are, or where what is in shared memory is brought to."""
+    lease = frame.lease
+    if isinstance(lease, SharedLease) and isinstance(frame.planes[0], np.ndarray):
+        return [lease.address_of(plane) for plane in frame.planes]
+    return [plane_on_gpu(plane, frame)[0] for plane in frame.planes]
+
+
 def plane_on_gpu(plane: Any, frame: Frame) -> tuple[int, int]:
     """Address and pitch of a plane on the GPU."""
     if isinstance(plane, DeviceView):
@@ -194,6 +254,9 @@ class GpuPreprocessor:
     What it writes is within one gray level of what the CPU path writes. Padding that a layout has is written never or
     as 0, so it stays what the memory was made as: zeros.
 
+    Attributes:
+        plans: makes frames ready for :meth:`launches`, of this and of all that differ in the tensor alone.
+
     Args:
         config: what the model wants to see.
         target: the tensor's layout.
@@ -217,33 +280,39 @@ class GpuPreprocessor:
         if target.channels != (1 if config.color == "gray" else 3):
             raise ModelError(f"the input has {target.channels} channels, not {config.color}", where=where)
         self.config, self.target, self.network = config, target, (target.width, target.height)
+        self.plans = Plans(self.network, config)
         self._kernels, (self._step, self._rows) = kernels, share or _SHARES[config.interpolation]
         self._batch = new_batch(address, target, config)
         self._aligned = target.aligned(self._step) and address % (self._step * ITEM_BYTES[target.dtype]) == 0
         self._event = kernels.device.event()
         self._made: dict[tuple[str, bool, bool], Kernel] = {}
+        self._written: list[bytes] = [b""] * JOBS
+        across, down = _BLOCK[0] * self._step, _BLOCK[1] * self._rows
+        self._grid = -(-target.width // across), -(-target.height // down)
 
-    def launches(self, frames: Sequence[Frame]) -> list[Launch]:
+    def launches(self, frames: Sequence[Ready]) -> list[Launch]:
         """What writes frames, or crops of them, into the first rows. One launch where all frames have one format and
         are no more than 32. Goes on a stream after :meth:`wait_for`, and before :func:`hold`.
 
         Raises:
-            StageError: there are more frames than rows, a frame does not fit (``resize: none``), is host memory, was
-                released, or has a format that the kernel does not read.
+            StageError: there are more frames than rows, or one has a format that the kernel does not read.
         """
         if len(frames) > self.target.rows:
             raise StageError(f"{len(frames)} frames at once", why=f"the input has {self.target.rows} rows")
-        rows = enumerate(place(frame, self.network, self.config) for frame in frames)
-        across, down = _BLOCK[0] * self._step, _BLOCK[1] * self._rows
         launches = []
-        for form, same in groupby(rows, key=lambda pair: pair[1].frame.format):
+        for form, same in groupby(enumerate(frames), key=lambda pair: pair[1].plan.form):
             while jobs := list(islice(same, JOBS)):
                 paired, narrow = True, False
-                for slot, (row, placement) in enumerate(jobs):
-                    is_paired, is_narrow = fill_job(self._batch, slot, placement, self.config.color, row)
-                    paired, narrow = paired and is_paired, narrow or is_narrow
-                grid = (-(-self.target.width // across), -(-self.target.height // down), len(jobs))
-                launches.append(Launch(self._kernel(form, paired, narrow), bytes(self._batch), grid, _BLOCK))
+                for slot, (row, (plan, addresses, _, _)) in enumerate(jobs):
+                    start = _HEADER.size + slot * _JOB_BYTES
+                    _PLANES.pack_into(self._batch, start, *addresses)
+                    if (rest := plan.struct(row)) is not self._written[slot]:
+                        self._batch[start + _PLANES.size : start + _JOB_BYTES] = self._written[slot] = rest
+                    # That of nv12 can be read in pairs where all chroma lies at even addresses.
+                    paired = paired and plan.is_even and not (addresses[1] | addresses[2]) & 1
+                    narrow = narrow or plan.is_narrow
+                kernel, grid = self._kernel(form, paired, narrow), (*self._grid, len(jobs))
+                launches.append(Launch(kernel, bytes(self._batch), grid, _BLOCK))
         return launches
 
     def compile(self) -> None:
@@ -276,16 +345,19 @@ class GpuPreprocessor:
             "JOBS": JOBS,
         }
 
-    def wait_for(self, frames: Sequence[Frame], stream: Stream) -> None:
+    def wait_for(self, frames: Sequence[Ready], stream: Stream) -> None:
         """Puts the stream behind those that write the frames."""
-        writers = {getattr(frame.planes[0], "stream", None) for frame in frames}
-        for writer in writers - {stream}:
-            if isinstance(writer, Stream):
+        for writer in {frame.writer for frame in frames} - {None, stream}:
+            if writer is not None:
                 stream.wait(self._event.record(writer))
 
 
-def hold(frames: Sequence[Frame], stream: Stream) -> None:
-    """Leases of pooled frames last until what the stream has now is done."""
+def hold(frames: Sequence[Ready] | Sequence[Frame], stream: Stream, passing: Event | None = None) -> None:
+    """Leases of pooled frames last until what the stream has now is done.
+
+    Args:
+        passing: see :meth:`edgert.memory.cuda.StreamMarks.after`.
+    """
     for frame in frames:
         if isinstance(frame.lease, StreamLease):
-            frame.lease.after(stream)
+            frame.lease.after(stream, passing)

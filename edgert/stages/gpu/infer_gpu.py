@@ -1,23 +1,27 @@
 """Frames in, records out, and everything between on the GPU; while it works, the host gets the next frames ready."""
 
+from __future__ import annotations
+
 import gc
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, cast
+
+import numpy as np
 
 from edgert.backend.gpu import GpuSession
-from edgert.config import InputConfig
 from edgert.errors import BuildError, DeviceError
-from edgert.memory.cuda import Graph, Stream
+from edgert.memory.cuda import Graph, SharedLease, Stream
+from edgert.memory.cuda.stream import Event
 from edgert.policy import run_sizes
 from edgert.runtime import Frame, Record, Result
+from edgert.runtime.records import Together
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import Geometry
-from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, hold
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Ready, hold
 from edgert.stages.gpu.upload import Uploader
-from edgert.stages.preprocess import place
+from edgert.stages.infer import PendingRecords
 
 log = logging.getLogger("edgert.gpu")
 
@@ -52,20 +56,34 @@ class InferenceSlot:
     """Takes frames through preprocessing, engine and decoder; for one batch at a time.
 
     The kernel that reads the frames is launched by itself, so that these are free before the engine has run: cameras
-    and decoders own few buffers. What comes behind is recorded as a CUDA graph, for each number of rows. Where decoding
-    has a stream of its own, it is a graph of its own, too, so that a batch is decoded while the engine works on the
-    next. Work that cannot be recorded is put on the streams piece by piece.
+    and decoders own few buffers. Where that has a stream of its own, it works while the engine does on the batch
+    before. What comes behind is recorded as a CUDA graph, for each number of rows. Where decoding has a stream of its
+    own, it is a graph of its own, too, so that a batch is decoded while the engine works on the next. Work that cannot
+    be recorded is put on the streams piece by piece.
 
     Args:
         reading: the stream that decodes: the session's, or another.
+        feeding: the stream that prepares frames: the session's, by default, or that which brings them up.
     """
 
-    def __init__(self, session: GpuSession, preprocessor: GpuPreprocessor, reader: Reader, reading: Stream) -> None:
+    def __init__(
+        self,
+        session: GpuSession,
+        preprocessor: GpuPreprocessor,
+        reader: Reader,
+        reading: Stream,
+        feeding: Stream | None = None,
+    ) -> None:
+        device = session.device
         self._session, self._preprocessor, self._reader = session, preprocessor, reader
         self._reading, self._is_beside = reading, reading is not session.stream
-        self.rows, self.network = preprocessor.target.rows, preprocessor.network
+        self._feeding = feeding or session.stream
+        self.rows, self.network, self.plans = preprocessor.target.rows, preprocessor.network, preprocessor.plans
         self.sizes = run_sizes(self.rows, session.dynamic)
-        self._ran, self._done = session.device.event(), session.device.event()
+        self._size_of = [next(size for size in self.sizes if size >= count) for count in range(self.rows + 1)]
+        self._fed, self._ran = device.event(), device.event()
+        self._at_once, self._asleep = device.event(), Event(device, patient=True)
+        self._done = self._asleep
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
         self.no_graph = "" if session.recordable else "runs of this engine cannot be recorded"
@@ -103,22 +121,29 @@ class InferenceSlot:
                     self._session.stream.synchronize()
             self.no_graph = reason
 
-    def enqueue(self, frames: Sequence[Frame]) -> None:
-        """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError."""
-        stream = self._session.stream
-        launches = self._preprocessor.launches(frames)
-        self._preprocessor.wait_for(frames, stream)
-        rows = next(size for size in self.sizes if size >= len(frames))
+    def enqueue(self, frames: Sequence[Ready], *, patient: bool = True) -> None:
+        """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
+
+        Args:
+            patient: whoever waits sleeps until the GPU is done, instead of looking again and again.
+        """
+        preprocessor, stream, feeding = self._preprocessor, self._session.stream, self._feeding
+        launches = preprocessor.launches(frames)
+        rows = self._size_of[len(frames)]
         graphs = self._graphs.get(rows)
         with self._session.exclusive:
+            preprocessor.wait_for(frames, feeding)
             for launch in launches:  # images of several formats take several
-                launch.enqueue(stream)
-            hold(frames, stream)  # nothing after this reads them: a camera's few buffers go back before the engine runs
+                launch.enqueue(feeding)
+            hold(frames, feeding, self._fed.record(feeding))  # nothing after this reads them
+            if feeding is not stream:
+                stream.wait(self._fed)
             if graphs is None:
                 self._session.enqueue(rows)
             else:
                 graphs[0]()
-            self._decode(rows)
+            self._decode(rows, graphs)
+        self._done = self._asleep if patient else self._at_once
         self._done.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
@@ -132,8 +157,7 @@ class InferenceSlot:
         self._graphs.clear()
         self._reader.close()
 
-    def _decode(self, rows: int) -> None:
-        graphs = self._graphs.get(rows)
+    def _decode(self, rows: int, graphs: tuple[Graph, ...] | None) -> None:
         if self._is_beside:
             self._reading.wait(self._ran.record(self._session.stream))
         if graphs is None:
@@ -159,14 +183,18 @@ class InferenceSlot:
         return (whole, device.capture(self._reading, decode)) if self._is_beside else (whole,)
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Frames that the GPU works on together. From any thread."""
+class Batch(PendingRecords):
+    """Records of frames that the GPU works on together. From any thread."""
 
-    slot: InferenceSlot
-    geometries: Sequence[Geometry]
-    _records: list[Record] = field(default_factory=list)
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    __slots__ = ("_records", "_turn", "geometries", "slot")
+
+    def __init__(self, slot: InferenceSlot, geometries: Sequence[Geometry]) -> None:
+        self.slot, self.geometries = slot, geometries
+        self._records: list[Record] = []
+        self._turn = threading.Lock()
+
+    def __iter__(self) -> Iterator[Pending]:
+        return (Pending(self, row) for row in range(len(self.geometries)))
 
     def records(self) -> list[Record]:
         """One per frame; waits for the GPU the first time. Raises DeviceError when its work failed."""
@@ -176,8 +204,7 @@ class Batch:
         return self._records
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pending:
+class Pending(NamedTuple):
     """What stands in for a record while the GPU makes it."""
 
     batch: Batch
@@ -198,21 +225,26 @@ class GpuInference:
         slots: used in turn. A batch that nobody has waited for is read when its slot has its next turn.
         uploader: owned by this.
         without_graph: called with the reason after :meth:`warm_up` where the work is not recorded as a CUDA graph.
+
+    Attributes:
+        is_patient: whether :meth:`run`, too, sleeps while it waits; what was submitted is always waited for so.
     """
+
+    is_patient = False
 
     def __init__(
         self,
         slots: Sequence[InferenceSlot],
-        config: InputConfig,
         uploader: Uploader,
         without_graph: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        self._slots, self._config, self._uploader, self._device = slots, config, uploader, uploader.device
+        self._slots, self._uploader, self._device = slots, uploader, uploader.device
         self._without_graph = without_graph
-        self._frames: dict[int, Frame] = {}
+        self._frames: dict[int, Ready] = {}
         self._batches: dict[int, Batch] = {}
         self._turn = 0
         self.rows, self.network = slots[0].rows, slots[0].network
+        self._plans = slots[0].plans  # all have the same
 
     @property
     def idle(self) -> bool:
@@ -230,17 +262,32 @@ class GpuInference:
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         """Brings a frame to the GPU for a row of the next batch; the host's may be released at once."""
-        if hasattr(frame.planes[0], "__cuda_array_interface__"):
-            frame.lease.retain()
-            on_gpu = frame
-        else:
+        first: object = frame.planes[0]
+        if isinstance(first, np.ndarray):
             with self._device:
-                on_gpu = self._uploader.upload(frame)
-        self._frames[row] = on_gpu
-        return place(on_gpu, self.network, self._config).geometry
+                frame = self._uploader.shared(frame)
+                writer = cast("SharedLease", frame.lease).send(self._uploader.stream, is_read=True)
+        else:
+            frame.lease.retain()
+            stream = getattr(first, "stream", None)
+            writer = stream if isinstance(stream, Stream) else None  # of another library's memory it is not known
+        try:
+            ready = self._frames[row] = self._plans.ready(frame, writer)
+        except BaseException:
+            frame.lease.release()
+            raise
+        return ready.plan.geometry
 
     def submit(self, *geometries: Geometry) -> list[Pending]:
         """Puts the rows that were filled on the stream, from image to outputs. Does not wait."""
+        return list(self.submit_batch(geometries))
+
+    def submit_batch(self, geometries: Sequence[Geometry], *, patient: bool = True) -> Batch:
+        """Like :meth:`submit`; all records as one.
+
+        Args:
+            patient: whoever waits for them sleeps, which takes no processor time, and a little longer.
+        """
         frames = [self._frames.pop(row) for row in range(len(geometries))]
         slot, turn = self._slots[self._turn], self._turn
         self._turn = (turn + 1) % len(self._slots)
@@ -248,19 +295,24 @@ class GpuInference:
             with self._device:  # once, instead of around every call
                 if turn in self._batches:
                     self._batches.pop(turn).records()
-                slot.enqueue(frames)
+                slot.enqueue(frames, patient=patient)
+        except BaseException:
+            self._device.settle()  # no event stands behind the copies that may be under way
+            raise
         finally:
             for frame in frames:
                 frame.lease.release()
         batch = self._batches[turn] = Batch(slot, geometries)
-        return [Pending(batch, row) for row in range(len(geometries))]
+        return batch
 
     def run(self, *geometries: Geometry) -> list[Record]:
         """Like :meth:`submit`, and waits for the records."""
-        return [pending.record() for pending in self.submit(*geometries)]
+        return self.submit_batch(geometries, patient=self.is_patient).records()
 
     def close(self) -> None:
         """Frees what the inference slot allocated; no thread may use it any more. Twice is once."""
+        if self._frames:
+            self._device.settle()  # they may be on their way up
         for frame in self._frames.values():
             frame.lease.release()
         self._frames.clear()
@@ -280,8 +332,8 @@ class Submitting:
     def idle(self) -> bool:
         return self._inference.idle
 
-    def run(self, *geometries: Geometry) -> list[Record]:
-        return list(self._inference.submit(*geometries))
+    def run(self, *geometries: Geometry) -> Batch:
+        return self._inference.submit_batch(geometries)
 
 
 class Collect(SimpleStage):
@@ -290,7 +342,12 @@ class Collect(SimpleStage):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def process(self, result: Result) -> Result:
+    def process(self, result: Result) -> Result | list[Result]:
         """Waits for the GPU; frames that the model left out pass."""
+        if isinstance(result, Together):
+            batch, wanted = result.outputs[self.name]
+            records = iter(batch.records())
+            pairs = zip(result.results, wanted, strict=True)
+            return [one.with_output(self.name, next(records)) if is_wanted else one for one, is_wanted in pairs]
         pending = result.outputs.get(self.name)
         return result.with_output(self.name, pending.record()) if isinstance(pending, Pending) else result

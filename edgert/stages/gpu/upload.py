@@ -1,7 +1,6 @@
 """Pixels of others, such as a decoder's or a user's, brought into memory that the GPU can fetch them from."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -82,7 +81,7 @@ def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:
         np.copyto(planes[-1], plane)
         start = stop
     counter.copied(sum(plane.nbytes for plane in planes))
-    return replace(frame, planes=tuple(planes), lease=lease, root=None)
+    return frame.moved(tuple(planes), lease)
 
 
 def _pitch(plane: U8) -> int:
@@ -110,7 +109,7 @@ class Uploader:
     """
 
     def __init__(self, device: CudaDevice, stream: Stream, counter: Counter, in_flight: int = 4) -> None:
-        self.device, self._stream, self._counter, self._in_flight = device, stream, counter, in_flight
+        self.device, self.stream, self._counter, self._in_flight = device, stream, counter, in_flight
         self._pools: dict[int, SharedPool] = {}
 
     def upload(self, frame: Frame) -> Frame:
@@ -118,9 +117,14 @@ class Uploader:
 
         Waits until one of the frames in flight is released.
         """
+        return on_gpu(self.shared(frame), self.stream)
+
+    def shared(self, frame: Frame) -> Frame:
+        """The frame in shared memory, with a lease to release: itself, or a copy, for which it may wait as
+        :meth:`upload` does."""
         if is_shared(frame, self.device):
             frame.lease.retain()
-            return on_gpu(frame, self._stream)
+            return frame
 
         def acquire(nbytes: int) -> tuple[U8, Lease] | None:
             if nbytes not in self._pools:
@@ -129,7 +133,7 @@ class Uploader:
 
         staged = to_shared(frame, acquire, self._counter)
         assert staged is not None  # there is no limit in time
-        return on_gpu(staged, self._stream)
+        return staged
 
     def close(self) -> None:
         """Gives the memory back, once the GPU is done with it."""
@@ -144,4 +148,4 @@ def on_gpu(frame: Frame, stream: Stream) -> Frame:
         DeviceView(lease.address_of(plane), plane.shape, plane.strides, _BYTES, lease, ordinal, writer)
         for plane in frame.planes
     ]
-    return replace(frame, planes=cast("tuple[U8, ...]", tuple(planes)), root=None)
+    return frame.moved(cast("tuple[U8, ...]", tuple(planes)), lease)

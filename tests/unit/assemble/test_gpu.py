@@ -229,16 +229,16 @@ def test_without_a_compiler_for_kernels_the_host_prepares_images(
     assert rig.inference() is None and "no CUDA run-time compiler (sudo apt install nvidia-jetpack)" in caplog.text
 
 
-def test_what_is_urgent_goes_first_on_the_streams_of_engine_and_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_urgent_goes_first_from_the_frame_to_its_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, first = Rig(), list[Any]()
     monkeypatch.setattr(Stream, "raise_priority", lambda stream: first.append(stream))
     rig.inference()
     assert first == []
     rig.inference(is_urgent=True)
-    assert first[0] is rig.engine.session().stream and len(set(first)) == 2
+    assert first[0] is rig.engine.session().stream and len(set(first)) == 3
     assert "capture" not in rig.device.events  # what is recorded later has that priority
     rig.inference(is_urgent=True, beside=False)
-    assert first[2:] == first[:1]
+    assert first[3:] == first[:1]
 
 
 def test_a_driver_that_knows_no_priorities_is_told_and_the_model_runs(caplog: pytest.LogCaptureFixture) -> None:

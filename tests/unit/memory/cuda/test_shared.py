@@ -71,6 +71,36 @@ def test_a_buffer_is_lent_again_when_its_copy_is_done_and_is_sent_anew() -> None
     assert set(bytes_at(lease.address_of(again), SIZE)) == {2}
 
 
+def test_one_event_stands_for_all_that_a_kernel_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, made = Rig(count=3), list[int]()
+    stream, passing = rig.device.stream(), rig.device.event()
+    held = [rig.lent() for _ in range(3)]
+    monkeypatch.setattr(rig.gpu, "Event", made.append)
+    rig.gpu.paused = True
+    for _, lease in held:
+        lease.send(stream, is_read=True)
+    passing.record(stream)
+    for _, lease in held:
+        lease.after(stream, passing)
+        lease.release()
+    del held, lease, _
+    again = rig.lent()
+    assert again and not stream.raw.work and not made  # it was waited for, and nobody needed an event of his own
+
+
+def test_an_event_that_is_recorded_again_had_passed() -> None:
+    rig = Rig(count=1)
+    stream, passing = rig.device.stream(), rig.device.event()
+    memory, lease = rig.lent()
+    lease.after(stream, passing.record(stream))
+    lease.release()
+    del memory, lease
+    rig.gpu.paused = True
+    passing.record(stream)  # for others
+    again = rig.lent()
+    assert stream.raw.work and again  # what does not read this memory is not waited for
+
+
 def test_an_array_that_somebody_keeps_never_changes_and_its_memory_goes_with_it() -> None:
     rig = Rig(count=1)
     kept, lease = rig.lent()

@@ -158,3 +158,41 @@ def test_frames_are_free_once_they_were_read_and_before_the_engine_has_run(monke
     frame.lease.release()
     del frame, lent
     rig.close()
+
+
+def test_frames_are_prepared_on_the_stream_that_brings_them_while_the_engine_works_on_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: Recorded(stream, enqueue))
+    rig = Rig(feeds_beside=True)
+    rig.inference.warm_up()
+    feeding, engines, back = rig.inference._uploader.stream, rig.sessions[0].stream, list[int]()
+    loans = Loans(rig.device, rig.device.counter, back.append)
+    frame = shared(rig)
+    lent = replace(frame, lease=loans.lend(7), planes=on_gpu(frame, feeding).planes)
+    rig.gpu.paused = True
+    (pending,) = rig.inference.submit(rig.inference.fill(lent))
+    lent.lease.release()
+    assert rig.gpu.launches[-1][3] == feeding.handle
+    feeding.raw.run()
+    loans.settle()
+    assert back == [7] and engines.raw.work  # it waits for the kernel, and the frame for nothing more
+    pending.record()
+    rig.gpu.paused = False
+    frame.lease.release()
+    del frame, lent
+    rig.close()
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_whoever_waits_for_what_was_submitted_sleeps(patient: bool) -> None:
+    rig = Rig()
+    rig.inference.is_patient = patient
+    slots = rig.inference._slots
+    rig.inference.submit(rig.inference.fill(nv12()))[0].record()
+    assert slots[0]._done is slots[0]._asleep
+    rig.inference.run(rig.inference.fill(nv12()))
+    assert slots[1]._done is (slots[1]._asleep if patient else slots[1]._at_once)
+    flags = rig.gpu.event_flags
+    assert slots[0]._asleep.raw.flags & flags.BLOCKING_SYNC and not slots[0]._at_once.raw.flags & flags.BLOCKING_SYNC
+    rig.close()

@@ -89,7 +89,7 @@ def test_over_many_frames_no_memory_stream_or_event_is_made(monkeypatch: pytest.
         return *counted, len(rig.gpu.streams), len(events)
 
     settled = run(100)  # every buffer has met every stream by then
-    assert settled[3] > 0 and run(200) == settled
+    assert run(200) == settled and not events  # those of the slots stand for all that they read
     staging.close()
     rig.close()
 
@@ -141,9 +141,9 @@ def test_crops_and_frames_of_several_sizes_keep_their_memory() -> None:
     assert (geometries[2].offset_x, geometries[2].offset_y) == (8, 8)
     held = [rig.inference._frames[row] for row in range(4)]
     for there, frame in zip(held, frames, strict=True):
-        luma: Any = there.planes[0]
-        rows = np.lib.stride_tricks.as_strided(bytes_at(luma.address, 64 * 48), luma.shape, luma.strides)
-        assert np.array_equal(rows, frame.planes[0])
+        luma, pitch = frame.planes[0], -(-frame.width // 64) * 64
+        rows = np.lib.stride_tricks.as_strided(bytes_at(there.addresses[0], 64 * 48), luma.shape, (pitch, 1))
+        assert np.array_equal(rows, luma)
     del held, there, luma
     blocks = len(rig.gpu.allocations)
     rig.inference.run(*geometries)

@@ -1,0 +1,238 @@
+"""Processor time of the whole process per frame, from a source through a model on a GPU to a sink.
+
+    python tests/bench/bench_host.py [--json FILE]
+
+The GPU is a stand-in that does nothing, at once, and the records of frames are ready: what is left is the host's own
+work. Frames are 1080p NV12, in pinned memory or on the GPU; one at a time and eight. What the calls of a real CUDA
+driver cost comes on top, so these are counted beside it. Needs no GPU.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from edgert.assemble import FILE_QUEUE, STAGE_QUEUE
+from edgert.benchmark.measure import Figure
+from edgert.clock import REAL
+from edgert.config import InputConfig
+from edgert.memory import Counter, Lease
+from edgert.memory.cuda import CudaDevice, Loans, SharedPool, Stream
+from edgert.runtime import Embedding, Frame, Node, Record, Result, Runner, SourceStats
+from edgert.runtime.branches import Branch, branch_nodes, connect, let_go
+from edgert.stages.crop import Geometry
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, plain
+from edgert.stages.gpu.infer_gpu import SLOTS, Collect, GpuInference, InferenceSlot, Submitting
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.upload import Uploader
+from edgert.stages.infer import Infer, InferBatch
+from edgert.stages.sink.results import NullSink
+from edgert.stages.source.planes import device_planes
+from tests.bench.gpu_run import BUFFERS, HEIGHT, WAIT_S, WIDTH
+from tests.bench.report import main
+from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.gpu_inference import Session
+
+ROUNDS, COUNT, SIDE = 5, 8000, 224
+BARS_US = {1: 120.0, 8: 60.0}
+_READY = Embedding(cast("Any", None))
+
+
+class _Idle:
+    """A stream, event, module and function of the stand-in: all calls return at once, and are counted."""
+
+    handle, num_regs, local_size_bytes = 1, 32, 0
+
+    def __init__(self, gpu: IdleGpu, is_patient: bool = False) -> None:
+        self._gpu, self._is_patient = gpu, is_patient
+
+    def called(self, *_: object) -> bool:
+        self._gpu.calls += 1
+        return True
+
+    def query(self) -> bool:
+        self._gpu.calls += 1
+        return not (self._gpu.is_busy and self._is_patient)
+
+    record = synchronize = wait_for_event = prepared_async_call = push = pop = detach = called
+
+    def prepare(self, types: Sequence[str]) -> None:
+        """Needs nothing."""
+
+    def get_function(self, name: str) -> _Idle:
+        return _Idle(self._gpu)
+
+
+class IdleGpu(CudaDouble):
+    """A GPU without work. ``calls``: of its driver, since the start; ``is_busy``: so it seems to whoever asks for
+    results."""
+
+    calls, is_busy, detached = 0, False, False
+
+    def __init__(self) -> None:
+        super().__init__()
+        real, gpu = cast("type[Any]", self.Device), self
+
+        class Device(real):  # type: ignore[misc, valid-type]
+            def retain_primary_context(self) -> Any:
+                return _Idle(gpu)
+
+        self.Device = Device  # type: ignore[assignment]
+
+    def Stream(self, flags: int = 0) -> Any:
+        return _Idle(self)
+
+    def Event(self, flags: int = 0) -> Any:
+        return _Idle(self, bool(flags & self.event_flags.BLOCKING_SYNC))
+
+    def check(self) -> None:
+        """Nobody is strict with whoever measures."""
+
+    def module_from_buffer(self, binary: bytes) -> Any:
+        return _Idle(self)
+
+    def memset_d8_async(self, *_: object) -> None:
+        """Memory of the stand-in is only looked at by itself."""
+
+    def memcpy_htod_async(self, *_: object) -> None:
+        self.calls += 1
+
+
+class Marks(NullSink):
+    """Notes the processor's time and the calls of the driver, from the tenth of the frames on."""
+
+    def __init__(self) -> None:
+        self.gpu: IdleGpu | None = None
+        self._count, self._first, self._last = 0, (0, 0), (0, 0)
+
+    def process(self, result: Result) -> None:
+        """Counts it."""
+        self._count += 1
+        if self._count == COUNT // 10:
+            self._first = self._now()
+        elif self._count == COUNT:
+            self._last = self._now()
+
+    @property
+    def per_frame(self) -> tuple[float, float]:
+        """Microseconds, and calls."""
+        frames = COUNT - COUNT // 10
+        return (self._last[0] - self._first[0]) / frames / 1e3, (self._last[1] - self._first[1]) / frames
+
+    def _now(self) -> tuple[int, int]:
+        assert self.gpu is not None
+        return time.process_time_ns(), self.gpu.calls
+
+
+class ReadyReader:
+    """Has the records before anybody asks."""
+
+    def enqueue(self, rows: int, stream: Stream) -> None:
+        """Puts nothing on the stream."""
+
+    def copied(self, rows: int) -> Sequence[int]:
+        return ()
+
+    def read(self, geometries: Sequence[Geometry]) -> list[Record]:
+        return [_READY for _ in geometries]
+
+    def close(self) -> None:
+        """Owns nothing."""
+
+
+def inference_of(device: CudaDevice, rows: int) -> GpuInference:
+    """An inference slot whose graphs are recorded and take no time."""
+    gpu = cast("IdleGpu", device.driver)
+
+    def launch() -> None:
+        gpu.calls += 1
+
+    device.capture = lambda stream, enqueue: launch  # type: ignore[assignment, method-assign, return-value]
+    kernels = Kernels(device, compiler=cast("Callable[[], Any]", lambda: SimpleNamespace(compile=lambda *_: b"")))
+    config, target = InputConfig(resize="stretch"), plain("nchw", "float16", rows, SIDE, SIDE, 3)
+    sessions = [Session(device, rows) for _ in range(SLOTS)]
+    for session in sessions:
+        session.enqueue = lambda rows=None: None  # type: ignore[method-assign, assignment]
+    reading = device.stream()
+    slots = [InferenceSlot(one, GpuPreprocessor(config, target, 256, kernels), ReadyReader(), reading)
+             for one in sessions]  # fmt: skip
+    return GpuInference(slots, Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1)))
+
+
+class Film:
+    """A source of 1080p NV12 frames that were written into pinned memory, or are on the GPU already, as those of a
+    camera or a decoder; it does nothing else."""
+
+    live, name = False, "cam"
+
+    def __init__(self, device: CudaDevice, count: int, on_gpu: bool) -> None:
+        self._count, self._pool = count, SharedPool(device, WIDTH * HEIGHT * 3 // 2, BUFFERS, device.counter)
+        self._loans = Loans(device, device.counter, lambda key: None) if on_gpu else None
+        self._device, self._stream = device, device.stream()
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """See :class:`~edgert.runtime.Source`."""
+        for index in range(self._count):
+            planes, lease = self._filmed(index)
+            yield Frame("cam", index, time.monotonic_ns(), index, WIDTH, HEIGHT, "nv12", planes, lease)
+
+    def _filmed(self, index: int) -> tuple[Any, Lease]:
+        if self._loans is None:
+            lent = self._pool.acquire()
+            assert lent is not None
+            luma, chroma = lent[0][: WIDTH * HEIGHT], lent[0][WIDTH * HEIGHT :]
+            return (luma.reshape(HEIGHT, WIDTH), chroma.reshape(HEIGHT // 2, WIDTH // 2, 2)), lent[1]
+        self._loans.settle()
+        lease = self._loans.lend(4096 * (1 + index % BUFFERS))
+        rows = (4096, WIDTH), (4096 + WIDTH * HEIGHT, WIDTH)
+        return device_planes("nv12", (WIDTH, HEIGHT), rows, lease, self._device, self._stream), lease
+
+    def stats(self) -> SourceStats:
+        """Nothing went wrong."""
+        return SourceStats()
+
+    def close(self) -> None:
+        """The pool goes with this."""
+
+
+def piped(device: CudaDevice, rows: int, on_gpu: bool) -> tuple[float, float]:
+    """Microseconds of the process per frame, and calls of the driver per frame; starting and ending left out."""
+    inference, names = inference_of(device, rows), frozenset({"cam"})
+    gpu = cast("IdleGpu", device.driver)
+    feed, film, sink = Submitting(inference), Film(device, COUNT, on_gpu), Marks()
+    first = InferBatch("find", feed, rows, WAIT_S, REAL) if rows > 1 else Infer("find", feed)
+    source, end = Node("cam", film, reads="nothing"), Node("sink", sink, reads="nothing")
+    chain = branch_nodes("find", [Branch((first, Collect("find")), reads="anywhere")], names, 1)
+    connect(source, chain[0], names, FILE_QUEUE, "never")
+    connect(chain[-1], end, names, STAGE_QUEUE, "never")
+    nodes = [source, *chain, end]
+    let_go(nodes)
+    gpu.is_busy, sink.gpu = True, gpu  # so that batches are full
+    runner = Runner(nodes)
+    runner.start()
+    runner.wait()
+    inference.close()
+    return sink.per_frame
+
+
+def measure() -> Iterator[Figure]:
+    """Frames of the host and of the GPU, one at a time and eight."""
+    device = CudaDevice(IdleGpu(), 0, Counter())
+    for on_gpu in (False, True):
+        for rows, bar in BARS_US.items():
+            taken = [piped(device, rows, on_gpu) for _ in range(ROUNDS)]
+            name = f"{'frames on the GPU' if on_gpu else 'pinned frames'}, batch {rows}: processor time per frame"
+            told = {"driver_calls": taken[0][1]}
+            yield Figure(name, statistics.median(one[0] for one in taken), "µs", bar, "lower", ROUNDS, told)
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", measure)

@@ -1,0 +1,127 @@
+"""Results that go to the next stage as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from edgert.clock import REAL
+from edgert.memory import Counts
+from edgert.runtime import Node, Record, Result, Runner, summarize
+from edgert.runtime.branches import Branch, branch_nodes, let_go
+from edgert.runtime.records import Together
+from edgert.stages.crop import Geometry
+from edgert.stages.gpu.infer_gpu import Batch, Collect, Pending
+from edgert.stages.infer import InferBatch
+from tests.helpers.stages import Does, Numbers, link, result
+
+GEOMETRY = Geometry(1, 1, 0, 0, (4, 4), (0.0, 0.0, 4.0, 4.0))
+
+
+class Promised(Batch):
+    """Records that are there when somebody asks."""
+
+    def __init__(self, made: list[Record]) -> None:
+        self.geometries, self.made = [GEOMETRY] * len(made), made
+
+    def records(self) -> list[Record]:
+        return self.made
+
+
+class Slots:
+    """Inference whose record for a frame is its number, later."""
+
+    rows, idle = 4, False
+
+    def __init__(self) -> None:
+        self.filled: dict[int, int] = {}
+
+    def warm_up(self) -> None: ...
+
+    def fill(self, frame: object, row: int = 0) -> Geometry:
+        self.filled[row] = frame.index  # type: ignore[attr-defined]
+        return GEOMETRY
+
+    def run(self, *geometries: Geometry) -> Promised:
+        return Promised([self.filled[row] for row in range(len(geometries))])
+
+
+def test_one_hold_is_on_all_of_the_frames_and_letting_go_ends_none() -> None:
+    three = [result(index) for index in range(3)]
+    one = Together.of(three, {"find": "pending"})
+    assert one.frame.lease.alive and one.outputs == {"find": "pending"}
+    one.frame.lease.retain(2)
+    for each in three:
+        each.frame.lease.release()
+    one.frame.lease.release()
+    assert all(each.frame.lease.alive for each in three)
+    bare = one.let_go()
+    assert bare.frame.is_let_go and all(each.frame.is_let_go for each in bare.results)
+    assert [each.frame.index for each in bare.results] == [0, 1, 2]
+    bare.frame.lease.release()
+    assert one.frame.lease.alive
+    one.frame.lease.release()
+    assert not one.frame.lease.alive and not any(each.frame.lease.alive for each in three)
+
+
+def stage(every: int = 1) -> InferBatch:
+    return InferBatch("find", Slots(), 3, 10.0, REAL, every)
+
+
+def test_a_batch_goes_to_its_collector_as_one_and_leaves_it_in_order() -> None:
+    infer, collect = stage(every=2), Collect("find")
+    results = [result(index) for index in (0, 1, 2, 3, 4)]
+    for each in results[:4]:
+        assert list(infer.process(each)) == []
+    out: Iterator[Result] = iter(infer.process(results[4]))  # type: ignore[arg-type]
+    together = next(out)
+    assert isinstance(together, Together) and list(out) == []
+    made = collect.process(together)
+    assert isinstance(made, list)
+    assert [one.outputs.get("find") for one in made] == [0, None, 2, None, 4]
+    assert [one.frame for one in made] == [one.frame for one in results]
+
+
+def test_a_single_one_goes_as_it_is() -> None:
+    infer, collect = stage(), Collect("find")
+    assert not list(infer.process(result(7)))
+    (alone,) = infer.flush(last=True)
+    assert not isinstance(alone, Together) and isinstance(alone.outputs["find"], Pending)
+    found = collect.process(alone)
+    assert isinstance(found, Result) and found.outputs["find"] == 7
+
+
+@pytest.mark.parametrize("reads", ["nothing", "host"])
+def test_every_frame_is_counted_and_given_back(reads: str) -> None:
+    camera, seen = Numbers(count=20), list[Result]()
+    source, end = Node("cam", camera, reads="nothing"), Node("end", Does(seen.append), reads=reads)  # type: ignore[arg-type]
+    nodes = branch_nodes("find", [Branch((stage(), Collect("find")), reads="anywhere")], frozenset({"cam"}), 1)
+    link(source, nodes[0])
+    link(nodes[-1], end)
+    everything = [source, *nodes, end]
+    let_go(everything)
+    runner = Runner(everything)
+    runner.start()
+    assert runner.wait(20)
+    assert [one.outputs["find"] for one in seen] == list(range(20)) and camera.is_full()
+    stages = summarize(everything, 10**9, Counts(), 0, {}).stages
+    counts = {(one.results_in, one.results_out) for name, one in stages.items() if name.startswith("find")}
+    assert counts == {(20, 20)} and end.meter.results_in == 20
+
+
+def test_a_pipeline_that_is_broken_off_gives_them_all_back() -> None:
+    camera = Numbers(count=None)
+
+    def fail(found: Result) -> None:
+        raise ValueError("enough")
+
+    source, end = Node("cam", camera), Node("end", Does(fail))
+    nodes = branch_nodes("find", [Branch((stage(), Collect("find")))], frozenset({"cam"}), 1)
+    link(source, nodes[0])
+    link(nodes[-1], end)
+    runner = Runner([source, *nodes, end])
+    runner.start()
+    with pytest.raises(Exception, match="enough"):
+        runner.wait(20)
+    assert camera.is_full()
