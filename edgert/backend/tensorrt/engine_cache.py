@@ -9,15 +9,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgert.backend.base import Store, cache_content
+from edgert._version import __version__
+from edgert.backend.base import EngineOptions, Store, cache_content
 from edgert.backend.tensorrt.build_process import BuildResult, plain_result, result_of
-from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, Pools
+from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, Pools, Precision
 from edgert.backend.tensorrt.engine_layers import EngineFacts, engine_facts, logged_facts
 from edgert.backend.tensorrt.library import Library, full_version
 from edgert.board import Machine
 from edgert.board.detect import package_version
 from edgert.board.devices import CudaDriver
 from edgert.errors import ArtifactError
+from edgert.graph import Model
 
 # What an engine depends on: the machine it is built on and runs on, and what was asked for. Each has a name.
 #
@@ -182,7 +184,7 @@ def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
     return plain
 
 
-# What is cached besides engines: under which facts each was last built, and what kernels took.
+# What is cached besides engines: under which facts each was last built, what was asked for, and what kernels took.
 
 log = logging.getLogger("edgert.backend")
 
@@ -228,3 +230,26 @@ def _last_key(title: str) -> str:
 
 def _timing_key(machine: Facts) -> str:
     return key_of(machine).replace("trt-", "trt-timing-", 1)
+
+
+def options_key(model: Model, options: EngineOptions) -> str:
+    """The key of the request that a model and options come to, which takes seconds to make of a large model."""
+    shapes = {name: asdict(span) for name, span in options.spans.items()}
+    profiles = {name: dict(sizes) for name, sizes in options.profiles.items()}
+    asked = [model.digest, str(model.path), profiles, shapes, options.precision, asdict(options.builder)]
+    return f"trt-request-{_digest([__version__, _RECIPE, *asked])[1:]}"
+
+
+def cache_request(store: Store, key: str, request: BuildRequest) -> None:
+    """Caches what a request comes to: its facts and precision. Not one with operators, whose files may change."""
+    if not request.operators:
+        plain = {"facts": dict(request_facts(request)), "precision": request.precision}
+        cache_content(store, key, json.dumps(plain).encode())
+
+
+def cached_request(store: Store, key: str) -> tuple[Facts, Precision] | None:
+    """What :func:`cache_request` cached; None where there is nothing, or it is of another edgert."""
+    with suppress(ValueError, KeyError, TypeError):
+        plain = json.loads(store.get(key) or b"")
+        return plain["facts"], plain["precision"]
+    return None

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -190,7 +191,33 @@ class TrtBackend:
             ModelError: a profile does not fit the model's inputs, or an output's size depends on the data.
             DeviceError: TensorRT, PyCUDA or the GPU is missing; each with how to install it.
         """
-        return self.opened(static_request(model, options), options.store, options.profiles)[1]
+        found = self._found(model, options)
+        if found is not None:
+            return found
+        request = static_request(model, options)
+        engine = self.opened(request, options.store, options.profiles)[1]
+        if options.store is not None:
+            engine_cache.cache_request(options.store, engine_cache.options_key(model, options), request)
+        return engine
+
+    def _found(self, model: Model, options: EngineOptions) -> TrtEngine | None:
+        """The engine of a model that was compiled with these options before; None where its request must be made to
+        know what is to be done. Raises DeviceError and ModelError as :meth:`compile`."""
+        store = options.store
+        known = engine_cache.cached_request(store, engine_cache.options_key(model, options)) if store else None
+        if store is None or known is None:
+            return None
+        facts = {**self.facts, **known[0]}
+        key = engine_cache.key_of(facts)
+        content = store.get(key)
+        settings = settings_of(options.builder, {})
+        request = BuildRequest(b"", {}, str(model.path), precision=known[1], **settings)
+        with suppress(ArtifactError, UnopenedError):  # then it is compiled again, which is reported
+            if content is not None:
+                made = engine_cache.read_built_engine(content, request, key)
+                self._report_mode(made)
+                return self.open(made, options.profiles, store)
+        return None
 
     def opened(
         self, request: BuildRequest, store: Store | None = None, profiles: Mapping[str, Shapes] | None = None
@@ -238,9 +265,7 @@ class TrtBackend:
         if content is not None:
             try:
                 made = engine_cache.read_built_engine(content, request, key)
-                if self._is_other_mode(made):
-                    modes = f"was compiled in power mode {made.mode} and runs in {self.mode}"
-                    self.listener.report(f"{request.title} {modes}: its kernels were chosen at other clocks")
+                self._report_mode(made)
                 return made
             except ArtifactError as error:
                 self._again(request, f"the cached engine cannot be read ({error})")
@@ -248,6 +273,11 @@ class TrtBackend:
         if before is not None and before != facts:
             self._again(request, ", ".join(engine_cache.changes(before, facts)))
         return self._made(request, facts, store)
+
+    def _report_mode(self, made: engine_cache.BuiltEngine) -> None:
+        if self._is_other_mode(made):
+            modes = f"was compiled in power mode {made.mode} and runs in {self.mode}"
+            self.listener.report(f"{made.request.title} {modes}: its kernels were chosen at other clocks")
 
     def _is_other_mode(self, made: engine_cache.BuiltEngine) -> bool:
         return bool(made.mode and self.mode) and made.mode != self.mode  # a container may not show it

@@ -18,7 +18,9 @@ from edgert.backend.tensorrt.trt_engine import UnopenedError
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from tests.helpers import models
 from tests.helpers.trt_bench import HERE, ORIN, Bench, MemoryStore
+from tests.helpers.trt_double import FakeTensor
 
+BATCHED = {"x": ((-1, 3, 8, 8), "FLOAT", "INPUT"), "y": ((-1, 4, 8, 8), "FLOAT", "OUTPUT")}
 OPTIONS = EngineOptions()
 
 
@@ -87,6 +89,45 @@ def test_what_changed_is_logged_before_it_is_built_again(store: MemoryStore, oth
     other.backend.listener = Listener(lambda text: reported.append((text, len(other.requests))))
     other.backend.compile(models.conv(), EngineOptions(store=store))
     assert reported == [(f"test.onnx is compiled again: {change}", 0)] and len(other.requests) == 1
+
+
+def batched() -> Bench:
+    return Bench(bound=BATCHED, inputs=[FakeTensor("x", (-1, 3, 8, 8))])
+
+
+def test_the_second_time_the_request_is_not_even_made(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cleaning a large model and writing it down takes seconds, and all that is needed of it is a few digests."""
+    options = EngineOptions(profiles={"default": {"x": (4, 3, 8, 8)}}, store=store)
+    model = models.conv(("n", 3, 8, 8))
+    batched().backend.compile(model, options)
+    monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.static_request", pytest.fail)
+    engine = batched().backend.compile(model, options)
+    assert engine.info["cached"] is True and engine.inputs[0].shape == (4, 3, 8, 8)
+
+
+@pytest.mark.parametrize("what", ["model", "shapes", "builder", "precision"])
+def test_another_request_is_made(store: MemoryStore, what: str) -> None:
+    options = EngineOptions(profiles={"default": {"x": (4, 3, 8, 8)}}, store=store)
+    model = models.conv(("n", 3, 8, 8))
+    batched().backend.compile(model, options)
+    others = {
+        "shapes": replace(options, profiles={"default": {"x": (2, 3, 8, 8)}}),
+        "builder": replace(options, builder=BuilderSettings(optimization_level=5)),
+        "precision": replace(options, precision="fp16"),
+    }
+    other = batched()
+    other.backend.compile(models.conv(("n", 3, 8, 8), seed=1) if what == "model" else model, others.get(what, options))
+    assert len(other.requests) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"[]", b"{}"])
+def test_a_request_that_cannot_be_read_is_made_again(store: MemoryStore, content: bytes) -> None:
+    options = EngineOptions(store=store)
+    Bench().backend.compile(models.conv(), options)
+    (path,) = store.folder.glob("trt-request-*")
+    path.write_bytes(content)
+    again = Bench()
+    assert again.backend.compile(models.conv(), options).info["cached"] is True and again.requests == []
 
 
 def test_going_back_builds_nothing(store: MemoryStore) -> None:
