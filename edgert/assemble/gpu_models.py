@@ -55,13 +55,13 @@ def gpu_inference(
     """
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
     reason = kernels.why_not()
-    sessions = [] if reason else [engine.session(profile) for _ in range(SLOTS)]
+    sessions = [] if reason else [engine.session(profile, "outputs") for _ in range(SLOTS)]
     strange = [one.name for one in sessions[0].outputs_on_gpu if not one.is_plain] if sessions else []
     reason = reason or (f"output {strange[0]!r} is in a DLA's layout" if strange else "")
     if reason:
         log.warning("%s: images are prepared on the host: %s", where, reason)
         return None
-    bound = sessions[0].inputs_on_gpu[image_input(sessions[0].inputs, where)]
+    bound = sessions[0].inputs_on_gpu[image_input(sessions[0].inputs_on_gpu, where)]
     layout, written = _target(bound, config, where), config
     if bound.scale:  # an int8 tensor that stands for real numbers: as the steps that are written
         written = config.model_copy(update={"std": tuple(std * bound.scale for std in config.std)})

@@ -243,8 +243,8 @@ def has_open_batch(shapes: Iterable[Sequence[object]]) -> bool:
     return len(batches) == 1 and not isinstance(batches.pop(), int)
 
 
-def row_count(arrays: Iterable[Array]) -> int:
-    """The rows of a batch that input tensors have."""
+def row_count(arrays: Iterable[Any]) -> int:
+    """The rows of a batch that input tensors have, wherever these are."""
     return min((array.shape[0] for array in arrays if array.ndim), default=1)
 
 

@@ -2,13 +2,18 @@
 
 import math
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from edgert.backend.base import Array, Engine, Session
 from edgert.memory.cuda import Block, CudaDevice, Stream
+
+OnHost = Literal["all", "outputs", "none"]
+"""Which of its tensors a session is made for on the host, too: those that the host fills and reads in every run. The
+others' memory is the GPU's own; their host side is made when it is asked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,12 +41,38 @@ class GpuTensor:
         return not self.strides
 
     @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
     def host(self) -> Array:
         """The host's side, of a plain tensor: the same bytes where memory is mapped, else what ``block.download``
         brought."""
         nbytes = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         array: Array = self.block.host[:nbytes].view(self.dtype).reshape(self.shape)
         return array
+
+
+class _HasHostSide(Protocol):
+    @property
+    def host(self) -> Array: ...
+
+
+class HostSides(Mapping[str, Array]):
+    """The host's sides of tensors, by name; each made when it is asked for, where it is not there yet."""
+
+    def __init__(self, tensors: Mapping[str, _HasHostSide]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Array:
+        return self._tensors[name].host
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
 
 
 @runtime_checkable
@@ -80,6 +111,6 @@ class GpuEngine(Engine, Protocol):
 
     device: CudaDevice
 
-    def session(self, profile: str | None = None) -> GpuSession:
+    def session(self, profile: str | None = None, on_host: OnHost = "all") -> GpuSession:
         """A new set of bound tensors. Raises ModelError for an unknown profile."""
         ...

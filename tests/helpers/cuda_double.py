@@ -1,7 +1,7 @@
 """A stand-in for PyCUDA's driver module whose GPU is this process's memory, and whose streams stop when told to.
 
-It is strict where the real one is: work without a current context, a context popped in another thread, memory freed
-twice or used after that, and more memory than there is, are errors.
+It is strict where the real one is: work without a current context, or in that of another GPU, a context popped in
+another thread, memory freed twice or used after that, and more memory than there is, are errors.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class _Allocation:
         start = -raw.ctypes.data % align
         self.bytes: Any = raw[start : start + nbytes]
         self._address = int(self.bytes.ctypes.data)
+        self.ordinal = gpu.current
         gpu.allocations.append(self)
 
     def __int__(self) -> int:
@@ -43,10 +44,8 @@ class _Allocation:
 
 
 class _Context:
-    handle = 0xC0DE
-
-    def __init__(self, gpu: CudaDouble) -> None:
-        self._gpu = gpu
+    def __init__(self, gpu: CudaDouble, ordinal: int = 0) -> None:
+        self._gpu, self.ordinal, self.handle = gpu, ordinal, 0xC0DE + ordinal
 
     def push(self) -> None:
         self._gpu.stack.append(self)
@@ -67,8 +66,8 @@ class _Context:
 class _Other(_Context):
     """A context beside the primary one."""
 
-    def __init__(self, gpu: CudaDouble) -> None:
-        super().__init__(gpu)
+    def __init__(self, gpu: CudaDouble, ordinal: int) -> None:
+        super().__init__(gpu, ordinal)
         gpu.more_contexts += 1
 
     def detach(self) -> None:
@@ -79,14 +78,14 @@ class _Stream:
     def __init__(self, gpu: CudaDouble, flags: int) -> None:
         gpu.check()
         assert flags == 1, "streams must not wait for the default stream"
-        self._gpu, self.work = gpu, []
+        self._gpu, self.work, self.ordinal = gpu, [], gpu.current
         gpu.streams.append(self)
         self.handle = 0x1000 + len(gpu.streams)
 
     work: list[Callable[[], None]]
 
     def put(self, work: Callable[[], None]) -> None:
-        self._gpu.check()
+        self._gpu.check(self.ordinal)
         with self._gpu.turn:
             self.work.append(work)
             if not self._gpu.paused:
@@ -150,9 +149,10 @@ class CudaDouble:
         compute: tuple[int, int] = (8, 7),
         memory_bytes: int = 2**30,
         driver_version: int = 13000,
+        count: int = 1,
     ) -> None:
         self.integrated, self.compute, self.memory_bytes = integrated, compute, memory_bytes
-        self.driver_version = driver_version
+        self.driver_version, self.count = driver_version, count
         self.allocations: list[_Allocation] = []
         self.streams: list[_Stream] = []
         self.paused, self.detached, self.pushes, self.more_contexts = False, False, 0, 0
@@ -163,7 +163,6 @@ class CudaDouble:
         self.unloaded: list[bool] = []
         """For every module that is gone, whether a context was current then; PyCUDA leaves it in memory otherwise."""
         self._local, self.turn = threading.local(), threading.RLock()
-        self.Device = SimpleNamespace(count=lambda: 1)
         self.Device = _device_class(self)
 
     @property
@@ -173,9 +172,17 @@ class CudaDouble:
             self._local.stack = []
         return self._local.stack
 
-    def check(self) -> None:
+    @property
+    def current(self) -> int:
+        """Number of the GPU whose context is current in this thread."""
+        self.check()
+        return self.stack[-1].ordinal
+
+    def check(self, ordinal: int | None = None) -> None:
         if not self.stack:
             raise CudaError("invalid device context: none is current in this thread")
+        if ordinal is not None and self.stack[-1].ordinal != ordinal:
+            raise CudaError("invalid resource handle: it is another GPU's")
 
     def fail(self, name: str) -> None:
         if name in self.broken:
@@ -195,8 +202,8 @@ class CudaDouble:
         return self.driver_version
 
     def mem_get_info(self) -> tuple[int, int]:
-        self.check()
-        used = sum(one.nbytes for one in self.allocations) + self.more_contexts * self.CONTEXT_BYTES
+        mine = [one.nbytes for one in self.allocations if one.ordinal == self.current]
+        used = sum(mine) + self.more_contexts * self.CONTEXT_BYTES
         return self.memory_bytes - used, self.memory_bytes
 
     def mem_alloc(self, nbytes: int) -> _Allocation:
@@ -311,14 +318,17 @@ class _Function:
 def _device_class(gpu: CudaDouble) -> Any:
     class Device:
         def __init__(self, ordinal: int) -> None:
-            self._attributes = {18: int(gpu.integrated), 19: 1}
+            self._ordinal, self._attributes = ordinal, {18: int(gpu.integrated), 19: 1}
 
         @staticmethod
         def count() -> int:
-            return 1
+            return gpu.count
 
         def name(self) -> str:
             return "double"
+
+        def pci_bus_id(self) -> str:
+            return f"0000:0{self._ordinal}:00.0"
 
         def get_attribute(self, which: int) -> int:
             return self._attributes[which]
@@ -327,11 +337,11 @@ def _device_class(gpu: CudaDouble) -> Any:
             return gpu.compute
 
         def retain_primary_context(self) -> _Context:
-            return _Context(gpu)
+            return _Context(gpu, self._ordinal)
 
         def make_context(self) -> _Context:
             gpu.fail("context")
-            made = _Other(gpu)
+            made = _Other(gpu, self._ordinal)
             made.push()
             return made
 

@@ -69,7 +69,7 @@ class GpuEngine:
         self.inputs = (Tensor("x", (rows, 3, SIDE, SIDE), "float32"),)
         self.outputs = (Tensor("y", (rows, 2), "float32"),)
 
-    def session(self, profile: str | None = None) -> Session:
+    def session(self, profile: str | None = None, on_host: str = "all") -> Session:
         make = Session if isinstance(self.device.driver, CudaDouble) else TrueSession
         self.sessions.append(make(self.device, self._rows))
         return self.sessions[-1]
@@ -102,7 +102,8 @@ class Camera:
         starved: frames for which there was no buffer within a second.
     """
 
-    def __init__(self, device: CudaDevice, count: int, pool: int = 10, live: bool = False) -> None:
+    def __init__(self, device: CudaDevice, count: int, pool: int = 10, live: bool = False, name: str = "cam") -> None:
+        self.name = name
         self.device, self.count, self.pool, self.live = device, count, pool, live
         self.blocks = [device.device_block(NBYTES) for _ in range(pool)]
         self._free, self._stream = list(range(pool)), device.stream()
@@ -140,7 +141,7 @@ class Camera:
             rows = (start, WIDTH), (start + WIDTH * HEIGHT, WIDTH)
             planes = device_planes("nv12", (WIDTH, HEIGHT), rows, lease, self.device, self._stream)
             self.given += 1
-            yield Frame("cam", index, time.monotonic_ns(), index * 10**7, WIDTH, HEIGHT, "nv12", planes, lease)
+            yield Frame(self.name, index, time.monotonic_ns(), index * 10**7, WIDTH, HEIGHT, "nv12", planes, lease)
             del planes, lease
 
     def stats(self) -> SourceStats:

@@ -39,7 +39,7 @@ class Decoder:
     """What ``CreateDecoder`` makes."""
 
     def __init__(self, double: NvdecDouble, codec: str, options: dict[str, Any]) -> None:
-        self._double, self.options = double, options
+        self._double, self._codec, self.options = double, codec, options
         self._context: Any = av.CodecContext.create(codec, "r")
         self._ready: deque[Any] = deque()
         self._free: list[Any] = []
@@ -52,7 +52,8 @@ class Decoder:
         self._double.fail("decode")
         told = ctypes.string_at(packet.bsl_data, packet.bsl) if packet.bsl else b""
         # As its parser: a unit is whole when the next one begins.
-        units, self._held = [self._held] if self._held else [], b"" if told.endswith(_START) else told
+        units = [*([self._held] if self._held else []), *self._units(told)]
+        self._held = b"" if not told or told.endswith(_START) else units.pop()
         for memory in self._ready:  # those that were not fetched are lost, as in the real one
             self._free.append(memory)
         self._ready.clear()
@@ -60,6 +61,13 @@ class Decoder:
         images += [] if told else self._context.decode(None)
         self._ready.extend(self._surface(image) for image in images)
         return len(images)
+
+    def _units(self, told: bytes) -> list[bytes]:
+        """What came together, each unit by itself."""
+        if not told or told.endswith(_START):
+            return []
+        cutter: Any = av.CodecContext.create(self._codec, "r")
+        return [bytes(packet) for packet in (*cutter.parse(told), *cutter.parse(None))]
 
     def GetLockedFrame(self) -> int:
         memory = self._ready.popleft()

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from edgert.backend import base
-from edgert.backend.gpu import GpuTensor
+from edgert.backend.gpu import GpuTensor, HostSides, OnHost
 from edgert.backend.ort import cpu, runtime
 from edgert.errors import BuildError, DeviceError, EdgertError, ModelError
 from edgert.graph import Model, inputs, outputs, read, to_bytes, with_shapes
@@ -230,10 +230,10 @@ class OrtCudaEngine(runtime.OrtEngine):
         self._sessions.pop().close()  # it showed the shapes
         self.outputs_known = True
 
-    def session(self, profile: str | None = None) -> OrtCudaSession:
+    def session(self, profile: str | None = None, on_host: OnHost = "all") -> OrtCudaSession:
         """A new set of bound tensors."""
         shapes = self.shapes_of(profile)
-        made = OrtCudaSession(self.open_session(), shapes, self.path, self.device, self.stream, self._guard)
+        made = OrtCudaSession(self.open_session(), shapes, self.path, self.device, self.stream, self._guard, on_host)
         self._sessions.append(made)
         return made
 
@@ -249,27 +249,44 @@ class OrtCudaSession(runtime.OrtSession):
     """See :class:`~edgert.backend.gpu.GpuSession`."""
 
     def __init__(
-        self, session: Any, shapes: base.Shapes, path: str, device: CudaDevice, stream: Stream, guard: threading.RLock
+        self,
+        session: Any,
+        shapes: base.Shapes,
+        path: str,
+        device: CudaDevice,
+        stream: Stream,
+        guard: threading.RLock,
+        on_host: OnHost = "all",
     ) -> None:
         self.device, self.stream, self.exclusive, self.recordable = device, stream, guard, True
+        self._on_host = on_host
         self.inputs_on_gpu: dict[str, GpuTensor] = {}
         self.outputs_on_gpu: tuple[GpuTensor, ...] = ()
         self._bindings: dict[int, Any] = {}
         self._settings = runtime.ort().RunOptions()
         self._settings.add_run_config_entry("disable_synchronize_execution_providers", "1")
         super().__init__(session, shapes, path)
-        self.run()  # allocates the outputs, whose shapes a first run shows
+        self._prepare(self.rows)  # allocates the outputs, whose shapes a first run shows
 
     def enqueue(self, rows: int | None = None) -> None:
         """See :meth:`edgert.backend.gpu.GpuSession.enqueue`. Raises DeviceError, too, for too little memory."""
         count = self._count(rows)
         if count not in self._bindings:
-            self.run(count)
+            self._prepare(count)
         try:
             with self.exclusive:
                 self._session.run_with_iobinding(self._bindings[count], self._settings)
         except runtime.ort_errors() as error:
             raise self._failed(error) from error
+
+    def _prepare(self, rows: int) -> None:
+        """Binds the first ``rows`` rows and runs them once, over what the GPU holds, since a first run may allocate."""
+        try:
+            self._runs[rows] = self._bind(rows)
+        except runtime.ort_errors() as error:
+            raise self._failed(error) from error
+        self.enqueue(rows)
+        self.stream.synchronize()
 
     def close(self) -> None:
         """Frees the tensors, once the GPU is done with them. Twice is once."""
@@ -284,21 +301,22 @@ class OrtCudaSession(runtime.OrtSession):
 
     def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
         """Binds the first ``rows`` rows; what it returns runs from host memory to host memory."""
-        feeds = {name: array[:rows] if rows < self.rows else array for name, array in self.inputs.items()}
+        tensors, some = self.inputs_on_gpu.items(), rows < self.rows
+        shapes = {name: (rows, *one.shape[1:]) if some and one.shape else one.shape for name, one in tensors}
         with self.exclusive:
-            first = self._session.run(None, feeds)
+            first = self._session.run(None, {name: np.zeros(shapes[name], one.dtype) for name, one in tensors})
         arguments = self._session.get_outputs()
         if not self.outputs_on_gpu:
+            for_host = self._on_host != "none"
             pairs = zip(arguments, first, strict=True)
-            self.outputs_on_gpu = tuple(self._tensor(arg, array.shape, "output") for arg, array in pairs)
+            self.outputs_on_gpu = tuple(self._tensor(arg, array.shape, "output", for_host) for arg, array in pairs)
         binding = self._session.io_binding()
-        for name, array in feeds.items():
-            self._place(binding.bind_input, self.inputs_on_gpu[name], array.shape)
+        for name, tensor in tensors:
+            self._place(binding.bind_input, tensor, shapes[name])
         for tensor, array in zip(self.outputs_on_gpu, first, strict=True):
             self._place(binding.bind_output, tensor, array.shape)
         self._bindings[rows] = binding
-        pairs = zip(self.outputs_on_gpu, first, strict=True)
-        outputs = [tensor.host[: len(array)] if array.ndim else tensor.host for tensor, array in pairs]
+        lengths = [len(array) if array.ndim else None for array in first]
 
         def run() -> Sequence[base.Array]:
             for tensor in self.inputs_on_gpu.values():
@@ -307,19 +325,24 @@ class OrtCudaSession(runtime.OrtSession):
             for tensor in self.outputs_on_gpu:
                 tensor.block.download(self.stream)
             self.stream.synchronize()
-            return outputs
+            pairs = zip(self.outputs_on_gpu, lengths, strict=True)
+            return [tensor.host if length is None else tensor.host[:length] for tensor, length in pairs]
 
         return run
 
-    def _input(self, arg: Any, shapes: base.Shapes) -> base.Array:
-        shape = base.static_shape(arg.name, shapes.get(arg.name) or arg.shape, self._path)
-        tensor = self.inputs_on_gpu[arg.name] = self._tensor(arg, shape, "input")
-        return tensor.host
+    def _bound_inputs(self, arguments: Sequence[Any], shapes: base.Shapes) -> Mapping[str, base.Array]:
+        for arg in arguments:
+            shape = base.static_shape(arg.name, shapes.get(arg.name) or arg.shape, self._path)
+            self.inputs_on_gpu[arg.name] = self._tensor(arg, shape, "input", self._on_host == "all")
+        return HostSides(self.inputs_on_gpu)
 
-    def _tensor(self, arg: Any, shape: tuple[int, ...], role: str) -> GpuTensor:
+    def _row_count(self) -> int:
+        return base.row_count(self.inputs_on_gpu.values())
+
+    def _tensor(self, arg: Any, shape: tuple[int, ...], role: str, for_host: bool) -> GpuTensor:
         dtype = runtime.dtype_of(arg, f"{role} {arg.name!r}", self._path)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        return GpuTensor(arg.name, tuple(shape), dtype, self.device.block(max(nbytes, 1)))
+        return GpuTensor(arg.name, tuple(shape), dtype, self.device.tensor_block(max(nbytes, 1), for_host=for_host))
 
     def _place(self, bind: Any, tensor: GpuTensor, shape: tuple[int, ...]) -> None:
         dtype = np.dtype(tensor.dtype).type

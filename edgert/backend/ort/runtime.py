@@ -181,8 +181,8 @@ class OrtSession:
 
     def __init__(self, session: Any, shapes: base.Shapes, path: str) -> None:
         self._session, self._path = session, path
-        self.inputs: Mapping[str, base.Array] = {arg.name: self._input(arg, shapes) for arg in session.get_inputs()}
-        self.rows = base.row_count(self.inputs.values())
+        self.inputs = self._bound_inputs(session.get_inputs(), shapes)
+        self.rows = self._row_count()
         self.dynamic = base.has_open_batch(arg.shape for arg in session.get_inputs())
         self._runs: dict[int, Callable[[], Sequence[base.Array]]] = {}
 
@@ -203,10 +203,20 @@ class OrtSession:
     def _failed(self, error: Exception) -> EdgertError:
         return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)
 
-    def _input(self, arg: Any, shapes: base.Shapes) -> base.Array:
-        """A bound tensor in the host's memory."""
-        shape, dtype = shapes.get(arg.name) or arg.shape, dtype_of(arg, f"input {arg.name!r}", self._path)
-        return base.bound_input(arg.name, shape, dtype, self._path)
+    def _bound_inputs(self, arguments: Sequence[Any], shapes: base.Shapes) -> Mapping[str, base.Array]:
+        """Bound tensors in the host's memory."""
+        return {
+            arg.name: base.bound_input(
+                arg.name,
+                shapes.get(arg.name) or arg.shape,
+                dtype_of(arg, f"input {arg.name!r}", self._path),
+                self._path,
+            )
+            for arg in arguments
+        }
+
+    def _row_count(self) -> int:
+        return base.row_count(self.inputs.values())
 
     def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
         """Binds the first ``rows`` rows of the inputs, and outputs of the shapes that a first run shows."""

@@ -3,16 +3,17 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edgert.backend.base import Array, Shapes, checked_rows, row_count
-from edgert.backend.gpu import GpuTensor
+from edgert.backend.gpu import GpuTensor, HostSides, OnHost
 from edgert.backend.tensorrt.execution_context import Context, Layout
 from edgert.errors import ModelError
 from edgert.memory import aligned_empty
 from edgert.memory.cuda import CudaDevice, Stream
+from edgert.memory.cuda.gpu_context import tensor_kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,10 +29,16 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """An input or output: what the host sees, and what TensorRT sees; one and the same in a plain layout."""
+    """An input or output: what TensorRT sees, and what the host sees, which is one and the same in a plain layout, and
+    else an array of the host's ``own``."""
 
     tensor: GpuTensor
-    values: Array
+    own: Array | None
+
+    @property
+    def host(self) -> Array:
+        """What the host sees."""
+        return self.tensor.host if self.own is None else self.own
 
     def pack(self, layout: Layout) -> None:
         """Brings what the caller wrote to where TensorRT reads it."""
@@ -49,7 +56,7 @@ class Bound:
 
     def _part(self, layout: Layout) -> Array:
         """As much as a run of fewer rows has."""
-        return self.values if layout.shape == self.values.shape else self.values[: layout.shape[0]]
+        return self.host if layout.shape == self.tensor.shape else self.host[: layout.shape[0]]
 
 
 class TrtSession:
@@ -65,6 +72,7 @@ class TrtSession:
         scales: int8 input → what one step is worth, where the host's array has real numbers.
         dynamic: whether fewer rows can be run.
         recordable: whether runs may be recorded as CUDA graphs: not with DLA layers.
+        on_host: the tensors that the host touches, too.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class TrtSession:
         dynamic: bool,
         recordable: bool,
         title: str,
+        on_host: OnHost = "all",
     ) -> None:
         self.device, self.stream, self.exclusive = device, queue.stream, queue.exclusive
         self.dynamic, self.recordable = dynamic, recordable
@@ -85,16 +94,23 @@ class TrtSession:
         self._done = device.event()
         with self._on_stream():
             whole = open_context(shapes)
-        bound = {name: self._bound(name, layout) for name, layout in whole.layouts.items()}
+        bound = {
+            name: self._bound(name, layout, _is_touched(on_host, name in whole.inputs))
+            for name, layout in whole.layouts.items()
+        }
         whole.bind({name: one.tensor.block for name, one in bound.items()})
         self._inputs = {name: bound[name] for name in whole.inputs}
         self._outputs = {name: one for name, one in bound.items() if name not in self._inputs}
-        self.inputs: Mapping[str, Array] = {name: one.values for name, one in self._inputs.items()}
-        self.outputs: tuple[Array, ...] = tuple(one.values for one in self._outputs.values())
         self.inputs_on_gpu: dict[str, GpuTensor] = {name: one.tensor for name, one in self._inputs.items()}
         self.outputs_on_gpu: tuple[GpuTensor, ...] = tuple(one.tensor for one in self._outputs.values())
-        self.rows = row_count(self.inputs.values())
+        self.inputs: Mapping[str, Array] = HostSides(self._inputs)
+        self.rows = row_count(self.inputs_on_gpu.values())
         self._contexts = {self.rows: whole}
+
+    @property
+    def outputs(self) -> tuple[Array, ...]:
+        """In the model's order, of all rows; what the last run gave."""
+        return tuple(one.host for one in self._outputs.values())
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
         """See :meth:`edgert.backend.base.Session.run`."""
@@ -114,6 +130,20 @@ class TrtSession:
         """See :meth:`edgert.backend.gpu.GpuSession.enqueue`."""
         with self._on_stream():
             self._context(rows).enqueue()
+
+    def place(self, on_host: OnHost) -> None:
+        """Has its tensors lie where it suits those that the host touches; before the first run. Raises DeviceError."""
+        for bound, is_input in ((self._inputs, True), (self._outputs, False)):
+            for name, one in bound.items():
+                old, for_host = one.tensor.block, _is_touched(on_host, is_input)
+                if old.is_staged != (tensor_kind(self.device.kind, for_host, self.device.tensors) == "staged"):
+                    block = self.device.tensor_block(old.nbytes, for_host=for_host)
+                    bound[name] = replace(one, tensor=replace(one.tensor, block=block))
+                    old.release()
+        self.inputs_on_gpu = {name: one.tensor for name, one in self._inputs.items()}
+        self.outputs_on_gpu = tuple(one.tensor for one in self._outputs.values())
+        for context in self._contexts.values():
+            context.bind({name: one.tensor.block for name, one in {**self._inputs, **self._outputs}.items()})
 
     def profile(self, sink: Callable[[str, float], object]) -> None:
         """From now on runs of all rows call ``sink`` with the name and milliseconds of every layer; they get slower."""
@@ -146,13 +176,16 @@ class TrtSession:
             self._contexts[count] = made
         return self._contexts[count]
 
-    def _bound(self, name: str, layout: Layout) -> Bound:
-        block = self.device.block(max(layout.nbytes, 1))
+    def _bound(self, name: str, layout: Layout, for_host: bool) -> Bound:
+        block = self.device.tensor_block(max(layout.nbytes, 1), for_host=for_host)
         strides = () if layout.is_plain else layout.number_strides
         scale = self._scales.get(name, 0.0) if layout.dtype == "int8" else 0.0
-        if layout.is_plain and not scale:
-            values = layout.plain(block.host)
-        else:
-            values = aligned_empty(layout.shape, "float32" if scale else layout.dtype)
-            values[...] = 0
-        return Bound(GpuTensor(name, layout.shape, layout.dtype, block, strides, scale), values)
+        own: Array | None = None
+        if scale or not layout.is_plain:
+            own = aligned_empty(layout.shape, "float32" if scale else layout.dtype)
+            own[...] = 0
+        return Bound(GpuTensor(name, layout.shape, layout.dtype, block, strides, scale), own)
+
+
+def _is_touched(on_host: OnHost, is_input: bool) -> bool:
+    return on_host == "all" or (on_host == "outputs" and not is_input)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, checked_profile, closed_engine, share_first_dimension
+from edgert.backend.gpu import OnHost
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.execution_context import Context, dtype_of
 from edgert.backend.tensorrt.kernel_cache import KernelCache, Shelf
@@ -100,10 +101,10 @@ class TrtEngine:
         self.batched = share_first_dimension(declared, [self._shape(name) for name in self._names("OUTPUT")])
         first = self._opened(self.profiles[0])  # tensors of the first profile are as a session of it has them
         self._spare = [first]
-        self.inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        taken = first.inputs_on_gpu.items()
+        self.inputs = tuple(Tensor(name, one.shape, "float32" if one.scale else one.dtype) for name, one in taken)
         self.outputs = tuple(
-            Tensor(name, array.shape, dtype_of(self._engine, name, title))
-            for name, array in zip(self._names("OUTPUT"), first.outputs, strict=True)
+            Tensor(one.name, one.shape, dtype_of(self._engine, one.name, title)) for one in first.outputs_on_gpu
         )
         self.outputs_known = True
         core = int(self._runtime.DLA_core) if loadables else None
@@ -112,18 +113,25 @@ class TrtEngine:
             info["unsupported"] = self._unsupported
         self.info: Mapping[str, Any] = MappingProxyType(info)
 
-    def session(self, profile: str | None = None) -> TrtSession:
-        """A new set of bound tensors and an execution context. Raises ModelError when there is no such profile, or an
-        output's size depends on the data, and DeviceError when there is no memory."""
+    def session(self, profile: str | None = None, on_host: OnHost = "all") -> TrtSession:
+        """A new set of bound tensors, all of them the host's, too, where a DLA takes them, and an execution context.
+        Raises ModelError when there is no such profile, or an output's size depends on the data, and DeviceError when
+        there is no memory."""
         if self._engine is None:
             raise closed_engine(self.title)
         name = checked_profile(profile, self.profiles, self.title)
         if name == self.profiles[0]:
             with suppress(IndexError):
-                return self._spare.pop()  # that of the beginning, which nobody has yet
-        return self._opened(name)
+                spare = self._spare.pop()  # that of the beginning, which nobody has yet
+                spare.place(self._touched(on_host))
+                return spare
+        return self._opened(name, on_host)
 
-    def _opened(self, name: str) -> TrtSession:
+    def _touched(self, on_host: OnHost) -> OnHost:
+        """What a DLA takes is shared with the host whoever touches it."""
+        return "all" if self.loadables else on_host
+
+    def _opened(self, name: str, on_host: OnHost = "none") -> TrtSession:
         made = TrtSession(
             partial(self._open_context, self.profiles.index(name)),
             self.device,
@@ -133,6 +141,7 @@ class TrtEngine:
             dynamic=self.dynamic_batch,
             recordable=self.recordable,
             title=self.title,
+            on_host=self._touched(on_host),
         )
         self._sessions.append(made)
         return made

@@ -7,6 +7,7 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import U8, Counter
 from edgert.memory.cuda.driver import call, failed, initialize, is_lost, load_driver, pycuda_driver
-from edgert.memory.cuda.gpu_context import Context, MemoryKind
+from edgert.memory.cuda.gpu_context import Context, MemoryKind, tensor_kind
 from edgert.memory.cuda.nvrtc import Module
 from edgert.memory.cuda.stream import Event, Stream
 
@@ -92,22 +93,29 @@ class DeviceBlock(Block):
 class _PinnedBlock(Block):
     """Memory with a side of the host's, which is pinned."""
 
-    def _pin(self, flags: int) -> None:
+    _host: U8 | None = None
+    _memory: Any = None
+
+    def _pin(self, flags: int) -> U8:
         """Takes zeroed pinned memory. Its owner, PyCUDA's object, frees it on request, also under arrays that somebody
         still holds: blocks are released after their use."""
-        self._host: U8 = self.device.driver.pagelocked_empty(self.nbytes, np.uint8, mem_flags=flags)
-        self._host.fill(0)
-        self._memory: Any = self._host.base
+        host: U8 = self.device.driver.pagelocked_empty(self.nbytes, np.uint8, mem_flags=flags)
+        host.fill(0)
+        self._host, self._memory = host, host.base
+        return host
 
     @property
     def host(self) -> U8:
         """The host's side; where memory is mapped, written by the GPU until the stream has passed."""
         _ = self.address
+        if self._host is None:
+            return self.device.run(self._pin, 0, doing="allocating memory of the host's")
         return self._host
 
     def _free(self) -> None:
-        self._host = np.empty(0, np.uint8)
-        self._memory.free()
+        if self._memory is not None:
+            self._memory.free()
+        self._host = self._memory = None
 
 
 class MappedBlock(_PinnedBlock):
@@ -120,15 +128,17 @@ class MappedBlock(_PinnedBlock):
 
 
 class StagedBlock(_PinnedBlock):
-    """Pinned host memory and device memory of one size; the copies between them are counted."""
+    """Device memory and pinned host memory of one size; the copies between them are counted. With ``pins_later``, the
+    host's is there from when it is first asked for, which nobody does of tensors that only the GPU touches."""
 
     is_staged = True
 
-    def __init__(self, device: Context, nbytes: int) -> None:
+    def __init__(self, device: Context, nbytes: int, *, pins_later: bool = False) -> None:
         super().__init__(device, nbytes)
         self._inner = device.driver.mem_alloc(nbytes)
         try:
-            self._pin(0)
+            if not pins_later:
+                self._pin(0)
         except device.driver.Error:
             self._inner.free()  # here, where the context is current; the collector may come anywhere
             raise
@@ -181,6 +191,19 @@ class CudaDevice(Context):
             return self._allocate(MappedBlock, nbytes)
         return self._allocate(StagedBlock, nbytes)
 
+    def tensor_block(self, nbytes: int, *, for_host: bool = True) -> Block:
+        """New memory for a tensor of an engine, filled with zeros, of the kind that :func:`tensor_kind` gives. Raises
+        DeviceError when there is not enough.
+
+        Args:
+            for_host: whether the host writes or reads the tensor in every run. Else it can, too, but its side is only
+                made when it is first asked for.
+        """
+        kind = tensor_kind(self.kind, for_host, self.tensors)
+        if for_host or kind == "mapped":
+            return self.block(nbytes, kind)
+        return self._allocate(partial(StagedBlock, pins_later=True), nbytes)
+
     def device_block(self, nbytes: int) -> DeviceBlock:
         """New memory for the GPU alone, filled with zeros. Raises DeviceError when there is not enough."""
         return self._allocate(DeviceBlock, nbytes)
@@ -203,7 +226,9 @@ class CudaDevice(Context):
             with self:
                 made = make(self, nbytes)
         except self.driver.Error as error:
-            raise failed(error, "allocating", free_bytes=self.free_bytes()[0], asked_bytes=nbytes) from error
+            free = self.free_bytes()[0]
+            others = self.other_holders() if free < nbytes else ""
+            raise failed(error, "allocating", free_bytes=free, asked_bytes=nbytes, others=others) from error
         self.counter.allocated()
         self.hold(made, nbytes)
         return made

@@ -68,13 +68,15 @@ def unusable(message: str) -> DeviceError:
     return DeviceError(what, why=message, fix=fix)
 
 
-def failed(error: Exception, doing: str, *, free_bytes: int = 0, asked_bytes: int = 0) -> DeviceError:
-    """A CUDA error as edgert's, distinguished by its message. ``doing`` is what failed, such as ``allocating``."""
+def failed(error: Exception, doing: str, *, free_bytes: int = 0, asked_bytes: int = 0, others: str = "") -> DeviceError:
+    """A CUDA error as edgert's, distinguished by its message. ``doing`` is what failed, such as ``allocating``;
+    ``others`` what other processes hold."""
     message = str(error)
     if "out of memory" in message:
         return DeviceError(
             f"{doing}: the GPU has too little memory",
-            why=f"{format_bytes(asked_bytes)} were asked for, {format_bytes(free_bytes)} are free",
+            why=f"{format_bytes(asked_bytes)} were asked for, {format_bytes(free_bytes)} are free"
+            + (f"; {others}" if others else ""),
             fix="smaller batches, fewer streams, or a smaller TensorRT workspace; other processes hold memory too",
         )
     return _lost(doing, message) if is_lost(message) else DeviceError(f"{doing} failed", why=message)

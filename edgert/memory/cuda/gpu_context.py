@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import Counter
 from edgert.memory.cuda.driver import failed, is_lost
+from edgert.memory.cuda.holders import others_on, told
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -61,6 +63,39 @@ def memory_kind(traits: Traits) -> MemoryKind:
     return "mapped" if traits.can_map and traits.coherent else "staged"
 
 
+TENSORS = "EDGERT_GPU_TENSORS"
+"""Environment variable that chooses where engines have their tensors: ``mapped``, or ``device``."""
+
+
+def tensor_kind(kind: MemoryKind, for_host: bool, asked: MemoryKind | None = None) -> MemoryKind:
+    """Where a tensor of an engine lies, on a GPU that shares memory with the host in the way ``kind``.
+
+    On an integrated GPU, pinned memory, which mapped memory is, goes past the GPU's caches, whether it is I/O coherent
+    or not, and NVIDIA advises device memory for what only the GPU touches: "CUDA for Tegra", Memory Selection, table of
+    memory types, https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/#memory-selection. A tensor that the host touches
+    stays mapped: a copy would pass the same bytes through the same memory once more.
+
+    Args:
+        for_host: whether the host writes or reads it in every run.
+        asked: what the user asked for instead, by :data:`TENSORS`; None where nothing.
+    """
+    if asked is not None:
+        return asked
+    return kind if for_host else "staged"
+
+
+def asked_tensors(value: str, kind: MemoryKind) -> MemoryKind | None:
+    """What a value of :data:`TENSORS` asks for; None for an empty one, and on GPUs that share no memory with the host.
+    Raises DeviceError for any other than ``mapped`` and ``device``."""
+    if value and value not in _ASKED:
+        why = f"it is {value!r}, and known are {' and '.join(_ASKED)}"
+        raise DeviceError(f"{TENSORS} names no kind of memory", why=why, fix=f"leave {TENSORS} out")
+    return _ASKED.get(value) if kind == "mapped" else None
+
+
+_ASKED: dict[str, MemoryKind] = {"mapped": "mapped", "device": "staged"}
+
+
 def describe(traits: Traits) -> str:
     """The choice and its reason, for people."""
     if memory_kind(traits) == "mapped":
@@ -82,6 +117,7 @@ class Context:
         driver: PyCUDA's driver module.
         counter: where allocations and copies between host and GPU are counted.
         kind: memory that host and GPU share tensors in here; see :func:`~edgert.memory.cuda.gpu_context.memory_kind`.
+        tensors: what the user asked for tensors of engines; see :func:`~edgert.memory.cuda.gpu_context.tensor_kind`.
     """
 
     def __init__(self, driver: Any, ordinal: int, counter: Counter | None = None) -> None:
@@ -95,6 +131,7 @@ class Context:
             tuple(self._device.compute_capability()),
         )
         self.kind: MemoryKind = memory_kind(self.traits)
+        self.tensors = asked_tensors(os.environ.get(TENSORS, ""), self.kind)
         self._context = self._device.retain_primary_context()
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -162,6 +199,13 @@ class Context:
         with self:
             free, total = self.driver.mem_get_info()
         return int(free), int(total)
+
+    def other_holders(self) -> str:
+        """What other processes hold of its memory, for an error; empty where nobody can tell."""
+        try:
+            return told(others_on(str(self._device.pci_bus_id())))
+        except self.driver.Error:
+            return ""
 
     def context_bytes(self) -> int:
         """Memory of the GPU that a context takes before anything is made in it: that of one more, made for a moment.

@@ -114,69 +114,75 @@ class Loans:
 
     Args:
         give_back: takes the key that the memory was lent by, such as its address.
-
-    Attributes:
-        lent: how many pieces were not given back yet.
     """
 
     def __init__(self, device: Context, counter: Counter, give_back: Callable[[int], None]) -> None:
         self._device, self._counter, self._give_back = device, counter, give_back
         self._marks: dict[int, StreamMarks] = {}
+        self._lent: set[int] = set()
         self._ended: deque[int] = deque()
-        self._changed = threading.Condition()
-        self.lent, self._closed = 0, False
+        self._changed, self._is_awaited, self._closed = threading.Condition(), False, False
+
+    @property
+    def lent(self) -> int:
+        """How many pieces were not given back yet."""
+        return len(self._lent)
 
     def lend(self, key: int) -> StreamLease:
         """A lease on the memory called ``key``, which must not be lent already."""
         marks = self._marks.get(key)
         if marks is None:
             marks = self._marks[key] = StreamMarks(self._device)
-        with self._changed:
-            self.lent += 1
-        return StreamLease(lambda: self._end(key), self._counter, marks.after)
+        self._lent.add(key)
+        return StreamLease(partial(self._end, key), self._counter, marks.after)
 
     def settle(self, timeout_s: float = 0.0) -> int:
         """Gives back what the GPU is done with; how much that was. With a timeout, waits so long for a lease to end,
         where none has, and then for the GPU. Raises DeviceError when the GPU's work failed."""
-        with self._changed:
+        ended = self._ended
+        if timeout_s:
+            with self._changed:
+                self._is_awaited = True
+                self._changed.wait_for(lambda: ended, timeout_s)
+                self._is_awaited = False
+        if not ended:  # as for most images that a decoder gives: no lock is taken, and no context
+            return 0
+        with self._device:
             if timeout_s:
-                self._changed.wait_for(lambda: self._ended, timeout_s)
-            ended = [self._ended.popleft() for _ in range(len(self._ended))]
-        if timeout_s and ended:
-            self._marks[ended[0]].synchronize()
-        done = [key for key in ended if self._marks[key].passed()]
-        with self._changed:
-            self._ended.extendleft(key for key in reversed(ended) if key not in done)
-        self._returned(done)
-        return len(done)
+                self._marks[ended[0]].synchronize()
+            keys = [ended.popleft() for _ in range(len(ended))]
+            working = [key for key in keys if not self._marks[key].passed()]
+            ended.extendleft(reversed(working))
+            for key in keys:
+                if key not in working:
+                    self._returned(key)
+        return len(keys) - len(working)
 
     def close(self) -> None:
         """Waits for the GPU and gives back everything whose lease has ended; the rest when it does."""
-        with self._changed:
-            self._closed = True
+        self._closed = True
         self._drain()
 
     def _end(self, key: int) -> None:
-        with self._changed:
-            self._ended.append(key)
-            self._changed.notify()
+        self._ended.append(key)
+        if self._is_awaited:
+            with self._changed:
+                self._changed.notify()
         if self._closed:
             self._drain()
 
     def _drain(self) -> None:
         while True:
-            with self._changed:
-                if not self._ended:
-                    return
+            try:
                 key = self._ended.popleft()
+            except IndexError:  # none, or another thread has it
+                return
             self._marks[key].synchronize()
-            self._returned([key])
+            self._returned(key)
 
-    def _returned(self, keys: list[int]) -> None:
-        for key in keys:
-            self._give_back(key)
-        with self._changed:
-            self.lent -= len(keys)
+    def _returned(self, key: int) -> None:
+        self._lent.discard(key)  # before: whoever takes it back may lend it again at once
+        self._give_back(key)
 
 
 # Buffers that the host fills and the GPU reads: filled in place, and brought over once, whoever reads them first.

@@ -172,14 +172,20 @@ class Video:
             DeviceError: the decoder cannot be made.
         """
         from edgert.stages.source.gst_decoder import GstDecoder, is_nvdec
-        from edgert.stages.source.nvdec import Nvdec
+        from edgert.stages.source.nvdec import TOGETHER, Nvdec
 
         self._refuse = refuse
         parts = self._stream, device, self._counter, self._clock
         if device is not None and is_nvdec(self._stream, device):
             low_latency = self._live and not self._stream.codec_context.has_b_frames
             self._hardware = Nvdec(
-                self._stream, device, self._counter, self._clock, low_latency=low_latency, where=self.where
+                self._stream,
+                device,
+                self._counter,
+                self._clock,
+                low_latency=low_latency,
+                where=self.where,
+                together=1 if self._live else TOGETHER,
             )
         else:
             late_s = 3 * (self._timeout_s or DECODER_TIMEOUT_S)  # FFmpeg says after two that no packet comes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgert import installation
 from edgert.clock import Clock
-from edgert.errors import DeviceError
+from edgert.errors import DeviceError, EdgertError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Loans, Stream
 from edgert.stages.source.planes import color_of_tags, device_planes, media_ns
@@ -35,6 +35,9 @@ leaves out. Of HEVC this was not tried on a GPU, and an image waits for the next
 _FORMATS = ("yuv420p", "yuvj420p", "nv12")
 _REORDERED = 24
 """More images than a decoder holds back: 16 of a stream's own, and those that it works on."""
+TOGETHER = 4
+"""Packets of a file that go to the decoder in one call. Each call gives Python's lock away and waits to get it back,
+and the decoder has nothing to do between two of them."""
 
 
 def nvdec() -> Any:
@@ -106,11 +109,15 @@ class Times:
 
     The decoder locks a surface only where it does not report its time (``GetLockedFrame``). Its images come in the
     order of display, so each has the smallest time that is left. Images before the first key frame are never shown.
+
+    Args:
+        most: that may wait; what is more is of images that the decoder left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _REORDERED) -> None:
         self._waiting: list[int] = []
         self._first: int | None = None
+        self._most = most
 
     def put(self, pts: int | None) -> None:
         """A packet's."""
@@ -119,12 +126,34 @@ class Times:
         self._first = pts if self._first is None else self._first
         if pts >= self._first:
             heapq.heappush(self._waiting, pts)
-        if len(self._waiting) > _REORDERED:
-            heapq.heappop(self._waiting)  # of an image that the decoder left out
+        if len(self._waiting) > self._most:
+            heapq.heappop(self._waiting)
 
     def take(self) -> int | None:
         """The next image's; None where packets have none."""
         return heapq.heappop(self._waiting) if self._waiting else None
+
+
+class _Bytes:
+    """Memory at one address, for some packets, one behind the other."""
+
+    def __init__(self) -> None:
+        self.nbytes, self.address, self._memory = 0, 0, bytearray()
+        self._reserve(1 << 18)
+
+    def add(self, packet: av.Packet[Any]) -> None:
+        """Copies a packet behind those that are there."""
+        stop = self.nbytes + packet.size
+        if stop > len(self._memory):
+            self._reserve(2 * stop)
+        self._view[self.nbytes : stop] = memoryview(packet)
+        self.nbytes = stop
+
+    def _reserve(self, nbytes: int) -> None:
+        memory = bytearray(nbytes)
+        memory[: self.nbytes] = self._memory[: self.nbytes]
+        self._memory, self._view = memory, memoryview(memory)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 class _Locks:
@@ -147,6 +176,7 @@ class Nvdec:
     Args:
         stream: of an opened container.
         low_latency: give each image out at once; for streams without B frames only.
+        together: packets that are decoded in one call; more than one where nobody waits for each, as of files.
         where: which stage it belongs to, for messages.
 
     Raises:
@@ -156,7 +186,15 @@ class Nvdec:
     title = "NVDEC"
 
     def __init__(
-        self, stream: VideoStream, device: CudaDevice, counter: Counter, clock: Clock, *, low_latency: bool, where: str
+        self,
+        stream: VideoStream,
+        device: CudaDevice,
+        counter: Counter,
+        clock: Clock,
+        *,
+        low_latency: bool,
+        where: str,
+        together: int = 1,
     ) -> None:
         self._module, self._device, self._clock, self._where = nvdec(), device, clock, where
         context = stream.codec_context
@@ -166,7 +204,8 @@ class Nvdec:
         ends = _NEXT.get(context.name) if low_latency else None
         self._next = None if ends is None else ctypes.create_string_buffer(ends, len(ends))
         latency = self._module.DisplayDecodeLatencyType
-        self._times = Times()
+        self._times, self._together, self._bytes = Times(_REORDERED + together), together, _Bytes()
+        self._data = self._module.PacketData()
         self._decoder = self._called(
             self._module.CreateDecoder,
             gpuid=device.ordinal,
@@ -189,34 +228,50 @@ class Nvdec:
         Raises:
             DeviceError: the decoder gives up: the GPU cannot decode this stream, or has too little memory.
         """
-        from av.bitstream import BitStreamFilterContext
-
-        annex_b = BitStreamFilterContext(self._filter_name, self._source)
-        for packet in packets:
-            for part in annex_b.filter(packet if packet.size else None):
-                yield from self._decoded(part)
-        yield from self._decoded(None)
+        for address, nbytes in self._runs(packets):
+            yield from self._decoded(address, nbytes)
 
     def close(self) -> None:
         """Takes no more packets, and waits for the GPU's work with surfaces that came back."""
         self._loans.close()
 
-    def _decoded(self, packet: av.Packet[Any] | None) -> Iterator[Image]:
-        """What one packet completes; None ends the stream."""
+    def _runs(self, packets: Iterable[av.Packet[Any]]) -> Iterator[tuple[int, int]]:
+        """Address and bytes of what goes to the decoder in one call: packets that stay there until the next are asked
+        for; at last no bytes, which are the end."""
+        from av.bitstream import BitStreamFilterContext
+
+        annex_b, held, failure = BitStreamFilterContext(self._filter_name, self._source), 0, None
+        whole = self._bytes
+        try:
+            for packet in packets:
+                for part in annex_b.filter(packet if packet.size else None):
+                    self._times.put(part.pts)
+                    if self._together == 1:
+                        yield part.buffer_ptr, part.buffer_size
+                        continue
+                    whole.add(part)
+                    held += 1
+                    if held == self._together:
+                        yield whole.address, whole.nbytes
+                        held = whole.nbytes = 0
+        except EdgertError as error:  # of reading: what was read before it is decoded first
+            failure = error
+        if held:
+            yield whole.address, whole.nbytes
+        if failure is not None:
+            raise failure
+        yield 0, 0
+
+    def _decoded(self, address: int, nbytes: int) -> Iterator[Image]:
+        """What bytes at an address complete, which stay there for the call."""
         self._loans.settle()
-        if packet is None:
-            yield from self._completed(0, 0)  # no bytes: the end
-            return
-        self._times.put(packet.pts)
-        yield from self._completed(packet.buffer_ptr, packet.buffer_size)
-        if self._next is not None:
+        yield from self._completed(address, nbytes)
+        if self._next is not None and nbytes:
             yield from self._completed(ctypes.addressof(self._next), len(self._next))
 
     def _completed(self, address: int, nbytes: int) -> Iterator[Image]:
-        """What bytes at an address complete, which stay there for the call."""
-        data = self._module.PacketData()
-        data.bsl_data, data.bsl = address, nbytes
-        count = self._called(self._decoder.GetNumDecodedFrame, data)
+        self._data.bsl_data, self._data.bsl = address, nbytes
+        count = self._called(self._decoder.GetNumDecodedFrame, self._data)
         for _ in range(count):
             yield self._image(int(self._called(self._decoder.GetLockedFrame)))
 

@@ -40,6 +40,9 @@ def plane_shapes(format: PixelFormat, width: int, height: int) -> list[tuple[int
     return [size if depth == 1 else (*size, depth) for size, depth in zip(sizes, CHANNELS[format], strict=True)]
 
 
+_BYTES = np.dtype(np.uint8)
+
+
 def device_planes(
     format: PixelFormat,
     size: tuple[int, int],
@@ -55,11 +58,21 @@ def device_planes(
         rows: of each plane, its address and the bytes from one row to the next.
         stream: what writes the image.
     """
-    planes = []
-    for (address, pitch), shape in zip(rows, plane_shapes(format, *size), strict=True):
-        strides = (pitch, *shape[2:], 1)
-        planes.append(DeviceView(address, shape, strides, np.dtype(np.uint8), lease, device.ordinal, stream))
+    layouts = _layouts(format, size, tuple(pitch for _, pitch in rows))
+    planes = [
+        DeviceView(address, shape, strides, _BYTES, lease, device.ordinal, stream)
+        for (address, _), (shape, strides) in zip(rows, layouts, strict=True)
+    ]
     return cast("tuple[U8, ...]", tuple(planes))
+
+
+@lru_cache(maxsize=64)
+def _layouts(
+    format: PixelFormat, size: tuple[int, int], pitches: tuple[int, ...]
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """Shape and strides of each plane, the same for every image of a stream."""
+    shapes = plane_shapes(format, *size)
+    return tuple((shape, (pitch, *shape[2:], 1)) for shape, pitch in zip(shapes, pitches, strict=True))
 
 
 def media_ns(pts: int | None, time_base: Fraction | None) -> int | None:

@@ -99,6 +99,39 @@ def test_an_integrated_gpu_copies_nothing() -> None:
     assert not [event for event in rig.device.events if "load" in event]
 
 
+@pytest.mark.parametrize("value", ["", "mapped", "device"])
+def test_of_an_integrated_gpu_only_what_the_host_touches_is_shared(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("EDGERT_GPU_TENSORS", value)
+    rig = Rig(integrated=True)
+    rig.ready()
+    sessions = rig.engine._sessions
+    staged = [(one.inputs_on_gpu["x"].block.is_staged, one.outputs_on_gpu[0].block.is_staged) for one in sessions]
+    found = {"": (True, False), "mapped": (False, False), "device": (True, True)}[value]  # its decoder is the host's
+    assert staged == [found] * SLOTS
+
+
+def test_the_host_can_run_a_session_whose_tensors_are_the_gpus_own() -> None:
+    rig = Rig(integrated=True)
+    before = len(rig.device.gpu.allocations)
+    session = rig.engine.session(on_host="none")
+    assert len(rig.device.gpu.allocations) == before  # the one of the engine's beginning
+    session.inputs["x"][...] = 1
+    assert session.run()[0].tolist() == [[1.0, 1.0]] and session.inputs["x"].min() == 1
+    assert [event for event in rig.device.events if "load" in event] == ["upload 3072", "download 8"]
+    shared = rig.engine.session()
+    assert shared.run()[0].tolist() == [[2.0, 2.0]] and len(rig.device.events) == 4  # no copy: two waits more
+    rig.engine.close()
+    assert rig.device.live_bytes == 0 and not rig.device.gpu.allocations
+
+
+def test_what_a_dla_takes_is_shared_whoever_touches_it() -> None:
+    rig = Rig(integrated=True, loadables=1)
+    for on_host in ("none", "outputs"):
+        session = rig.engine.session(on_host=on_host)  # type: ignore[arg-type]
+        tensors = (*session.inputs_on_gpu.values(), *session.outputs_on_gpu)
+        assert not any(tensor.block.is_staged for tensor in tensors)
+
+
 def test_preprocessing_engine_and_outputs_are_recorded_once() -> None:
     rig = Rig()
     inference = rig.inference()

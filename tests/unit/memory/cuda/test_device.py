@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import DeviceError, StageError
-from edgert.memory.cuda import CudaDevice, Traits, memory_kind, open_device
+from edgert.memory.cuda import CudaDevice, Traits, gpu_context, holders, memory_kind, open_device
 from edgert.memory.cuda.driver import failed, is_lost, unusable
 from edgert.memory.cuda.gpu_context import describe
 from tests.helpers.cuda_double import CudaDouble
@@ -170,6 +170,17 @@ class TestBlocks:
         assert "11.0 MiB were asked for, 10.0 MiB are free" in caught.value.why
         assert device.live_bytes == 0 and device.counter.read().allocations == 0
 
+    def test_too_little_memory_names_other_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        holder = holders.Holder(4711, "python", 3 * 2**30)
+        asked: list[str] = []
+        monkeypatch.setattr(gpu_context, "others_on", lambda bus_id: asked.append(bus_id) or (holder,))
+        device, _ = opened(memory_bytes=2**20)
+        with pytest.raises(DeviceError) as caught:
+            device.block(2**21)
+        others = "other processes hold memory there: python (process 4711) 3.0 GiB"
+        assert caught.value.why == f"2.0 MiB were asked for, 1.0 MiB are free; {others}"
+        assert asked == ["0000:00:00.0"]
+
     def test_no_bytes_are_no_block(self) -> None:
         with pytest.raises(DeviceError, match="a block of 0 bytes"):
             opened()[0].block(0)
@@ -248,3 +259,65 @@ class TestErrors:
         gpu.broken["module"] = "cuModuleLoadDataEx failed: no kernel image is available"
         with pytest.raises(DeviceError, match="loading kernels failed"):
             device.load(b"cubin")
+
+
+class TestTensors:
+    """Memory of an engine's tensors: the GPU's own where no host touches them, on integrated GPUs, too."""
+
+    @pytest.mark.parametrize(
+        ("kind", "for_host", "asked", "found"),
+        [
+            ("mapped", True, None, "mapped"),
+            ("mapped", False, None, "staged"),
+            ("mapped", False, "mapped", "mapped"),
+            ("mapped", True, "staged", "staged"),
+            ("staged", True, None, "staged"),
+            ("staged", False, None, "staged"),
+        ],
+    )
+    def test_the_table(self, kind: Any, for_host: bool, asked: Any, found: str) -> None:
+        assert gpu_context.tensor_kind(kind, for_host, asked) == found
+
+    @pytest.mark.parametrize("integrated", [True, False])
+    def test_the_hosts_side_is_made_when_it_is_asked_for(self, integrated: bool) -> None:
+        device, gpu = opened(integrated=integrated)
+        block, stream = device.tensor_block(64, for_host=False), device.stream()
+        assert block.is_staged and len(gpu.allocations) == 1
+        with device:
+            gpu.memcpy_htod(block.address, np.arange(64, dtype=np.uint8))
+        assert not block.host.any() and len(gpu.allocations) == 2
+        block.download(stream)
+        stream.synchronize()
+        assert block.host.tolist() == list(range(64)) and len(gpu.allocations) == 2
+        block.release()
+        assert not gpu.allocations and device.live_bytes == 0
+
+    def test_one_that_nobody_asked_for_is_released_too(self) -> None:
+        device, gpu = opened(integrated=True)
+        device.tensor_block(64, for_host=False).release()
+        assert not gpu.allocations
+
+    def test_what_the_host_touches_is_as_before(self) -> None:
+        for integrated, kind in ((True, "MappedBlock"), (False, "StagedBlock")):
+            block = opened(integrated=integrated)[0].tensor_block(64)
+            assert type(block).__name__ == kind
+            block.release()
+
+    @pytest.mark.parametrize(("value", "staged"), [("mapped", (False, False)), ("device", (True, True))])
+    def test_the_environment_has_the_last_word_on_an_integrated_gpu(
+        self, monkeypatch: pytest.MonkeyPatch, value: str, staged: tuple[bool, bool]
+    ) -> None:
+        monkeypatch.setenv(gpu_context.TENSORS, value)
+        device, _ = opened(integrated=True)
+        blocks = device.tensor_block(64, for_host=True), device.tensor_block(64, for_host=False)
+        assert tuple(block.is_staged for block in blocks) == staged
+        other = opened()[0].tensor_block(64, for_host=False)
+        assert other.is_staged  # a discrete GPU has no choice
+        for block in (*blocks, other):
+            block.release()
+
+    def test_any_other_value_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(gpu_context.TENSORS, "pinned")
+        with pytest.raises(DeviceError, match="EDGERT_GPU_TENSORS names no kind of memory") as caught:
+            opened(integrated=True)
+        assert caught.value.why == "it is 'pinned', and known are mapped and device"

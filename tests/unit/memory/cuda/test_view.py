@@ -115,7 +115,7 @@ class TestDlpack:
         stream = open_device(driver=gpu).stream()
         view, done = replace(view_on(np.zeros(8, np.uint8)), stream=stream), []
         gpu.paused = True
-        gpu.stack.append(None)  # type: ignore[arg-type]
+        gpu.Device(0).retain_primary_context().push()
         stream.raw.put(lambda: done.append(1))
         capsules = [view.__dlpack__(stream=-1)]
         assert not done
