@@ -85,7 +85,8 @@ class _Stream:
     work: list[Callable[[], None]]
 
     def put(self, work: Callable[[], None]) -> None:
-        self._gpu.check(self.ordinal)
+        if self._gpu.current != self.ordinal:
+            raise CudaError("invalid resource handle: it is another GPU's")
         with self._gpu.turn:
             self.work.append(work)
             if not self._gpu.paused:
@@ -176,13 +177,11 @@ class CudaDouble:
     def current(self) -> int:
         """Number of the GPU whose context is current in this thread."""
         self.check()
-        return self.stack[-1].ordinal
+        return self.stack[-1].ordinal if self.stack else 0
 
-    def check(self, ordinal: int | None = None) -> None:
+    def check(self) -> None:
         if not self.stack:
             raise CudaError("invalid device context: none is current in this thread")
-        if ordinal is not None and self.stack[-1].ordinal != ordinal:
-            raise CudaError("invalid resource handle: it is another GPU's")
 
     def fail(self, name: str) -> None:
         if name in self.broken:

@@ -198,7 +198,8 @@ class Nvdec:
     ) -> None:
         self._module, self._device, self._clock, self._where = nvdec(), device, clock, where
         context = stream.codec_context
-        self._source, self._color = stream, color_of_tags(context.colorspace, context.color_range, str(context.pix_fmt))
+        self._source, self._time_base = stream, stream.time_base
+        self._color = color_of_tags(context.colorspace, context.color_range, str(context.pix_fmt))
         self._stream = device.stream()
         self._codec, self._filter_name = CODECS[context.name]
         ends = _NEXT.get(context.name) if low_latency else None
@@ -285,7 +286,7 @@ class Nvdec:
             planes=device_planes("nv12", (width, height), rows, lease, self._device, self._stream),
             lease=lease,
             timestamp_ns=self._clock.now_ns(),
-            media_ns=media_ns(self._times.take(), self._source.time_base),
+            media_ns=media_ns(self._times.take(), self._time_base),
             color=self._color,
         )
 
