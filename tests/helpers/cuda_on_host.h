@@ -1,8 +1,9 @@
 // CUDA C for a processor: what the kernels of edgert/stages/gpu use of it. One block runs at a time, its threads as
-// contexts that take turns at __syncthreads().
+// contexts that take turns: one that waits for its warp or its block goes on when all of them that still run wait, too.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <csetjmp>
 #include <cstring>
 #include <type_traits>
 #include <ucontext.h>
@@ -19,46 +20,105 @@ using std::ceil;
 #define __restrict__ __restrict
 
 struct Place { int x, y, z; };
-static Place threadIdx, blockIdx;
+static Place threadIdx, blockIdx, gridDim;
 
-struct Thread { ucontext_t context; Place at; bool is_done; std::vector<char> stack; };
-static ucontext_t turns;
+enum { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, DONE };
+struct Thread { ucontext_t context; jmp_buf place; bool has_begun; Place at; int number, state; std::vector<char> stack; };
+static ucontext_t ends;
+static jmp_buf turns;
 static Thread* running;
 static const void* given;
 static void (*chosen)(const void*);
 
-static void __syncthreads() { swapcontext(&running->context, &turns); }
-static void start() { chosen(given); running->is_done = true; }
+static uint64_t passed_on[64][32];  // by each thread of each warp to the others
+
+// Jumps instead of swapcontext, which asks the kernel for the signals' mask each time.
+static void wait_for(int whom) {
+    running->state = whom;
+    if (!_setjmp(running->place)) _longjmp(turns, 1);
+}
+static void go_on(Thread& one) {
+    if (_setjmp(turns)) return;
+    if (one.has_begun) _longjmp(one.place, 1);
+    one.has_begun = true;
+    setcontext(&one.context);
+}
+static void __syncthreads() { wait_for(WAITS_FOR_BLOCK); }
+static void __syncwarp(unsigned = ~0u) { wait_for(WAITS_FOR_WARP); }
+static void start() { chosen(given), running->state = DONE; _longjmp(turns, 1); }
+
+// Lets go on who waits for nobody any more: `count` threads, a warp or a block.
+static void release(Thread* threads, int count, int waits) {
+    for (int i = 0; i < count; ++i) if (threads[i].state < waits) return;
+    for (int i = 0; i < count; ++i) if (threads[i].state == waits) threads[i].state = RUNS;
+}
 
 static void run(void (*kernel)(const void*), const void* argument, const int* grid, const int* block) {
     static std::vector<Thread> threads;
     chosen = kernel, given = argument;
-    threads.resize(block[0] * block[1]);
+    const int count = block[0] * block[1];
+    gridDim = {grid[0], grid[1], grid[2]};
+    threads.resize(count);
     for (int z = 0; z < grid[2]; ++z) for (int y = 0; y < grid[1]; ++y) for (int x = 0; x < grid[0]; ++x) {
         blockIdx = {x, y, z};
-        for (int i = 0; i < (int)threads.size(); ++i) {
+        for (int i = 0; i < count; ++i) {
             Thread& one = threads[i];
-            one.at = {i % block[0], i / block[0], 0}, one.is_done = false, one.stack.resize(1 << 15);
+            one.at = {i % block[0], i / block[0], 0}, one.number = i, one.state = RUNS, one.has_begun = false, one.stack.resize(1 << 15);
             getcontext(&one.context);
             one.context.uc_stack.ss_sp = one.stack.data(), one.context.uc_stack.ss_size = one.stack.size();
-            one.context.uc_link = &turns;
+            one.context.uc_link = &ends;  // never reached
             makecontext(&one.context, start, 0);
         }
         for (bool is_left = true; is_left;) {
             is_left = false;
             for (Thread& one : threads) {
-                if (one.is_done) continue;
-                running = &one, threadIdx = one.at;
-                swapcontext(&turns, &one.context);
-                is_left = is_left || !one.is_done;
+                if (one.state != RUNS) continue;
+                running = &one, threadIdx = one.at, is_left = true;
+                go_on(one);
             }
+            for (int i = 0; i < count; i += 32) release(&threads[i], std::min(32, count - i), WAITS_FOR_WARP);
+            release(threads.data(), count, WAITS_FOR_BLOCK);
         }
     }
 }
 
+// What a thread passes on is read by the others of its warp after all have passed theirs on, and before any does again.
+template <class T, class Read> static auto exchanged(T value, Read read) {
+    uint64_t* warp = passed_on[running->number / 32];
+    std::memcpy(&warp[running->number % 32], &value, sizeof value);
+    __syncwarp();
+    const auto found = read(warp);
+    __syncwarp();
+    return found;
+}
+template <class T> static T __shfl_sync(unsigned, T value, int lane) {
+    return exchanged(value, [&](const uint64_t* warp) { T found; std::memcpy(&found, &warp[lane & 31], sizeof found); return found; });
+}
+template <class T> static T __shfl_xor_sync(unsigned mask, T value, int lanes) {
+    return __shfl_sync(mask, value, running->number % 32 ^ lanes);
+}
+static unsigned __ballot_sync(unsigned, int is) {
+    return exchanged((uint64_t)(is != 0), [](const uint64_t* warp) {
+        unsigned found = 0;
+        for (int i = 0; i < 32; ++i) found |= (unsigned)warp[i] << i;
+        return found;
+    });
+}
+static int __any_sync(unsigned mask, int is) { return __ballot_sync(mask, is) != 0; }
+
 template <class A, class B> static typename std::common_type<A, B>::type min(A a, B b) { return a < b ? a : b; }
 template <class A, class B> static typename std::common_type<A, B>::type max(A a, B b) { return a < b ? b : a; }
 static unsigned atomicOr(unsigned* at, unsigned bits) { unsigned old = *at; *at |= bits; return old; }
+template <class T> static T atomicAdd(T* at, T more) { T old = *at; *at += more; return old; }
+static void __threadfence() {}
+static int __popc(unsigned bits) { return __builtin_popcount(bits); }
+static unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
+static float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+static float half_to_float(unsigned short bits) {
+    const int power = bits >> 10 & 31, rest = bits & 1023;
+    const float size = power == 31 ? (rest ? NAN : INFINITY) : std::ldexp(power ? 1024.f + rest : rest, (power ? power : 1) - 25);
+    return bits >> 15 ? -size : size;
+}
 static int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 static unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 static unsigned __byte_perm(unsigned a, unsigned b, unsigned order) {

@@ -23,6 +23,7 @@ from tests.helpers.cuda_double import CudaDouble
 _HEADER = Path(__file__).with_name("cuda_on_host.h")
 _COMPILER = shutil.which("g++")
 _HIGH = re.compile(r'asm\("mad\.hi\.u32.*?\);')
+_WIDE = re.compile(r'asm\("cvt\.f32\.f16 %0, %1;" : "=f"\((\w+)\) : "h"\((.*)\)\);')
 
 
 class _HostKernel:
@@ -62,6 +63,7 @@ def kernels_or_skip() -> Kernels:
 @lru_cache(maxsize=64)
 def _compiled(source: str, definitions: tuple[tuple[str, int], ...], function: str) -> Any:
     source = _HIGH.sub("sum = __umulhi(value & ~15u, weight) + more;", source)
+    source = _WIDE.sub(r"\1 = half_to_float(\2);", source)
     found = re.search(rf"\b{function}\((?:const|ARGUMENT) (\w+)&? ", source)
     assert found is not None
     entry = f"""
