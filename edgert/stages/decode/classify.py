@@ -8,7 +8,7 @@ import numpy as np
 
 from edgert.runtime.records import Classification, Embedding
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of, softmax
+from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.detection import strongest
 from edgert.stages.decode.guess import Fit, Look, check_labels, wrong_shapes
 
@@ -75,12 +75,16 @@ class Classify:
         check_labels(sizes[0] if sizes else 1, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
-        """The ``top`` best classes, or all when there are fewer."""
+        """The ``top`` best classes, or all when there are fewer; none whose probability is not a number."""
         self.check(shapes_of(outputs), geometry.network)
         values = as_f32(outputs[0]).reshape(-1)
         is_final = self.classify == "softmax"
         if self.classify == "auto":
             is_final = float(np.min(values)) >= 0 and abs(float(values.sum()) - 1) <= _SUM_TOLERANCE
-        scores = values if is_final else softmax(values)
-        best = strongest(scores, self.top)
-        return Classification(scores[best], best.astype(np.int32), self.labels)
+        best = strongest(values, self.top)  # softmax keeps the order
+        scores = values[best]
+        if not is_final:
+            top = np.max(values)
+            scores = np.exp(scores - top) / np.exp(values - top).sum()
+        best, scores = best[scores == scores], scores[scores == scores]
+        return Classification(scores, best.astype(np.int32), self.labels)

@@ -61,12 +61,13 @@ def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int) -> I
 
 
 def strongest(scores: F32, limit: int) -> Index:
-    """The rows of the ``limit`` highest scores, falling; of equal ones the earlier first."""
+    """The rows of the ``limit`` highest scores, falling; of equal ones the earlier first, what is not a number last."""
+    falling = -scores
     if len(scores) <= limit:
-        return np.argsort(-scores, kind="stable")
-    floor = np.partition(scores, len(scores) - limit)[len(scores) - limit]
-    rows = np.flatnonzero(scores >= floor)
-    return rows[np.argsort(-scores[rows], kind="stable")][:limit]
+        return np.argsort(falling, kind="stable")
+    floor = np.partition(falling, limit - 1)[limit - 1]
+    rows = np.flatnonzero(~(falling > floor))
+    return rows[np.argsort(falling[rows], kind="stable")][:limit]
 
 
 def _survivors(over: Bool) -> Bool:
@@ -198,7 +199,10 @@ def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
     np.not_equal(rows[1:], rows[:-1], out=first[1:])
     rows = rows[first]
     classes = scores[rows].argmax(axis=1)
-    return rows, scores[rows, classes], classes.astype(np.int32)
+    found = scores[rows, classes]
+    if not (keep := found >= floor).all():  # a class that is no number comes before all others
+        rows, found, classes = rows[keep], found[keep], classes[keep]
+    return rows, found, classes.astype(np.int32)
 
 
 def every_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Keypoints, Segmentation
@@ -21,7 +22,7 @@ VOID = 255
 
 @dataclass(frozen=True, slots=True)
 class SegmentArgmax:
-    """One output of class scores, [C, h, w] or [h, w, C], or of class indices [h, w] or [1, h, w].
+    """One output of class scores, [C, h, w] or [h, w, C], or of class indices [h, w], [1, h, w] or [h, w, 1].
 
     At most 255 classes. Which side is the classes follows from the network's shape, and by size where that fits both.
     """
@@ -38,7 +39,7 @@ class SegmentArgmax:
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raises ModelError unless the output is such a map, ConfigError for too few labels."""
-        layout = _layout(shapes[0], network) if len(shapes) == 1 else None
+        layout = map_layout(shapes[0], network) if len(shapes) == 1 else None
         classes = shapes[0][0 if layout == "chw" else -1] if layout in ("chw", "hwc") else 1
         if layout is None or classes > VOID:
             raise wrong_shapes("segment: argmax", "one output [classes, h, w] or [h, w, classes]", shapes, network)
@@ -47,14 +48,14 @@ class SegmentArgmax:
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Segmentation:
         """Padding is cut off before anything is compared."""
         self.check(shapes_of(outputs), geometry.network)
-        scores, layout = outputs[0], _layout(outputs[0].shape, geometry.network)
-        if layout == "hwc":
-            cut, region = _unpadded(scores, geometry)
+        scores, layout = outputs[0], map_layout(outputs[0].shape, geometry.network)
+        if layout == "hwc" and scores.shape[2] > 1:
+            cut, region = unpadded(scores, geometry)
             height, width, classes = cut.shape
             flat = np.ascontiguousarray(as_f32(cut)).reshape(-1, classes)
             planes: F32 = cv2.transpose(flat).reshape(classes, height, width)  # type: ignore[assignment]
             return Segmentation(argmax_channels(planes), region, self.labels)
-        maps, region = _unpadded(scores.transpose(1, 2, 0) if layout == "chw" else scores, geometry)
+        maps, region = unpadded(scores.transpose(1, 2, 0) if layout == "chw" else scores, geometry)
         if layout == "hw" or maps.shape[2] == 1:
             return Segmentation(maps.reshape(maps.shape[:2]).astype(np.uint8), region, self.labels)
         return Segmentation(argmax_channels(as_f32(maps).transpose(2, 0, 1)), region, self.labels)
@@ -87,9 +88,13 @@ class SegmentThreshold:
         score = outputs[0]
         if score.ndim == 3:
             score = score.squeeze(axis=0 if score.shape[0] == 1 else 2)
-        cut, region = _unpadded(score, geometry)
-        labels = ("", *self.labels) if len(self.labels) == 1 else self.labels
-        return Segmentation((cut >= self.threshold).astype(np.uint8), region, labels)
+        cut, region = unpadded(score, geometry)
+        return Segmentation((cut >= self.threshold).astype(np.uint8), region, self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the mask's classes."""
+        return ("", *self.labels) if len(self.labels) == 1 else self.labels
 
 
 def argmax_channels(scores: F32) -> U8:
@@ -109,7 +114,8 @@ def argmax_channels(scores: F32) -> U8:
     return code
 
 
-def _layout(shape: tuple[int, ...], network: Size) -> Layout | None:
+def map_layout(shape: tuple[int, ...], network: Size) -> Layout | None:
+    """In what order one image's map stands; None for what is no map."""
     if len(shape) == 2:
         return "hw"
     if len(shape) != 3:
@@ -121,7 +127,7 @@ def _layout(shape: tuple[int, ...], network: Size) -> Layout | None:
     return "chw" if is_first else "hwc"
 
 
-def _unpadded(scores: Array, geometry: Geometry) -> tuple[Array, tuple[float, float, float, float]]:
+def unpadded(scores: Array, geometry: Geometry) -> tuple[Array, tuple[float, float, float, float]]:
     """The part of (h, w, ...) that shows the image, to the nearest cell, and the source pixels it covers."""
     height, width = scores.shape[:2]
     x = _span(width, geometry.network[0], geometry.scale_x, geometry.offset_x, geometry.bounds[0::2])
@@ -176,8 +182,11 @@ class Heatmap:
         """One body, or none; its box is the hull of the points."""
         self.check(shapes_of(outputs), geometry.network)
         maps = as_f32(outputs[0])
-        points = peaks(maps)
-        points[:, :2] *= (geometry.network[0] / maps.shape[2], geometry.network[1] / maps.shape[1])
+        return self.body(peaks(maps), (maps.shape[1], maps.shape[2]), geometry)
+
+    def body(self, points: F32, size: tuple[int, int], geometry: Geometry) -> Keypoints:
+        """The record of (K, 3) :func:`peaks` in maps of that (height, width)."""
+        points[:, :2] *= (geometry.network[0] / size[1], geometry.network[1] / size[0])
         score = points[:, 2].mean()
         hull = np.concatenate([points[:, :2].min(axis=0), points[:, :2].max(axis=0)])
         found = slice(0, int(score >= self.score))
@@ -195,15 +204,27 @@ def peaks(maps: F32) -> F32:
     smoothing of the map. No step is taken at the border, nor where the peak is not one; it is at most one cell.
     """
     count, height, width = maps.shape
-    y, x = np.divmod(maps.reshape(count, -1).argmax(axis=1), width)
-    near_y, near_x = np.clip(y, 1, height - 2), np.clip(x, 1, width - 2)
-    around = np.arange(-1, 2)
-    patch = maps[
-        np.arange(count)[:, None, None], near_y[:, None, None] + around[:, None], near_x[:, None, None] + around
-    ]
+    cells = maps.reshape(count, -1).argmax(axis=1)
+    y, x = _inner(cells, (height, width))
+    around, each = np.arange(-1, 2), np.arange(count)
+    patch = maps[each[:, None, None], y[:, None, None] + around[:, None], x[:, None, None] + around]
+    return refined(cells, patch, maps.reshape(count, -1)[each, cells], (height, width))
+
+
+def refined(cells: npt.NDArray[Any], patch: F32, values: F32, size: tuple[int, int]) -> F32:
+    """The answer of :func:`peaks` from (K,) the cells where the peaks are, (K, 3, 3) the values around them, or around
+    the nearest cell that is not at the border, (K,) the peaks' own, and the maps' (height, width)."""
+    y, x = np.divmod(cells, size[1])
+    near_y, near_x = _inner(cells, size)
     step = _newton(np.log(np.maximum(patch, np.float32(1e-10))))
     step[(near_y != y) | (near_x != x)] = 0
-    return np.stack([x + step[:, 0], y + step[:, 1], maps[np.arange(count), y, x]], axis=1).astype(np.float32)
+    return np.stack([x + step[:, 0], y + step[:, 1], values], axis=1).astype(np.float32)
+
+
+def _inner(cells: npt.NDArray[Any], size: tuple[int, int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Rows and columns of the nearest cells that have eight neighbors."""
+    y, x = np.divmod(cells, size[1])
+    return np.clip(y, 1, size[0] - 2), np.clip(x, 1, size[1] - 2)
 
 
 def _newton(patch: F32) -> F32:

@@ -202,7 +202,7 @@ class YoloPose:
         shapes = shapes_of(outputs)
         self.check(shapes, geometry.network)
         raw = as_f32(outputs[0])
-        if _is_final(shapes[0], geometry.network):
+        if is_final_pose(shapes[0], geometry.network):
             found = raw[raw[:, 4] >= self.score]
             found = found[strongest(found[:, 4], self.limit)]
             return self._record(found[:, :4], found[:, 4], found[:, 6:], geometry)
@@ -216,15 +216,16 @@ class YoloPose:
         return Keypoints(mapped, geometry.boxes(boxes), scores.copy(), self.labels)
 
 
-def _is_final(shape: tuple[int, ...], network: Size) -> bool:
-    """[N, 6 + 3 * K]: a row count that is not 5 + 3 * K beside the cells of the network."""
+def is_final_pose(shape: tuple[int, ...], network: Size) -> bool:
+    """Whether a pose model did its own NMS, [N, 6 + 3 * K]: a row count that is not 5 + 3 * K beside the cells of the
+    network."""
     return shape[1] != all_cells(network, STRIDES) and shape[1] % 3 == 0 and shape[1] > 6
 
 
 def _point_count(shapes: Shapes, network: Size) -> int:
     if len(shapes) == 1 and len(shapes[0]) == 2:
         rows, columns = shapes[0]
-        if _is_final(shapes[0], network):
+        if is_final_pose(shapes[0], network):
             return (columns - 6) // 3
         if rows > 5 and (rows - 5) % 3 == 0:
             return (rows - 5) // 3

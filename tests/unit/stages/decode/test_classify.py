@@ -57,3 +57,16 @@ def test_every_class_needs_a_label() -> None:
     with pytest.raises(ConfigError, match="1000 labels for 1001 classes"):
         Classify(labels=("x",) * 1000).check(((1001,),), (224, 224))
     assert Classify(labels=("a", "b"))([np.float32([0.1, 0.9])], IMAGE).labels == ("a", "b")
+
+
+def test_what_is_no_probability_is_left_out() -> None:
+    output = np.array([0.1, np.nan, 0.7, 0.2, np.nan, 0.0], np.float32)
+    record = Classify("softmax", top=3)([output], IMAGE)
+    assert record.classes.tolist() == [2, 3, 0]
+    assert Classify("softmax", top=9)([output], IMAGE).classes.tolist() == [2, 3, 0, 5]
+    assert not len(Classify("logits", top=9)([output], IMAGE).scores)  # one spoils the sum of all
+
+
+def test_probabilities_too_small_for_a_float_keep_the_order_of_their_logits() -> None:
+    output = np.array([-900, 0, -800, -700], np.float32)
+    assert Classify("logits")([output], IMAGE).classes.tolist() == [1, 3, 2, 0]

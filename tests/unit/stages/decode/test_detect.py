@@ -302,3 +302,11 @@ def test_too_few_labels_are_refused_when_only_values_tell() -> None:
     table = np.array([[0, 0, 5, 5, 0.9, 2]], np.float32)
     with pytest.raises(ConfigError, match="2 labels for 3 classes"):
         Detector(Decoded(), labels=("a", "b"))([table], identity((64, 64)))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_class_score_that_is_not_a_number_makes_no_box(turned: bool) -> None:
+    output = np.zeros((all_cells((64, 64), (8, 16, 32)), 7), np.float32)
+    output[:3] = [[9, 9, 4, 4, 0.2, 0.9, 0], [30, 30, 4, 4, 0.9, np.nan, 0], [50, 50, 4, 4, 0, 0.7, 0.8]]
+    record = Detector(YoloV8())([output.T if turned else output], identity((64, 64)))
+    assert record.classes.tolist() == [1, 2]

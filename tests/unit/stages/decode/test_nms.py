@@ -100,7 +100,8 @@ def test_only_the_best_candidates_are_looked_at() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 9)), st.integers(1, 12))
-def test_strongest_is_the_head_of_a_stable_sort(values: list[int], limit: int) -> None:
+@given(st.lists(st.integers(0, 9) | st.just(np.nan)), st.integers(1, 12))
+def test_strongest_is_the_head_of_a_stable_sort(values: list[float], limit: int) -> None:
     scores = np.array(values, np.float32)
-    assert strongest(scores, limit).tolist() == sorted(range(len(values)), key=lambda row: -values[row])[:limit]
+    order = sorted(range(len(values)), key=lambda row: (values[row] != values[row], -np.nan_to_num(values[row])))
+    assert strongest(scores, limit).tolist() == order[:limit]

@@ -31,14 +31,15 @@ def test_a_pixel_of_no_numbers_has_no_class() -> None:
     assert argmax_channels(scores).tolist() == [[0, VOID], [0, 0]]
 
 
-@pytest.mark.parametrize("layout", ["chw", "hwc", "hw", "1hw"])
+@pytest.mark.parametrize("layout", ["chw", "hwc", "hw", "1hw", "hw1"])
 @pytest.mark.parametrize("step", [1, 4])
 def test_padding_is_cut_off_in_every_layout(layout: str, step: int) -> None:
     """Maps at the network's size and at a quarter of it."""
     side = 64 // step
     truth = np.random.default_rng(1).integers(0, 21, (side, side))
     scores = np.eye(21, dtype=np.float32)[truth]
-    output = {"chw": np.ascontiguousarray(scores.transpose(2, 0, 1)), "hwc": scores, "hw": truth, "1hw": truth[None]}
+    output = {"chw": np.ascontiguousarray(scores.transpose(2, 0, 1)), "hwc": scores}
+    output |= {"hw": truth, "1hw": truth[None], "hw1": truth[..., None]}
     record = SegmentArgmax()([output[layout]], CENTERED)
     np.testing.assert_array_equal(record.mask, truth[side // 4 : -side // 4])
     assert record.mask.dtype == np.uint8 and record.region == (0, 0, 640, 320)
