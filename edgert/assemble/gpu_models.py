@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeGuard, cast
 
 from edgert.backend import Engine
-from edgert.backend.gpu import GpuEngine, GpuSession, GpuTensor
+from edgert.backend.gpu import GpuEngine, GpuTensor
 from edgert.config import InputConfig
 from edgert.engine import image_input
 from edgert.errors import DeviceError, ModelError
@@ -13,12 +13,10 @@ from edgert.files import FileStore, cache_folder
 from edgert.memory.cuda import CudaDevice, Stream
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.stages.decode.decoder import Decoder, Size
-from edgert.stages.decode.detection import Detector
-from edgert.stages.gpu.gpu_detections import GpuDetector, HostReader
-from edgert.stages.gpu.gpu_detections import unsupported as not_decoded
 from edgert.stages.gpu.gpu_preprocess import ITEM_BYTES, GpuPreprocessor, Target, ValueType, plain, strided
-from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot, Reader
+from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
 from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.readers import reader_for
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.preprocess import layout_of
 
@@ -75,8 +73,10 @@ def gpu_inference(
     for session in sessions:
         (image,) = session.inputs_on_gpu.values()
         preprocessor = GpuPreprocessor(written, layout, image.block.address, kernels, where=where)
-        reader = _reader(session, decoder, engine.batched, preprocessor.network, kernels)
+        reader, why_host = reader_for(session.outputs_on_gpu, engine.batched, decoder, preprocessor.network, kernels)
         slots.append(InferenceSlot(session, preprocessor, reader, reading or session.stream, feeding))
+    if why_host:
+        log.info("%s: outputs are brought to the host and decoded there: %s", where, why_host)
     recordable = sessions[0].recordable
 
     def without_graph(reason: str) -> None:
@@ -94,15 +94,6 @@ def _raise_priority(streams: Sequence[Stream], where: str) -> None:
             stream.raise_priority()
     except DeviceError as error:
         log.warning("%s: priority: high is not used: %s (%s)", where, error.what, error.why)
-
-
-def _reader(session: GpuSession, decoder: Decoder, batched: Sequence[bool], network: Size, kernels: Kernels) -> Reader:
-    outputs = session.outputs_on_gpu
-    if isinstance(decoder, Detector) and len(outputs) == 1:
-        (only,) = outputs
-        if not not_decoded(decoder, only.shape, only.dtype, network):
-            return GpuDetector(decoder, only.shape, only.dtype, only.block.address, network, kernels)
-    return HostReader(outputs, batched, decoder)
 
 
 def _target(image: GpuTensor, config: InputConfig, where: str) -> Target:

@@ -7,38 +7,38 @@
 //   HEAD     0 yolox, 1 yolov5, 2 yolov8
 //   COLUMNS  1: a row of memory holds one number of all boxes; 0: all numbers of one box
 //   HALF     1: the numbers are float16
+//
+// The answer of an image is its count in 16 bytes, then `limit` boxes, scores and classes, and `extras` numbers of each
+// box, which stand behind its classes.
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "numbers.cuh"
 
-#define CAPACITY 4096  // candidates of a image; more are for the host to decode
+#define CAPACITY 4096   // candidates of an image; more are an error
+#define CONSIDERED 3072 // of these, the best that may survive, at most
+#define CHUNK 512       // candidates that are compared with each other at a time
+#define WORDS (CHUNK / 32)
 #define THREADS 1024
 
 struct Head {
-    u64 values, candidates, sorted, counts, out;
+    u64 values, candidates, counts, out;
     long long stride;         // numbers per image
-    int boxes, classes;
+    int boxes, classes, extras;
     int width;                // of the network, for the grids of yolox
     int height;
     int limit, considered;    // boxes kept, and candidates looked at
+    int pitch;                // bytes of one image's answer
     float score, iou, more;   // the last is 1 + iou, rounded once
+    int unused;
 };
 
-struct Candidate { float box[4]; float score; int kind; int row; int unused; };
-struct Survivor { float box[4]; float score; int kind; };
+struct alignas(16) Box { float left, top, right, bottom; };
+struct alignas(16) Rest { float area; int kind; float score; int row; };  // area is times iou, rounded
+struct Candidate { Box box; Rest rest; };
 
 __device__ __forceinline__ float number(const Head& head, int image, int box, int which) {
-    const int each = head.classes + (HEAD == 2 ? 4 : 5);
+    const int each = head.classes + head.extras + (HEAD == 2 ? 4 : 5);
     const u64 at = image * head.stride + (COLUMNS ? (long long)which * head.boxes + box : (long long)box * each + which);
-#if HALF
-    float wide;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(((const u16*)head.values)[at]));
-    return wide;
-#else
-    return ((const float*)head.values)[at];
-#endif
+    return widened(((const Stored*)head.values)[at]);
 }
 
 #if HEAD == 0
@@ -65,9 +65,10 @@ extern "C" __global__ void __launch_bounds__(256) candidates(const Head head) {
     if (!(objectness >= head.score) && HEAD != 2) return;
     float best = number(head, image, box, first);
     int kind = 0;
+#pragma unroll 8
     for (int c = 1; c < head.classes; ++c) {
-        float next = number(head, image, box, first + c);
-        if (next > best) { best = next; kind = c; }
+        const float next = number(head, image, box, first + c);
+        if (!(next <= best)) { best = best == best ? next : best; kind = c; }  // what is not a number stays
     }
     const float score = HEAD == 2 ? best : __fmul_rn(best, objectness);
     if (!(score >= head.score)) return;
@@ -82,22 +83,24 @@ extern "C" __global__ void __launch_bounds__(256) candidates(const Head head) {
     width = __fmul_rn(expf(width), cell.stride);
     height = __fmul_rn(expf(height), cell.stride);
 #endif
-    Candidate* out = (Candidate*)head.candidates + image * CAPACITY + slot;
     const float half_width = __fmul_rn(width, 0.5f), half_height = __fmul_rn(height, 0.5f);
-    out->box[0] = __fsub_rn(x, half_width);
-    out->box[1] = __fsub_rn(y, half_height);
-    out->box[2] = __fadd_rn(x, half_width);
-    out->box[3] = __fadd_rn(y, half_height);
-    out->score = score;
-    out->kind = kind;
-    out->row = box;
+    const Box found = {__fsub_rn(x, half_width), __fsub_rn(y, half_height),
+                       __fadd_rn(x, half_width), __fadd_rn(y, half_height)};
+    const float area = __fmul_rn(__fsub_rn(found.right, found.left), __fsub_rn(found.bottom, found.top));
+    Candidate* out = (Candidate*)head.candidates + image * CAPACITY + slot;
+    out->box = found;
+    out->rest = {__fmul_rn(area, head.iou), kind, score, box};
 }
 
-// Ascending, of a power of two of keys.
+// Ascending, of a power of two of keys. A warp's 32 pairs of keys that are at most 32 apart lie in 64 keys that no other
+// warp touches: there its own threads wait for each other, and not for all.
 __device__ void sort(u64* keys, int count) {
+    bool is_wide = true;
     for (int size = 2; size <= count; size *= 2)
         for (int apart = size / 2; apart > 0; apart /= 2) {
-            __syncthreads();
+            if (is_wide || apart > 32) __syncthreads();
+            else __syncwarp();
+            is_wide = apart > 32;
             for (int i = threadIdx.x; i < count / 2; i += THREADS) {
                 const int low = 2 * i - (i & (apart - 1)), high = low + apart;
                 const bool rising = !(low & size);
@@ -108,87 +111,143 @@ __device__ void sort(u64* keys, int count) {
     __syncthreads();
 }
 
-__device__ __forceinline__ float area(const Candidate& one) {
-    return __fmul_rn(__fsub_rn(one.box[2], one.box[0]), __fsub_rn(one.box[3], one.box[1]));
+// Smaller is better: the score falling, then the row rising.
+__device__ __forceinline__ u64 key_of(const Rest& one, int slot) {
+    return falling_key(one.score, (u32)one.row << 12 | slot);
 }
 
-// shared / (a + b - shared) > iou without the division, rounded as edgert/stages/decode/nms.py rounds it.
-__device__ __forceinline__ bool overlaps(const Candidate& a, const Candidate& b, float iou, float more) {
-    if (a.kind != b.kind) return false;
-    float width = fmaxf(__fsub_rn(fminf(a.box[2], b.box[2]), fmaxf(a.box[0], b.box[0])), 0.0f);
-    float height = fmaxf(__fsub_rn(fminf(a.box[3], b.box[3]), fmaxf(a.box[1], b.box[1])), 0.0f);
-    float shared = __fmul_rn(__fmul_rn(width, height), more);
-    return shared > __fadd_rn(__fmul_rn(area(a), iou), __fmul_rn(area(b), iou));
+// shared / (a + b - shared) > iou without the division, rounded as edgert/stages/decode/detection.py rounds it.
+__device__ __forceinline__ bool overlaps(const Box& a, const Rest& first, const Box& b, const Rest& second, float more) {
+    const float width = fmaxf(__fsub_rn(fminf(a.right, b.right), fmaxf(a.left, b.left)), 0.0f);
+    const float height = fmaxf(__fsub_rn(fminf(a.bottom, b.bottom), fmaxf(a.top, b.top)), 0.0f);
+    const float shared = __fmul_rn(__fmul_rn(width, height), more);
+    return (first.kind == second.kind) & (shared > __fadd_rn(first.area, second.area));
 }
 
-// Of 32 candidates in a row, those that no better one of them overlaps, as bits; by the threads of one warp.
-__device__ u32 choose(const Head& head, const Candidate* ranked, const u8* gone, int first, int count) {
-    const int lane = threadIdx.x;
-    bool alive = first + lane < count && !gone[first + lane];
-    const Candidate mine = ranked[min(first + lane, count - 1)];
-    for (int better = 0; better < 32; ++better) {
-        if (!(__ballot_sync(~0u, alive) >> better & 1)) continue;
-        Candidate other;
-        for (int side = 0; side < 4; ++side) other.box[side] = __shfl_sync(~0u, mine.box[side], better);
-        other.kind = __shfl_sync(~0u, mine.kind, better);
-        if (alive && lane > better && overlaps(other, mine, head.iou, head.more)) alive = false;
+// Of the pairs of words (better, worse) of a chunk, better <= worse, which place one has.
+__device__ __forceinline__ int place_of(int better, int worse) { return worse * (worse + 1) / 2 + better; }
+
+struct Chunk {
+    Box boxes[CHUNK];
+    Rest rests[CHUNK];
+};
+
+// What the sort needs, and what comes after it.
+union Room {
+    u64 keys[CAPACITY];
+    struct {
+        u32 over[WORDS * (WORDS + 1) / 2][32];  // [pair of words][worse]: the better ones that overlap it, as bits
+        u16 order[CAPACITY];
+        u16 kept[CONSIDERED];
+        u32 gone[WORDS], left[WORDS];           // overlapped by one of an earlier chunk; kept
+    } ranked;
+};
+
+// Which candidates of a chunk overlap each other: a warp for each pair of words, a thread for each worse candidate.
+__device__ __forceinline__ void compare(const Chunk& chunk, u32 (*over)[32], int size, float more) {
+    const int lane = threadIdx.x % 32, words = (size + 31) / 32;
+    for (int task = threadIdx.x / 32; task < words * (words + 1) / 2; task += THREADS / 32) {
+        int worse = 0, better = task;
+        while (better > worse) better -= ++worse;
+        const int mine = min(32 * worse + lane, size - 1);
+        const Box box = chunk.boxes[mine];
+        const Rest rest = chunk.rests[mine];
+        u32 found = 0;
+#pragma unroll 8
+        for (int i = 0; i < 32; ++i)  // better words are whole; in its own, only those before it count
+            if (overlaps(chunk.boxes[32 * better + i], chunk.rests[32 * better + i], box, rest, more)) found |= 1u << i;
+        over[task][lane] = better == worse ? found & ((1u << lane) - 1) : found;
     }
-    return __ballot_sync(~0u, alive);
+}
+
+// What greedy suppression leaves of a chunk, as bits, word after word; by one warp. In a word, "not overlapped by one that
+// is left" is repeated until it stands still, which it does after as many rounds as the longest chain.
+__device__ __forceinline__ void choose(const u32 (*over)[32], const u32* gone, u32* left, int size) {
+    const int lane = threadIdx.x;
+    for (int word = 0; word < (size + 31) / 32; ++word) {
+        bool alive = 32 * word + lane < size && !(gone[word] >> lane & 1);
+        for (int better = 0; better < word; ++better) alive = alive && !(over[place_of(better, word)][lane] & left[better]);
+        const u32 own = over[place_of(word, word)][lane];
+        u32 now = __ballot_sync(~0u, alive), before;
+        do {
+            before = now;
+            now = __ballot_sync(~0u, alive && !(own & before));
+        } while (now != before);
+        if (lane == 0) left[word] = now;
+        __syncwarp();
+    }
 }
 
 // One block per image. Leaves the count of candidates at 0, ready for the next.
 extern "C" __global__ void __launch_bounds__(THREADS) suppress(const Head head) {
-    __shared__ u64 keys[CAPACITY];
-    __shared__ u8 gone[CAPACITY];
-    __shared__ u32 winners;
-    const int image = blockIdx.x;
+    __shared__ Room room;
+    __shared__ Chunk chunk;  // both together are all that a block may have without asking for more
+    const int image = blockIdx.x, thread = threadIdx.x;
     const Candidate* found = (const Candidate*)head.candidates + image * CAPACITY;
-    Candidate* ranked = (Candidate*)head.sorted + image * CAPACITY;
-    int* out = (int*)(head.out + image * (16 + head.limit * (long long)sizeof(Survivor)));
-    Survivor* survivors = (Survivor*)(out + 4);
+    char* out = (char*)head.out + (long long)image * head.pitch;
+    Box* boxes = (Box*)(out + 16);
+    float* scores = (float*)(boxes + head.limit);
+    int* kinds = (int*)(scores + head.limit);
+    float* extras = (float*)(kinds + head.limit);
     const int all = ((int*)head.counts)[image];
     __syncthreads();
-    if (threadIdx.x == 0) ((int*)head.counts)[image] = 0;
+    if (thread == 0) ((int*)head.counts)[image] = 0;
     if (all > CAPACITY) {
-        if (threadIdx.x == 0) out[0] = -1;
+        if (thread == 0) *(int*)out = -1;
         return;
     }
-    int room = 2;
-    while (room < all) room *= 2;
-    for (int i = threadIdx.x; i < room; i += THREADS) {
-        const u64 rank = (u64)(u32)~__float_as_uint(i < all ? found[i].score : 0.0f) << 32;
-        keys[i] = i < all ? rank | (u64)found[i].row << 12 | i : ~0ull;
-        gone[i] = 0;
-    }
-    sort(keys, room);
-    const int count = min(all, head.considered);
-    for (int i = threadIdx.x; i < count; i += THREADS) ranked[i] = found[keys[i] & (CAPACITY - 1)];
+    int padded = 2;
+    while (padded < all) padded *= 2;
+    for (int i = thread; i < padded; i += THREADS) room.keys[i] = i < all ? key_of(found[i].rest, i) : ~0ull;
+    sort(room.keys, padded);
+    u16 slots[CAPACITY / THREADS];
+    for (int i = 0; i < CAPACITY / THREADS; ++i) slots[i] = (u16)(room.keys[thread + i * THREADS] & (CAPACITY - 1));
     __syncthreads();
-    int kept = 0;
-    for (int first = 0; first < count && kept < head.limit; first += 32) {
-        if (threadIdx.x < 32) {
-            const u32 chosen = choose(head, ranked, gone, first, count);
-            if (threadIdx.x == 0) winners = chosen;
+    for (int i = 0; i < CAPACITY / THREADS; ++i) room.ranked.order[thread + i * THREADS] = slots[i];
+    __syncthreads();
+    const int count = min(all, head.considered);
+    u16* kept = room.ranked.kept;
+    u32 *gone = room.ranked.gone, *left = room.ranked.left;
+    int before = 0;
+    for (int first = 0; first < count && before < head.limit; first += CHUNK) {
+        const int size = min(CHUNK, count - first), mine = thread % CHUNK;
+        if (thread < size) {
+            const Candidate one = found[room.ranked.order[first + thread]];
+            chunk.boxes[thread] = one.box, chunk.rests[thread] = one.rest;
         }
+        if (thread < WORDS) gone[thread] = 0;
         __syncthreads();
-        const u32 chosen = winners;
-        if (threadIdx.x < 32 && chosen >> threadIdx.x & 1) {
-            const int place = kept + __popc(chosen & ((1u << threadIdx.x) - 1));
-            const Candidate& one = ranked[first + threadIdx.x];
+        if (mine < size)  // the threads of a candidate share what was kept before
+            for (int i = thread / CHUNK; i < before; i += THREADS / CHUNK) {
+                const Candidate& better = found[kept[i]];
+                if (!overlaps(better.box, better.rest, chunk.boxes[mine], chunk.rests[mine], head.more)) continue;
+                atomicOr(&gone[mine / 32], 1u << mine % 32);
+                break;
+            }
+        compare(chunk, room.ranked.over, size, head.more);
+        __syncthreads();
+        if (thread < 32) choose(room.ranked.over, gone, left, size);
+        __syncthreads();
+        int place = before, all_left = 0;
+        for (int word = 0; word < (size + 31) / 32; ++word) {
+            all_left += __popc(left[word]);
+            if (word < thread / 32) place += __popc(left[word]);
+        }
+        if (thread < size && left[thread / 32] >> thread % 32 & 1) {
+            place += __popc(left[thread / 32] & ((1u << thread % 32) - 1));
             if (place < head.limit) {
-                for (int side = 0; side < 4; ++side) survivors[place].box[side] = one.box[side];
-                survivors[place].score = one.score;
-                survivors[place].kind = one.kind;
+                boxes[place] = chunk.boxes[thread];
+                scores[place] = chunk.rests[thread].score, kinds[place] = chunk.rests[thread].kind;
+                kept[place] = room.ranked.order[first + thread];
             }
         }
-        kept = min(kept + __popc(chosen), head.limit);
-        for (int j = first + 32 + threadIdx.x; j < count; j += THREADS) {
-            if (gone[j]) continue;
-            const Candidate other = ranked[j];
-            for (u32 left = chosen; left; left &= left - 1)
-                if (overlaps(ranked[first + __ffs(left) - 1], other, head.iou, head.more)) { gone[j] = 1; break; }
-        }
         __syncthreads();
+        const int after = min(before + all_left, head.limit);
+        for (int i = thread + before * head.extras; i < after * head.extras; i += THREADS) {
+            const int which = head.classes + (HEAD == 2 ? 4 : 5) + i % head.extras;
+            extras[i] = number(head, image, found[kept[i / head.extras]].rest.row, which);
+        }
+        before = after;
     }
-    if (threadIdx.x == 0) out[0] = kept;
+    if (thread == 0) *(int*)out = before;
 }

@@ -1,20 +1,23 @@
-"""Detections out of an engine's output on the GPU: two kernels, and a few boxes that come back."""
+"""Boxes out of an engine's output on the GPU: two kernels, and the few of them that come back."""
 
 import math
 import struct
+from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.backend.gpu import GpuTensor
-from edgert.errors import ModelError, StageError
+from edgert.errors import StageError
 from edgert.memory.cuda import Stream
-from edgert.runtime import Detections, Record
+from edgert.runtime import Detections, Keypoints, Record
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Decoder, Size, of_one_image
-from edgert.stages.decode.detection import CANDIDATES, Detector
-from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX, is_columns
+from edgert.stages.decode import yolo
+from edgert.stages.decode.decoder import F32, Decoder, Size, of_one_image
+from edgert.stages.decode.detection import CANDIDATES, I32, Detector
+from edgert.stages.gpu.gpu_reader import GpuReader, not_one
 from edgert.stages.gpu.kernels import Kernels
 
 
@@ -57,107 +60,152 @@ class HostReader:
         ]
 
 
-_HEADS = {YoloX: 0, YoloV5: 1, YoloV8: 2}
-_HEAD = struct.Struct("=5Qq6i3f4x")
+_HEADS = {yolo.YoloX: 0, yolo.YoloV5: 1, yolo.YoloV8: 2}
+_HEAD = struct.Struct("=4Qq8i3f4x")
 _CAPACITY = 4096
 _CANDIDATE_BYTES = 32
 _COUNT_BYTES = 16
-_SURVIVOR = np.dtype([("box", "f4", 4), ("score", "f4"), ("kind", "i4")])
 _THREADS = 256
 _BLOCK_OF_SUPPRESS = 1024
 
 
-class GpuDetector:
-    """Decodes a batch of outputs of one head where they lie.
+class Layout(NamedTuple):
+    """How boxes stand in an output.
 
-    Args:
-        detector: the CPU's decoder, whose answer this gives.
-        shape: (rows, ...) of the output, batch first.
-        dtype: float32 or float16.
-        address: of the output on the GPU; must outlive this.
-        network: (width, height) of the input, pixels.
-
-    Raises:
-        ModelError: the head, its shape or type is not one that the kernels read; see :func:`unsupported`.
+    Attributes:
+        head: 0 yolox, 1 yolov5, 2 yolov8.
+        columns: whether a row of memory holds one number of all boxes.
+        boxes: how many.
+        classes, extras: numbers of each box behind its place and objectness.
     """
 
-    def __init__(
-        self, detector: Detector, shape: tuple[int, ...], dtype: str, address: int, network: Size, kernels: Kernels
-    ) -> None:
-        reason = unsupported(detector, shape, dtype, network)
-        if reason:
-            raise ModelError(
-                "this output cannot be decoded on the GPU", why=reason, fix="the host's decoder reads it: HostReader"
-            )
-        self._detector, self.rows, self._network = detector, shape[0], network
-        device = kernels.device
-        columns = isinstance(detector.head, YoloV8) and is_columns(shape[1:], network)
-        self._boxes, numbers = (shape[2], shape[1]) if columns else (shape[1], shape[2])
-        classes = numbers - (4 if isinstance(detector.head, YoloV8) else 5)
-        self._row_bytes = _COUNT_BYTES + detector.limit * _SURVIVOR.itemsize
-        self._scratch = device.device_block(self.rows * (2 * _CAPACITY * _CANDIDATE_BYTES + 4))
-        # The kernel writes the few survivors straight into the host's memory: a copy would take longer than decoding.
-        self._out = device.block(self.rows * self._row_bytes, "mapped" if device.traits.can_map else None)
+    head: int
+    columns: bool
+    boxes: int
+    classes: int
+    extras: int = 0
+
+
+class _Answer(NamedTuple):
+    """What the host sees of one image's answer, a view each; the number is below 0 where there were too many."""
+
+    number: npt.NDArray[np.int32]
+    boxes: F32
+    scores: F32
+    classes: I32
+    extras: F32
+
+
+class GpuBoxes(GpuReader):
+    """Boxes that score enough, suppressed; and for each that is left, the numbers behind its classes."""
+
+    source = "decode"
+
+    def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
+        super().__init__(decoder, outputs, network, kernels)
+        self._layout = self._layout_of(decoder, outputs[0].shape, network)
+        head, columns, boxes, classes, extras = self._layout
+        nbytes = _COUNT_BYTES + decoder.limit * (24 + 4 * extras)
+        self._views = [self._view(memory) for memory in self._answers(nbytes)]
+        self._scratch = self._device.device_block(self.rows * (_CAPACITY * _CANDIDATE_BYTES + 4))
+        numbers = classes + extras + (4 if head == 2 else 5)
         found = self._scratch.address
-        ranked = found + self.rows * _CAPACITY * _CANDIDATE_BYTES
-        counts = ranked + self.rows * _CAPACITY * _CANDIDATE_BYTES
+        counts = found + self.rows * _CAPACITY * _CANDIDATE_BYTES
         self._argument = _HEAD.pack(
-            address, found, ranked, counts, self._out.address, self._boxes * numbers, self._boxes, classes, *network,
-            detector.limit, CANDIDATES, detector.score, detector.iou, 1 + detector.iou,
+            outputs[0].block.address, found, counts,
+            self._out.address, boxes * numbers, boxes, classes, extras, *network, decoder.limit, CANDIDATES,
+            self._pitch, decoder.score, decoder.iou, 1 + decoder.iou,
         )  # fmt: skip
-        head = _HEADS[type(detector.head)]
-        definitions = {"HEAD": head, "COLUMNS": int(columns), "HALF": int(dtype == "float16")}
-        self._candidates = kernels.kernel("decode", definitions, _HEAD.size, function="candidates")
-        self._suppress = kernels.kernel("decode", definitions, _HEAD.size, function="suppress")
-
-    def enqueue(self, rows: int, stream: Stream) -> None:
-        """Puts decoding and suppression of the first ``rows`` images on the stream. Does not wait."""
-        grid = (-(-self._boxes // _THREADS), rows, 1)
-        self._candidates.launch(self._argument, grid, (_THREADS, 1, 1), stream)
-        self._suppress.launch(self._argument, (rows, 1, 1), (_BLOCK_OF_SUPPRESS, 1, 1), stream)
-        self._out.download(stream, rows * self._row_bytes)
-
-    def copied(self, rows: int) -> Sequence[int]:
-        return [rows * self._row_bytes] if self._out.is_staged else []
-
-    def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """The records, in source pixels, new memory throughout; once the stream has passed.
-
-        Raises:
-            StageError: more boxes scored enough than the GPU sorts.
-        """
-        return [self._row(row, geometry) for row, geometry in enumerate(geometries)]
+        definitions = {"HEAD": head, "COLUMNS": int(columns)}
+        self._candidates = self._kernel("candidates", definitions, _HEAD.size, outputs[0].dtype)
+        self._suppress = self._kernel("suppress", definitions, _HEAD.size, outputs[0].dtype)
 
     def close(self) -> None:
-        """Frees the memory. The stream must have passed."""
+        """See :meth:`GpuReader.close`."""
+        super().close()
         self._scratch.release()
-        self._out.release()
 
-    def _row(self, row: int, geometry: Geometry) -> Detections:
-        memory = self._out.host[row * self._row_bytes : (row + 1) * self._row_bytes]
-        count = int(memory[:4].view(np.int32)[0])
-        if count < 0:
+    @staticmethod
+    @abstractmethod
+    def _layout_of(decoder: Any, shape: tuple[int, ...], network: Size) -> Layout: ...
+
+    @abstractmethod
+    def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Record:
+        """The record; only scores and classes are new memory."""
+
+    def _view(self, memory: npt.NDArray[np.uint8]) -> _Answer:
+        limit, extras = self._decoder.limit, self._layout.extras
+        rest = memory[_COUNT_BYTES:]
+        numbers = rest[: limit * (24 + 4 * extras)].view(np.float32)
+        return _Answer(
+            memory[:4].view(np.int32), numbers[: 4 * limit].reshape(limit, 4), numbers[4 * limit : 5 * limit],
+            numbers[5 * limit : 6 * limit].view(np.int32), numbers[6 * limit :].reshape(limit, extras),
+        )  # fmt: skip
+
+    def _launch(self, rows: int, stream: Stream) -> None:
+        grid = (-(-self._layout.boxes // _THREADS), rows, 1)
+        self._candidates.launch(self._argument, grid, (_THREADS, 1, 1), stream)
+        self._suppress.launch(self._argument, (rows, 1, 1), (_BLOCK_OF_SUPPRESS, 1, 1), stream)
+
+    def _record(self, row: int, geometry: Geometry) -> Record:
+        """Raises StageError where more boxes scored enough than the GPU sorts."""
+        number, boxes, scores, classes, extras = self._views[row]
+        found = int(number[0])
+        if found < 0:
             raise StageError(
-                f"more than {_CAPACITY} boxes score {self._detector.score:g} or more",
+                f"more than {_CAPACITY} boxes score {self._decoder.score:g} or more",
                 why="that is no useful threshold, and more than the GPU sorts",
                 fix="raise task: score",
             )
-        found = memory[_COUNT_BYTES:].view(_SURVIVOR)[:count]
-        boxes: npt.NDArray[np.float32] = np.ascontiguousarray(found["box"])
-        return Detections(geometry.boxes(boxes), found["score"].copy(), found["kind"].copy(), self._detector.labels)
+        return self._made(boxes[:found], scores[:found].copy(), classes[:found].copy(), extras[:found], geometry)
 
 
-def unsupported(detector: Detector, shape: tuple[int, ...], dtype: str, network: Size) -> str:
-    """Why the kernels cannot decode an output of this batched shape; empty when they can."""
-    head = detector.head
-    if type(head) not in _HEADS:
-        return f"the kernels read yolox, yolov5 and yolov8, not {type(head).__name__.lower()}"
-    if isinstance(head, YoloX) and head.strides != (8, 16, 32):
-        return f"the kernels know strides 8, 16, 32, not {head.strides}"
-    if dtype not in ("float32", "float16"):
-        return f"the kernels read float32 and float16, not {dtype}"
-    if len(shape) != 3:
-        return f"they read [batch, boxes, numbers], not {list(shape)}"
-    if head.class_count((shape[1:],), network) is None:
-        return "an end-to-end export leaves nothing to decode"
-    return ""
+class GpuDetector(GpuBoxes):
+    """Detections of a yolox, yolov5 or yolov8 head; ``decoder`` is a :class:`Detector`."""
+
+    @classmethod
+    def unsupported(cls, decoder: Detector, outputs: Sequence[GpuTensor], network: Size) -> str:
+        """See :meth:`GpuReader.unsupported`."""
+        head = decoder.head
+        if type(head) not in _HEADS:
+            return f"the kernels read yolox, yolov5 and yolov8, not {type(head).__name__.lower()}"
+        if isinstance(head, yolo.YoloX) and head.strides != (8, 16, 32):
+            return f"the kernels know strides 8, 16, 32, not {head.strides}"
+        if reason := not_one(outputs) or _no_table(outputs[0].shape):
+            return reason
+        is_final = head.class_count((outputs[0].shape[1:],), network) is None
+        return "an end-to-end export leaves nothing to decode" if is_final else ""
+
+    @staticmethod
+    def _layout_of(decoder: Detector, shape: tuple[int, ...], network: Size) -> Layout:
+        head = _HEADS[type(decoder.head)]
+        columns = head == 2 and yolo.is_columns(shape[1:], network)
+        boxes, numbers = (shape[2], shape[1]) if columns else (shape[1], shape[2])
+        return Layout(head, columns, boxes, numbers - (4 if head == 2 else 5))
+
+    def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Detections:
+        return Detections(geometry.boxes(boxes), scores, classes, self._decoder.labels)
+
+
+class GpuPose(GpuBoxes):
+    """Bodies and their points; ``decoder`` is a :class:`~edgert.stages.decode.yolo.YoloPose`."""
+
+    @classmethod
+    def unsupported(cls, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> str:
+        """See :meth:`GpuReader.unsupported`."""
+        if reason := not_one(outputs) or _no_table(outputs[0].shape):
+            return reason
+        is_final = yolo.is_final_pose(outputs[0].shape[1:], network)
+        return "an end-to-end export leaves nothing to decode" if is_final else ""
+
+    @staticmethod
+    def _layout_of(decoder: yolo.YoloPose, shape: tuple[int, ...], network: Size) -> Layout:
+        return Layout(_HEADS[yolo.YoloV8], True, shape[2], 1, shape[1] - 5)
+
+    def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Keypoints:
+        points = geometry.points(extras.reshape(len(extras), self._layout.extras // 3, 3))
+        return Keypoints(points, geometry.boxes(boxes), scores, self._decoder.labels)
+
+
+def _no_table(shape: tuple[int, ...]) -> str:
+    return "" if len(shape) == 3 else f"they read [batch, boxes, numbers], not {list(shape)}"

@@ -1,7 +1,7 @@
-"""edgert's kernels in a box, in NumPy: images into an engine's input, and boxes out of its output.
+"""edgert's kernels in a box, in NumPy: images into an engine's input, and boxes or classes out of its output.
 
 A compiled kernel is the options that it was compiled with, which is what the double of NVRTC gives. Structs are those
-of ``preprocess.cu`` and ``decode.cu``; numbers are those of the CPU path, within one gray level.
+of ``preprocess.cu``, ``decode.cu`` and ``classes.cu``; numbers are those of the CPU path, within one gray level.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import cv2
 import numpy as np
 from pycuda.cuda_double import CudaDouble, CudaError
 
-_HEADER, _JOB, _HEAD = struct.Struct("=Qq6i6f"), struct.Struct("=3Q12i12f"), struct.Struct("=5Qq6i3f4x")
+_HEADER, _JOB, _HEAD = struct.Struct("=Qq6i6f"), struct.Struct("=3Q12i12f"), struct.Struct("=4Qq8i3f4x")
 _VALUES = (np.float32, np.float16, np.uint8, np.int8)
 _METHODS = (cv2.INTER_LINEAR, cv2.INTER_NEAREST, cv2.INTER_AREA, cv2.INTER_CUBIC)
 _HEADS = ("YoloX", "YoloV5", "YoloV8")
-_COUNT_BYTES = 16
-_SURVIVOR = np.dtype([("box", "f4", 4), ("score", "f4"), ("kind", "i4")])
+_JOB_OF_CLASSES = struct.Struct("=5Qq4i")
+_MANNERS: Any = ("auto", "softmax", "logits")
 
 
 class Gpu(CudaDouble):
@@ -107,28 +107,53 @@ def _planes(made: dict[str, int], numbers: list[int]) -> list[Any]:
     return found
 
 
+def _image(values: int, image: int, count: int, made: dict[str, int]) -> Any:
+    """Numbers of one image of an output."""
+    dtype = np.dtype(np.float16 if made["HALF"] else np.float32)
+    return _at(values + image * count * dtype.itemsize, count * dtype.itemsize).view(dtype)
+
+
+def _answer(out: int, row: int, pitch: int, *arrays: Any) -> None:
+    """The first array's length in 16 bytes, then the arrays, each in room for as many rows as stand beside it."""
+    memory = _at(out + row * pitch, pitch)
+    memory.flags.writeable = True
+    memory[:4].view(np.int32)[0] = len(arrays[0][0])
+    start = 16
+    for array, most in arrays:
+        memory[start:][: array.nbytes] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        start += most * array.itemsize * (array.shape[1] if array.ndim > 1 else 1)
+
+
 def _suppress(made: dict[str, int], grid: Any, argument: bytes) -> None:
     from edgert.stages.crop import Geometry
     from edgert.stages.decode import yolo
     from edgert.stages.decode.detection import Detector
 
-    values, *_, out, per_image, boxes, classes, width, height, limit, _, score, iou, _ = _HEAD.unpack(argument)
-    numbers, dtype = per_image // boxes, np.dtype(np.float16 if made["HALF"] else np.float32)
-    whole = Geometry(1.0, 1.0, 0.0, 0.0, (width, height), (-1e9, -1e9, 1e9, 1e9))
-    head = getattr(yolo, _HEADS[made["HEAD"]])()
-    detector = Detector(head, score, iou, limit, tuple(map(str, range(classes))))
+    values, _, _, out, per_image, boxes, classes, extras, *size, limit, _, pitch, score, iou, _ = _HEAD.unpack(argument)
+    if extras:
+        raise CudaError("the double of the GPU suppresses boxes alone, without key points behind them")
+    whole = Geometry(1.0, 1.0, 0.0, 0.0, (size[0], size[1]), (-1e9, -1e9, 1e9, 1e9))
+    detector = Detector(getattr(yolo, _HEADS[made["HEAD"]])(), score, iou, limit, tuple(map(str, range(classes))))
+    numbers = per_image // boxes
     for image in range(grid[0]):
-        memory = _at(values + image * per_image * dtype.itemsize, per_image * dtype.itemsize).view(dtype)
-        found = detector([memory.reshape((numbers, boxes) if made["COLUMNS"] else (boxes, numbers))], whole)
-        row = _at(out + image * (_COUNT_BYTES + limit * _SURVIVOR.itemsize), _COUNT_BYTES + limit * _SURVIVOR.itemsize)
-        row.flags.writeable = True
-        row[:4].view(np.int32)[0] = len(found.boxes)
-        kept = row[_COUNT_BYTES:].view(_SURVIVOR)[: len(found.boxes)]
-        kept["box"], kept["score"], kept["kind"] = found.boxes, found.scores, found.classes
+        output = _image(values, image, per_image, made)
+        found = detector([output.reshape((numbers, boxes) if made["COLUMNS"] else (boxes, numbers))], whole)
+        _answer(out, image, pitch, (found.boxes, limit), (found.scores, limit), (found.classes, limit))
+
+
+def _classes(made: dict[str, int], grid: Any, argument: bytes) -> None:
+    from edgert.stages.crop import Geometry
+    from edgert.stages.decode.classify import Classify
+
+    values, _, _, _, out, stride, _, top, manner, pitch = _JOB_OF_CLASSES.unpack(argument)
+    whole = Geometry(1.0, 1.0, 0.0, 0.0, (1, 1), (0.0, 0.0, 1.0, 1.0))
+    for row in range(grid[1]):
+        found = Classify(_MANNERS[manner], top)([_image(values, row, stride, made)], whole)
+        _answer(out, row, pitch, (found.scores, top), (found.classes, top))
 
 
 def _nothing(made: dict[str, int], grid: Any, argument: bytes) -> None:
     """What ``candidates`` does is done by ``suppress``."""
 
 
-_KERNELS = {"preprocess": _preprocess, "candidates": _nothing, "suppress": _suppress}
+_KERNELS = {"preprocess": _preprocess, "candidates": _nothing, "suppress": _suppress, "classes": _classes}

@@ -1,0 +1,160 @@
+// The best classes of every row of a batch, with their probabilities, in one launch; only they go to the host.
+//
+// A block looks at EACH classes of a row. Of rows that take several blocks, the last block that is done puts together
+// what all of them found. What comes out is what edgert/stages/decode/classify.py says, sums in another order.
+//
+//   HALF  1: the numbers are float16
+
+#include "numbers.cuh"
+
+#define THREADS 512
+#define WARPS (THREADS / 32)
+#define EACH 4096
+#define AHEAD 4         // numbers that a thread asks for at a time
+#define NONE ~0ull
+#define TOLERANCE 0.02f // as in classify.py
+#define INFINITE __uint_as_float(0x7f800000u)
+
+enum { AUTO, SOFTMAX, LOGITS };
+
+struct Part { float least, most, sum, power; };  // power: of exp(number - most)
+
+struct Job {
+    u64 values, parts, best, done, out;  // parts, their best 32 and how many are done, where a row takes several
+    long long stride;                    // numbers per row
+    int classes, top, manner;
+    int pitch;                           // bytes of one row's answer: its count in 16, then scores, then classes
+};
+
+// Rising along the lanes of a warp.
+__device__ __forceinline__ u64 sorted(u64 key) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int size = 2; size <= 32; size *= 2)
+#pragma unroll
+        for (int apart = size / 2; apart > 0; apart /= 2) {
+            const u64 other = __shfl_xor_sync(~0u, key, apart);
+            key = !(lane & apart) == !(lane & size) ? min(key, other) : max(key, other);
+        }
+    return key;
+}
+
+// Of two that rise along the lanes, the 32 smallest, rising.
+__device__ __forceinline__ u64 merged(u64 key, u64 with) {
+    const int lane = threadIdx.x % 32;
+    key = min(key, __shfl_sync(~0u, with, 31 - lane));
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) {
+        const u64 other = __shfl_xor_sync(~0u, key, apart);
+        key = lane & apart ? max(key, other) : min(key, other);
+    }
+    return key;
+}
+
+// What exp is taken relative to: the greatest number, where there is one.
+__device__ __forceinline__ float pivot(float most) { return most == -INFINITE ? 0.0f : most; }
+
+__device__ __forceinline__ Part joined(const Part& a, const Part& b) {
+    const float most = fmaxf(a.most, b.most);
+    const float first = a.power == 0 ? 0 : a.power * expf(pivot(a.most) - pivot(most));
+    const float second = b.power == 0 ? 0 : b.power * expf(pivot(b.most) - pivot(most));
+    return {fminf(a.least, b.least), most, a.sum + b.sum, first + second};
+}
+
+__device__ __forceinline__ float summed(float number) {
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) number += __shfl_xor_sync(~0u, number, apart);
+    return number;
+}
+
+// By one warp: each lane has one of the best.
+__device__ __forceinline__ void answer(const Job& job, int row, const Part& whole, u64 best) {
+    const int lane = threadIdx.x;
+    const bool is_one = whole.least >= 0 && fabsf(whole.sum - 1) <= TOLERANCE;
+    const float number = number_of(best);
+    const bool is_final = job.manner == SOFTMAX || (job.manner == AUTO && is_one);
+    const float score = is_final ? number : __fdiv_rn(expf(number - pivot(whole.most)), whole.power);
+    const bool is_there = lane < job.top && best != NONE && score == score;
+    char* out = (char*)job.out + (long long)row * job.pitch;
+    if (is_there) ((float*)(out + 16))[lane] = score, ((int*)(out + 16))[job.top + lane] = (int)best;
+    const u32 all = __ballot_sync(~0u, is_there);
+    if (lane == 0) *(int*)out = __popc(all);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) classes(const Job job) {
+    __shared__ u64 lists[WARPS][32];
+    __shared__ Part warps[WARPS];
+    __shared__ float powers[WARPS];
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, row = blockIdx.y;
+    const int first = blockIdx.x * EACH, end = min(first + EACH, job.classes);
+    const Stored* values = (const Stored*)job.values + row * job.stride;
+
+    Part mine = {INFINITE, -INFINITE, 0, 0};
+    u64 best = NONE, bar = NONE;
+    for (int base = first; base < end; base += AHEAD * THREADS) {
+        float numbers[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) numbers[k] = widened(values[min(base + k * THREADS + thread, end - 1)]);
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) {
+            const int at = base + k * THREADS + thread;
+            const float number = numbers[k];
+            if (at < end) {
+                mine.least = fminf(mine.least, number), mine.most = fmaxf(mine.most, number);
+                mine.sum += number;
+            }
+            const u64 key = at < end && number == number ? falling_key(number, at) : NONE;
+            if (!__any_sync(~0u, key < bar)) continue;
+            best = merged(best, sorted(key));
+            bar = __shfl_sync(~0u, best, job.top - 1);
+        }
+    }
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) {
+        mine.least = fminf(mine.least, __shfl_xor_sync(~0u, mine.least, apart));
+        mine.most = fmaxf(mine.most, __shfl_xor_sync(~0u, mine.most, apart));
+    }
+    mine.sum = summed(mine.sum);
+    if (lane == 0) warps[warp] = mine;
+    lists[warp][lane] = best;
+    __syncthreads();
+    Part whole = warps[0];
+    for (int i = 1; i < WARPS; ++i) {
+        whole.least = fminf(whole.least, warps[i].least), whole.most = fmaxf(whole.most, warps[i].most);
+        whole.sum += warps[i].sum;
+    }
+    if (job.manner != SOFTMAX) {
+        float power = 0;
+        for (int at = first + thread; at < end; at += THREADS) power += expf(widened(values[at]) - pivot(whole.most));
+        power = summed(power);
+        if (lane == 0) powers[warp] = power;
+    }
+    for (int apart = WARPS / 2; apart > 0; apart /= 2) {
+        if (warp < apart) lists[warp][lane] = best = merged(best, lists[warp + apart][lane]);
+        __syncthreads();
+    }
+    if (warp) return;
+    if (job.manner != SOFTMAX)
+        for (int i = 0; i < WARPS; ++i) whole.power += powers[i];
+    const int parts = gridDim.x;
+    if (parts > 1) {
+        Part* all = (Part*)job.parts + row * parts;
+        u64* found = (u64*)job.best + (long long)row * parts * 32;
+        if (lane == 0) all[blockIdx.x] = whole;
+        found[blockIdx.x * 32 + lane] = best;
+        __threadfence();
+        __syncwarp();
+        int done = 0;
+        if (lane == 0) done = atomicAdd((int*)job.done + row, 1);
+        if (__shfl_sync(~0u, done, 0) < parts - 1) return;
+        __threadfence();
+        if (lane == 0) ((int*)job.done)[row] = 0;
+        for (int i = 0; i < parts; ++i) {
+            if (i == (int)blockIdx.x) continue;
+            const volatile float* other = (const volatile float*)(all + i);
+            whole = joined(whole, {other[0], other[1], other[2], other[3]});
+            best = merged(best, *(const volatile u64*)(found + i * 32 + lane));
+        }
+    }
+    answer(job, row, whole, best);
+}

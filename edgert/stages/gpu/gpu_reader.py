@@ -1,0 +1,90 @@
+"""What readers of outputs share that decode on the GPU: a few bytes of each image come back, and become its record."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from edgert.backend.gpu import GpuTensor
+from edgert.errors import ModelError
+from edgert.memory.cuda import Kernel, Stream
+from edgert.runtime import Record
+from edgert.runtime.frame import U8
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import Size
+from edgert.stages.gpu.kernels import Kernels
+
+FLOATS = ("float32", "float16")
+
+
+def not_one(outputs: Sequence[GpuTensor], dtypes: Sequence[str] = FLOATS) -> str:
+    """Why kernels that read one output of these types cannot read these; empty when they can."""
+    if len(outputs) != 1:
+        return f"the kernels read one output, not {len(outputs)}"
+    return (
+        "" if outputs[0].dtype in dtypes else f"the kernels read {' and '.join(dtypes)} there, not {outputs[0].dtype}"
+    )
+
+
+class GpuReader(ABC):
+    """Decodes a batch where it lies. Its answer is that of ``decoder``, which reads outputs on the host.
+
+    Args:
+        outputs: in the model's order, batch first; must outlive this.
+        network: (width, height) of the input, pixels.
+
+    Raises:
+        ModelError: the outputs are not what the kernels read; see :meth:`unsupported`.
+    """
+
+    source: ClassVar[str]
+    """The file of its kernels."""
+    is_small: ClassVar[bool] = True
+    """Whether kernels write the answer straight into the host's memory: a copy would take longer than decoding."""
+
+    def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
+        if reason := self.unsupported(decoder, outputs, network):
+            raise ModelError(
+                "this output cannot be decoded on the GPU", why=reason, fix="the host's decoder reads it: HostReader"
+            )
+        self._decoder: Any = decoder
+        self.rows, self._device, self._kernels = outputs[0].shape[0], kernels.device, kernels
+
+    @classmethod
+    @abstractmethod
+    def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
+        """Why the kernels cannot decode these outputs; empty when they can."""
+
+    def enqueue(self, rows: int, stream: Stream) -> None:
+        """Puts decoding of the first ``rows`` images on the stream, and the copy of the answer. Does not wait."""
+        self._launch(rows, stream)
+        self._out.download(stream, rows * self._pitch)
+
+    def copied(self, rows: int) -> Sequence[int]:
+        """Bytes of each copy to the host that :meth:`enqueue` puts on the stream."""
+        return [rows * self._pitch] if self._out.is_staged else []
+
+    def read(self, geometries: Sequence[Geometry]) -> list[Record]:
+        """The records, in source pixels, new memory throughout; once the stream has passed."""
+        return [self._record(row, geometry) for row, geometry in enumerate(geometries)]
+
+    def close(self) -> None:
+        """Frees the memory. The stream must have passed."""
+        self._out.release()
+
+    def _answers(self, pitch: int) -> list[U8]:
+        """Memory for ``pitch`` bytes of each image, which begin at a multiple of 16: what the host will see of it."""
+        self._pitch = -(-pitch // 16) * 16
+        can_map = self.is_small and self._device.traits.can_map
+        self._out = self._device.block(self.rows * self._pitch, "mapped" if can_map else None)
+        return [self._out.host[row * self._pitch :][: self._pitch] for row in range(self.rows)]
+
+    def _kernel(self, function: str, definitions: Mapping[str, int], nbytes: int, dtype: str) -> Kernel:
+        """Of numbers of that type."""
+        definitions = {"HALF": int(dtype == "float16"), **definitions}
+        return self._kernels.kernel(self.source, definitions, nbytes, function=function)
+
+    @abstractmethod
+    def _launch(self, rows: int, stream: Stream) -> None: ...
+
+    @abstractmethod
+    def _record(self, row: int, geometry: Geometry) -> Record: ...

@@ -1,0 +1,37 @@
+// Numbers of an engine's output, and keys that sort as they do.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// HALF  1: the numbers are float16
+#if HALF
+typedef u16 Stored;
+#else
+typedef float Stored;
+#endif
+
+__device__ __forceinline__ float widened(Stored stored) {
+#if HALF
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(stored));
+    return wide;
+#else
+    return stored;
+#endif
+}
+
+// Of equal numbers, equal bits; of a greater one, more. -0 is 0.
+__device__ __forceinline__ u32 rising_bits(float number) {
+    const u32 bits = __float_as_uint(__fadd_rn(number, 0.0f));
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// The greatest number has the smallest key, and of equal ones the first.
+__device__ __forceinline__ u64 falling_key(float number, u32 place) { return (u64)~rising_bits(number) << 32 | place; }
+
+__device__ __forceinline__ float number_of(u64 key) {
+    const u32 rising = ~(u32)(key >> 32);
+    return __uint_as_float(rising >> 31 ? rising & 0x7fffffffu : ~rising);
+}

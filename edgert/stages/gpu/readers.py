@@ -1,0 +1,45 @@
+"""Which outputs are decoded on the GPU."""
+
+from collections.abc import Sequence
+
+from edgert.backend.gpu import GpuTensor
+from edgert.stages.decode import classify, detection, maps, yolo
+from edgert.stages.decode.decoder import Decoder, Size
+from edgert.stages.gpu import gpu_detections, gpu_scores
+from edgert.stages.gpu.gpu_reader import GpuReader
+from edgert.stages.gpu.kernels import Kernels
+
+_READERS: dict[type, type[GpuReader]] = {
+    detection.Detector: gpu_detections.GpuDetector,
+    classify.Classify: gpu_scores.GpuClasses,
+    maps.SegmentArgmax: gpu_scores.GpuMask,
+    maps.SegmentThreshold: gpu_scores.GpuMask,
+    yolo.YoloPose: gpu_detections.GpuPose,
+    maps.Heatmap: gpu_scores.GpuPeaks,
+}
+
+
+def reader_for(
+    outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size, kernels: Kernels
+) -> tuple[GpuReader | gpu_detections.HostReader, str]:
+    """What reads a session's outputs for a decoder: on the GPU where there are kernels for it.
+
+    Args:
+        outputs: of the session, in the model's order.
+        batched: for every output, whether its first dimension is the batch.
+        network: (width, height) of the input, pixels.
+
+    Returns:
+        the reader, and why the host decodes; empty where the GPU does.
+    """
+    kind = _READERS.get(type(decoder))
+    whole = [tensor.name for tensor, has_batch in zip(outputs, batched, strict=True) if not has_batch]
+    if kind is None:
+        reason = "there are no kernels for this decoder"
+    elif whole:
+        reason = f"output {whole[0]!r} has no batch dimension"
+    else:
+        reason = kind.unsupported(decoder, outputs, network)
+        if not reason:
+            return kind(decoder, outputs, network, kernels), ""
+    return gpu_detections.HostReader(outputs, batched, decoder), reason

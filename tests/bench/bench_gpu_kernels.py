@@ -1,0 +1,238 @@
+"""Kernels that decode outputs on the GPU, one by one, beside PyTorch doing the same.
+
+    python tests/bench/bench_gpu_kernels.py [--json FILE]
+
+Microseconds of each kernel are what CUPTI measures, by PyTorch's profiler; ``graph`` is a CUDA graph of 20 times all
+kernels of a reader, per time, with the gaps between them. Outputs are of the usual sizes in FP16, and as many boxes
+score enough as the name says. PyTorch's figures are the kernels that it launches for the same answer and, under
+``wait``, the time from the call until the answer is on the host. Needs a GPU, PyCUDA, PyTorch and torchvision; says
+so and passes where one is missing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from edgert.backend.gpu import GpuTensor
+from edgert.benchmark.measure import Figure
+from edgert.errors import EdgertError
+from edgert.memory.cuda import CudaDevice, open_device
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.maps import Heatmap, SegmentArgmax
+from edgert.stages.decode.yolo import YoloPose, YoloV8
+from edgert.stages.gpu.gpu_detections import GpuDetector, GpuPose
+from edgert.stages.gpu.gpu_scores import GpuClasses, GpuMask, GpuPeaks
+from edgert.stages.gpu.kernels import Kernels
+from tests.bench.report import main
+
+NETWORK, CELLS, CLASSES = (640, 640), 8400, 80
+RUNS, REPEATS = 200, 20
+GEOMETRY = Geometry(3.0, 3.0, 0.0, 0.0, NETWORK, (0.0, 0.0, 1920.0, 1920.0))
+
+
+def crowd(random: Any, count: int, each: int = 8) -> tuple[Any, Any]:
+    """(count, 4) center x, y, width, height of boxes, ``each`` around one object, and their classes."""
+    objects = -(-count // each)
+    place = np.hstack([random.uniform(30, 610, (objects, 2)), random.uniform(20, 120, (objects, 2))])
+    kinds = random.integers(0, CLASSES, objects)
+    boxes = np.repeat(place, each, axis=0)[:count] + random.normal(0, 4, (count, 4))
+    return np.maximum(boxes, 1), np.repeat(kinds, each)[:count]
+
+
+def detector_output(rows: int, count: int, classes: int = CLASSES, extras: int = 0) -> Any:
+    """(rows, 4 + classes + extras, cells) float16, where ``count`` boxes of each image score 0.3 or more."""
+    random = np.random.default_rng(count)
+    values = np.zeros((rows, 4 + classes + extras, CELLS), np.float32)
+    values[:, 4:] = random.uniform(0, 0.2, values[:, 4:].shape)
+    for image in values:
+        cells = random.choice(CELLS, count, replace=False)
+        boxes, kinds = crowd(random, count)
+        image[:4, cells], image[4 + kinds % classes, cells] = boxes.T, random.uniform(0.3, 1, count)
+    return values.astype(np.float16)
+
+
+def kernel_us(run: Callable[[], object], runs: int = RUNS) -> dict[str, float]:
+    """Median microseconds of every kernel, by name, times how often it is launched in a run."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(5):
+        run()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(runs):
+            run()
+        torch.cuda.synchronize()
+    taken: dict[str, list[float]] = {}
+    for event in found.profiler.kineto_results.events():
+        if event.device_type() == torch.autograd.DeviceType.CUDA:
+            taken.setdefault(event.name(), []).append(event.duration_ns() / 1e3)
+    return {name: statistics.median(each) * len(each) / runs for name, each in taken.items()}
+
+
+def graph_us(device: CudaDevice, enqueue: Callable[[Any], None]) -> float:
+    """Of what ``enqueue`` puts on a stream, repeated in a CUDA graph; the median per time."""
+    stream, begin, end = device.stream(), device.event(timed=True), device.event(timed=True)
+    enqueue(stream)
+    stream.synchronize()
+
+    def many() -> None:
+        for _ in range(REPEATS):
+            enqueue(stream)
+
+    graph = device.capture(stream, many)
+    taken = []
+    for _ in range(RUNS // 4):
+        begin.record(stream)
+        with device:
+            graph()
+        end.record(stream)
+        end.synchronize()
+        taken.append(end.since_ms(begin) * 1e3 / REPEATS)
+    return statistics.median(taken)
+
+
+def wait_us(run: Callable[[], object]) -> float:
+    """Median microseconds of a call whose answer comes to the host."""
+    taken = []
+    for _ in range(RUNS):
+        started = time.perf_counter_ns()
+        run()
+        taken.append((time.perf_counter_ns() - started) / 1e3)
+    return statistics.median(taken)
+
+
+def of_reader(
+    device: CudaDevice, name: str, reader: Any, bar: float | None, kernel: str, peer: Callable[[], object]
+) -> Iterator[Figure]:
+    """A reader's kernels, and PyTorch's for the same answer."""
+    rows = reader.rows
+    stream = device.stream()
+    ours = kernel_us(lambda: reader.enqueue(rows, stream))
+    told = {one: us for one, us in ours.items() if not one.startswith("Mem")}
+    theirs = sum(us for one, us in kernel_us(peer, 20).items() if not one.startswith("Memcpy"))
+    detail = {**told, "graph": graph_us(device, lambda stream: reader.enqueue(rows, stream)), "torch_kernels": theirs,
+              "torch_wait": wait_us(peer)}  # fmt: skip
+    yield Figure(name, told.get(kernel, sum(told.values())), "µs", bar, "lower", RUNS, detail)
+
+
+def torch_nms(values: Any, score: float, iou: float) -> Callable[[], object]:
+    """YOLOv8's decoding as it is written in PyTorch, one image after another."""
+    import torch
+    from torchvision.ops import batched_nms, box_convert
+
+    output = torch.from_numpy(values).cuda()
+
+    def run() -> object:
+        answers = []
+        for image in output:
+            best, kinds = image[4 : 4 + CLASSES].max(dim=0)
+            keep = best >= score
+            boxes = box_convert(image[:4, keep].T.float(), "cxcywh", "xyxy")
+            left = batched_nms(boxes, best[keep].float(), kinds[keep], iou)[:300]
+            answers.append((boxes[left].cpu(), best[keep][left].cpu(), kinds[keep][left].cpu()))
+        return answers
+
+    return run
+
+
+def torch_best(values: Any, classes: int) -> Callable[[], object]:
+    """Softmax and the five best."""
+    import torch
+
+    output = torch.from_numpy(values).cuda()
+
+    def run() -> object:
+        scores, kinds = torch.softmax(output.float(), dim=1).topk(min(5, classes))
+        return scores.cpu(), kinds.cpu()
+
+    return run
+
+
+def torch_codes(values: Any) -> Callable[[], object]:
+    """The class of every cell."""
+    import torch
+
+    output = torch.from_numpy(values).cuda()
+    return lambda: output.argmax(dim=1).to(torch.uint8).cpu()
+
+
+def torch_peaks(values: Any) -> Callable[[], object]:
+    """Where each map is greatest, and its value."""
+    import torch
+
+    output = torch.from_numpy(values).cuda().flatten(2)
+    return lambda: [part.cpu() for part in output.max(dim=2)]
+
+
+def on_gpu(device: CudaDevice, values: Any) -> Any:
+    """A block of its own."""
+    block = device.device_block(values.nbytes)
+    with device:
+        device.driver.memcpy_htod(block.address, np.ascontiguousarray(values))
+    device.synchronize()
+    return block
+
+
+def measure() -> Iterator[Figure]:
+    """All of it."""
+    try:
+        import torch
+        import torchvision  # noqa: F401 - asked for before anything is measured
+    except ImportError as error:
+        print(f"skipped: {error}")
+        return
+    try:
+        device = open_device()
+    except EdgertError as error:
+        print(f"skipped: {error.what}: {error.why}")
+        return
+    torch.cuda.synchronize()  # after ours: both use the primary context
+    kernels = Kernels(device)
+
+    def made(kind: Any, decoder: Any, values: Any) -> Any:
+        block = on_gpu(device, values)
+        return kind(decoder, [GpuTensor("out", values.shape, "float16", block)], NETWORK, kernels), block
+
+    def figures(name: str, kind: Any, decoder: Any, values: Any, kernel: str, bar: float | None, peer: Any) -> Any:
+        reader, block = made(kind, decoder, values)
+        yield from of_reader(device, name, reader, bar, kernel, peer)
+        reader.close()
+        block.release()
+
+    for rows, count, bar in ((1, 100, 12.0), (1, 300, 12.0), (8, 300, None), (1, 1000, None), (1, 3000, None)):
+        values = detector_output(rows, count)
+        name = f"suppression of {count} boxes, {rows} images" if rows > 1 else f"suppression of {count} boxes"
+        yield from figures(name, GpuDetector, Detector(YoloV8(), 0.25, 0.45, 300), values, "suppress", bar,
+                           torch_nms(values, 0.25, 0.45))  # fmt: skip
+    random = np.random.default_rng(2)
+    for rows, classes in ((1, 1000), (8, 1000), (1, 100_000), (8, 100_000)):
+        values = (random.standard_normal((rows, classes)) * 3).astype(np.float16)
+        name = f"best 5 of {classes} classes, {rows} rows"
+        peer = torch_best(values, classes)
+        yield from figures(name, GpuClasses, Classify("logits"), values, "classes", None, peer)
+    values = detector_output(1, 100, 1, 51)
+    yield from figures("suppression of 100 bodies of 17 points", GpuPose, YoloPose(), values, "suppress", None,
+                       torch_nms(values[:, :5], 0.25, 0.45))  # fmt: skip
+    for rows in (1, 8):
+        values = random.standard_normal((rows, 19, 512, 512)).astype(np.float16)
+        yield from figures(f"classes of 512 × 512 cells of 19 scores, {rows} images", GpuMask, SegmentArgmax(), values,
+                           "best_class", None, torch_codes(values))  # fmt: skip
+        values = random.random((rows, 17, 64, 48)).astype(np.float16)
+        name = f"peaks of 17 heat maps of 64 × 48, {rows} images"
+        yield from figures(name, GpuPeaks, Heatmap(), values, "peaks", None, torch_peaks(values))
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", measure)

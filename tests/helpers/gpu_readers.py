@@ -1,0 +1,82 @@
+"""Outputs that readers of :mod:`edgert.stages.gpu` decode, on a GPU or on the processor, beside the host's decoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from edgert.backend.gpu import GpuTensor
+from edgert.errors import ModelError
+from edgert.files import FileStore, cache_folder
+from edgert.stages.crop import Geometry
+from edgert.stages.gpu.kernels import Kernels
+from tests.helpers.cuda_on_host import kernels_or_skip
+from tests.helpers.gpu import gpu_or_skip
+
+NETWORK = (160, 96)
+CELLS = 20 * 12 + 10 * 6 + 5 * 3
+GEOMETRY = Geometry(3.0, 3.0, -7.0, 2.0, NETWORK, (0.0, 0.0, 470.0, 280.0))
+POISON = 0xC9
+EITHER = ("host", pytest.param("gpu", marks=pytest.mark.gpu))
+"""Where kernels run."""
+
+
+def kernels_on(where: str) -> Kernels:
+    """Skips the test where there is no compiler, or no GPU."""
+    return kernels_or_skip() if where == "host" else Kernels(gpu_or_skip(), FileStore(cache_folder() / "cuda"))
+
+
+def read_on_gpu(
+    kernels: Kernels, reader: type, decoder: Any, values: Any, runs: int = 1, geometry: Geometry = GEOMETRY
+) -> Any:
+    """The records of a batch of one output; what the reader has not written of its answers is poison."""
+    device, network = kernels.device, geometry.network
+    block, stream = device.device_block(values.nbytes), device.stream()
+    with device:
+        device.driver.memcpy_htod(block.address, np.ascontiguousarray(values))
+    device.synchronize()
+    made = reader(decoder, [GpuTensor("out", values.shape, values.dtype.name, block)], network, kernels)
+    try:
+        for _ in range(runs):
+            with device:
+                device.driver.memset_d8_async(made._out.address, POISON, made._out.nbytes, stream.raw)
+            made.enqueue(len(values), stream)
+        stream.synchronize()
+        return made.read([geometry] * len(values))
+    finally:
+        made.close()
+        block.release()
+
+
+def why_not(reader: type, decoder: Any, shape: tuple[int, ...], dtype: str, network: tuple[int, int] = NETWORK) -> str:
+    """Why such a reader does not take an output."""
+    with pytest.raises(ModelError, match="cannot be decoded on the GPU") as caught:
+        reader(decoder, [GpuTensor("out", shape, dtype, cast("Any", None))], network, None)
+    return caught.value.why or ""
+
+
+def same(found: Any, wanted: Any, **tolerance: float) -> None:
+    """Whether two records are equal, arrays to a tolerance, which is 0 unless given."""
+    assert type(found) is type(wanted)
+    for name in type(wanted).__dataclass_fields__:
+        one, other = getattr(found, name), getattr(wanted, name)
+        if isinstance(other, np.ndarray):
+            assert one.dtype == other.dtype and one.shape == other.shape, name
+            np.testing.assert_allclose(one, other, rtol=tolerance.get(name, 0), atol=tolerance.get(name, 0))
+        else:
+            assert one == other
+
+
+def like_the_host(
+    kernels: Kernels, reader: type, decoder: Any, values: Any, geometry: Geometry = GEOMETRY, **tolerance: float
+) -> Sequence[Any]:
+    """Every record is what the decoder makes of that image; returns them."""
+    found: Sequence[Any] = read_on_gpu(kernels, reader, decoder, values, 2, geometry)
+    assert len(found) == len(values)
+    for record, image in zip(found, values, strict=True):
+        with np.errstate(all="ignore"):
+            same(record, decoder([image], geometry), **tolerance)
+    return found

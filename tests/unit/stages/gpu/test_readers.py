@@ -1,0 +1,80 @@
+"""Which outputs are decoded on the GPU, and why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.backend.gpu import GpuTensor
+from edgert.runtime import Embedding
+from edgert.stages.decode.classify import Classify, Embed
+from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.maps import Heatmap, SegmentArgmax, SegmentThreshold
+from edgert.stages.decode.yolo import YoloPose, YoloV8
+from edgert.stages.gpu.gpu_detections import HostReader
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.readers import reader_for
+from tests.helpers.cuda_on_host import kernels_or_skip
+from tests.helpers.gpu_readers import CELLS, GEOMETRY, NETWORK
+
+
+@pytest.fixture
+def kernels() -> Kernels:
+    return kernels_or_skip()
+
+
+def tensors(kernels: Kernels, *shapes: tuple[int, ...]) -> Sequence[GpuTensor]:
+    return [
+        GpuTensor(f"out{index}", shape, "float32", kernels.device.block(4 * int(np.prod(shape))))
+        for index, shape in enumerate(shapes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "shape"),
+    [
+        (Detector(YoloV8()), (2, 9, CELLS)),
+        (YoloPose(), (2, 56, CELLS)),
+        (Classify(), (2, 1000)),
+        (SegmentArgmax(), (2, 21, 96, 160)),
+        (SegmentThreshold(), (2, 1, 96, 160)),
+        (Heatmap(), (2, 17, 24, 40)),
+    ],
+)
+def test_these_are_decoded_on_the_gpu(kernels: Kernels, decoder: Any, shape: tuple[int, ...]) -> None:
+    outputs = tensors(kernels, shape)
+    reader, reason = reader_for(outputs, (True,), decoder, NETWORK, kernels)
+    assert not reason and not isinstance(reader, HostReader)
+    stream = kernels.device.stream()
+    reader.enqueue(1, stream)
+    stream.synchronize()
+    assert len(reader.copied(1)) == kernels.device.counter.read().copies
+    record = reader.read([GEOMETRY])[0]
+    assert type(record) is type(decoder([outputs[0].host[0]], GEOMETRY))
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("decoder", "shapes", "batched", "reason"),
+    [
+        (Embed(), [(2, 9)], (True,), "no kernels for this decoder"),
+        (Detector(YoloV8()), [(2, 9, CELLS), (2, 4)], (True, True), "one output, not 2"),
+        (Heatmap(), [(17, 24, 40)], (False,), "'out0' has no batch dimension"),
+        (Classify(top=64), [(2, 1000)], (True,), "up to 32 classes"),
+    ],
+)
+def test_others_are_decoded_on_the_host_and_it_is_known_why(
+    kernels: Kernels, decoder: Any, shapes: list[tuple[int, ...]], batched: tuple[bool, ...], reason: str
+) -> None:
+    reader, why = reader_for(tensors(kernels, *shapes), batched, decoder, NETWORK, kernels)
+    assert isinstance(reader, HostReader) and reason in why
+
+
+def test_a_classifier_is_read_by_its_first_output(kernels: Kernels) -> None:
+    reader, reason = reader_for(tensors(kernels, (2, 9), (2, 4)), (True, True), Classify(), NETWORK, kernels)
+    assert not reason and not isinstance(reader, HostReader)
+    host, _ = reader_for(tensors(kernels, (2, 9)), (True,), Embed(), NETWORK, kernels)
+    assert isinstance(host.read([GEOMETRY])[0], Embedding)
