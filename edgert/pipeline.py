@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 from edgert.assemble import HERE, Bar, Callback, Environment, assemble, with_default_engines
+from edgert.assemble.calling import Calling
 from edgert.budget.footprint import Footprint
 from edgert.budget.watch import Watch
 from edgert.config import PipelineFile, load_pipeline
@@ -30,6 +31,7 @@ from edgert.runtime.branches import connect, disconnect
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
+from edgert.stages.source.user_memory import Buffer
 
 _LOG = logging.getLogger(__name__)
 _TAP_QUEUE = 4
@@ -141,6 +143,7 @@ class Pipeline:
         about = {"name": self.file.config.name, "file": str(self.file.document.path.absolute()), "label": label}
         self._beacon = Beacon(lambda: {**about, "stats": self._stats()})
         self._started = False
+        self._calling: Calling | None = None
 
     def __enter__(self) -> Pipeline:
         return self
@@ -159,17 +162,74 @@ class Pipeline:
 
     @property
     def running(self) -> bool:
-        """Whether any stage still works."""
+        """Whether any stage still works; of a pipeline that is called, whether it may be called again."""
+        if self._calling is not None:
+            return not self._runner.stopping
         return self._started and self._runner.running
 
+    @overload
+    def __call__(self, frame: list[Any], **options: Any) -> list[Result]: ...
+
+    @overload
+    def __call__(self, frame: Any, **options: Any) -> Result: ...
+
+    def __call__(self, frame: Any, **options: Any) -> Result | list[Result]:
+        """Takes a frame through all stages, sinks and callbacks too, in this thread, and returns its result.
+
+        For control loops: no thread and no queue is between the frame and its result. The pipeline has one source,
+        ``source: api``, and is not started: it is either called or started. The first call opens sinks and warms
+        models up. Calls of several threads wait for each other; frames are those of one stream, in the order of the
+        calls, so a tracker wants one pipeline per camera. A call returns when all stages are done with the frame, so
+        nothing is ever dropped; where a budget leaves no room for the frame yet, it waits.
+
+        Args:
+            frame: see :meth:`submit`; or a list of them, which run together where a model has ``batch:``, and else one
+                after the other.
+            options: ``format``, ``timestamp_ns`` and ``copy`` of
+                :meth:`~edgert.stages.source.api.ApiSource.submit`, for all of them.
+
+        Returns:
+            For each frame, the records of all stages that it reached. A drawn image is an array of the host. The
+            result's frame is lent until the next call; arrays that outlive that stay as they are, but for memory that
+            was lent by :meth:`buffer` or lies on a GPU: retain its lease.
+
+        Raises:
+            StageError: not an image, which changes nothing; this pipeline cannot be called, and why; it was started;
+                or it has ended.
+            EdgertError: the first error of any stage, which ends the pipeline.
+        """
+        many = isinstance(frame, list)
+        results = self._called()(frame if many else [frame], options)
+        return results if many else results[0]
+
+    def buffer(self, shape: Sequence[int], *, stage: str | None = None, **options: Any) -> Buffer:
+        """Lends memory for one image of a ``source: api`` stage: to be filled, and then submitted or called with.
+
+        A model on a GPU reads it without a copy by the host. Without a GPU it is ordinary aligned memory.
+
+        Args:
+            shape: (width, height) in pixels, or the array's: (height, width, channels).
+            stage: which source, where there are several.
+            options: ``format`` and ``timeout_s``; see :meth:`edgert.stages.source.api.ApiSource.buffer`.
+
+        Returns:
+            A :class:`~edgert.stages.source.user_memory.Buffer`: fill its ``array``. It goes back when the frame is let
+            go; without being submitted, when it is released, dropped, or left by ``with``.
+
+        Raises:
+            StageError: no such source, shape or format, none came back in time, or the pipeline has ended.
+            DeviceError: too little memory.
+        """
+        return self._api_source(stage).buffer(shape, **options)
+
     def start(self) -> None:
-        """Starts all threads, once; further calls do nothing."""
-        if not self._started:
-            self._started = True
-            self._runner.start()
-            if self._watch is not None:
-                self._watch.start()
-            self._beacon.open()
+        """Starts all threads, once; further calls do nothing. Raises StageError for a pipeline that is called."""
+        with self._tapping:
+            self._refuse_called("started")
+            if not self._started:
+                self._started = True
+                self._runner.start()
+                self._show()
 
     def run(self) -> Summary:
         """Runs until the sources end; returns the summary. Raises the first error of any stage."""
@@ -179,6 +239,7 @@ class Pipeline:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits ``timeout`` seconds for the end; whether it came. Raises the first error of any stage."""
+        self._refuse_called("waited for")
         try:
             return self._runner.wait(timeout)
         finally:
@@ -194,7 +255,9 @@ class Pipeline:
         Raises the first error of any stage.
         """
         try:
-            if self._started:
+            if self._calling is not None and (error := self._calling.close()) is not None:
+                self._runner.fail(error)
+            if self._started or self._calling is not None:
                 self._runner.shut_down()
         finally:
             self._leave()
@@ -217,6 +280,7 @@ class Pipeline:
             StageError: no such stage. While iterating: :class:`ResultTimeout`, or the first error of any stage.
         """
         # The reader stands outside the pipeline and takes results itself, but a node needs work.
+        self._refuse_called("listened to")
         node, tap = self._node(stage), Node(f"results of {stage}", CallbackSink(stage, lambda result: None))
         live = self._assembly.live
         with self._tapping:
@@ -254,6 +318,7 @@ class Pipeline:
 
     def finish(self, stage: str | None = None) -> None:
         """Ends a ``source: api`` stream: what was submitted is still worked on, then the pipeline ends."""
+        self._refuse_called("finished")
         self._api_source(stage).finish()
 
     def summary(self) -> Summary:
@@ -261,7 +326,7 @@ class Pipeline:
         runner, assembly = self._runner, self._assembly
         end_ns = runner.ended_ns or self._environment.clock.now_ns()
         engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
-        wall_ns = end_ns - runner.started_ns if self._started else 0
+        wall_ns = end_ns - runner.started_ns if self._started or self._calling is not None else 0
         counts, rss = assembly.counter.read(), peak_rss_bytes()
         budgets, footprint, over = dict[str, Any](), self._footprint, bool(runner.ended_ns)
         if self._watch is not None:  # what was done to keep them, and memory beside its plan
@@ -273,6 +338,31 @@ class Pipeline:
                 measured = {"measured_bytes": rss, "more_bytes": rss - footprint.total_bytes}
                 budgets["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": self._watch.observer.nvmap_bytes}
         return summarize(assembly.nodes, wall_ns, counts, rss, engines, budgets, assembly.frames, has_ended=over)
+
+    def _refuse_called(self, done: str) -> None:
+        if self._calling is not None:
+            why, fix = "its stages run in the thread of whoever calls it", "make another Pipeline of the file"
+            raise StageError(f"a pipeline that is called cannot be {done}", why=why, fix=fix)
+
+    def _called(self) -> Calling:
+        """What calls the stages; the first time, instead of starting them."""
+        with self._tapping:
+            if self._started or self._taps or self._assembly.closed:
+                how = "has ended" if self._assembly.closed else "was started"
+                fix = "submit frames and take results(…), or make another Pipeline of the file"
+                raise StageError(f"a pipeline that {how} cannot be called", fix=fix)
+            if self._calling is None:
+                self._calling = Calling(self.file, self._assembly, self._runner)
+                self._assembly.hooks.on_left = lambda: None  # whoever calls still looks at the results
+                self._runner.started_ns = self._environment.clock.now_ns()
+                self._show()
+            return self._calling
+
+    def _show(self) -> None:
+        """Begins what is beside the stages."""
+        if self._watch is not None:
+            self._watch.start()
+        self._beacon.open()
 
     def _leave(self) -> None:
         """Ends what is beside the stages, once they have ended."""

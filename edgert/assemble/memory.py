@@ -37,9 +37,9 @@ from edgert.graph import clean, load, read, with_shapes
 from edgert.graph.count import peak_bytes
 from edgert.graph.model import tensor_bytes
 from edgert.meters import rss_bytes
-from edgert.stages.source.api import DEFAULT_SIZE
 from edgert.stages.source.kinds import is_live as source_is_live
 from edgert.stages.source.kinds import kind_of
+from edgert.stages.source.python_images import DEFAULT_SIZE
 from edgert.units import format_bytes
 
 # Memory of frames under way: those of sources, images that are drawn on, and what decoders and encoders hold.

@@ -12,6 +12,7 @@ from edgert.policy import Reads
 from edgert.runtime import Node
 from edgert.runtime.branches import let_go
 from edgert.stages.gpu.download import Downloader
+from edgert.stages.source.api import ApiSource
 from edgert.stages.source.gst_decoder import jetson_missing
 
 log = logging.getLogger("edgert.source")
@@ -76,6 +77,9 @@ def put_on_gpu(
         device = device or next((one for reader, one in devices.items() if name in streams[reader]), None)
         if device is None:
             continue
+        if isinstance(source, ApiSource):
+            source.read_by(device)
+            reason = "the program brings them, and those that it has on the GPU stay there"
         if not reason:
             places[name] = "on the GPU" + _copies(stages, reads, there, {name, *there}.intersection(listened))
         elif isinstance(source, SharingSource) and device.traits.cached:  # the host reads it as fast

@@ -222,3 +222,35 @@ def check_variants(models: Mapping[str, ModelConfig], where: Where) -> None:
                     fix="leave it out at the smallest model",
                 )
             seen.append(smaller)
+
+
+# Pipelines that are called frame by frame instead of being started.
+
+
+def why_not_called(stages: Stages, pinned: Collection[str] = ()) -> tuple[str, str]:
+    """Why a pipeline cannot be called with its frames, and what to change; empty texts where it can.
+
+    A call runs every stage in the caller's thread, on frames that it is given, and returns one result for each. So
+    frames come from one ``source: api`` that leaves none out, no stage makes several frames of one, and none has a core
+    to itself. Everything else works as it does in a started pipeline.
+
+    Args:
+        pinned: stages whose model is placed on cores, to which their threads are pinned.
+    """
+    sources = {name: stage for name, stage in stages.items() if isinstance(stage, section.SourceStage)}
+    foreign = [name for name, stage in sources.items() if stage.source != "api"]
+    if foreign:
+        return f"{foreign[0]!r} brings its own frames", "use results(…) or callbacks; or make it {source: api}"
+    if len(sources) > 1:
+        return f"it has {len(sources)} sources, and a call brings frames of one", "one pipeline for each source"
+    for name, source in sources.items():
+        if source.fps is not None:
+            return f"{name!r} leaves frames out (fps:), and a call returns a result for each", "leave fps: out"
+    for name, stage in stages.items():
+        if isinstance(stage, section.CropStage) and isinstance(stage.crop, section.CropConfig):
+            fix = "run the next model on crops: {infer: …, crop: {…}}; or submit frames and take results(…)"
+            return f"{name!r} makes several frames of one, and a call returns one result for each", fix
+    for name in pinned:
+        fix = "placement: auto, or submit frames and take results(…)"
+        return f"the model of {name!r} is placed on cores, and a call runs in the thread of its caller", fix
+    return "", ""

@@ -16,8 +16,8 @@ from edgert.errors import StageError
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
-from edgert.stages.source.api import scene_named
 from edgert.stages.source.kinds import source_for
+from edgert.stages.source.python_images import scene_named
 from edgert.user_code import check_object, code_name
 
 PREFIXES = (CODE, "synthetic:")

@@ -21,6 +21,9 @@ class Runner:
     Args:
         nodes: every node after those it listens to, channels already connected.
         located: adds the place in the file to an error before it is stored.
+
+    Attributes:
+        stop_event: set once the sources were asked to end.
     """
 
     def __init__(
@@ -32,10 +35,10 @@ class Runner:
         self.nodes = tuple(nodes)
         self.clock = clock
         self._located = located
-        self._stop = threading.Event()
+        self.stop_event = threading.Event()
         self._error: EdgertError | None = None
         self._error_lock = threading.Lock()
-        self._workers = [Worker(node, clock, self._stop, self.fail) for node in nodes]
+        self._workers = [Worker(node, clock, self.stop_event, self.fail) for node in nodes]
         self._drain: threading.Timer | None = None
         self._listeners: list[Inlet] = []
         self.started_ns = self.ended_ns = 0
@@ -48,7 +51,7 @@ class Runner:
     @property
     def stopping(self) -> bool:
         """Whether the sources were asked to end."""
-        return self._stop.is_set()
+        return self.stop_event.is_set()
 
     def is_working(self, node: Node) -> bool:
         """Whether a node's thread still runs."""
@@ -68,9 +71,9 @@ class Runner:
     def stop(self) -> None:
         """Asks the sources to end; returns at once. Callable from any thread, more than once."""
         with self._error_lock:
-            if self._stop.is_set():
+            if self.stop_event.is_set():
                 return
-            self._stop.set()
+            self.stop_event.set()
             self._drain = threading.Timer(DRAIN_S, self._discard)
             self._drain.daemon = True
             self._drain.start()

@@ -1,4 +1,4 @@
-"""One thread of a pipeline: a source that makes results, or a stage that takes and passes them on."""
+"""A node of a pipeline at work, a source that makes results or a stage that passes them on, and its thread."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from edgert.errors import EdgertError, StageError
 from edgert.memory import Counter, EndedLease
 from edgert.policy import Join, Reads, join_of, most_under_way
 from edgert.runtime.channel import Channel, Inlet
+from edgert.runtime.frame import Frame
 from edgert.runtime.metrics import Lateness, StageMeter, Timing
 from edgert.runtime.records import Result, Together
 from edgert.runtime.stage import Batching, Source, Stage
@@ -61,6 +62,126 @@ class Node:
         return most_under_way([(producer.under_way(), channel.capacity) for producer, channel in edges], self.joins)
 
 
+class Station:
+    """A node at work, in whatever thread calls it: what becomes of each result, and what is measured of it.
+
+    Attributes:
+        join: of the parts of a frame, where several edges bring them; set before the first result.
+    """
+
+    def __init__(self, node: Node, clock: Clock) -> None:
+        self.node, self._clock = node, clock
+        self.is_batching = isinstance(node.work, Batching)
+        self.join: Join[Result] | None = None
+
+    def give(self, frame: Frame, made_ns: int, worked_ns: int) -> None:
+        """Passes a source's frame on, with its hold; ``made_ns`` is when it was made, in ``worked_ns`` of work."""
+        meter, timing = self.node.meter, self.node.timing
+        meter.results_in += 1
+        meter.busy_ns += worked_ns
+        timing.worked(worked_ns)
+        timing.passed_on(made_ns)
+        self.send(Result(frame))
+        frame.lease.release()
+        meter.results_out += 1
+
+    def joined(self, edge: int, result: Result) -> Result | None:
+        """What came on an edge, together with what belongs to it from others; None until all of that is there."""
+        if self.join is None:
+            return result
+        joined, given_up = self.join.add(edge, result.frame.stream, result.frame.index, result)
+        self._give_up(given_up)
+        return joined
+
+    def give_up(self) -> None:
+        """Lets go of parts of frames whose others never came."""
+        if self.join is not None:
+            self._give_up(self.join.drain())
+
+    def step(self, result: Result) -> None:
+        """Has the stage work on a result, and passes on what comes of it; ends the hold on its frame."""
+        node, stage, now = self.node, self.node.work, self._clock.now_ns
+        assert isinstance(stage, Stage)
+        meter, timing = node.meter, node.timing
+        started, lease = now(), result.frame.lease
+        try:
+            if node.take is not None:
+                result = node.take(result)
+                lease = result.frame.lease
+            out = stage.process(result)
+            if node.lets_go and out is not None and (isinstance(out, Result) or self.is_batching):
+                out = _let_go(out)
+                lease.release()
+                lease = _NONE  # nothing is held while the queue behind is full
+            done = now()
+            worked_ns = done - started
+            meter.busy_ns += worked_ns
+            if isinstance(result, Together):
+                meter.results_in += len(result.results)
+                timing.worked(worked_ns, len(result.results))
+                for one in result.results:
+                    meter.latency.add(done - one.frame.timestamp_ns)
+            else:
+                meter.results_in += 1
+                timing.worked(worked_ns)
+                meter.latency.add(done - result.frame.timestamp_ns)
+            if out is None:
+                timing.passed_on(done)
+            else:
+                if not self._pass_on(out, done):
+                    timing.filled(worked_ns)
+                meter.wait_out_ns += now() - done
+        finally:
+            lease.release()
+
+    def flush(self, last: bool = False) -> None:
+        """Passes on what a batching stage holds and must wait no longer; with ``last`` everything."""
+        node, stage, now = self.node, self.node.work, self._clock.now_ns
+        assert isinstance(stage, Batching)
+        started = now()
+        flushed = stage.flush(last)
+        out = _let_go(flushed) if node.lets_go else flushed
+        done = now()
+        node.meter.busy_ns += done - started
+        node.timing.worked(done - started, results=0)
+        self._pass_on(out, done)
+        node.meter.wait_out_ns += now() - done
+
+    def send(self, result: Result) -> None:
+        """Gives a result to those that listen."""
+        node = self.node
+        outlets = node.outlets if node.branch is None else (node.outlets[node.branch(result)],)
+        if outlets:
+            result.frame.lease.retain(len(outlets))
+            for outlet in outlets:
+                outlet.put(result)
+
+    def failure(self, error: BaseException) -> EdgertError:
+        """An error of the stage as that of the pipeline, with the stage's name."""
+        place = f"stage {self.node.name!r}"
+        if isinstance(error, EdgertError):
+            return error.at(place)
+        # a user's code or a bug: this stage's failure, with its traceback
+        what = f"{place} failed: {type(error).__name__}: {error}"
+        return StageError(what, where=place, fix="edgert run --debug shows the traceback").caused_by(error)
+
+    def _pass_on(self, out: Result | Iterable[Result], done_ns: int) -> int:
+        """How many went on."""
+        count = 0
+        for result in (out,) if isinstance(out, Result) else out:
+            self.send(result)
+            count += len(result.results) if isinstance(result, Together) else 1
+        self.node.meter.results_out += count
+        if count:
+            self.node.timing.passed_on(done_ns)
+        return count
+
+    def _give_up(self, results: Sequence[Result]) -> None:
+        self.node.meter.unmatched += len(results)
+        for result in results:
+            result.frame.lease.release()
+
+
 class Worker(threading.Thread):
     """Runs one node until its input ends.
 
@@ -72,7 +193,7 @@ class Worker(threading.Thread):
     def __init__(self, node: Node, clock: Clock, stop: threading.Event, fail: Callable[[EdgertError], None]) -> None:
         super().__init__(name=f"edgert:{node.name}", daemon=True)
         self.node, self._clock, self._stop_event, self._fail = node, clock, stop, fail
-        self._is_batching = isinstance(node.work, Batching)
+        self._station = Station(node, clock)
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -93,18 +214,13 @@ class Worker(threading.Thread):
         """Runs a step and reports its failure, so that a second one while closing does not hide the first."""
         try:
             step()
-        except EdgertError as error:
-            self._fail(error.at(f"stage {self.node.name!r}"))
-        except (Exception, SystemExit) as error:  # a user's code or a bug: this stage's failure, with its traceback
-            what, place = f"{type(error).__name__}: {error}", f"stage {self.node.name!r}"
-            failure = StageError(f"{place} failed: {what}", where=place, fix="edgert run --debug shows the traceback")
-            self._fail(failure.caused_by(error))
-        else:
-            return True
-        return False
+        except (Exception, SystemExit) as error:
+            self._fail(self._station.failure(error))
+            return False
+        return True
 
     def _give_frames(self) -> None:
-        node, source, meter, timing = self.node, self.node.work, self.node.meter, self.node.timing
+        node, source, meter, give = self.node, self.node.work, self.node.meter, self._station.give
         assert isinstance(source, Source)
         now, live = self._clock.now_ns, source.live
         started, before_ns, lateness = now(), thread_time_ns(), Lateness()
@@ -118,133 +234,52 @@ class Worker(threading.Thread):
             if live:  # it mostly waits for the camera: its own work is the CPU time of this thread
                 used_ns = thread_time_ns()
                 worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
-                timing.wakeup.add(lateness.of(frame.timestamp_ns, frame.media_ns))
+                node.timing.wakeup.add(lateness.of(frame.timestamp_ns, frame.media_ns))
             meter.wait_in_ns += made - started - worked_ns
-            meter.results_in += 1
-            meter.busy_ns += worked_ns
-            timing.worked(worked_ns)
-            timing.passed_on(made)
-            _send(node, Result(frame))
-            frame.lease.release()
+            give(frame, made, worked_ns)
             del frame
-            meter.results_out += 1
             started = now()
             meter.wait_out_ns += started - made
 
     def _loop(self) -> None:
-        node, stage, meter, now = self.node, self.node.work, self.node.meter, self._clock.now_ns
-        assert isinstance(stage, Stage)
-        join = join_of(node.carried, node.under_way(), _merged) if node.joins else None
+        node, stage, station = self.node, self.node.work, self._station
+        meter, now = node.meter, self._clock.now_ns
+        station.join = join_of(node.carried, node.under_way(), merged) if node.joins else None
         waiting = now()
-        arrivals = self._arrivals(node, stage) if isinstance(stage, Batching) else node.inlet
+        arrivals = self._arrivals(stage) if isinstance(stage, Batching) else node.inlet
         try:
             for edge, result in arrivals:
-                joined = result if join is None else self._joined(node, join, edge, result)
+                joined = station.joined(edge, result)
                 if joined is not None:
                     meter.wait_in_ns += now() - waiting
-                    self._step(node, stage, joined)
+                    station.step(joined)
                     waiting = now()
                 # A variable left over would keep the frame's memory in use while this thread waits.
                 del result, joined
         finally:
-            if join is not None:
-                self._give_up(node, join.drain())
+            station.give_up()
 
-    def _arrivals(self, node: Node, stage: Batching) -> Iterator[tuple[int, Result]]:
+    def _arrivals(self, stage: Batching) -> Iterator[tuple[int, Result]]:
         """Yields what comes in; in between, the stage passes results on when they are due, and at the end."""
+        inlet, station = self.node.inlet, self._station
         while True:
             wait_s: float | None = 0.0  # what has come goes with what is held; the stage sees whether that is late
-            if node.inlet.is_empty:
+            if inlet.is_empty:
                 due_ns = stage.due_ns()
                 wait_s = None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9
             try:
-                arrived = node.inlet.get(wait_s)
+                arrived = inlet.get(wait_s)
             except queue.Empty:
-                self._flush(node, stage)
+                station.flush()
                 continue
             if arrived is None:
                 break
             yield arrived
             del arrived  # like the loop's own variables: it would keep the frame's memory in use
-        self._flush(node, stage, last=True)
-
-    def _flush(self, node: Node, stage: Batching, last: bool = False) -> None:
-        now, meter = self._clock.now_ns, node.meter
-        started = now()
-        flushed = stage.flush(last)
-        out = _let_go(flushed) if node.lets_go else flushed
-        done = now()
-        meter.busy_ns += done - started
-        node.timing.worked(done - started, results=0)
-        _pass_on(node, out, done)
-        meter.wait_out_ns += now() - done
-
-    def _step(self, node: Node, stage: Stage, result: Result) -> None:
-        now, meter, timing = self._clock.now_ns, node.meter, node.timing
-        started, lease = now(), result.frame.lease
-        try:
-            if node.take is not None:
-                result = node.take(result)
-                lease = result.frame.lease
-            out = stage.process(result)
-            if node.lets_go and out is not None and (isinstance(out, Result) or self._is_batching):
-                out = _let_go(out)
-                lease.release()
-                lease = _NONE  # nothing is held while the queue behind is full
-            done = now()
-            worked_ns = done - started
-            meter.busy_ns += worked_ns
-            if isinstance(result, Together):
-                meter.results_in += len(result.results)
-                timing.worked(worked_ns, len(result.results))
-                for one in result.results:
-                    meter.latency.add(done - one.frame.timestamp_ns)
-            else:
-                meter.results_in += 1
-                timing.worked(worked_ns)
-                meter.latency.add(done - result.frame.timestamp_ns)
-            if out is None:
-                timing.passed_on(done)
-            else:
-                if not _pass_on(node, out, done):
-                    timing.filled(worked_ns)
-                meter.wait_out_ns += now() - done
-        finally:
-            lease.release()
-
-    def _joined(self, node: Node, join: Join[Result], edge: int, result: Result) -> Result | None:
-        joined, given_up = join.add(edge, result.frame.stream, result.frame.index, result)
-        self._give_up(node, given_up)
-        return joined
-
-    @staticmethod
-    def _give_up(node: Node, results: Sequence[Result]) -> None:
-        node.meter.unmatched += len(results)
-        for result in results:
-            result.frame.lease.release()
+        station.flush(last=True)
 
 
-def _pass_on(node: Node, out: Result | Iterable[Result], done_ns: int) -> int:
-    """How many went on."""
-    count = 0
-    for result in (out,) if isinstance(out, Result) else out:
-        _send(node, result)
-        count += len(result.results) if isinstance(result, Together) else 1
-    node.meter.results_out += count
-    if count:
-        node.timing.passed_on(done_ns)
-    return count
-
-
-def _send(node: Node, result: Result) -> None:
-    outlets = node.outlets if node.branch is None else (node.outlets[node.branch(result)],)
-    if outlets:
-        result.frame.lease.retain(len(outlets))
-        for outlet in outlets:
-            outlet.put(result)
-
-
-def _merged(first: Result, second: Result) -> Result:
+def merged(first: Result, second: Result) -> Result:
     """One of two parts of a frame: two holds came in, one goes out."""
     merged = first.merged(second)
     (second if merged.frame is first.frame else first).frame.lease.release()

@@ -3,7 +3,7 @@
 import numpy as np
 
 from edgert.runtime.frame import U8
-from edgert.stages.source.api import BITS, BLANK_GRAY, SQUARE_PX
+from edgert.stages.source.python_images import BITS, BLANK_GRAY, SQUARE_PX
 
 
 def read_counter(image: U8) -> int:

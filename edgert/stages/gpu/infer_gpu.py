@@ -227,10 +227,12 @@ class GpuInference:
         without_graph: called with the reason after :meth:`warm_up` where the work is not recorded as a CUDA graph.
 
     Attributes:
-        is_patient: whether :meth:`run`, too, sleeps while it waits; what was submitted is always waited for so.
+        is_patient: whether :meth:`run`, too, sleeps while it waits.
+        sleeps: whether one sleeps who waits for what :class:`Submitting` submits; not where nobody else is to work.
     """
 
     is_patient = False
+    sleeps = True
 
     def __init__(
         self,
@@ -333,7 +335,7 @@ class Submitting:
         return self._inference.idle
 
     def run(self, *geometries: Geometry) -> Batch:
-        return self._inference.submit_batch(geometries)
+        return self._inference.submit_batch(geometries, patient=self._inference.sleeps)
 
 
 class Collect(SimpleStage):

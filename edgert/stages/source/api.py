@@ -1,188 +1,24 @@
-"""Images that Python code brings: put into the pipeline (``source: api``), made by the user's own iterator
-(``python:module:name``), and trivial scenes for tests and measurements (``synthetic:blank``, ``noise``, ``counter``).
-"""
+"""Images that Python code puts into the pipeline: ``source: api``."""
 
-import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing
-from itertools import count, cycle, repeat
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
-from edgert.errors import ConfigError, StageError, nearest
+from edgert.errors import EdgertError, StageError
 from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
+from edgert.memory.cuda.foreign import is_on_gpu
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.runtime.stage import SourceStats
-from edgert.stages.source.planes import as_planes
-from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
-
-DEFAULT_SIZE = (640, 480)
-DEFAULT_FPS = 30.0
-
-
-@runtime_checkable
-class Renderer(Protocol):
-    """Draws any image into memory that it is lent, so that nothing is copied. Never ends: ``limit`` does that."""
-
-    def render(self, index: int, out: U8) -> object:
-        """Draws image ``index``, from 0 on; what it returns is not looked at.
-
-        Args:
-            out: (height, width, 3) uint8 BGR of the size asked for, contents undefined.
-        """
-        ...
-
-
-class PythonSource:
-    """Frames of a :class:`Renderer` or of an iterable of images, as fast as they are taken; at ``fps`` with
-    ``realtime: true``.
-
-    An iterable's images are uint8 (height, width, 3) BGR arrays. They are not copied: each is a new array, or one that
-    never changes.
-
-    Args:
-        make: is called with those of ``width``, ``height``, ``fps`` and ``seed`` that it takes, and with the options.
-
-    Raises:
-        ConfigError: ``make`` does not take these arguments or refuses them, or what it made is neither.
-    """
-
-    def __init__(
-        self, name: str, make: Callable[..., Any], config: SourceStage, counter: Counter, clock: Clock
-    ) -> None:
-        self.live = bool(config.realtime)
-        self._where, self._counter, self._clock = f"stages.{name}", counter, clock
-        self._period_ns = 1e9 / (config.fps or DEFAULT_FPS)
-        self._made = _made(make, config, self._where)
-        self._canvas = Canvas(*(config.size or DEFAULT_SIZE), counter)
-        self._timeline = Timeline(name, config, clock, MediaClock(False), fps=None, paced=self.live)
-
-    def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Frames until the images end, the limit, or ``stop``."""
-        with closing(self._images()) as images:
-            yield from self._timeline.frames(images, stop)
-
-    def share(self, device: CudaDevice) -> None:
-        """Lets a renderer draw where this GPU reads; an iterable's images are copied there. Ask before the start."""
-        self._canvas.share(device)
-        self._timeline.share(device)
-
-    def stats(self) -> SourceStats:
-        return SourceStats()
-
-    def close(self) -> None:
-        """Gives memory back; frames already handed out stay valid."""
-        self._canvas.close()
-
-    def _images(self) -> Generator[Image, None, None]:
-        try:
-            for index, (image, lease) in enumerate(self._drawn()):
-                media_ns = round(index * self._period_ns)
-                yield Image("bgr", (image,), lease, self._clock.now_ns(), media_ns)
-        finally:
-            if (close := getattr(self._made, "close", None)) is not None:  # a generator's, or of what opened a device
-                close()
-
-    def _drawn(self) -> Iterator[tuple[U8, Lease]]:
-        if isinstance(self._made, Renderer):
-            for index in count():
-                out, lease = self._canvas.acquire()
-                self._made.render(index, out)
-                yield out, lease
-        else:
-            for image in self._made:
-                (plane,) = as_planes(image, "bgr", self._where)
-                yield plane, lend(plane, self._counter)
-
-
-def _made(make: Callable[..., Any], config: SourceStage, where: str) -> Renderer | Iterable[Any]:
-    title = f"{config.source!r} cannot make images"
-    width, height = config.size or DEFAULT_SIZE
-    usual = {"width": width, "height": height, "fps": config.fps or DEFAULT_FPS, "seed": config.seed}
-    try:
-        takes = inspect.signature(make).parameters
-        open_ended = any(one.kind is one.VAR_KEYWORD for one in takes.values())
-        arguments = {key: value for key, value in usual.items() if key in takes or open_ended}
-        found = make(**arguments, **config.options)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(title, why=str(error), where=where, fix="see size:, fps:, seed: and options:") from error
-    if isinstance(found, Renderer):
-        return found
-    if not isinstance(found, Iterable):
-        raise ConfigError(
-            title,
-            why=f"it gives a {type(found).__name__}",
-            where=where,
-            fix="yield images, (height, width, 3) uint8 BGR arrays, or give the class render(self, index, out)",
-        )
-    if config.size is not None and not {"width", "height"} <= arguments.keys():
-        raise ConfigError(
-            f"size: has no meaning for {config.source!r}",
-            why="it takes no width and height",
-            where=f"{where}.size",
-            fix="leave size: out, or add these arguments",
-        )
-    return found
-
-
-# Trivial scenes, made as the user's own images are.
-
-NOISE_IMAGES = 8
-BLANK_GRAY = 114
-"""The gray that letterboxes are padded with."""
-SQUARE_PX = 8
-BITS = 32
-
-
-def blank(width: int, height: int) -> Iterator[U8]:
-    """One gray image, over and over: no work per frame."""
-    image = np.full((height, width, 3), BLANK_GRAY, np.uint8)
-    image.flags.writeable = False  # nobody may change what others see
-    return repeat(image)
-
-
-def noise(width: int, height: int, seed: int) -> Iterator[U8]:
-    """A few images of noise, over and over: no work per frame."""
-    images = np.random.default_rng(seed).integers(0, 256, (NOISE_IMAGES, height, width, 3), np.uint8)
-    images.flags.writeable = False
-    return cycle(images)
-
-
-class Counting:
-    """The index in binary, as squares along the top, most significant bit first; white is 1."""
-
-    def __init__(self, width: int, height: int) -> None:
-        if width < BITS * SQUARE_PX or height < SQUARE_PX:
-            raise ValueError(f"it needs at least {BITS * SQUARE_PX}x{SQUARE_PX} pixels")
-
-    def render(self, index: int, out: U8) -> None:
-        bits = np.unpackbits(np.array([index], ">u4").view(np.uint8)) * np.uint8(255)
-        out[:] = BLANK_GRAY
-        out[:SQUARE_PX, : BITS * SQUARE_PX] = np.repeat(bits, SQUARE_PX)[None, :, None]
-
-
-SCENES: Mapping[str, Callable[..., Any]] = {"blank": blank, "noise": noise, "counter": Counting}
-
-
-def scene_named(name: str, where: str) -> Callable[..., Any]:
-    """What makes a scene. Raises ConfigError: there is none of that name."""
-    if name not in SCENES:
-        raise ConfigError(
-            f"unknown scene 'synthetic:{name}'{nearest(name, SCENES)}",
-            why=f"known: {', '.join(f'synthetic:{known}' for known in SCENES)}",
-            where=where,
-            fix="use one of them, or images of your own code: python:module:name",
-        )
-    return SCENES[name]
-
-
-# Frames that the user's own code brings: ``source: api``.
+from edgert.stages.source.planes import CHANNELS, as_planes, checked_planes, parts_of
+from edgert.stages.source.timeline import Image, MediaClock, Timeline
+from edgert.stages.source.user_memory import Buffer, Buffers, Tensors
 
 DEFAULT_QUEUE = 4
 _POLL_S = 0.1
@@ -191,7 +27,7 @@ _POLL_S = 0.1
 class ApiSource:
     """Takes frames from any thread and gives them out in the order they came. Loses none: :meth:`submit` waits.
 
-    Without ``copy=True`` no pixel is copied: the frame *is* the caller's memory, which must not change until the
+    Without ``copy=True`` no pixel is copied here: the frame *is* the caller's memory, which must not change until the
     pipeline has let go of it, which is when the results of that frame have been taken and released.
     """
 
@@ -206,13 +42,21 @@ class ApiSource:
         self._first_ns: int | None = None
         self._submitted = 0
         self._timeline = Timeline(name, config, clock, MediaClock(False), fps=config.fps, paced=False)
+        self._device: CudaDevice | None = None
+        self._tensors: Tensors | None = None
+        self._buffers: Buffers | None = None
         self.share = self._timeline.share
+
+    def read_by(self, device: CudaDevice) -> None:
+        """From now on, takes images that lie on this GPU as well, since a model reads them there. Ask before the
+        start."""
+        self._device = device
 
     def submit(
         self,
         array: Any,
         *,
-        format: PixelFormat = "bgr",
+        format: PixelFormat | None = None,
         timestamp_ns: int | None = None,
         timeout_s: float | None = None,
         copy: bool = False,
@@ -220,41 +64,78 @@ class ApiSource:
         """Hands over one frame; blocks while the queue is full. Callable from any thread.
 
         Args:
-            array: uint8 pixels, as anything with ``__array_interface__`` or DLPack on the CPU (NumPy, PyTorch …):
-                bgr, rgb (height, width, 3), gray (height, width), yuyv (height, width, 2); or for i420 and nv12 the
-                sequence of their planes. Rows may be padded; pixels of one row must lie side by side.
+            array: uint8 pixels: bgr, rgb (height, width, 3), gray (height, width), yuyv (height, width, 2), nv12
+                (height * 3 / 2, width); or for i420 and nv12 the sequence of their planes. Rows may be padded; pixels
+                of one row must lie side by side. A :class:`Buffer` of :meth:`buffer`; anything with
+                ``__array_interface__`` or DLPack on the CPU (NumPy, PyTorch …); or, where a model reads frames on a
+                GPU, anything on that GPU with DLPack or ``__cuda_array_interface__``, which is read where it is once
+                the stream that its library names is through with it. It is kept alive as long as the frame.
+            format: bgr by default; of a buffer, its own.
             timestamp_ns: when it was captured, by the monotonic clock; now by default.
             timeout_s: longest wait for room; None waits until there is some.
-            copy: take a copy (counted), so that the array may change at once.
+            copy: take a copy (counted), so that the array may change at once; not of a GPU's memory.
 
         Returns:
             How many frames were submitted before this one.
 
         Raises:
-            StageError: wrong type, shape or memory layout; no room in time; or the pipeline has ended.
+            StageError: wrong type, shape or memory layout; a buffer that was submitted or released; memory of a GPU
+                where no model reads frames on one; no room in time; or the pipeline has ended.
+            DeviceError: memory of another GPU, or that was released; or its stream cannot be waited for.
         """
-        planes = as_planes(array, format, self._where, copy=copy)
-        if copy:
-            self._counter.copied(sum(plane.nbytes for plane in planes))
+        return self.put(array, self.image(array, format=format, timestamp_ns=timestamp_ns, copy=copy), timeout_s)
+
+    def image(
+        self, array: Any, *, format: PixelFormat | None = None, timestamp_ns: int | None = None, copy: bool = False
+    ) -> Image:
+        """The first half of :meth:`submit`; either :meth:`put` or :func:`give_back` follows."""
+        own = array.format if isinstance(array, Buffer) else None
+        if own is not None and format not in (None, own):
+            what = f"a buffer of {own} pixels, submitted as {format}"
+            raise StageError(what, where=self._where, fix=f"pipeline.buffer(…, format={format!r})")
+        form: PixelFormat = format or own or "bgr"
+        planes, lease = self._pixels(array, form, copy)
+        now_ns = self._clock.now_ns() if timestamp_ns is None else timestamp_ns
+        return Image(form, planes, lease, now_ns)
+
+    def put(self, array: Any, image: Image, timeout_s: float | None = None) -> int:
+        """The second half of :meth:`submit`. Where it raises, the array is the caller's again."""
+        try:
+            number = self._put(image, timeout_s)
+        except BaseException:
+            give_back(array, image)
+            raise
+        if isinstance(array, Buffer):
+            array.submitted(image.lease, is_taken=True)
+        return number
+
+    def buffer(self, shape: Sequence[int], *, format: PixelFormat = "bgr", timeout_s: float | None = None) -> Buffer:
+        """Lends memory for one image, which a GPU reads without a copy by the host; ordinary aligned memory where no
+        model reads frames on one. Callable from any thread.
+
+        At most 16 of a size are lent at a time, those under way among them; then this waits for one to come back.
+        Memory of the four sizes used last is kept.
+
+        Args:
+            shape: (width, height) in pixels, or the array's: (height, width, channels).
+            format: bgr, rgb, nv12 (the array is (height * 3 / 2, width)), gray or yuyv.
+            timeout_s: longest wait; None waits until there is one.
+
+        Raises:
+            StageError: no such shape or format, none came back in time, or the pipeline has ended.
+            DeviceError: too little memory.
+        """
+        whole = buffer_shape(shape, format, self._where)
         with self._changed:
-            may_go_on = lambda: self._is_over or self._is_finished or len(self._waiting) < self._capacity  # noqa: E731
-            if not self._changed.wait_for(may_go_on, timeout_s):
-                raise StageError(
-                    f"no room for a frame within {timeout_s:g} s",
-                    why=f"{len(self._waiting)} frames wait already; the pipeline is slower than they come",
-                    where=self._where,
-                    fix="submit less often, wait longer, or raise queue:",
-                )
-            if self._is_over or self._is_finished:
-                why = "finish() was called" if self._is_finished else "the pipeline has ended"
-                raise StageError("no more frames can be submitted", why=why, where=self._where)
-            now_ns = self._clock.now_ns() if timestamp_ns is None else timestamp_ns
-            self._first_ns = now_ns if self._first_ns is None else self._first_ns
-            lease = lend(planes, self._counter)
-            self._waiting.append(Image(format, planes, lease, now_ns, now_ns - self._first_ns))
-            self._changed.notify_all()
-            self._submitted += 1
-            return self._submitted - 1
+            if self._is_over:
+                raise StageError("no buffer is lent any more", why="the pipeline has ended", where=self._where)
+            if self._buffers is None:
+                is_shared = (
+                    self._device is not None and self._device.traits.cached
+                )  # else the host reads past its caches
+                self._buffers = Buffers(self._device if is_shared else None, self._counter)
+            buffers = self._buffers
+        return buffers.lend(whole, format, timeout_s, self._where)
 
     def finish(self) -> None:
         """No more frames will come; those already submitted are still processed. May be called twice."""
@@ -269,6 +150,11 @@ class ApiSource:
         finally:
             self.close()
 
+    def settle(self) -> None:
+        """Lets go of images on a GPU that were read."""
+        if self._tensors is not None:
+            self._tensors.settle()
+
     def stats(self) -> SourceStats:
         return SourceStats()
 
@@ -280,6 +166,68 @@ class ApiSource:
                 image.lease.release()
             self._waiting.clear()
             self._changed.notify_all()
+            buffers, tensors = self._buffers, self._tensors
+        if buffers is not None:
+            buffers.close()
+        if tensors is not None:
+            tensors.close()
+
+    def _put(self, image: Image, timeout_s: float | None) -> int:
+        with self._changed:
+            may_go_on = lambda: self._is_over or self._is_finished or len(self._waiting) < self._capacity  # noqa: E731
+            if not self._changed.wait_for(may_go_on, timeout_s):
+                raise StageError(
+                    f"no room for a frame within {timeout_s:g} s",
+                    why=f"{len(self._waiting)} frames wait already; the pipeline is slower than they come",
+                    where=self._where,
+                    fix="submit less often, wait longer, or raise queue:",
+                )
+            if self._is_over or self._is_finished:
+                why = "finish() was called" if self._is_finished else "the pipeline has ended"
+                raise StageError("no more frames can be submitted", why=why, where=self._where)
+            self._first_ns = image.timestamp_ns if self._first_ns is None else self._first_ns
+            self._waiting.append(replace(image, media_ns=image.timestamp_ns - self._first_ns))
+            self._changed.notify_all()
+            self._submitted += 1
+            return self._submitted - 1
+
+    def _pixels(self, array: Any, format: PixelFormat, copy: bool) -> tuple[tuple[U8, ...], Lease]:
+        if isinstance(array, Buffer) and not copy:
+            pixels, lease = array.hand_over()
+            return checked_planes([pixels], format, self._where), lease
+        array = array.array if isinstance(array, Buffer) else array
+        parts = parts_of(array, format, self._where)
+        if not isinstance(parts[0], np.ndarray) and is_on_gpu(parts[0]):
+            return self._on_gpu(parts, format, copy)
+        planes = as_planes(array, format, self._where, copy=copy)
+        if copy:
+            self._counter.copied(sum(plane.nbytes for plane in planes))
+        return planes, lend(planes, self._counter)
+
+    def _on_gpu(self, parts: Sequence[Any], format: PixelFormat, copy: bool) -> tuple[tuple[U8, ...], Lease]:
+        what = f"a {type(parts[0]).__name__} on a GPU cannot be submitted"
+        if self._device is None:
+            raise StageError(
+                f"{what} here",
+                why="no model reads the frames of this pipeline on a GPU, so it would have to be copied to the host",
+                where=self._where,
+                fix="tensor.cpu() before, or run the model on the GPU: engines: [tensorrt, onnxruntime-cuda]",
+            )
+        if copy:
+            why = "the copy would still be under way when this returns"
+            raise StageError(f"{what} with copy=True", why=why, where=self._where, fix="submit(tensor.clone())")
+        with self._changed:
+            if self._tensors is None:
+                self._tensors = Tensors(self._device, self._counter)
+        try:
+            views, lease = self._tensors.take(parts)
+        except EdgertError as error:
+            raise error.at(self._where)  # noqa: B904 - the same error, with its place
+        try:
+            return checked_planes(views, format, self._where), lease
+        except StageError:
+            lease.release()
+            raise
 
     def _images(self, stop: threading.Event) -> Iterator[Image]:
         while not stop.is_set():
@@ -288,7 +236,42 @@ class ApiSource:
                 if not self._waiting:
                     if self._is_finished or self._is_over:
                         return
-                    continue
-                image = self._waiting.popleft()
-                self._changed.notify_all()
+                    image = None
+                else:
+                    image = self._waiting.popleft()
+                    self._changed.notify_all()
+            if image is None:
+                self.settle()
+                continue
             yield image
+            del image
+
+
+def give_back(array: Any, image: Image) -> None:
+    """Undoes what made an image of an array: a buffer is its holder's again, all else is let go."""
+    if not (isinstance(array, Buffer) and array.submitted(image.lease, is_taken=False)):
+        image.lease.release()
+
+
+def buffer_shape(shape: Sequence[int], format: PixelFormat, where: str) -> tuple[int, ...]:
+    """The shape of the array that holds an image.
+
+    Args:
+        shape: (width, height), or that of the array in formats of three dimensions.
+
+    Raises:
+        StageError: it is none, or the format takes several arrays.
+    """
+    given, channels = tuple(shape), CHANNELS.get(format, ())
+    is_size = len(given) == 2
+    width, height = given if is_size else given[1::-1] if len(given) == 3 else (0, 0)
+    whole = (height // 2 * 3, width) if format == "nv12" else (height, width, *[one for one in channels if one > 1])
+    is_odd = format == "nv12" and (width % 2 or height % 2)
+    if not channels or len(channels) == 3 or is_odd or min(width, height) < 1 or (not is_size and whole != given):
+        raise StageError(
+            f"there is no buffer of shape {given} for {format} pixels",
+            why="it is one array of (height, width, channels), and for nv12 of (height * 3 / 2, width), both even",
+            where=where,
+            fix="buffer((width, height), format='bgr'), or 'rgb', 'nv12', 'gray', 'yuyv'",
+        )
+    return whole

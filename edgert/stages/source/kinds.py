@@ -185,7 +185,7 @@ class Python(Kind):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.api import PythonSource
+        from edgert.stages.source.python_images import PythonSource
 
         found = load_object(_rest(config), f"stages.{name}.source", context.directory)
         return PythonSource(name, found, config, context.counter, context.clock)
@@ -199,7 +199,7 @@ class Synthetic(Python):
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
-        from edgert.stages.source.api import PythonSource, scene_named
+        from edgert.stages.source.python_images import PythonSource, scene_named
 
         scene = scene_named(_rest(config), f"stages.{name}.source")
         return PythonSource(name, scene, config, context.counter, context.clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
@@ -84,6 +85,9 @@ def media_ns(pts: int | None, time_base: Fraction | None) -> int | None:
 
 # Checks that arrays from outside are pixels in one of the layouts that a frame may have.
 
+_MOST_PITCH = 2**31 - 1
+"""Bytes from one row to the next that a kernel can count."""
+
 
 def as_planes(array: Any, format: PixelFormat, where: str, *, copy: bool = False) -> tuple[U8, ...]:
     """The planes of ``array`` as uint8 arrays on the same memory, or on memory of their own with ``copy``.
@@ -91,38 +95,83 @@ def as_planes(array: Any, format: PixelFormat, where: str, *, copy: bool = False
     Raises:
         StageError: unknown format, no array, not uint8, wrong shape, or pixels that do not lie side by side.
     """
+    return checked_planes(
+        [_as_array_of_host(part, where) for part in parts_of(array, format, where)], format, where, copy
+    )
+
+
+def parts_of(array: Any, format: PixelFormat, where: str) -> Sequence[Any]:
+    """The arrays that an image was given as: one, or its planes. Raises StageError."""
     if format not in CHANNELS:
         hint = nearest(str(format), CHANNELS)
         raise StageError(f"unknown format {format!r}{hint}", why=f"known: {', '.join(CHANNELS)}", where=where)
-    channels = CHANNELS[format]
-    parts: Sequence[Any] = [array] if len(channels) == 1 else array
-    if len(channels) > 1 and not (isinstance(array, (tuple, list)) and len(array) == len(channels)):
-        raise StageError(f"{format} takes a sequence of {len(channels)} planes", where=where)
-    planes = tuple(_as_uint8(part, where) for part in parts)
+    count = len(CHANNELS[format])
+    if count == 1 or (format == "nv12" and not isinstance(array, (tuple, list))):
+        return [array]
+    if not (isinstance(array, (tuple, list)) and len(array) == count):
+        fix = "or one array (height * 3 / 2, width)" if format == "nv12" else ""
+        raise StageError(f"{format} takes a sequence of {count} planes", where=where, fix=fix)
+    return array
+
+
+def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy: bool = False) -> tuple[U8, ...]:
+    """Arrays of the host, or views of a GPU's memory, as the planes of an image. Raises StageError."""
+    for array in arrays:
+        _check_bytes(array, where)
+    planes = _two_planes(arrays[0], where) if format == "nv12" and len(arrays) == 1 else tuple(arrays)
     height, width = planes[0].shape[:2] if planes[0].ndim >= 2 else (0, 0)
     for number, (plane, shape) in enumerate(zip(planes, plane_shapes(format, width, height), strict=True)):
-        if plane.shape != shape or 0 in shape:
+        if tuple(plane.shape) != shape or 0 in shape:
             names = "(height, width)" if len(shape) == 2 else f"(height, width, {shape[-1]})"
             raise StageError(
-                f"plane {number} of a {format} frame has shape {plane.shape}",
+                f"plane {number} of a {format} frame has shape {tuple(plane.shape)}",
                 why=f"expected {names}" + (f", here {shape}" if number else ""),
                 where=where,
                 fix="give pixels as height, width, channels; or another format=",
             )
     if copy:
         return tuple(plane.copy() for plane in planes)
-    for plane, depth in zip(planes, channels, strict=True):
-        if plane.strides[-1] != 1 or plane.strides[1] != depth or plane.strides[0] < plane.shape[1] * depth:
+    for plane, depth in zip(planes, CHANNELS[format], strict=True):
+        pitch = plane.strides[0]
+        if plane.strides[-1] != 1 or plane.strides[1] != depth or not plane.shape[1] * depth <= pitch <= _MOST_PITCH:
+            on_gpu = isinstance(plane, DeviceView)
             raise StageError(
                 f"the pixels of a row do not lie side by side (strides {plane.strides})",
                 why="the array is a flipped, transposed or strided view, and reading it would copy it in secret",
                 where=where,
-                fix="copy=True, or numpy.ascontiguousarray(array) before",
+                fix="tensor.contiguous() before" if on_gpu else "copy=True, or numpy.ascontiguousarray(array) before",
             )
     return planes
 
 
-def _as_uint8(part: Any, where: str) -> U8:
+def _two_planes(whole: Any, where: str) -> tuple[Any, Any]:
+    """Luma, and behind it chroma, of one array (height * 3 / 2, width)."""
+    if whole.ndim != 2 or whole.shape[0] % 3 or whole.shape[1] % 2 or 0 in whole.shape:
+        raise StageError(
+            f"an nv12 frame in one array has shape {tuple(whole.shape)}",
+            why="expected (height * 3 / 2, width), both even: luma, and behind it half as many rows of chroma",
+            where=where,
+            fix="give the two planes as a sequence, or another format=",
+        )
+    height = whole.shape[0] // 3 * 2
+    luma, chroma = whole[:height], whole[height:]
+    shape, (pitch, step) = (height // 2, whole.shape[1] // 2, 2), chroma.strides
+    if isinstance(chroma, DeviceView):
+        return luma, replace(chroma, shape=shape, strides=(pitch, 2 * step, step))
+    return luma, chroma.reshape(shape)
+
+
+def _check_bytes(array: Any, where: str) -> None:
+    if array.dtype != np.uint8:
+        raise StageError(
+            f"pixels must be uint8, not {array.dtype}",
+            why="sources give bytes from 0 to 255; mean and std belong to the model's input",
+            where=where,
+            fix="array.astype(numpy.uint8), scaled to 0-255 before",
+        )
+
+
+def _as_array_of_host(part: Any, where: str) -> npt.NDArray[Any]:
     if hasattr(part, "__array_interface__"):
         array: npt.NDArray[Any] = np.asarray(part)
     elif hasattr(part, "__dlpack__"):
@@ -141,13 +190,6 @@ def _as_uint8(part: Any, where: str) -> U8:
             why="it offers neither __array_interface__ nor DLPack",
             where=where,
             fix="submit a NumPy array or a CPU tensor",
-        )
-    if array.dtype != np.uint8:
-        raise StageError(
-            f"pixels must be uint8, not {array.dtype}",
-            why="sources give bytes from 0 to 255; mean and std belong to the model's input",
-            where=where,
-            fix="array.astype(numpy.uint8), scaled to 0-255 before",
         )
     return array
 

@@ -208,4 +208,4 @@ class Timeline:
             lease=image.lease,
             color=image.color,
         )
-        return frame if self._staging is None else self._staging.taken(frame)
+        return frame if self._staging is None or frame.is_on_gpu else self._staging.taken(frame)

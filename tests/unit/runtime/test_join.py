@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgert.policy import Join
 from edgert.runtime import Result
-from edgert.runtime.worker import _merged
+from edgert.runtime.worker import merged
 from tests.helpers.stages import frame, result
 
 CAM = frozenset({"cam"})
@@ -15,7 +15,7 @@ PLENTY = 100
 
 
 def joining(carried: Sequence[frozenset[str]], limit: int) -> Join[Result]:
-    return Join(carried, limit, _merged)
+    return Join(carried, limit, merged)
 
 
 def add(join: Join[Result], edge: int, item: Result) -> tuple[Result | None, list[Result]]:
@@ -48,7 +48,7 @@ def test_both_halves_make_a_whole_with_one_hold() -> None:
     assert holds(whole) == 1
 
 
-def test_different_streams_are_merged_as_they_come() -> None:
+def test_different_streams_aremerged_as_they_come() -> None:
     join = joining([frozenset({"a"}), frozenset({"b"})], PLENTY)
     for edge, stream in ((1, "b"), (0, "a")):
         item = result(5, stream)

@@ -16,9 +16,10 @@ from edgert.installation import demo_images
 from edgert.memory import SETTLED, Counter
 from edgert.memory.cuda import CudaDevice, SharedLease
 from edgert.stages.gpu.upload import Staging, is_shared
-from edgert.stages.source.api import ApiSource, PythonSource
+from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source
 from edgert.stages.source.kinds import source_for
+from edgert.stages.source.python_images import PythonSource
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.frames import frame_of
 

@@ -71,7 +71,12 @@ def test_dlpack_is_shared() -> None:
         ("bgr", zeros(4, 6, 3)[..., ::-1], "side by side", "copy it in secret"),
         ("bgr", zeros(4, 6, 3)[::-1], "side by side", "flipped"),
         ("bgr", zeros(6, 4, 3).transpose(1, 0, 2), "side by side", "transposed"),
-        ("nv12", zeros(6, 6), "sequence of 2 planes", ""),
+        ("i420", zeros(6, 6), "sequence of 3 planes", ""),
+        ("nv12", (zeros(6, 6),), "sequence of 2 planes", ""),
+        ("nv12", zeros(4, 6), "in one array has shape (4, 6)", "(height * 3 / 2, width)"),
+        ("nv12", zeros(6, 5), "in one array has shape (6, 5)", "both even"),
+        ("nv12", zeros(6, 6, 3), "in one array has shape (6, 6, 3)", "luma"),
+        ("nv12", zeros(6, 12)[:, ::2], "side by side", "strided"),
         ("nv12", (zeros(4, 6), zeros(2, 3)), "plane 1 of a nv12", "(2, 3, 2)"),
         ("brg", zeros(4, 6, 3), "unknown format 'brg'; did you mean", "known: bgr"),
         ("bgr", Tensor(zeros(4, 6, 3), device=2), "cannot share a Tensor", "device"),
@@ -88,3 +93,11 @@ def test_refusals_say_why(format: Any, array: Any, what: str, why: str) -> None:
 def test_a_flipped_view_may_be_copied_when_asked() -> None:
     image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     assert (as_planes(image[:, ::-1], "bgr", "", copy=True)[0] == image[:, ::-1]).all()
+
+
+def test_nv12_in_one_array_is_two_planes_of_it() -> None:
+    whole = np.arange(6 * 16, dtype=np.uint8).reshape(6, 16)[:, :8]  # rows are padded
+    luma, chroma = as_planes(whole, "nv12", "")
+    assert (luma.shape, chroma.shape, chroma.strides) == ((4, 8), (2, 4, 2), (16, 2, 1))
+    assert np.shares_memory(luma, whole) and np.shares_memory(chroma, whole)
+    assert (chroma.reshape(2, 8) == whole[4:]).all()

@@ -18,8 +18,8 @@ from edgert.installation import demo_images
 from edgert.memory import Counter
 from edgert.runtime import Frame
 from edgert.runtime.stage import Source
-from edgert.stages.source.api import SCENES
 from edgert.stages.source.kinds import source_for
+from edgert.stages.source.python_images import SCENES
 from tests.helpers.counter import read_counter
 from tests.helpers.virtual_clock import VirtualClock
 

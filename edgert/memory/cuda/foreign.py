@@ -1,0 +1,133 @@
+"""Arrays of other libraries on a GPU: which GPU that is, and waiting for the stream that writes them.
+
+PyCUDA makes no objects of streams that others made, so the driver is called directly. Functions and constants are those
+of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/.
+"""
+
+import ctypes
+from dataclasses import replace
+from typing import Any
+
+from edgert.errors import DeviceError
+from edgert.memory.buffer import Counter
+from edgert.memory.cuda.driver import call
+from edgert.memory.cuda.stream import Stream
+from edgert.memory.cuda.view import DeviceView, from_cuda_array, from_dlpack
+
+_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_LEGACY = 1  # CU_STREAM_LEGACY, the default stream, which waits for all others but non-blocking ones
+_WITH_STREAM = 3  # from this version on, the CUDA array interface names the stream
+_CUDA = 2  # DLPack's kDLCUDA
+
+
+def is_on_gpu(owner: Any) -> bool:
+    """Whether an object is an array in a GPU's memory, by DLPack or the CUDA array interface."""
+    if hasattr(owner, "__dlpack_device__"):
+        return int(owner.__dlpack_device__()[0]) == _CUDA
+    return hasattr(owner, "__cuda_array_interface__")
+
+
+def view_of(owner: Any, stream: Stream, counter: Counter, library: Any) -> DeviceView:
+    """Another library's array where it lies, whose lease keeps it alive; the stream waits for whatever writes it. The
+    host waits for nothing, and nothing is copied.
+
+    The CUDA array interface is asked first where it names the stream (version 3), then DLPack, whose producer makes our
+    stream wait. Older interfaces (PyTorch's) leave open which stream it is: then all that the default stream waits for.
+
+    Args:
+        stream: of the GPU that is going to read.
+        library: the CUDA driver's.
+
+    Raises:
+        DeviceError: it is on another GPU, was released, or its stream cannot be waited for.
+    """
+    wanted = stream.device.ordinal
+    try:
+        interface = getattr(owner, "__cuda_array_interface__", None)
+        is_named = interface is not None and interface.get("version", 0) >= _WITH_STREAM
+        if not is_named and hasattr(owner, "__dlpack_device__"):
+            _check_gpu(int(owner.__dlpack_device__()[1]), wanted)
+            view = from_dlpack(owner, counter, stream.handle)
+        else:
+            view = from_cuda_array(owner, counter)
+            _check_gpu(ordinal_of(view.pointer, library), wanted)
+            writer = interface.get("stream") if is_named and interface is not None else _LEGACY
+            if writer is not None:
+                follow(stream, int(writer), library)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        what = f"a {type(owner).__name__} cannot be taken where it is"
+        raise DeviceError(what, why=str(error), fix="a plain tensor, whose stream is recording no graph") from error
+    try:
+        if not view.pointer and 0 not in view.shape:
+            raise DeviceError("the memory of a tensor was released", why="its address is 0", fix="keep it as it is")
+        if is_recording(stream.handle, library):  # its producer made ours part of its recording
+            raise _recorded("of a tensor")
+    except DeviceError:
+        view.lease.release()
+        raise
+    return replace(view, ordinal=wanted, stream=stream)
+
+
+def follow(stream: Stream, foreign: int, library: Any) -> None:
+    """Work put on the stream from now on starts after all that another library's has now; the host does not wait.
+
+    Args:
+        foreign: its ``cudaStream_t``; 1 and 2 are the default streams, legacy and per thread.
+
+    Raises:
+        DeviceError: it cannot be waited for: it belongs to another GPU, or is recording a graph.
+    """
+    what = f"the stream {foreign:#x} of a tensor cannot be waited for"
+    if not foreign:  # which default stream it is depends on how its library was compiled
+        why = "0 may be either of two default streams, and the CUDA array interface forbids it"
+        raise DeviceError(what, why=why, fix="1 stands for the legacy default stream, 2 for that of the thread")
+    event = ctypes.c_void_p()
+    with stream.device:
+        if is_recording(foreign, library):  # our stream would become part of it
+            raise _recorded(f"{foreign:#x} of a tensor")
+        call(library, "cuEventCreate", ctypes.byref(event), ctypes.c_uint(_DISABLE_TIMING))
+        try:
+            call(library, "cuEventRecord", event, ctypes.c_void_p(foreign))
+            call(library, "cuStreamWaitEvent", ctypes.c_void_p(stream.handle), event, ctypes.c_uint(0))
+        except DeviceError as error:
+            fix = "a stream of the GPU that the tensor is on"
+            raise DeviceError(what, why=f"{error.what}: {error.why}", fix=fix) from error
+        finally:
+            call(library, "cuEventDestroy_v2", event)  # it goes once it has passed
+
+
+def is_recording(stream: int, library: Any) -> bool:
+    """Whether a stream is recording a CUDA graph. Raises DeviceError when the driver does not know it."""
+    status = ctypes.c_int()
+    call(library, "cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
+    return bool(status.value)
+
+
+def _recorded(whose: str) -> DeviceError:
+    why = "it is recording a CUDA graph, and what waits for it would become part of that"
+    return DeviceError(f"the stream {whose} cannot be waited for", why=why, fix="submit it outside of the recording")
+
+
+def ordinal_of(address: int, library: Any) -> int:
+    """The number of the GPU that memory belongs to. Raises DeviceError when it is no GPU's."""
+    found = ctypes.c_int(-1)
+    try:
+        which = ctypes.c_int(_DEVICE_ORDINAL)
+        call(library, "cuPointerGetAttribute", ctypes.byref(found), which, ctypes.c_uint64(address))
+    except DeviceError as error:
+        raise DeviceError(
+            f"there is no GPU memory at {address:#x}",
+            why=f"{error.why}: it was released, or never was on a GPU",
+            fix="keep the tensor until its results are out",
+        ) from error
+    return found.value
+
+
+def _check_gpu(found: int, wanted: int) -> None:
+    if found != wanted:
+        raise DeviceError(
+            f"a tensor on GPU {found}",
+            why=f"the model that reads it is on GPU {wanted}, and bringing it over would be a copy",
+            fix=f"tensor.to('cuda:{wanted}') before",
+        )

@@ -1,0 +1,205 @@
+"""A pipeline without threads: its stages run one after the other, in the thread of whoever calls."""
+
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from threading import Event
+
+from edgert.clock import Clock
+from edgert.errors import EdgertError, StageError
+from edgert.policy import Join
+from edgert.runtime.frame import Frame
+from edgert.runtime.records import Record, Result, Together
+from edgert.runtime.stage import Source, Stage
+from edgert.runtime.worker import Node, Station, merged
+
+_Arrival = tuple["_Place", int, Result]
+
+
+class EndOfFrames(StageError):  # noqa: N818 - reads as what it is
+    """The source gives no more: it has given as many as its ``limit``, or the pipeline was stopped."""
+
+
+class InPlace:
+    """What one call after the other does. For one thread at a time.
+
+    Each stage sees what it sees when it has a thread of its own, in the same order, and the same is measured. Nothing
+    waits in a queue from one call to the next: no frame is dropped, a batch is run when the call has no more frames for
+    it, and parts of frames that a filter kept from being joined are given up.
+
+    Args:
+        nodes: every one after those it listens to; the first is the source.
+        stop: set by whoever ends the pipeline.
+        sinks: names of the nodes whose results nobody gets.
+        waiting: those that wait for others, such as a GPU: they work when nobody else has anything to do.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], clock: Clock, stop: Event, sinks: Collection[str], waiting: Collection[Node]
+    ) -> None:
+        soon, late = self._queues = deque[_Arrival](), deque[_Arrival]()
+        self._clock, self._stop = clock, stop
+        self._places = [_Place(node, clock, late if node in waiting else soon, node.name in sinks) for node in nodes]
+        edges = {id(channel): (place, edge) for place in self._places
+                 for edge, channel in enumerate(place.node.inlet.channels)}  # fmt: skip
+        for place in self._places:
+            place.listeners = [(*edges[id(outlet)], outlet.is_bare) for outlet in place.node.outlets]
+        self._at = self._places[0]
+        self._opened: list[_Place] = []
+        source = self._at.node.work
+        assert isinstance(source, Source)
+        self._frames, self._source = source.frames(stop), source
+
+    def open(self) -> None:
+        """Opens every stage, the last first. Raises EdgertError: one cannot be; those that were are closed again."""
+        for place in reversed(self._places[1:]):
+            stage = place.node.work
+            assert isinstance(stage, Stage)
+            try:
+                stage.open()
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code, as in a thread
+                self._close_stages()
+                raise place.failure(error)  # noqa: B904 - it has its cause
+            self._opened.insert(0, place)
+            place.node.timing.opened_ns = self._clock.now_ns()
+
+    def run(self, bring: Iterable[Callable[[], object]]) -> list[Result]:
+        """One call.
+
+        Args:
+            bring: one for each frame: has the source give it next.
+
+        Returns:
+            For each frame, all records that were made of it. The caller releases their frames.
+
+        Raises:
+            EndOfFrames: nothing is wrong, and nothing more can be run.
+            EdgertError: the first error of any stage, after which nothing more may be run.
+        """
+        frames: list[Frame] = []
+        soon, _ = self._queues
+        try:
+            for one in bring:
+                frames.append(self._taken(one))
+                self._work(soon)  # a GPU gets one frame while the host prepares the next
+            self._work_all()
+            for place in self._places:
+                if place.is_batching:
+                    self._at = place
+                    place.flush(last=True)
+                    self._work_all()
+            return [self._result(frame) for frame in frames]
+        except BaseException as error:
+            for frame in frames:
+                frame.lease.release()
+            if isinstance(error, (Exception, SystemExit)) and not isinstance(error, EndOfFrames):
+                raise self._at.failure(error)  # noqa: B904 - it has its cause
+            raise
+        finally:
+            for queue in self._queues:
+                while queue:
+                    queue.popleft()[2].frame.lease.release()
+            for place in self._places:
+                place.give_up()
+                place.sent.clear()
+
+    def close(self) -> EdgertError | None:
+        """Closes source and stages, each once; returns the first error."""
+        close = getattr(self._frames, "close", self._source.close)
+        close()
+        self._source.close()
+        return self._close_stages()
+
+    def _close_stages(self) -> EdgertError | None:
+        first: EdgertError | None = None
+        opened, self._opened = self._opened, []
+        for place in opened:
+            try:
+                place.node.work.close()
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
+                first = first or place.failure(error)
+            place.node.take = None  # with the memory for what it made
+        return first
+
+    def _taken(self, bring: Callable[[], object]) -> Frame:
+        """The source's next frame, on its way; one more hold on it is the caller's."""
+        self._at, started = self._places[0], self._clock.now_ns()
+        bring()
+        frame = next(self._frames, None)
+        made = self._clock.now_ns()
+        limiter = self._at.node.limiter
+        if frame is not None and limiter is not None and not limiter.passes(self._stop):
+            frame.lease.release()
+            frame = None
+        if frame is None:
+            why = "the pipeline was stopped" if self._stop.is_set() else "its limit: was reached"
+            raise EndOfFrames("no more frames are taken", why=why, where=f"stage {self._at.node.name!r}")
+        frame.lease.retain()
+        self._at.give(frame, made, made - started)
+        return frame
+
+    def _work(self, queue: deque[_Arrival]) -> None:
+        while queue:
+            place, edge, result = queue.popleft()
+            self._at = place
+            joined = place.joined(edge, result)
+            if joined is not None:
+                place.step(joined)
+
+    def _work_all(self) -> None:
+        soon, late = self._queues
+        while soon or late:
+            self._work(soon)
+            if late:
+                place, edge, result = late.popleft()
+                soon.append((place, edge, result))
+
+    def _result(self, frame: Frame) -> Result:
+        """What all stages together made of a frame, in the order in which they ran."""
+        outputs, image = dict[str, Record](), None
+        for place in self._places:
+            if not place.is_sink and (found := place.sent.get(frame.index)) is not None:
+                outputs |= found.outputs
+                image = image if found.image is None else found.image
+        return Result(frame, outputs, image)
+
+
+class _Place(Station):
+    """A node whose results go on to others in the same thread.
+
+    Attributes:
+        listeners: for each of the node's outlets, who listens, by which of its edges, and whether without pixels.
+        sent: what it passed on in this call, by the number of the frame.
+    """
+
+    def __init__(self, node: Node, clock: Clock, queue: deque[_Arrival], is_sink: bool) -> None:
+        super().__init__(node, clock)
+        self.queue, self.is_sink = queue, is_sink
+        self.listeners: list[tuple[_Place, int, bool]] = []
+        self.sent: dict[int, Result] = {}
+        if node.joins and len(node.carried) > 1:
+            self.join = Join(node.carried, sys.maxsize, merged)  # of one call: that is the limit
+
+    def send(self, result: Result) -> None:
+        node, index = self.node, result.frame.index
+        if isinstance(result, Together):
+            self._give_on(result)
+            return
+        if index in self.sent:
+            raise StageError(
+                f"stage {node.name!r} passed on several results of one frame",
+                why="a call returns one result for each frame",
+                fix="submit frames, and take results from pipeline.results(…)",
+            )
+        self.sent[index] = result
+        self._give_on(result)
+
+    def _give_on(self, result: Result) -> None:
+        node = self.node
+        listeners = self.listeners if node.branch is None else (self.listeners[node.branch(result)],)
+        for place, edge, is_bare in listeners:
+            if is_bare:
+                place.queue.append((place, edge, result.let_go()))
+            else:
+                result.frame.lease.retain()
+                place.queue.append((place, edge, result))

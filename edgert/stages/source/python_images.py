@@ -1,0 +1,181 @@
+"""Images made by the user's own iterator (``python:module:name``), and trivial scenes for tests and measurements
+(``synthetic:blank``, ``noise``, ``counter``).
+"""
+
+import inspect
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import count, cycle, repeat
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from edgert.clock import Clock
+from edgert.config.stages import SourceStage
+from edgert.errors import ConfigError, nearest
+from edgert.memory import Counter, Lease, lend
+from edgert.memory.cuda import CudaDevice
+from edgert.runtime.frame import U8, Frame
+from edgert.runtime.stage import SourceStats
+from edgert.stages.source.planes import as_planes
+from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
+
+DEFAULT_SIZE = (640, 480)
+DEFAULT_FPS = 30.0
+
+
+@runtime_checkable
+class Renderer(Protocol):
+    """Draws any image into memory that it is lent, so that nothing is copied. Never ends: ``limit`` does that."""
+
+    def render(self, index: int, out: U8) -> object:
+        """Draws image ``index``, from 0 on; what it returns is not looked at.
+
+        Args:
+            out: (height, width, 3) uint8 BGR of the size asked for, contents undefined.
+        """
+        ...
+
+
+class PythonSource:
+    """Frames of a :class:`Renderer` or of an iterable of images, as fast as they are taken; at ``fps`` with
+    ``realtime: true``.
+
+    An iterable's images are uint8 (height, width, 3) BGR arrays. They are not copied: each is a new array, or one that
+    never changes.
+
+    Args:
+        make: is called with those of ``width``, ``height``, ``fps`` and ``seed`` that it takes, and with the options.
+
+    Raises:
+        ConfigError: ``make`` does not take these arguments or refuses them, or what it made is neither.
+    """
+
+    def __init__(
+        self, name: str, make: Callable[..., Any], config: SourceStage, counter: Counter, clock: Clock
+    ) -> None:
+        self.live = bool(config.realtime)
+        self._where, self._counter, self._clock = f"stages.{name}", counter, clock
+        self._period_ns = 1e9 / (config.fps or DEFAULT_FPS)
+        self._made = _made(make, config, self._where)
+        self._canvas = Canvas(*(config.size or DEFAULT_SIZE), counter)
+        self._timeline = Timeline(name, config, clock, MediaClock(False), fps=None, paced=self.live)
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """Frames until the images end, the limit, or ``stop``."""
+        with closing(self._images()) as images:
+            yield from self._timeline.frames(images, stop)
+
+    def share(self, device: CudaDevice) -> None:
+        """Lets a renderer draw where this GPU reads; an iterable's images are copied there. Ask before the start."""
+        self._canvas.share(device)
+        self._timeline.share(device)
+
+    def stats(self) -> SourceStats:
+        return SourceStats()
+
+    def close(self) -> None:
+        """Gives memory back; frames already handed out stay valid."""
+        self._canvas.close()
+
+    def _images(self) -> Generator[Image, None, None]:
+        try:
+            for index, (image, lease) in enumerate(self._drawn()):
+                media_ns = round(index * self._period_ns)
+                yield Image("bgr", (image,), lease, self._clock.now_ns(), media_ns)
+        finally:
+            if (close := getattr(self._made, "close", None)) is not None:  # a generator's, or of what opened a device
+                close()
+
+    def _drawn(self) -> Iterator[tuple[U8, Lease]]:
+        if isinstance(self._made, Renderer):
+            for index in count():
+                out, lease = self._canvas.acquire()
+                self._made.render(index, out)
+                yield out, lease
+        else:
+            for image in self._made:
+                (plane,) = as_planes(image, "bgr", self._where)
+                yield plane, lend(plane, self._counter)
+
+
+def _made(make: Callable[..., Any], config: SourceStage, where: str) -> Renderer | Iterable[Any]:
+    title = f"{config.source!r} cannot make images"
+    width, height = config.size or DEFAULT_SIZE
+    usual = {"width": width, "height": height, "fps": config.fps or DEFAULT_FPS, "seed": config.seed}
+    try:
+        takes = inspect.signature(make).parameters
+        open_ended = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+        arguments = {key: value for key, value in usual.items() if key in takes or open_ended}
+        found = make(**arguments, **config.options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(title, why=str(error), where=where, fix="see size:, fps:, seed: and options:") from error
+    if isinstance(found, Renderer):
+        return found
+    if not isinstance(found, Iterable):
+        raise ConfigError(
+            title,
+            why=f"it gives a {type(found).__name__}",
+            where=where,
+            fix="yield images, (height, width, 3) uint8 BGR arrays, or give the class render(self, index, out)",
+        )
+    if config.size is not None and not {"width", "height"} <= arguments.keys():
+        raise ConfigError(
+            f"size: has no meaning for {config.source!r}",
+            why="it takes no width and height",
+            where=f"{where}.size",
+            fix="leave size: out, or add these arguments",
+        )
+    return found
+
+
+# Trivial scenes, made as the user's own images are.
+
+NOISE_IMAGES = 8
+BLANK_GRAY = 114
+"""The gray that letterboxes are padded with."""
+SQUARE_PX = 8
+BITS = 32
+
+
+def blank(width: int, height: int) -> Iterator[U8]:
+    """One gray image, over and over: no work per frame."""
+    image = np.full((height, width, 3), BLANK_GRAY, np.uint8)
+    image.flags.writeable = False  # nobody may change what others see
+    return repeat(image)
+
+
+def noise(width: int, height: int, seed: int) -> Iterator[U8]:
+    """A few images of noise, over and over: no work per frame."""
+    images = np.random.default_rng(seed).integers(0, 256, (NOISE_IMAGES, height, width, 3), np.uint8)
+    images.flags.writeable = False
+    return cycle(images)
+
+
+class Counting:
+    """The index in binary, as squares along the top, most significant bit first; white is 1."""
+
+    def __init__(self, width: int, height: int) -> None:
+        if width < BITS * SQUARE_PX or height < SQUARE_PX:
+            raise ValueError(f"it needs at least {BITS * SQUARE_PX}x{SQUARE_PX} pixels")
+
+    def render(self, index: int, out: U8) -> None:
+        bits = np.unpackbits(np.array([index], ">u4").view(np.uint8)) * np.uint8(255)
+        out[:] = BLANK_GRAY
+        out[:SQUARE_PX, : BITS * SQUARE_PX] = np.repeat(bits, SQUARE_PX)[None, :, None]
+
+
+SCENES: Mapping[str, Callable[..., Any]] = {"blank": blank, "noise": noise, "counter": Counting}
+
+
+def scene_named(name: str, where: str) -> Callable[..., Any]:
+    """What makes a scene. Raises ConfigError: there is none of that name."""
+    if name not in SCENES:
+        raise ConfigError(
+            f"unknown scene 'synthetic:{name}'{nearest(name, SCENES)}",
+            why=f"known: {', '.join(f'synthetic:{known}' for known in SCENES)}",
+            where=where,
+            fix="use one of them, or images of your own code: python:module:name",
+        )
+    return SCENES[name]

@@ -1,0 +1,193 @@
+"""Memory of images that a program brings: arrays that other libraries hold on a GPU, and buffers that it is lent."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from edgert.errors import StageError
+from edgert.memory import SETTLED, Counter, GrowingPool, Lease
+from edgert.memory.cuda import CudaDevice, DeviceView, Loans, Stream, StreamLease
+from edgert.memory.cuda.driver import load_driver
+from edgert.memory.cuda.foreign import view_of
+from edgert.runtime.frame import U8, PixelFormat
+from edgert.stages.gpu.upload import shared_supply
+
+
+class Tensors:
+    """Takes arrays of other libraries on one GPU as they lie there. From any thread.
+
+    Each image in use has a stream of its own, which waits for whatever writes it; whoever reads the image waits for
+    that stream. Arrays are let go when their lease has ended and the GPU has read them. No thread waits for that: it is
+    looked at whenever an image comes, and by :meth:`settle`.
+    """
+
+    def __init__(self, device: CudaDevice, counter: Counter) -> None:
+        self.device, self._counter, self._library = device, counter, load_driver()
+        self._turn = threading.Lock()
+        self._streams: list[Stream] = []
+        self._free: list[int] = []
+        self._held: dict[int, list[DeviceView]] = {}
+        self._loans = Loans(device, counter, partial(_let_go, self._held, self._free))
+
+    def take(self, parts: Sequence[Any]) -> tuple[list[DeviceView], StreamLease]:
+        """Views of the arrays that make up an image, and the lease that keeps these alive. Raises DeviceError."""
+        self.settle()
+        with self._turn:
+            if not self._free:
+                self._free.append(len(self._streams))
+                self._streams.append(self.device.stream())
+            slot = self._free.pop()
+        held = self._held[slot] = []
+        try:
+            for part in parts:
+                held.append(view_of(part, self._streams[slot], self._counter, self._library))
+        except BaseException:
+            self._streams[slot] = self.device.stream()  # that one may have been made part of a recording
+            _let_go(self._held, self._free, slot)
+            raise
+        lease = self._loans.lend(slot)
+        return [replace(view, lease=lease) for view in held], lease
+
+    def settle(self) -> None:
+        """Lets go of arrays that nobody needs any more."""
+        self._loans.settle()
+
+    def close(self) -> None:
+        """Waits for the GPU and lets go of what it has read; of the rest when its leases end."""
+        self._loans.close()
+
+
+def _let_go(held: dict[int, list[DeviceView]], free: list[int], slot: int) -> None:
+    """Gives an image's arrays back to their owners."""
+    for view in held.pop(slot):
+        view.lease.release()
+    free.append(slot)
+
+
+class Buffer:
+    """Memory for one image, to be filled and then submitted, or given to a call of the pipeline.
+
+    It goes back when the frame that it became is let go; one that is never submitted when it is released, left by
+    ``with``, or dropped.
+
+    Attributes:
+        format: how the pixels are read.
+        shape: of :attr:`array`: (height, width, 3) of bgr and rgb, (height * 3 / 2, width) of nv12.
+    """
+
+    def __init__(self, array: U8, lease: Lease, format: PixelFormat) -> None:
+        self._held: tuple[U8, Lease] | None = (array, lease)
+        self._gone = ""
+        self.format, self.shape = format, array.shape
+
+    @property
+    def array(self) -> U8:
+        """The pixels, uint8, C-contiguous, contents undefined until they are written. An array that is kept beyond the
+        submission keeps the memory from being lent again. Raises StageError once it was submitted or released."""
+        return self._own()[0]
+
+    def hand_over(self) -> tuple[U8, Lease]:
+        """The pixels and their lease, for one who submits them, and ends this by :meth:`submitted`. Raises StageError
+        as :attr:`array`."""
+        held = self._own()
+        self._gone = "it was submitted, and its pixels belong to the pipeline"
+        return held
+
+    def submitted(self, lease: Lease, is_taken: bool) -> bool:
+        """Whether the lease is this buffer's, which is now the pipeline's; else, where it was not taken, its holder's
+        again."""
+        if self._held is None or self._held[1] is not lease:
+            return False
+        if is_taken:
+            self._held = None
+        else:
+            self._gone = ""
+        return True
+
+    def release(self) -> None:
+        """Gives the memory back unless it was submitted. Twice is once."""
+        if self._held is not None and not self._gone:
+            (_, lease), self._held, self._gone = self._held, None, "it was released"
+            lease.release()
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+    def _own(self) -> tuple[U8, Lease]:
+        if self._held is None or self._gone:
+            fix = "take a new one for each frame: pipeline.buffer(…)"
+            raise StageError("a buffer was used that is not its holder's any more", why=self._gone, fix=fix)
+        return self._held
+
+
+_SIZES = 4
+"""Sizes that memory is kept for."""
+_LOOK_S = 0.0005  # between two looks for a free one; only where all are lent
+
+
+class Buffers:
+    """Lends buffers that a GPU reads without a copy by the host, where there is one; else ordinary aligned memory.
+
+    At most :data:`~edgert.memory.SETTLED` of a size are lent at a time; memory of the four sizes used last is kept.
+    From any thread.
+
+    Args:
+        device: the GPU that is going to read them; None: none.
+    """
+
+    def __init__(self, device: CudaDevice | None, counter: Counter) -> None:
+        self._device, self._counter, self._turn = device, counter, threading.Lock()
+        self._supplies: dict[int, GrowingPool] = {}
+
+    def lend(self, shape: tuple[int, ...], format: PixelFormat, timeout_s: float | None, where: str) -> Buffer:
+        """One for an image of that shape; waits until one comes back where all are lent.
+
+        Raises:
+            StageError: none came back in time.
+            DeviceError: too little memory.
+        """
+        nbytes = math.prod(shape)
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while (lent := self._acquired(nbytes)) is None:
+            if until is not None and time.monotonic() >= until:
+                raise StageError(
+                    f"no buffer came back within {timeout_s:g} s",
+                    why=f"{SETTLED} of this size are lent: they wait to be submitted, are under way, or arrays and "
+                    "results of them are kept",
+                    where=where,
+                    fix="submit, release or drop buffers, arrays and results; or ask with a longer timeout",
+                )
+            time.sleep(_LOOK_S)
+        return Buffer(lent[0].reshape(shape), lent[1], format)
+
+    def close(self) -> None:
+        """Gives the memory back when the last buffer is gone."""
+        self._supplies.clear()
+
+    def _acquired(self, nbytes: int) -> tuple[U8, Lease] | None:
+        with self._turn:
+            supply = self._supplies.pop(nbytes, None) or self._made(nbytes)
+            self._supplies[nbytes] = supply  # the one used last comes last
+            if len(self._supplies) > _SIZES:
+                del self._supplies[next(iter(self._supplies))]
+            return supply.acquire()
+
+    def _made(self, nbytes: int) -> GrowingPool:
+        if self._device is None:
+            return GrowingPool(nbytes, self._counter, count=1, most=SETTLED)
+        return shared_supply(self._device, nbytes, SETTLED)

@@ -1,0 +1,41 @@
+"""What a process holds: files, threads, memory; to see that it does not grow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Holds:
+    """A reading: open files, threads of the system and of Python, and bytes that are resident."""
+
+    files: int
+    threads: int
+    python_threads: int
+    rss_bytes: int
+
+    @classmethod
+    def now(cls) -> Holds:
+        status = Path("/proc/self/status").read_text()
+        values = dict(line.split(":", 1) for line in status.splitlines())
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        rss_bytes = int(values["VmRSS"].split()[0]) * 1024
+        return cls(files, int(values["Threads"]), threading.active_count(), rss_bytes)
+
+
+def growth(step: Callable[[int], None], settle: int, count: int) -> tuple[Holds, Holds, int]:
+    """What was held after ``settle`` steps, after ``count`` more, and the growth of memory over the last half of these,
+    which is none where a plateau was reached."""
+    for index in range(settle):
+        step(index)
+    before = Holds.now()
+    for index in range(count // 2):
+        step(index)
+    half = Holds.now()
+    for index in range(count - count // 2):
+        step(index)
+    after = Holds.now()
+    return before, after, after.rss_bytes - half.rss_bytes

@@ -1,0 +1,276 @@
+"""Frames that a program brings to a GPU: tensors where they are, lent buffers, calls; and pipelines again and again."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from edgert.assemble import Environment
+from edgert.backend.ort import cuda
+from edgert.errors import DeviceError, EdgertError, StageError
+from edgert.graph import to_bytes
+from edgert.memory.cuda import CudaDevice
+from edgert.pipeline import Pipeline
+from tests.helpers import models
+from tests.helpers.gpu import gpu_or_skip
+from tests.helpers.gpu_pipeline import MODEL, TEXT, Engines
+from tests.helpers.growth import growth
+from tests.helpers.small_pipeline import small_pipeline
+
+pytestmark = pytest.mark.gpu
+FILE = """
+schema: 1
+name: called
+engines: [{engine}]
+models:
+  net: {{onnx: net.onnx, task: {{embed: none}}, input: {{resize: stretch, color: rgb, std: 255}}, precision: fp32}}
+stages:
+  cam: {{source: api}}
+  find: {{infer: net, from: cam}}
+"""
+WIDTH, HEIGHT = 640, 480
+NAP = 200_000_000
+"""Cycles of the GPU: about a tenth of a second."""
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    gpu_or_skip().close()
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
+    """Whose record is the mean of red, green and blue, from 0 to 1."""
+    if missing := cuda.why_not():
+        pytest.skip(missing)
+    with Pipeline(written(tmp_path)) as made:
+        yield made
+
+
+def written(folder: Path, engine: str = "onnxruntime-cuda", shape: models.Dims = models.IMAGE) -> Path:
+    (folder / "net.onnx").write_bytes(to_bytes(models.means(shape)))
+    file = folder / f"{engine}.yaml"
+    file.write_text(FILE.format(engine=engine))
+    return file
+
+
+class Cai:
+    """An array of a library that names its stream, by the CUDA array interface."""
+
+    def __init__(self, tensor: Any, stream: int | None, address: int | None = None) -> None:
+        self._tensor = tensor
+        data = tensor.data_ptr() if address is None else address, False
+        shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+        described = {"shape": shape, "strides": strides, "typestr": "|u1", "data": data, "version": 3}
+        self.__cuda_array_interface__ = {**described, "stream": stream}
+
+
+def colored(torch: Any, color: tuple[int, int, int]) -> Any:
+    return torch.tensor(color, dtype=torch.uint8, device="cuda").expand(HEIGHT, WIDTH, 3).contiguous()
+
+
+@pytest.mark.parametrize("protocol", ["dlpack", "array interface", "older interface"])
+@pytest.mark.parametrize("way", ["submit", "call"])
+def test_a_tensor_is_read_where_it_is_once_its_stream_is_through(
+    torch: Any, pipeline: Pipeline, protocol: str, way: str
+) -> None:
+    assert pipeline._api_source(None)._device is not None
+    stream = torch.cuda.Stream() if protocol != "older interface" else torch.cuda.current_stream()
+    wanted = [(10, 20, 30), (200, 100, 50), (0, 255, 128)]
+    tensors = [torch.zeros((HEIGHT, WIDTH, 3), dtype=torch.uint8, device="cuda") for _ in wanted]
+    colors = [colored(torch, color) for color in wanted]
+    if way == "call":
+        pipeline(np.zeros((HEIGHT, WIDTH, 3), np.uint8))  # opens everything
+    else:
+        results = pipeline.results("find", timeout=20)
+        pipeline.submit(tensors[0])
+        next(results)
+    torch.cuda.synchronize()
+    copied = pipeline.summary()
+    owners, found, took = [], [], []
+    for tensor, color in zip(tensors, colors, strict=True):
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(NAP)
+            tensor.copy_(color)
+            owner = Cai(tensor, stream.cuda_stream) if protocol == "array interface" else tensor
+            if protocol == "older interface":
+                owner = Cai(tensor, None)
+                owner.__cuda_array_interface__["version"] = 2
+            owners.append(weakref.ref(owner) if protocol != "dlpack" else None)
+            started = time.perf_counter()
+            if way == "call":
+                found.append(pipeline(owner, format="bgr").outputs["find"].vector)
+            else:
+                pipeline.submit(owner)
+                took.append(time.perf_counter() - started)
+        del owner
+    found += [next(results).outputs["find"].vector for _ in took]
+    np.testing.assert_allclose(np.array(found)[:, ::-1] * 255, wanted, atol=0.51)
+    assert max(took, default=0) < 0.04  # the host waited for nothing
+    after = pipeline.summary()
+    pixels = after.bytes_copied_per_frame * after.frames_in - copied.bytes_copied_per_frame * copied.frames_in
+    assert pixels < 1000  # records
+    if way == "call":
+        pipeline(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    else:
+        time.sleep(0.3)
+        results.close()
+        time.sleep(0.3)
+    assert [ref() for ref in owners if ref is not None] == [None] * sum(ref is not None for ref in owners)
+
+
+def test_nv12_in_one_tensor_and_padded_rows(torch: Any, pipeline: Pipeline) -> None:
+    nv12 = torch.full((HEIGHT * 3 // 2, WIDTH + 64), 128, dtype=torch.uint8, device="cuda")[:, :WIDTH]
+    nv12[:HEIGHT] = 16 + 219 // 2
+    wanted = (nv12[0, 0].item() - 16) / 219
+    assert np.allclose(pipeline(nv12, format="nv12").outputs["find"].vector, wanted, atol=0.005)
+    padded = colored(torch, (50, 60, 70)).repeat(1, 2, 1)[:, :WIDTH]
+    assert np.allclose(pipeline(padded).outputs["find"].vector * 255, (70, 60, 50), atol=0.51)
+    assert np.allclose(pipeline(padded, format="rgb").outputs["find"].vector * 255, (50, 60, 70), atol=0.51)
+
+
+def test_what_cannot_be_read_is_named_and_changes_nothing(torch: Any, pipeline: Pipeline) -> None:
+    image = colored(torch, (1, 2, 3))
+    bad: list[tuple[Any, str]] = [
+        (image.float(), "uint8, not float32"),
+        (image.permute(1, 0, 2), "side by side"),
+        (image.permute(2, 0, 1).contiguous(), "has shape"),
+        (Cai(image, 0), "the stream 0x0 of a tensor cannot be waited for"),
+        (Cai(image, None, 4096), "there is no GPU memory at 0x1000"),
+        (Cai(image, None, 0), "no GPU memory|was released"),
+    ]
+    for array, what in bad:
+        with pytest.raises(EdgertError, match=what):
+            pipeline(array)
+    with pytest.raises(StageError, match="copy=True"):
+        pipeline(image, copy=True)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        recorded = Cai(image, torch.cuda.current_stream().cuda_stream)
+        with pytest.raises(DeviceError, match="recording a CUDA graph"):
+            pipeline(recorded)
+    assert np.allclose(pipeline(image).outputs["find"].vector * 255, (3, 2, 1), atol=0.51)
+
+
+class Elsewhere:
+    """A tensor of another GPU."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 1
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise AssertionError("it must not be asked for")
+
+
+def test_another_gpu_and_no_gpu(torch: Any, pipeline: Pipeline, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="a tensor on GPU 1"):
+        pipeline(Elsewhere())
+    with Pipeline(written(tmp_path, "onnxruntime")) as other:
+        with pytest.raises(StageError, match="cannot be submitted here") as caught:
+            other(colored(torch, (1, 2, 3)))
+        assert "copied to the host" in caught.value.why and "tensor.cpu()" in caught.value.fix
+
+
+@pytest.mark.parametrize("form", ["bgr", "rgb", "nv12"])
+def test_a_lent_buffer_goes_up_as_it_lies(pipeline: Pipeline, form: Any) -> None:
+    nbytes = 0
+    for value in (40, 180):
+        buffer = pipeline.buffer((WIDTH, HEIGHT), format=form)
+        buffer.array[:] = 128
+        buffer.array[:HEIGHT] = value
+        nbytes = buffer.array.nbytes
+        record = pipeline(buffer).outputs["find"].vector
+        wanted = (value - 16) / 219 if form == "nv12" else value / 255
+        assert np.allclose(record, wanted, atol=0.006)
+    summary = pipeline.summary()
+    assert nbytes <= summary.bytes_copied_per_frame < nbytes + 100 and summary.copies_per_frame == 2
+
+
+def test_a_call_says_what_a_started_pipeline_says(pipeline: Pipeline, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8) for _ in range(7)]
+    called = [pipeline(image).outputs["find"].vector for image in images]
+    together = [result.outputs["find"].vector for result in pipeline(images)]
+    np.testing.assert_array_equal(called, together)
+    with Pipeline(written(tmp_path, "onnxruntime-cuda")) as other:
+        results = other.results("find", timeout=20)
+        for image, record in zip(images, called, strict=True):
+            other.submit(image)
+            np.testing.assert_array_equal(next(results).outputs["find"].vector, record)
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """Python's garbage collector does nothing: what goes, goes because nobody refers to it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def used(device: CudaDevice, pipeline: Pipeline, index: int) -> None:
+    """Three frames, by a call or by threads, of arrays, buffers and tensors in turn."""
+    kind = index % 4
+    image = np.full((48, 64, 3), index % 256, np.uint8)
+    if kind in (0, 1):
+        for _ in range(2):
+            pipeline(image)
+        buffer = pipeline.buffer((64, 48))
+        buffer.array[:] = 1
+        assert pipeline(buffer).frame.index == 2
+        return
+    with pipeline.results("find", timeout=20) as results:
+        for _ in range(2):
+            pipeline.submit(image)
+            next(results)
+    pipeline.finish()
+
+
+def grown(device: CudaDevice, make: Any, settle: int, count: int) -> None:
+    """Nothing, over so many pipelines."""
+    free = list[int]()
+
+    def step(index: int) -> None:
+        with make() as pipeline:
+            used(device, pipeline, index)
+        del pipeline
+        if index % 50 == 0:
+            device.synchronize()
+            free.append(device.free_bytes()[0])
+
+    started = time.perf_counter()
+    before, after, rss = growth(step, settle, count)
+    each_ms = (time.perf_counter() - started) * 1e3 / (settle + count)
+    mib = (after.rss_bytes - before.rss_bytes) / 2**20
+    print(f"{count} pipelines, {each_ms:.1f} ms each; memory grew by {mib:.2f} MiB, {rss / 2**20:.2f} in the last half")
+    assert (after.files, after.threads, after.python_threads) == (before.files, before.threads, before.python_threads)
+    assert device.live_bytes == 0 and device.leaked == 0
+    assert free[-1] >= free[1] - 2**20  # other processes may have come and gone
+    assert mib < 8 and rss < 2 * 2**20
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_a_thousand_pipelines_leave_nothing_behind(tmp_path: Path) -> None:
+    device = gpu_or_skip()
+    text = TEXT.format(model=MODEL, stages="") + "  out: {sink: 'null', from: find}\n"
+    path = small_pipeline(tmp_path, text, photos=0)
+    environment = Environment(engines=cast("Any", Engines(device)))
+    grown(device, lambda: Pipeline.within(environment, path), 40, int(os.environ.get("EDGERT_PIPELINES", "1000")))
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_a_hundred_pipelines_of_onnx_runtime_leave_nothing_behind(tmp_path: Path) -> None:
+    if missing := cuda.why_not():
+        pytest.skip(missing)
+    device, path = gpu_or_skip(), written(tmp_path)
+    grown(device, lambda: Pipeline(path), 20, int(os.environ.get("EDGERT_PIPELINES", "1000")) // 10)
