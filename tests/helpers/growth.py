@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+_END_S = 5.0
+"""A thread that was joined is still the system's for a moment."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +32,34 @@ class Holds:
         return cls(files, int(values["Threads"]), threading.active_count(), rss_bytes)
 
 
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Python's garbage collector does nothing meanwhile by itself: what goes, goes because nobody refers to it. Where
+    somebody asks for it, it looks at nothing older than this, which would take long."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
 def growth(step: Callable[[int], None], settle: int, count: int) -> tuple[Holds, Holds, int]:
     """What was held after ``settle`` steps, after ``count`` more, and the growth of memory over the last half of these,
     which is none where a plateau was reached."""
-    for index in range(settle):
-        step(index)
-    before = Holds.now()
-    for index in range(count // 2):
-        step(index)
-    half = Holds.now()
-    for index in range(count - count // 2):
-        step(index)
-    after = Holds.now()
+    with no_collector():
+        for index in range(settle):
+            step(index)
+        before = Holds.now()
+        for index in range(count // 2):
+            step(index)
+        half = Holds.now()
+        for index in range(count - count // 2):
+            step(index)
+        after, until = Holds.now(), time.monotonic() + _END_S
+        while after.threads > before.threads and time.monotonic() < until:
+            time.sleep(0.05)
+            after = Holds.now()
     return before, after, after.rss_bytes - half.rss_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 import weakref
@@ -209,15 +208,6 @@ def test_a_call_says_what_a_started_pipeline_says(pipeline: Pipeline, tmp_path: 
             np.testing.assert_array_equal(next(results).outputs["find"].vector, record)
 
 
-@pytest.fixture
-def without_collector() -> Iterator[None]:
-    """Python's garbage collector does nothing: what goes, goes because nobody refers to it."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def used(device: CudaDevice, pipeline: Pipeline, index: int) -> None:
     """Three frames, by a call or by threads, of arrays, buffers and tensors in turn."""
     kind = index % 4
@@ -259,7 +249,6 @@ def grown(device: CudaDevice, make: Any, settle: int, count: int) -> None:
     assert mib < 8 and rss < 2 * 2**20
 
 
-@pytest.mark.usefixtures("without_collector")
 def test_a_thousand_pipelines_leave_nothing_behind(tmp_path: Path) -> None:
     device = gpu_or_skip()
     text = TEXT.format(model=MODEL, stages="") + "  out: {sink: 'null', from: find}\n"
@@ -268,7 +257,6 @@ def test_a_thousand_pipelines_leave_nothing_behind(tmp_path: Path) -> None:
     grown(device, lambda: Pipeline.within(environment, path), 40, int(os.environ.get("EDGERT_PIPELINES", "1000")))
 
 
-@pytest.mark.usefixtures("without_collector")
 def test_a_hundred_pipelines_of_onnx_runtime_leave_nothing_behind(tmp_path: Path) -> None:
     if missing := cuda.why_not():
         pytest.skip(missing)
