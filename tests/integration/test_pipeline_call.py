@@ -255,15 +255,17 @@ def test_an_error_of_a_stage_ends_the_pipeline(tmp_path: Path, images: list[Any]
 def test_started_or_called_and_never_both(tmp_path: Path, images: list[Any]) -> None:
     with edgert.Pipeline(write(tmp_path)) as pipeline:
         pipeline(images[0])
-        for done, use in {
-            "started": [pipeline.start, pipeline.run, lambda: pipeline.submit(images[0])],
-            "listened to": [lambda: pipeline.results("find")],
-            "finished": [pipeline.finish],
-            "waited for": [pipeline.wait],
-        }.items():
-            for one in use:
-                with pytest.raises(StageError, match=f"a pipeline that is called cannot be {done}"):
-                    one()
+        uses: list[tuple[str, Any]] = [
+            ("started", pipeline.start),
+            ("started", pipeline.run),
+            ("started", lambda: pipeline.submit(images[0])),
+            ("listened to", lambda: pipeline.results("find")),
+            ("finished", pipeline.finish),
+            ("waited for", pipeline.wait),
+        ]
+        for done, one in uses:
+            with pytest.raises(StageError, match=f"a pipeline that is called cannot be {done}"):
+                one()
         assert pipeline(images[0]).frame.index == 1
     for name, use in {"was started": lambda p: p.submit(images[0]), "has ended": lambda p: p.close()}.items():
         with edgert.Pipeline(write(tmp_path)) as pipeline:
