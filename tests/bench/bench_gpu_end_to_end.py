@@ -1,12 +1,12 @@
-"""1080p NV12 frames in, records out, on one GPU: pipelines beside PyTorch doing the same, and beside the bare engine.
+"""1080p NV12 frames in, records out, on one GPU: what stands around an engine, beside the engine alone.
 
     python tests/bench/bench_gpu_end_to_end.py [--json FILE]
 
-ResNet-50 at 224 × 224 and a detector of YOLOX-s's size at 640 × 640, random weights. Frames lie in pinned memory that
-their source wrote into, where not said otherwise. edgert runs its own threads: one brings frames up, one waits for
-records. PyTorch runs eagerly, frame after frame, from ordinary memory: upload, planes scaled and converted on the GPU,
-network, boxes suppressed there, result down. The bare engine is the same ONNX Runtime session, its CUDA graph replayed
-in a loop with nothing around it. EDGERT_GPU_FRAMES is how many frames the memory test takes. Needs a GPU, PyCUDA,
+edgert's own parts around ONNX Runtime on CUDA, without a pipeline file: ResNet-50 at 224 × 224 and a detector of
+YOLOX-s's size at 640 × 640, random weights. Frames lie in pinned memory that their source wrote into, where not said
+otherwise. One thread brings frames up, one waits for records. The bare engine is the same session, its CUDA graph
+replayed in a loop with nothing around it. bench_gpu_peers.py has other frameworks beside whole pipelines, and
+bench_gpu_cameras.py many cameras. EDGERT_GPU_FRAMES is how many frames the memory test takes. Needs a GPU, PyCUDA,
 PyTorch and ONNX Runtime with CUDA; says so and passes where one is missing.
 """
 
@@ -33,18 +33,19 @@ from edgert.benchmark.measure import Figure
 from edgert.config import InputConfig
 from edgert.graph import load
 from edgert.memory.cuda import CudaDevice, open_device
-from edgert.runtime import Color, Frame
+from edgert.runtime import Frame
 from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.yolo import YoloX
 from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.gpu.upload import Staging, Uploader
-from edgert.stages.preprocess import Preprocessor, yuv_matrix
+from edgert.stages.preprocess import Preprocessor
 from tests.bench.gpu_run import HEIGHT, WIDTH, Camera, Kind, Pinned, Run, frame_of, frames, run
+from tests.bench.gpu_task import Task
 from tests.bench.report import main
 
-COUNT, ROUNDS, CAMERAS, RATE_HZ = 2000, 300, 8, 30.0
+COUNT, ROUNDS, ROWS, RATE_HZ = 2000, 300, 8, 30.0
 SIDES = {"resnet50": 224, "detector": 640}
 IOU = 0.45
 YUV_BYTES = WIDTH * HEIGHT * 3 // 2
@@ -60,10 +61,9 @@ class Subject:
 
         self.name, self.half, self.device, self.pixels = name, half, device, pixels
         self.side, self.is_detector = SIDES[name], name == "detector"
-        self._torch, self._peer = torch, gpu_peer
+        self._peer = gpu_peer
         dtype = torch.float16 if half else torch.float32
         self.net = gpu_peer.network(name).cuda().to(dtype)
-        self.matrix = torch.tensor(yuv_matrix(Color(), "rgb"), device="cuda", dtype=dtype)
         self.score = self._hundredth() if self.is_detector else 0.0
         self.path = gpu_peer.export(self.net, self.side, half, folder / f"{name}-{'fp16' if half else 'fp32'}.onnx")
 
@@ -77,27 +77,17 @@ class Subject:
     def decoder(self) -> Decoder:
         return Detector(YoloX(), self.score, IOU, 300) if self.is_detector else Classify("softmax", 5)
 
-    def out(self, pixels: Any) -> Any:
-        """PyTorch's output for a host frame."""
-        frame = self._torch.from_numpy(pixels).cuda()
-        return self.net(self._peer.prepared(frame, self.side, not self.is_detector, self.is_detector, self.matrix))
-
     def _hundredth(self) -> float:
         """A score that about a hundred boxes reach."""
-        with self._torch.inference_mode():
-            found = self.out(self.pixels[0])[0].float()
-        return float((found[:, 4] * found[:, 5:].max(1).values).topk(100).values[-1])
+        import torch
 
-    def eager_ms(self) -> list[float]:
-        """Milliseconds per frame, upload and result included."""
-        decode = self._peer.detected(self.score, IOU, self.side) if self.is_detector else self._peer.classified
-        taken = []
-        with self._torch.inference_mode():
-            for index in range(ROUNDS + 30):
-                started = time.perf_counter_ns()
-                decode(self.out(self.pixels[index % len(self.pixels)]))
-                taken.append((time.perf_counter_ns() - started) / 1e6)
-        return taken[30:]
+        from tests.bench.gpu_careful import Prepared
+
+        prepare = Prepared(Task("detector", self.side, True, (0.0,) * 3, (1.0,) * 3)).cuda()
+        with torch.inference_mode():
+            image = prepare(torch.from_numpy(self.pixels[0]).cuda()[None])
+            found = self.net(image.to(next(self.net.parameters()).dtype))[0].float()
+        return float((found[:, 4] * found[:, 5:].max(1).values).topk(100).values[-1])
 
     def engine(self, rows: int) -> GpuEngine:
         profiles = {"default": {self._peer.INPUT: (rows, 3, self.side, self.side)}}
@@ -196,18 +186,15 @@ def cameras(subject: Subject, inference: GpuInference, number: int, seconds: flo
 
 
 def one_frame(name: str, device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figure]:
-    """Bars 1 and 2."""
-    eager, fps = {}, {}
+    """What a frame costs, in both precisions."""
     for half in (False, True):
         subject = Subject(name, half, folder, device, pixels)
-        eager[half] = statistics.median(subject.eager_ms())
         engine = subject.engine(1)
         bare = statistics.median(bare_ms(subject, engine))
         inference = subject.inference(engine)
         host, found = host_us(subject, inference), files(subject, inference)
-        fps[half] = found.fps
         form = "FP16" if half else "FP32"
-        table = {"fps": found.fps, "bare_fps": 1e3 / bare, "eager_ms": eager[half], "gpu": device.name}
+        table = {"fps": found.fps, "bare_fps": 1e3 / bare, "gpu": device.name}
         yield Figure(
             f"{name} {form}: pipeline / bare engine", found.fps * bare / 1e3, "x", 0.95, "higher", COUNT, table
         )
@@ -229,45 +216,26 @@ def one_frame(name: str, device: CudaDevice, folder: Path, pixels: list[Any]) ->
                      {"bytes": found.bytes_copied, "yuv_bytes": YUV_BYTES, "p50_ms": found.p50_ms})  # fmt: skip
         inference.close()
         engine.close()
-    for half, bar in ((False, 4.0), (True, 2.0)):
-        form = "FP16" if half else "FP32"
-        told = {"same_precision": fps[half] * eager[half] / 1e3, "fps": fps[True]}
-        best = max(fps.values()) * eager[half] / 1e3
-        yield Figure(f"{name}: pipeline / PyTorch eager {form}", best, "x", bar, "higher", ROUNDS, told)
 
 
-def many_cameras(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figure]:
-    """Bar 4."""
+def batches(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figure]:
+    """A file in batches of eight."""
     subject = Subject("detector", True, folder, device, pixels)
-    single_engine = subject.engine(1)
-    inference = subject.inference(single_engine)
-    single = cameras(subject, inference, 1, 6)
-    inference.close()
-    engine = subject.engine(CAMERAS)
-    bare = CAMERAS * 1e3 / statistics.median(bare_ms(subject, engine))
+    engine = subject.engine(ROWS)
+    bare = ROWS * 1e3 / statistics.median(bare_ms(subject, engine))
     inference = subject.inference(engine)
-    files(subject, inference, 400, CAMERAS)  # records the graphs of all sizes
-    eight = cameras(subject, inference, CAMERAS, 8)
-    told = {"p99_ms": eight.p99_ms, "single_p99_ms": single.p99_ms, "p50_ms": eight.p50_ms, "fps": eight.fps}
-    yield Figure("eight cameras: frames lost", eight.lost, "", 0, "lower", round(CAMERAS * 8 * RATE_HZ), told)
-    yield Figure("eight cameras: p99 / p99 of one", eight.p99_ms / single.p99_ms, "x", 1.5, "lower", 1, told)
-    held, tried = CAMERAS, {"bare_batched_fps": bare}
-    for number in (16, 24, 32, 36, 40, 44, 48, 56, 64, 80):
-        found = cameras(subject, inference, number, 3)
-        tried[f"lost_of_{number}"] = found.lost
-        if found.lost > 0.001 * number * 3 * RATE_HZ:
-            break
-        held = number
-    tried["batched_file_fps"] = files(subject, inference, COUNT, CAMERAS).fps
-    tried["batched_file_fps_staged"] = files(subject, inference, COUNT, CAMERAS, "staged").fps
-    yield Figure("30 fps cameras that one GPU holds", held, "", None, "higher", 1, tried)
+    files(subject, inference, 400, ROWS)  # records the graphs of all sizes
+    found = files(subject, inference, COUNT, ROWS).fps
+    told = {"fps": found, "bare_fps": bare, "staged_fps": files(subject, inference, COUNT, ROWS, "staged").fps}
+    yield Figure(
+        "detector FP16, batches of eight: pipeline / bare engine", found / bare, "x", 0.95, "higher", COUNT, told
+    )
     inference.close()
     engine.close()
-    single_engine.close()
 
 
 def growth(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figure]:
-    """Bar 5."""
+    """What is left behind by many frames."""
     count = int(os.environ.get("EDGERT_GPU_FRAMES", "100000"))
     subject = Subject("resnet50", True, folder, device, pixels)
     engine = subject.engine(1)
@@ -305,7 +273,7 @@ def measure() -> Iterator[Figure]:
         print(f"skipped: {missing}")
         return
     device, pixels = open_device(), frames(16)
-    parts: list[Callable[..., Iterator[Figure]]] = [many_cameras, growth]
+    parts: list[Callable[..., Iterator[Figure]]] = [batches, growth]
     with tempfile.TemporaryDirectory() as folder:
         for name in SIDES:
             yield from one_frame(name, device, Path(folder), pixels)

@@ -1,14 +1,14 @@
-"""PyTorch doing what a pipeline does: networks to export and race against, and frames made ready as people write it."""
+"""Networks of PyTorch to export and race against: ResNet-50, a detector of YOLOX-s's size, YOLOv8s."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 CLASSES = 80
@@ -96,79 +96,158 @@ class Head(nn.Module):
         return torch.cat([self.box(place), self.object(place).sigmoid(), self.classes(self.kind(x)).sigmoid()], 1)
 
 
+class Split(nn.Module):
+    """A cross-stage partial block whose halves and every bottleneck's output are joined ("C2f")."""
+
+    def __init__(self, wide: int, out: int, depth: int, past: bool = False) -> None:
+        super().__init__()
+        half = out // 2
+        self.start, self.end = ConvUnit(wide, out), ConvUnit((2 + depth) * half, out)
+        pairs = [nn.Sequential(ConvUnit(half, half, 3), ConvUnit(half, half, 3)) for _ in range(depth)]
+        self.pairs, self.past = nn.ModuleList(pairs), past
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = list(self.start(x).chunk(2, 1))
+        for pair in self.pairs:
+            found.append(found[-1] + pair(found[-1]) if self.past else pair(found[-1]))
+        return self.end(torch.cat(found, 1))
+
+
+class Pooled(nn.Module):
+    """Three poolings one after the other, joined ("SPPF")."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.start, self.end = ConvUnit(wide, wide // 2), ConvUnit(2 * wide, wide)
+        self.pool = nn.MaxPool2d(5, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = [self.start(x)]
+        for _ in range(3):
+            found.append(self.pool(found[-1]))
+        return self.end(torch.cat(found, 1))
+
+
+BINS = 16
+"""Distances from a cell to each side of its box, between which the network chooses."""
+
+
+class DecodedHead(nn.Module):
+    """Boxes in network pixels and class scores of all levels, [n, 4 + classes, cells]; each side of a box is the mean
+    of a distribution over bins (Li et al. 2020, "Generalized Focal Loss")."""
+
+    def __init__(self, widths: tuple[int, ...], side: int) -> None:
+        super().__init__()
+        box, kind = widths[0] // 2, widths[0]
+
+        def branch(wide: int, inner: int, out: int) -> nn.Sequential:
+            return nn.Sequential(ConvUnit(wide, inner, 3), ConvUnit(inner, inner, 3), nn.Conv2d(inner, out, 1))
+
+        self.boxes = nn.ModuleList([branch(wide, box, 4 * BINS) for wide in widths])
+        self.kinds = nn.ModuleList([branch(wide, kind, CLASSES) for wide in widths])
+        self.mean = nn.Conv2d(BINS, 1, 1, bias=False).requires_grad_(False)
+        self.mean.weight.data[:] = torch.arange(BINS).float().view(1, BINS, 1, 1)
+        cells = [(side // stride, float(stride)) for stride in (8, 16, 32)]
+        ranges = [(torch.arange(count) + 0.5, stride) for count, stride in cells]
+        grid = [torch.stack(torch.meshgrid(at, at, indexing="xy")).flatten(1) * stride for at, stride in ranges]
+        strides = [torch.full((1, count * count), stride) for count, stride in cells]
+        self.register_buffer("centers", torch.cat(grid, 1))
+        self.register_buffer("strides", torch.cat(strides, 1))
+
+    def forward(self, levels: list[Tensor]) -> Tensor:
+        boxes = torch.cat([branch(level).flatten(2) for branch, level in zip(self.boxes, levels, strict=True)], 2)
+        kinds = torch.cat([branch(level).flatten(2) for branch, level in zip(self.kinds, levels, strict=True)], 2)
+        shares = boxes.view(-1, 4, BINS, boxes.shape[2]).transpose(1, 2).softmax(1)
+        left_top, right_bottom = (self.mean(shares).squeeze(1) * self.strides).chunk(2, 1)
+        center = self.centers + (right_bottom - left_top) / 2
+        return torch.cat([center, left_top + right_bottom, kinds.sigmoid()], 1)
+
+
+class Yolo8(nn.Module):
+    """YOLOv8s: 11.2 million weights, [n, 84, 8400] at 640 × 640, as ``detect: yolov8`` reads it.
+
+    Written from the diagram and table of blocks in "What is YOLOv8" (Yaseen 2024, arXiv 2408.15857), with a depth of
+    1/3 and a width of 1/2.
+    """
+
+    def __init__(self, side: int = 640) -> None:
+        super().__init__()
+        self.low = nn.Sequential(
+            ConvUnit(3, 32, 3, 2), ConvUnit(32, 64, 3, 2), Split(64, 64, 1, past=True),
+            ConvUnit(64, 128, 3, 2), Split(128, 128, 2, past=True),
+        )  # fmt: skip
+        self.middle = nn.Sequential(ConvUnit(128, 256, 3, 2), Split(256, 256, 2, past=True))
+        self.high = nn.Sequential(ConvUnit(256, 512, 3, 2), Split(512, 512, 1, past=True), Pooled(512))
+        self.up = nn.ModuleList([Split(768, 256, 1), Split(384, 128, 1)])
+        self.shrink = nn.ModuleList([ConvUnit(128, 128, 3, 2), ConvUnit(256, 256, 3, 2)])
+        self.down = nn.ModuleList([Split(384, 256, 1), Split(768, 512, 1)])
+        self.head = DecodedHead((128, 256, 512), side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = self.low(x)
+        middle = self.middle(low)
+        high = self.high(middle)
+        beside = self.up[0](torch.cat([functional.interpolate(high, scale_factor=2.0), middle], 1))
+        first = self.up[1](torch.cat([functional.interpolate(beside, scale_factor=2.0), low], 1))
+        second = self.down[0](torch.cat([self.shrink[0](first), beside], 1))
+        third = self.down[1](torch.cat([self.shrink[1](second), high], 1))
+        return self.head([first, second, third])
+
+
 def network(name: str) -> nn.Module:
-    """``resnet50`` or ``detector``, with random weights that are the same each time."""
+    """``resnet50``, ``detector`` (YOLOX-s's size) or ``yolov8s``, with random weights that are the same each time."""
     torch.manual_seed(0)
-    if name == "detector":
-        detector = Detector()
-        for part in detector.modules():
-            if isinstance(part, nn.Conv2d):  # PyTorch's own start lets the image fade on its way through
-                nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
-        for head in detector.heads:
+    if name == "resnet50":
+        from torchvision.models import resnet50
+
+        return resnet50(weights=None).eval()
+    net = Detector() if name == "detector" else Yolo8()
+    for part in net.modules():
+        if isinstance(part, nn.Conv2d) and part.weight.requires_grad:  # PyTorch's own start lets the image fade
+            nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
+    if isinstance(net, Detector):
+        for head in net.heads:
             for last in (head.box, head.object, head.classes):
                 last.weight.data /= 1000.0  # of gray levels up to 255
             head.object.bias.data[:] = RARE
-        return detector.eval()
-    from torchvision.models import resnet50
+    else:
+        for branch in net.head.kinds:
+            branch[-1].weight.data /= 4.0  # scores close to one are alike in FP16
+            branch[-1].bias.data[:] = RARE
+    return net.eval()
 
-    return resnet50(weights=None).eval()
+
+def settled(net: nn.Module, images: Tensor) -> nn.Module:
+    """The network with the statistics of these images in its normalization: only then do the answers of random weights
+    differ from image to image, and far enough to tell a right answer from a wrong one."""
+    for part in net.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum = None  # the mean of what it sees
+            part.reset_running_stats()
+    net.train()
+    with torch.no_grad():
+        net(images)
+    return net.eval()
 
 
-def export(net: nn.Module, side: int, half: bool, path: Path) -> Path:
-    """Writes the network as ONNX, its batch size left open."""
+def fused(net: nn.Module) -> nn.Module:
+    """The network with each normalization in the weights of the convolution that stands before it."""
+    for parent in list(net.modules()):
+        children = list(parent.named_children())
+        for (name, part), (after, norm) in pairwise(children):
+            if isinstance(part, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                setattr(parent, name, fuse_conv_bn_eval(part, norm))
+                setattr(parent, after, nn.Identity())
+    return net
+
+
+def export(net: nn.Module, side: int, half: bool, path: Path, rows: int | None = None) -> Path:
+    """Writes the network as ONNX; its batch size is left open, unless ``rows`` fixes it."""
     device = next(net.parameters()).device
-    example = torch.zeros(1, 3, side, side, device=device, dtype=torch.float16 if half else torch.float32)
-    open_batch = {INPUT: {0: "n"}, "out": {0: "n"}}
+    example = torch.zeros(rows or 1, 3, side, side, device=device, dtype=torch.float16 if half else torch.float32)
+    open_batch = None if rows else {INPUT: {0: "n"}, "out": {0: "n"}}
     torch.onnx.export(
         net, (example,), str(path), input_names=[INPUT], output_names=["out"], dynamic_axes=open_batch,
         opset_version=17, dynamo=False,
     )  # fmt: skip
     return path
-
-
-def prepared(frame: Tensor, side: int, normalize: bool, letterbox: bool, matrix: Tensor) -> Tensor:
-    """(1620, 1920) uint8 NV12 on the GPU → (1, 3, side, side) of the matrix's type; planes are scaled first, the
-    quicker of the two ways that ``bench_gpu_preprocess.py`` compares."""
-    height, width = frame.shape[0] * 2 // 3, frame.shape[1]
-    y = frame[None, None, :height].to(matrix.dtype)
-    uv = frame[height:].reshape(1, height // 2, width // 2, 2).permute(0, 3, 1, 2).to(matrix.dtype)
-    to = (side * height // width, side) if letterbox else (side, side)
-    planes = [functional.interpolate(plane, to, mode="bilinear", align_corners=False) for plane in (y, uv)]
-    rgb = torch.einsum("rc,nchw->nrhw", matrix[:, :3], torch.cat(planes, 1)) + matrix[:, 3].view(1, 3, 1, 1)
-    rgb = rgb.clamp(0, 255)
-    border = (side - to[0]) // 2
-    rgb = functional.pad(rgb, (0, 0, border, side - to[0] - border), value=114)
-    if not normalize:
-        return rgb
-    mean, std = (torch.tensor(v, device=rgb.device, dtype=rgb.dtype).view(1, 3, 1, 1) for v in (MEAN, STD))
-    return (rgb - mean) / std
-
-
-def classified(out: Tensor) -> Any:
-    """The five best, on the host."""
-    best = out.float().softmax(1).topk(5)
-    return best.values.cpu(), best.indices.cpu()
-
-
-def detected(score: float, iou: float, side: int) -> Callable[[Tensor], Any]:
-    """Boxes after suppression, on the host."""
-    from torchvision.ops import batched_nms
-
-    cells = [(side // stride, stride) for stride in (8, 16, 32)]
-    grid = torch.cat([torch.stack(torch.meshgrid(torch.arange(n), torch.arange(n), indexing="xy"), 2).view(-1, 2)
-                      for n, _ in cells]).cuda()  # fmt: skip
-    strides = torch.cat([torch.full((n * n, 1), float(stride)) for n, stride in cells]).cuda()
-
-    def decode(out: Tensor) -> Any:
-        found = out[0].float()
-        scores, kinds = found[:, 5:].max(1)
-        scores = scores * found[:, 4]
-        keep = scores >= score
-        found, scores, kinds = found[keep], scores[keep], kinds[keep]
-        center = (found[:, :2] + grid[keep]) * strides[keep]
-        half = found[:, 2:4].exp() * strides[keep] / 2
-        boxes = torch.cat([center - half, center + half], 1)
-        rows = batched_nms(boxes, scores, kinds, iou)[:300]
-        return boxes[rows].cpu(), scores[rows].cpu(), kinds[rows].cpu()
-
-    return decode

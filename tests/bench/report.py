@@ -7,9 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from edgert.benchmark.measure import Figure, machine
+from edgert.board.devices import cuda_driver
 
 DATA = Path(os.environ.get("EDGERT_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")).resolve()
 
@@ -22,22 +26,52 @@ def needs(*names: str) -> None:
         sys.exit(0)
 
 
-def main(title: str, measure: Callable[[], Iterable[Figure]]) -> None:
-    """Runs a benchmark, prints its figures as they come, writes JSON, and exits 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=title)
+def main(
+    title: str,
+    measure: Callable[..., Iterable[Figure]],
+    options: Callable[[argparse.ArgumentParser], None] | None = None,
+) -> None:
+    """Runs a benchmark, prints its figures as they come, writes JSON after each, and exits 1 if a bar is missed.
+
+    Args:
+        title: printed first.
+        measure: gives the figures; called with the arguments where the benchmark has any of its own.
+        options: adds these.
+    """
+    parser = argparse.ArgumentParser(description=title, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures here")
+    if options is not None:
+        options(parser)
     arguments = parser.parse_args()
     print(title)
-    figures = []
-    for figure in measure():
+    figures = list[Figure]()
+
+    def write() -> None:
+        if arguments.json:
+            data = {"machine": {**machine(), **gpu()}, "figures": [each.to_json() for each in figures]}
+            arguments.json.write_text(json.dumps(data, indent=2))
+
+    write()
+    for figure in measure(*([arguments] if options is not None else [])):
         figures.append(figure)
         bar = "" if figure.bar is None else f"(bar {'≤' if figure.better == 'lower' else '≥'} {figure.bar:g})"
         told = {key: value for key, value in figure.detail.items() if isinstance(value, (int, float))}
         mark = "ok  " if figure.holds else "MISS"
-        print(f"  {mark} {figure.name}: {figure.value:.3f} {figure.unit} {bar} n={figure.n}")
+        print(f"  {mark} {figure.name}: {figure.value:.3f} {figure.unit} {bar} n={figure.n}", flush=True)
         if told:
-            print("       " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
-    if arguments.json:
-        data = {"machine": machine(), "figures": [figure.to_json() for figure in figures]}
-        arguments.json.write_text(json.dumps(data, indent=2))
+            print("       " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()), flush=True)
+        write()
     sys.exit(not all(figure.holds for figure in figures))
+
+
+def gpu() -> dict[str, Any]:
+    """The first GPU and its driver, and what is installed beside it, as far as there is any."""
+    driver = cuda_driver()
+    if driver is None or not driver.gpus:
+        return {}
+    names = ("onnxruntime-gpu", "tensorrt-rtx-cu13-libs", "torch", "pycuda")
+    versions = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {"gpu": driver.gpus[0].name, "cuda_driver": driver.version, "packages": versions}

@@ -1,0 +1,112 @@
+"""Live 1080p cameras of 30 frames per second on one GPU: how long each frame takes, and how many cameras it holds.
+
+    python tests/bench/bench_gpu_cameras.py [--engines ort rtx] [--network yolov8s] [--cameras 8] [--runs 5]
+        [--seconds 4] [--most 48 64 …] [--json FILE]
+
+An edgert.Pipeline of one camera, without a batch, beside one of eight, ``batch: {max: 8, wait: 5ms}``; both are open,
+and film in turns. The cameras write NV12 into memory that the GPU reads, as V4L2 drivers do, their frames due one after
+the other. Latency is from when a frame was due to when a callback has its result, the camera's thread and Python's lock
+included. ``--most`` then opens a pipeline of so many cameras, and of the next number while no frame is lost. Processor
+time is that of the whole process, cameras included. The network has random weights, FP16. Needs a GPU, PyCUDA, PyTorch,
+which makes the network, and the engine; says so and passes where one is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from edgert.benchmark.measure import Figure
+from edgert.errors import EdgertError
+from tests.bench.gpu_entry import ENGINES, IMAGES, Entry, missing
+from tests.bench.gpu_public import Cameras, Live, Subject, add_kind
+from tests.bench.gpu_task import TASKS, scenes
+from tests.bench.report import main
+
+RATE_HZ, ROWS = 30.0, 8
+P99, CPU_US = 1.5, 1000.0
+
+
+def in_turns(one: Cameras, several: Cameras, runs: int, seconds: float) -> list[tuple[Live, Live]]:
+    """One camera, then several, so many times; a second of each before does not count."""
+    for cameras in (one, several):
+        cameras.live(1.0)
+    return [(one.live(seconds), several.live(seconds)) for _ in range(runs)]
+
+
+def latency(subject: Subject, single: Subject, options: argparse.Namespace) -> Iterator[Figure]:
+    """99th percentiles of several cameras beside one's."""
+    title = f"{subject.task.name} {subject.engine}"
+    one, several = Cameras(single, 1, RATE_HZ), Cameras(subject, options.cameras, RATE_HZ)
+    pairs = in_turns(one, several, options.runs, options.seconds)
+    for cameras in (one, several):
+        cameras.close()
+    for number, (alone, together) in enumerate(pairs):
+        told = {**asdict(together), **{f"one_{name}": value for name, value in asdict(alone).items()}}
+        name = f"{title}: {options.cameras} cameras, p99 / one camera's, run {number + 1} of {len(pairs)}"
+        yield Figure(name, together.p99_ms / alone.p99_ms, "x", P99, "lower", together.given, told)
+    frames = sum(together.given for _, together in pairs)
+    lost = sum(together.lost for _, together in pairs)
+    yield Figure(f"{title}: frames of {options.cameras} cameras lost", lost, "", 0, "lower", frames)
+    for name, found in (("one camera", [pair[0] for pair in pairs]), ("all cameras", [pair[1] for pair in pairs])):
+        given = sum(each.given for each in found)
+        cpu_us = sum(each.cpu_us * each.given for each in found) / given
+        yield Figure(f"{title}: {name}, processor time per frame", cpu_us, "µs", CPU_US, "lower", given)
+
+
+def capacity(subject: Subject, options: argparse.Namespace) -> Iterator[Figure]:
+    """Numbers of cameras, each while the one before lost none."""
+    for number in options.most:
+        cameras = Cameras(subject, number, RATE_HZ)
+        cameras.live(1.0)
+        found = cameras.live(options.seconds)
+        cameras.close()
+        name = f"{subject.task.name} {subject.engine}: frames of {number} cameras lost"
+        yield Figure(name, found.lost, "", 0 if number <= 48 else None, "lower", found.given, asdict(found))
+        if found.lost:
+            return
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What divides it."""
+    parser.add_argument("--engines", nargs="+", choices=tuple(ENGINES), default=list(ENGINES))
+    parser.add_argument("--network", choices=tuple(TASKS), default="yolov8s")
+    parser.add_argument("--cameras", type=int, default=8)
+    parser.add_argument("--runs", type=int, default=5, help="0 leaves latency out")
+    parser.add_argument("--seconds", type=float, default=4.0, help="that one run films")
+    parser.add_argument(
+        "--most", nargs="*", type=int, default=[48, 64, 80], help="numbers of cameras to try; none: not"
+    )
+    parser.add_argument("--folder", type=Path, help="where ONNX files are kept")
+
+
+def measure(options: argparse.Namespace) -> Iterator[Figure]:
+    """On every engine that is here."""
+    if reason := missing():
+        print(f"skipped: {reason}")
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        add_kind(Path(temporary))
+        entry = Entry(options.network, folder, scenes(IMAGES))
+        for engine in options.engines:
+            single, subject = (
+                Subject(entry.task, entry.model, ENGINES[engine], rows, Path(temporary)) for rows in (1, ROWS)
+            )
+            try:
+                if options.runs:
+                    yield from latency(subject, single, options)
+                yield from capacity(subject, options)
+            except EdgertError as error:
+                print(f"  {engine}: left out, {error.what}: {error.why}")
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", measure, arguments)

@@ -1,0 +1,142 @@
+"""Engines with nothing around them: ONNX Runtime and TensorRT-RTX called by hand, each over a model of one fixed shape,
+its work recorded as one CUDA graph. Their input lies on the GPU and stays as it is; nobody looks at their output."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgert.backend.ort.runtime import ort_errors
+from edgert.backend.tensorrt import library
+from tests.bench.gpu_careful import Lines
+from tests.bench.gpu_peer import INPUT
+from tests.bench.gpu_race import IN_FLIGHT, InFlight
+from tests.bench.gpu_task import Answer
+
+WARM_RUNS = 3
+
+
+class Bare(InFlight):
+    """See :class:`~tests.bench.gpu_race.Side`; a batch is a run of the engine.
+
+    Args:
+        lines: what prepares the input, in FP16, and reads the output when it is asked for.
+        frames: (rows, 1620, 1920) uint8 on the GPU, the first of the race.
+        model: ONNX of that batch size, FP16.
+    """
+
+    def __init__(self, lines: Lines, frames: Tensor, model: Path) -> None:
+        self.rows, self._lines, self._turn = len(frames), lines, 0
+        with torch.no_grad():
+            self.image = lines.prepare(frames).contiguous()
+            self.out = torch.empty_like(lines.net(lines.prepare(frames)), memory_format=torch.contiguous_format)
+        self._done = [torch.cuda.Event() for _ in range(IN_FLIGHT)]
+        self._stream, self._graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        self.open(model, self._stream.cuda_stream)
+        for _ in range(WARM_RUNS):  # kernels are chosen or compiled in the first
+            self.enqueue()
+        self._stream.synchronize()
+        with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
+            self.enqueue()
+
+    @abstractmethod
+    def open(self, model: Path, stream: int) -> None:
+        """Makes the engine, bound to ``image`` and ``out``, for runs on the CUDA stream of that handle."""
+
+    @abstractmethod
+    def enqueue(self) -> None:
+        """Puts one run on the stream."""
+
+    def submit(self, index: int) -> Any:
+        """See :class:`~tests.bench.gpu_race.InFlight`."""
+        done = self._done[self._turn]
+        self._turn = (self._turn + 1) % IN_FLIGHT
+        with torch.cuda.stream(self._stream):
+            self._graph.replay()
+            done.record()
+        return done
+
+    def wait(self, ticket: Any) -> list[Answer]:
+        """See :class:`~tests.bench.gpu_race.InFlight`; it has no answers."""
+        ticket.synchronize()
+        return []
+
+    def answers(self, count: int) -> list[Answer]:
+        """Of the frames that are its input, again and again."""
+        self.out.zero_()
+        torch.cuda.synchronize()
+        self.wait(self.submit(0))
+        with torch.no_grad():
+            found = self._lines.answers(self._lines.packed(self.out).cpu().numpy())
+        return [found[index % self.rows] for index in range(count)]
+
+    def close(self) -> None:
+        """Frees the graph; what was opened goes with the object."""
+        torch.cuda.synchronize()
+        del self._graph
+
+
+class BareRtx(Bare):
+    """TensorRT-RTX."""
+
+    def open(self, model: Path, stream: int) -> None:
+        """See :class:`Bare`."""
+        trt = library.load("tensorrt_rtx").trt
+        self._logger = trt.Logger(trt.Logger.ERROR)
+        builder = trt.Builder(self._logger)
+        network = builder.create_network()
+        parser = trt.OnnxParser(network, self._logger)
+        if not parser.parse(model.read_bytes()):
+            raise RuntimeError(parser.get_error(0).desc())
+        plan = builder.build_serialized_network(network, builder.create_builder_config())
+        self._runtime = trt.Runtime(self._logger)
+        self._engine = self._runtime.deserialize_cuda_engine(plan)
+        self._context, self._handle = self._engine.create_execution_context(), stream
+        self._context.set_tensor_address(INPUT, self.image.data_ptr())
+        self._context.set_tensor_address("out", self.out.data_ptr())
+
+    def enqueue(self) -> None:
+        """See :class:`Bare`."""
+        if not self._context.execute_async_v3(self._handle):
+            raise RuntimeError("TensorRT-RTX failed while running")
+
+
+class BareOrt(Bare):
+    """ONNX Runtime's CUDA provider with its fastest kernels: channels last, bias and activation in the convolution."""
+
+    def open(self, model: Path, stream: int) -> None:
+        """See :class:`Bare`."""
+        import onnxruntime as ort
+
+        ort.set_default_logger_severity(3)
+        ort.preload_dlls()
+        self._settings = ort.RunOptions()
+        self._settings.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        fastest = {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
+        for kernels in (fastest, {}):
+            options = {"user_compute_stream": str(stream), **kernels}
+            self._session = ort.InferenceSession(str(model), providers=[("CUDAExecutionProvider", options)])
+            if "CUDAExecutionProvider" not in self._session.get_providers():
+                raise RuntimeError("ONNX Runtime could not start its CUDA provider")
+            self._binding = self._session.io_binding()
+            for bind, name, tensor in (
+                (self._binding.bind_input, INPUT, self.image),
+                (self._binding.bind_output, "out", self.out),
+            ):
+                bind(name, "cuda", 0, np.float16, tuple(tensor.shape), tensor.data_ptr())
+            try:
+                self.enqueue()
+                return
+            except ort_errors():  # cuDNN has no such kernel for some layer
+                if not kernels:
+                    raise
+
+    def enqueue(self) -> None:
+        """See :class:`Bare`."""
+        self._session.run_with_iobinding(self._binding, self._settings)

@@ -1,0 +1,85 @@
+"""A network that takes part in a race on the GPU, made by PyTorch: its ONNX files, and PyTorch's own lines over it."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgert.errors import EdgertError
+from edgert.memory.cuda import open_device
+from tests.bench.gpu_task import TASKS, Answer
+
+IMAGES, SETTLED_ON = 16, 4
+ENGINES = {"ort": "onnxruntime-cuda", "rtx": "tensorrt"}
+"""What the benchmarks call edgert's engines → ``engines:`` of a pipeline file."""
+
+
+class Entry:
+    """A network with what all sides need of it: PyTorch's lines, ONNX files, frames.
+
+    Attributes:
+        task: with the score that about a hundred boxes of a frame reach.
+        lines: in FP16, on the GPU, channels last.
+    """
+
+    def __init__(self, name: str, folder: Path, pixels: list[Any]) -> None:
+        import torch
+
+        from tests.bench import gpu_careful, gpu_peer
+
+        self.task, self.pixels, self._folder = TASKS[name], pixels, folder
+        images = gpu_careful.Prepared(self.task)(torch.from_numpy(np.stack(pixels[:SETTLED_ON])))
+        net = gpu_peer.fused(gpu_peer.settled(gpu_peer.network(name), images)).cuda().half()
+        self._plain = copy.deepcopy(net)  # what is recorded must stay where it is
+        self.pinned = [torch.from_numpy(each).pin_memory() for each in pixels]
+        self.model = self.exported(None)
+        self.lines = gpu_careful.Lines(self.task, net).cuda().half().to(memory_format=torch.channels_last)
+        if self.task.detects:
+            self.lines.task = self.task = replace(self.task, score=self._hundredth())
+
+    def exported(self, rows: int | None) -> Path:
+        """ONNX of a batch size, or of any; made once in a folder."""
+        from tests.bench import gpu_peer
+
+        path = self._folder / f"{self.task.name}-b{rows or 'n'}.onnx"
+        if not path.exists():
+            gpu_peer.export(self._plain, self.task.side, True, path.with_suffix(f".{os.getpid()}"), rows).rename(path)
+        return path
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        """Those of the careful lines, one frame at a time and without a graph."""
+        import torch
+
+        with torch.no_grad():
+            packed = [self.lines(each.cuda()[None]).cpu().numpy() for each in self.pinned]
+        return [answer for each in packed for answer in self.lines.answers(each)]
+
+    def _hundredth(self) -> float:
+        """Of the frames, the median of the hundredth best score; but never so low that some frame has too many."""
+        import torch
+
+        from tests.bench.gpu_careful import CANDIDATES
+
+        with torch.no_grad():
+            scores = [
+                self.lines.net(self.lines.prepare(each.cuda()[None]))[0, 4:].max(0).values for each in self.pinned
+            ]
+            best = torch.stack(scores).float().topk(CANDIDATES, 1).values.cpu()
+        return round(max(float(best[:, 100].median()), float(best[:, -1].max())), 3)
+
+
+def missing() -> str:
+    """Why nothing can be measured here."""
+    try:
+        open_device().close()
+        import torch
+    except (EdgertError, ImportError) as error:
+        return str(error)
+    return "" if torch.cuda.is_available() else "PyTorch sees no GPU"

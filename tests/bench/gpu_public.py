@@ -1,0 +1,351 @@
+"""edgert as its users have it: a pipeline file and :class:`edgert.Pipeline`, over frames that the program submits, or
+over cameras and files that write NV12 into memory the GPU reads, as V4L2 drivers and decoders do.
+
+Such a camera is a kind of source that a package adds (docs/extending.md), ``source: bench:NAME``; its images are made
+before. With ``fps:`` it is live and gives so many frames per second, without it is read like a file. A :class:`Gate`
+holds all of a pipeline's back, so that one that is open costs nothing while others are measured.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, ClassVar
+
+import numpy as np
+
+import edgert
+from edgert.config import SourceStage
+from edgert.memory.cuda import CudaDevice
+from edgert.runtime import Frame, Result, SourceStats
+from tests.bench.gpu_race import WARM_S, Busy, Watch
+from tests.bench.gpu_run import HEIGHT, Pinned, frame_of
+from tests.bench.gpu_task import Answer, Task, scenes
+from tests.helpers.package import install
+
+FILE = """
+schema: 1
+name: race
+engines: [{engine}]
+models:
+  net:
+    onnx: {model}
+    {task}
+    precision: fp32
+stages:
+{sources}
+  find: {{infer: net, from: [{names}]{batch}}}
+"""
+PATIENCE_S = 30.0
+IMAGES = 16
+FILE_BUFFERS, CAMERA_BUFFERS = 48, 6
+"""Of a file: batches of eight under way, and queues. A camera has fewer."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a pipeline file says: which model, on which engine, in batches of how many.
+
+    Attributes:
+        model: ONNX, its batch size open, in the precision to run in.
+        folder: for pipeline files.
+    """
+
+    task: Task
+    model: Path
+    engine: str
+    rows: int
+    folder: Path
+
+    def pipeline(self, sources: Mapping[str, str], taken: Any) -> edgert.Pipeline:
+        """Its results given to ``taken``. Raises EdgertError where the engine is not here."""
+        return edgert.Pipeline(self.written(sources), callbacks={"find": taken}, strict=True)
+
+    def written(self, sources: Mapping[str, str]) -> Path:
+        """The pipeline file over sources: by name, the keys of their sections."""
+        text = FILE.format(
+            engine=self.engine,
+            model=self.model.resolve(),
+            task=self.task.yaml,
+            sources="\n".join(f"  {name}: {{{keys}}}" for name, keys in sources.items()),
+            names=", ".join(sources),
+            batch=f", batch: {{max: {self.rows}, wait: 5ms}}" if self.rows > 1 else "",
+        )
+        path = self.folder / f"{self.task.name}-{self.engine}-b{self.rows}-{len(sources)}.yaml"
+        path.write_text(text)
+        return path
+
+
+class Public(ABC):
+    """See :class:`~tests.bench.gpu_race.Side`: a pipeline whose results a callback takes."""
+
+    def __init__(self, subject: Subject, sources: Mapping[str, str]) -> None:
+        self.rows, self._results = subject.rows, SimpleQueue[tuple[float, Any]]()
+        self._pipeline = subject.pipeline(sources, self._take)
+        self._pipeline.start()
+
+    @abstractmethod
+    def go(self, seconds: float) -> None:
+        """Has frames come for so long, as fast as they are taken."""
+
+    def saturated(self, seconds: float) -> Busy:
+        """See :class:`~tests.bench.gpu_race.Side`."""
+        self.go(WARM_S)
+        self.come()
+        watch = Watch()
+        self.go(seconds)
+        ages = [age_ms for age_ms, _ in self.come()]
+        if not ages:
+            self.next()  # raises what went wrong
+        return watch.busy(len(ages), ages)
+
+    def close(self) -> None:
+        """Ends the pipeline."""
+        self._pipeline.close()
+
+    def come(self) -> list[tuple[float, Any]]:
+        """Those results that are there: milliseconds since the frame was given, and the record."""
+        return [self._results.get() for _ in range(self._results.qsize())]
+
+    def next(self) -> Any:
+        """The next record. Raises what went wrong where there is none."""
+        try:
+            return self._results.get(timeout=PATIENCE_S)[1]
+        except Empty:
+            self._pipeline.close()
+            raise RuntimeError(f"no result within {PATIENCE_S} s") from None
+
+    def _take(self, result: Result) -> None:
+        self._results.put(((time.monotonic_ns() - result.timestamp_ns) / 1e6, result.outputs["find"]))
+
+
+class Submitted(Public):
+    """The thread that measures calls ``submit`` for one frame after the other: NV12 planes in ordinary memory."""
+
+    def __init__(self, subject: Subject, pixels: Sequence[Any]) -> None:
+        self._planes = [(each[:HEIGHT], each[HEIGHT:].reshape(HEIGHT // 2, -1, 2)) for each in pixels]
+        super().__init__(subject, {"cam": "source: api"})
+
+    def go(self, seconds: float) -> None:
+        """See :class:`Public`."""
+        until, index = time.perf_counter() + seconds, 0
+        while time.perf_counter() < until:
+            self._submit(index)
+            index += 1
+
+    def saturated(self, seconds: float) -> Busy:
+        """See :class:`~tests.bench.gpu_race.Side`."""
+        found = super().saturated(seconds)
+        time.sleep(WARM_S)  # the last are under way
+        self.come()
+        return found
+
+    def alone(self, count: int) -> list[float]:
+        """See :class:`~tests.bench.gpu_race.Side`."""
+        taken = []
+        for index in range(0, count * self.rows, self.rows):
+            started = time.perf_counter()
+            self._batch(index)
+            taken.append((time.perf_counter() - started) * 1e3)
+        return taken
+
+    def answers(self, count: int) -> list[Answer]:
+        """See :class:`~tests.bench.gpu_race.Side`."""
+        records = [record for index in range(0, count, self.rows) for record in self._batch(index)]
+        return [Answer(one.scores, one.classes, getattr(one, "boxes", None)) for one in records]
+
+    def _batch(self, index: int) -> list[Any]:
+        for row in range(self.rows):
+            self._submit(index + row)
+        return [self.next() for _ in range(self.rows)]
+
+    def _submit(self, index: int) -> None:
+        self._pipeline.submit(self._planes[index % len(self._planes)], format="nv12")
+
+
+class Gate:
+    """Holds the sources of a pipeline back until it is opened; shut at first.
+
+    Attributes:
+        sources: those that stand behind it.
+        opened_ns: when it was opened last.
+    """
+
+    def __init__(self) -> None:
+        self.sources, self.opened_ns = list[Nv12Source](), 0
+        self._is_open = threading.Event()
+
+    def open(self) -> None:
+        """From now on frames come; those of cameras start anew."""
+        self.opened_ns = time.monotonic_ns()
+        self._is_open.set()
+
+    def shut(self) -> None:
+        """No more frames."""
+        self._is_open.clear()
+
+    def wait(self) -> bool:
+        """Whether it is open, or is opened within a tenth of a second."""
+        return self._is_open.wait(0.1)
+
+    @property
+    def given(self) -> int:
+        """Frames so far."""
+        return sum(source.given for source in self.sources)
+
+
+GATES: dict[str, Gate] = {}
+"""By what stands behind ``bench:`` in a pipeline file."""
+
+
+@lru_cache(maxsize=1)
+def images() -> list[Any]:
+    """What files and cameras show."""
+    return scenes(IMAGES)
+
+
+class BenchSource:
+    """The kind ``bench:GATE``; ``options: {phase: 0.5}`` moves a camera's frames by half a period."""
+
+    unused: ClassVar[dict[str, str]] = {}
+
+    @staticmethod
+    def is_live(config: SourceStage) -> bool:
+        """With a rate it is a camera."""
+        return config.fps is not None
+
+    @staticmethod
+    def make(name: str, config: SourceStage, context: object) -> Nv12Source:
+        """See docs/extending.md."""
+        images()  # not in the thread that gives them out
+        gate = GATES[config.source.removeprefix("bench:")]
+        gate.sources.append(Nv12Source(name, config.fps, float(config.options.get("phase", 0.0)), gate))
+        return gate.sources[-1]
+
+
+class Nv12Source:
+    """See :class:`~edgert.runtime.Source`. A camera's frames have the time at which they were due.
+
+    Attributes:
+        given: how many so far.
+    """
+
+    def __init__(self, name: str, rate_hz: float | None, phase: float, gate: Gate) -> None:
+        self.name, self.live, self.given = name, rate_hz is not None, 0
+        self._period_ns, self._phase, self._gate = 1e9 / rate_hz if rate_hz else 0.0, phase, gate
+        self._pinned: Pinned | None = None
+
+    def share(self, device: CudaDevice) -> None:
+        """From its start on in memory that the GPU reads."""
+        self._pinned = Pinned(device, images(), CAMERA_BUFFERS if self.live else FILE_BUFFERS)
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """See :class:`~edgert.runtime.Source`."""
+        opened_ns, count = 0, 0
+        while not stop.is_set():
+            if not self._gate.wait():
+                continue
+            if opened_ns != self._gate.opened_ns:
+                opened_ns, count = self._gate.opened_ns, 0
+            at_ns = opened_ns + round((count + self._phase) * self._period_ns)
+            if self.live:
+                time.sleep(max(at_ns - time.monotonic_ns(), 0) / 1e9)
+            frame = frame_of(images()[self.given % IMAGES]) if self._pinned is None else self._pinned.take()
+            at_ns = at_ns if self.live else time.monotonic_ns()
+            yield replace(frame, stream=self.name, index=self.given, timestamp_ns=at_ns)
+            self.given, count = self.given + 1, count + 1
+
+    def stats(self) -> SourceStats:
+        """Nothing goes wrong."""
+        return SourceStats()
+
+    def close(self) -> None:
+        """Gives the memory back when the last frame is gone."""
+        self._pinned = None
+
+
+class Sourced(Public):
+    """A pipeline over sources behind a gate of their own.
+
+    Args:
+        keys: of each source's section beside ``source:``, by its name.
+    """
+
+    def __init__(self, subject: Subject, keys: Mapping[str, str]) -> None:
+        self.gate, name = Gate(), f"gate{len(GATES)}"
+        GATES[name] = self.gate
+        super().__init__(subject, {source: f'source: "bench:{name}"{more}' for source, more in keys.items()})
+
+    def go(self, seconds: float) -> None:
+        """See :class:`Public`."""
+        time.sleep(seconds)
+
+
+class File(Sourced):
+    """A file that is read as fast as its frames are taken."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject, {"cam": ""})
+
+    def saturated(self, seconds: float) -> Busy:
+        """See :class:`~tests.bench.gpu_race.Side`."""
+        self.gate.open()
+        found = super().saturated(seconds)
+        self.gate.shut()
+        time.sleep(WARM_S)  # the last are under way
+        self.come()
+        return found
+
+
+@dataclass(frozen=True)
+class Live:
+    """What came of some seconds of cameras.
+
+    Attributes:
+        p50_ms, p99_ms: from when a frame was due to its result.
+        lost: frames without one.
+        given: frames in all.
+        cpu_us: processor time of the whole process for each frame.
+    """
+
+    p50_ms: float
+    p99_ms: float
+    lost: int
+    given: int
+    cpu_us: float
+
+
+class Cameras(Sourced):
+    """So many live cameras, their frames due one after the other."""
+
+    def __init__(self, subject: Subject, number: int, rate_hz: float) -> None:
+        super().__init__(
+            subject, {f"cam{n}": f", fps: {rate_hz}, options: {{phase: {n / number:.4f}}}" for n in range(number)}
+        )
+
+    def live(self, seconds: float) -> Live:
+        """Lets them film for so long."""
+        before, watch = self.gate.given, Watch()
+        self.gate.open()
+        self.go(seconds)
+        given = self.gate.given - before
+        busy = watch.busy(given, [])
+        self.gate.shut()
+        time.sleep(WARM_S)
+        ages = [age_ms for age_ms, _ in self.come()]
+        given = self.gate.given - before
+        p50, p99 = np.percentile(ages, [50, 99]).tolist() if ages else (0.0, 0.0)
+        return Live(p50, p99, given - len(ages), given, busy.cpu_us)
+
+
+def add_kind(folder: Path) -> None:
+    """Installs the package whose kind of source ``bench:`` is."""
+    points = {"edgert.sources": {"bench": f"{__name__}:BenchSource"}}
+    sys.path.append(str(install(folder / "bench-source", "bench-source", "", points)))

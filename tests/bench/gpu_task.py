@@ -1,0 +1,116 @@
+"""What every side of a race on the GPU is given, and what it must answer: 1080p NV12 frames, networks, and how an
+answer is compared with another side's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.bench.gpu_run import HEIGHT, WIDTH
+
+TOP, LIMIT, IOU = 5, 300, 0.45
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network, what its input wants to see, and what is made of its output.
+
+    Attributes:
+        side: of its square input, pixels.
+        letterbox: whether the frame keeps its shape there, between gray borders; else it is stretched.
+        mean, std: subtracted and divided by, in gray levels.
+        score: of a detector: the lowest that counts; 0 for a classifier.
+    """
+
+    name: str
+    side: int
+    letterbox: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    score: float = 0.0
+
+    @property
+    def detects(self) -> bool:
+        """Whether it answers with boxes."""
+        return self.letterbox
+
+    @property
+    def image(self) -> tuple[int, int]:
+        """(height, width) of the frame in the network's input."""
+        return (self.side * HEIGHT // WIDTH if self.letterbox else self.side, self.side)
+
+    @property
+    def border(self) -> int:
+        """Rows of gray above the frame."""
+        return (self.side - self.image[0]) // 2
+
+    @property
+    def yaml(self) -> str:
+        """``task`` and ``input`` of its section in a pipeline file."""
+        task = f"detect: yolov8, score: {self.score}, iou: {IOU}, limit: {LIMIT}"
+        resize = "letterbox" if self.letterbox else "stretch"
+        return (
+            f"task: {{{task if self.detects else f'classify: logits, top: {TOP}'}}}\n"
+            f"    input: {{resize: {resize}, mean: {list(self.mean)}, std: {list(self.std)}}}"
+        )
+
+
+TASKS = {
+    "resnet50": Task("resnet50", 224, False, (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+    "yolov8s": Task("yolov8s", 640, True, (0.0, 0.0, 0.0), (255.0, 255.0, 255.0)),
+}
+
+
+def scenes(count: int) -> list[Any]:
+    """(1620, 1920) uint8 NV12 each: coarse random patterns under fine noise, so that no two places look alike."""
+    random = np.random.default_rng(0)
+    rows, columns = HEIGHT * 3 // 2, WIDTH
+    coarse = random.integers(48, 204, (count, rows // 60, columns // 60), np.uint8).repeat(60, 1).repeat(60, 2)
+    fine = random.integers(0, 32, (count, rows // 4, columns // 4), np.uint8).repeat(4, 1).repeat(4, 2)
+    return list(np.ascontiguousarray(coarse + fine))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a side makes of one frame.
+
+    Attributes:
+        scores: (N,) falling.
+        classes: (N,).
+        boxes: (N, 4) x1, y1, x2, y2 in pixels of the frame; None of a classifier.
+    """
+
+    scores: Any
+    classes: Any
+    boxes: Any = None
+
+
+def agreement(answer: Answer, other: Answer) -> float:
+    """How much of each answer the other has too, 0 to 1, the smaller of both ways: classes of the five best; or boxes,
+    of the same class and with an overlap (IoU) of 0.9. Another score, by more than 0.02, is another answer."""
+    return min(_found(answer, other), _found(other, answer))
+
+
+def _found(answer: Answer, other: Answer) -> float:
+    alike = np.equal.outer(answer.classes, other.classes) & (
+        np.abs(np.subtract.outer(answer.scores, other.scores)) <= 0.02
+    )
+    if answer.boxes is not None:
+        alike &= overlaps(answer.boxes, other.boxes) >= 0.9
+    return float(alike.any(1).mean()) if alike.size else float(len(answer.scores) == len(other.scores))
+
+
+def overlaps(boxes: Any, others: Any) -> Any:
+    """(N, M) intersection over union, each box a pixel larger, so that one cut off at the image's edge has a size."""
+    corner, far = np.maximum(boxes[:, None, :2], others[:, :2]), np.minimum(boxes[:, None, 2:], others[:, 2:])
+    shared = np.clip(far - corner + 1, 0, None).prod(2)
+    sizes, other_sizes = ((each[:, 2:] - each[:, :2] + 1).prod(1) for each in (boxes, others))
+    return shared / (sizes[:, None] + other_sizes - shared)
+
+
+def worst(answers: Sequence[Answer], others: Sequence[Answer]) -> float:
+    """The least agreement over the frames."""
+    return min(agreement(one, other) for one, other in zip(answers, others, strict=True))

@@ -1,0 +1,169 @@
+"""The races on a GPU, run small over the processor: what they count and compare is not first seen on a machine that has
+one."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.bench import bench_gpu_cameras, bench_gpu_peers, bench_gpu_start, gpu_public
+from tests.bench.gpu_public import Cameras, File, Subject, Submitted
+from tests.bench.gpu_race import IN_FLIGHT, InFlight
+from tests.bench.gpu_task import TASKS, Answer, Task, agreement, scenes, worst
+
+PIXELS = scenes(4)
+TASK = Task("tiny", 32, False, (0.0,) * 3, (255.0,) * 3)
+
+
+def subject(folder: Path, rows: int) -> Subject:
+    """Ten classes of sixteen places' colors, on the processor."""
+    weights = np.random.default_rng(0).normal(size=(48, 10)).astype(np.float32)
+    nodes = [
+        helper.make_node("AveragePool", ["images"], ["mean"], kernel_shape=[8, 8], strides=[8, 8]),
+        helper.make_node("Flatten", ["mean"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "weights"], ["out"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["n", 3, 32, 32])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 10])],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(folder / "tiny.onnx"))
+    return Subject(TASK, folder / "tiny.onnx", "onnxruntime", rows, folder)
+
+
+@pytest.fixture
+def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``source: bench:``, and few small buffers."""
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    gpu_public.add_kind(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_frames_that_are_submitted_are_answered_in_order(tmp_path: Path, rows: int) -> None:
+    side = Submitted(subject(tmp_path, rows), PIXELS)
+    found = side.answers(8)
+    assert worst(found[:4], found[4:]) == 1.0  # four frames, twice
+    assert worst(found[:3], found[1:4]) < 1.0
+    assert len(side.alone(3)) == 3
+    busy = side.saturated(0.2)
+    assert busy.n > 0 and busy.fps > 0 and busy.cpu_us > 0 and 0 < busy.p50_ms <= busy.p99_ms
+    assert worst(side.answers(4), found[:4]) == 1.0  # nothing is left of going fast
+    side.close()
+
+
+def test_a_file_runs_only_while_it_is_measured(kind: Path) -> None:
+    side = File(subject(kind, 1))
+    time.sleep(0.3)
+    assert side.gate.given == 0
+    busy = side.saturated(0.2)
+    assert busy.n > 0 and busy.fps > 0
+    given = side.gate.given
+    time.sleep(0.3)
+    assert side.gate.given == given and not side.come()
+    side.close()
+
+
+def test_cameras_film_in_turns_and_every_frame_is_counted(kind: Path) -> None:
+    one, two = Cameras(subject(kind, 1), 1, 20.0), Cameras(subject(kind, 4), 2, 20.0)
+    ((alone, together),) = bench_gpu_cameras.in_turns(one, two, 1, 1.0)
+    assert 15 <= alone.given <= 23 and 30 <= together.given <= 46
+    assert 0 <= together.lost < together.given and 0 < together.p50_ms <= together.p99_ms and together.cpu_us > 0
+    for cameras in (one, two):
+        cameras.close()
+
+
+def test_a_start_is_timed_in_a_process_of_its_own(tmp_path: Path) -> None:
+    found = bench_gpu_start.started(subject(tmp_path, 1), 1)
+    assert found.unit == "s" and 0 < found.detail["import_s"] + found.detail["open_s"] < found.value < 60
+    (tmp_path / "tiny.onnx").write_bytes(b"no model")
+    with pytest.raises(RuntimeError, match=r"tiny\.onnx"):
+        bench_gpu_start.once(next(tmp_path.glob("*.yaml")), tmp_path)
+
+
+def boxes(*corners: tuple[float, float, float, float], kind: int = 0) -> Answer:
+    rows = np.array(corners, np.float32).reshape(-1, 4)
+    return Answer(np.full(len(rows), 0.5, np.float32), np.full(len(rows), kind), rows)
+
+
+def test_answers_agree_as_far_as_each_has_what_the_other_has() -> None:
+    near, far = (0.0, 0.0, 100.0, 100.0), (300.0, 0.0, 400.0, 100.0)
+    moved = (1.0, 0.0, 101.0, 100.0)
+    assert agreement(boxes(near, far), boxes(far, moved)) == 1.0
+    assert agreement(boxes(near, far), boxes(near)) == 0.5
+    assert agreement(boxes(near), boxes(near, kind=1)) == 0.0
+    assert agreement(boxes(), boxes()) == 1.0 and agreement(boxes(), boxes(near)) == 0.0
+    one, other = (Answer(np.array([0.5, 0.3]), np.array(order)) for order in ([7, 8], [8, 7]))
+    assert agreement(one, one) == 1.0 and agreement(one, other) == 0.0
+
+
+class Fake(InFlight):
+    """Answers at once, and notes how many it had at a time."""
+
+    def __init__(self, rows: int, fails: bool = False) -> None:
+        self.rows, self._fails, self.open, self.most, self.closed = rows, fails, 0, 0, False
+
+    def submit(self, index: int) -> int:
+        if self._fails:
+            raise ValueError("no such kernel")
+        self.open += 1
+        self.most = max(self.most, self.open)
+        return index
+
+    def wait(self, ticket: Any) -> list[Answer]:
+        time.sleep(0.001)
+        self.open -= 1
+        return [Answer(np.array([0.5]), np.array([(ticket + row) % 16])) for row in range(self.rows)]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_side_has_a_few_batches_in_flight() -> None:
+    side = Fake(8)
+    busy = side.saturated(0.1)
+    assert side.most == IN_FLIGHT and side.open == 0
+    assert busy.n % 8 == 0 and busy.p50_ms >= 1.0
+    assert [int(one.classes[0]) for one in side.answers(16)] == list(range(16))
+
+
+def test_a_side_that_fails_is_left_out_and_the_bars_are_those_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = {"careful": Fake(1), "bare-rtx": Fake(1, fails=True), "edgert-ort": Fake(1), "compile": Fake(1)}
+    answers = [Answer(np.array([0.5]), np.array([index])) for index in range(16)]
+    entry = cast("Any", SimpleNamespace(task=TASKS["resnet50"], answers=answers))
+
+    def made(race: bench_gpu_peers.Race, name: str) -> Any:
+        if name == "compile":
+            raise ImportError("no torch here")
+        return sides[name]
+
+    monkeypatch.setattr(bench_gpu_peers.Race, "_made", made)
+    until = time.perf_counter() + 60
+    options = argparse.Namespace(sides=list(sides), rounds=2, seconds=0.1, alone=5, until=until)
+    found = {figure.name: figure for figure in bench_gpu_peers.Race(entry, 1, tmp_path, options).run()}
+    printed = capsys.readouterr().out
+    assert "bare-rtx: left out, ValueError: no such kernel" in printed
+    assert "compile: left out, ImportError: no torch here" in printed
+    careful = found["resnet50 b1: careful"]
+    assert careful.detail["alone_n"] == 5 and careful.detail["agreement"] == 1.0 and careful.n > 10
+    assert found["resnet50 b1: edgert-ort / careful"].bar == 1.15
+    assert found["resnet50 b1: edgert-ort, processor time per frame"].bar == 400
+    assert not [name for name in found if "bare" in name or "compile" in name]
+    assert all(side.closed for side in sides.values() if side is not sides["compile"])
+    options.until = 0.0
+    assert not list(bench_gpu_peers.Race(entry, 1, tmp_path, options).run())
+    assert "no time is left" in capsys.readouterr().out
