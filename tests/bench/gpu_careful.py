@@ -18,11 +18,11 @@ from torch.nn import functional
 
 from edgert.runtime import Color
 from edgert.stages.preprocess import yuv_matrix
+from tests.bench.gpu_race import IN_FLIGHT, InFlight
 from tests.bench.gpu_run import HEIGHT, WIDTH
 from tests.bench.gpu_task import IOU, TOP, Answer, Task
 
 CANDIDATES, CHAIN = 256, 4
-SLOTS = 3
 
 
 class Prepared(nn.Module):
@@ -106,7 +106,7 @@ class Slot:
         self.graph = torch.cuda.CUDAGraph()
 
 
-class Careful:
+class Careful(InFlight):
     """See :class:`~tests.bench.gpu_race.Side`. One graph for each slot, from the frames' bytes to the answer's.
 
     Args:
@@ -121,7 +121,7 @@ class Careful:
         torch.backends.cudnn.benchmark = True
         with torch.no_grad(), torch.cuda.stream(self._working):
             size = lines(torch.zeros((rows, HEIGHT * 3 // 2, WIDTH), dtype=torch.uint8).cuda()).shape
-            self._slots = [Slot(rows, tuple(size)) for _ in range(SLOTS)]
+            self._slots = [Slot(rows, tuple(size)) for _ in range(IN_FLIGHT)]
             self._prepare()
         torch.cuda.synchronize()
         self._turn = 0
@@ -129,7 +129,7 @@ class Careful:
     def submit(self, index: int) -> Slot:
         """Puts a batch on the streams, frames from ``index`` on. Its slot must have been waited for."""
         slot = self._slots[self._turn]
-        self._turn = (self._turn + 1) % SLOTS
+        self._turn = (self._turn + 1) % IN_FLIGHT
         with torch.cuda.stream(self._copying):
             for row in range(self.rows):
                 slot.frames[row].copy_(self._frames[(index + row) % len(self._frames)], non_blocking=True)
