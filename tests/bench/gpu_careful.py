@@ -77,7 +77,7 @@ class Lines(nn.Module):
 
     def __init__(self, task: Task, net: nn.Module) -> None:
         super().__init__()
-        self.task, self.prepare, self.net = task, Prepared(task), net
+        self.task, self.prepare, self.net = task, Prepared(task), net.requires_grad_(False)
 
     def forward(self, frames: Tensor) -> Tensor:
         return self.packed(self.net(self.prepare(frames)))
