@@ -27,7 +27,7 @@ from edgert.meters import peak_rss_bytes
 from edgert.policy import Drop
 from edgert.runtime import Node, Result, Runner, Summary, summarize
 from edgert.runtime.announce import Beacon
-from edgert.runtime.branches import connect, disconnect
+from edgert.runtime.branches import disconnect
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
@@ -119,10 +119,9 @@ class Pipeline:
         self._environment = environment
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
-                node, sink = self._node(stage), CallbackSink(stage, function)
-                listener = Node(f"callback of {stage}", sink, reads="host")
+                listener = Node(f"callback of {stage}", CallbackSink(stage, function), reads="host")
                 drop: Drop = "oldest" if self._assembly.live else "never"
-                connect(node, listener, self._assembly.streams[stage], _TAP_QUEUE, drop)
+                self._assembly.listen(self._known(stage), listener, _TAP_QUEUE, drop)
                 self._assembly.nodes.append(listener)
         self._assembly.settle()
         self._taps, self._tapping = list[Node](), threading.RLock()
@@ -281,22 +280,24 @@ class Pipeline:
         """
         # The reader stands outside the pipeline and takes results itself, but a node needs work.
         self._refuse_called("listened to")
-        node, tap = self._node(stage), Node(f"results of {stage}", CallbackSink(stage, lambda result: None))
+        tap = Node(f"results of {stage}", CallbackSink(self._known(stage), lambda result: None))
         live = self._assembly.live
         with self._tapping:
-            connect(node, tap, self._assembly.streams[stage], 1 if live else _TAP_QUEUE, "oldest" if live else "never")
+            nodes = self._assembly.listen(stage, tap, 1 if live else _TAP_QUEUE, "oldest" if live else "never")
             self._taps.append(tap)
             self._assembly.settle(self._taps)
         self._runner.listen(tap.inlet)
         self.start()
-        if not self._runner.is_working(node):
-            tap.inlet.channels[0].close()
-        return Results(tap, stage, timeout, self._runner, partial(self._leave_tap, node, tap))
+        for node, channel in zip(nodes, tap.inlet.channels, strict=True):
+            if not self._runner.is_working(node):
+                channel.close()
+        return Results(tap, stage, timeout, self._runner, partial(self._leave_tap, nodes, tap))
 
-    def _leave_tap(self, node: Node, tap: Node) -> None:
+    def _leave_tap(self, nodes: Sequence[Node], tap: Node) -> None:
         """Undoes what :meth:`results` did."""
         with self._tapping:
-            disconnect(node, tap)
+            for node in nodes:
+                disconnect(node, tap)
             self._taps = [other for other in self._taps if other is not tap]
             self._assembly.settle(self._taps)
 
@@ -376,11 +377,12 @@ class Pipeline:
         """The state of the run, and what it promised."""
         return {**self.summary().to_json(), "promised": self.file.config.budgets.model_dump(exclude_none=True)}
 
-    def _node(self, stage: str) -> Node:
-        names = [node.name for node in self._assembly.nodes]
+    def _known(self, stage: str) -> str:
+        """The stage; raises StageError where there is none of that name."""
+        names = list(self._assembly.ends)
         if stage not in names:
             raise StageError(f"no stage {stage!r}{nearest(stage, names)}", fix=f"stages: {', '.join(names)}")
-        return self._assembly.node(stage)
+        return stage
 
     def _api_source(self, stage: str | None) -> ApiSource:
         found = {node.name: node.work for node in self._assembly.nodes if isinstance(node.work, ApiSource)}

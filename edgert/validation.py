@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgert.assemble import assemble
+from edgert.assemble import assemble, gpus
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import ORT, ORT_CUDA
 from edgert.config.pipeline_file import CODE
@@ -25,15 +25,18 @@ class Validation:
         stages: number of its stages.
         models: number of the models that they run.
         read_code: whether it names code of the user's own, which was read and not run.
+        gpus: which stream goes to which GPU of this machine; empty where they have no choice.
     """
 
     stages: int
     models: int
     read_code: bool
+    gpus: str = ""
 
     def __str__(self) -> str:
         counts = f"{self.stages} stages, {self.models} model{'' if self.models == 1 else 's'}"
-        return f"{counts}; code of your own was read, not run" if self.read_code else counts
+        read = "code of your own was read, not run" if self.read_code else ""
+        return "; ".join(filter(None, (counts, read, self.gpus)))
 
 
 def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
@@ -58,7 +61,9 @@ def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
         found[section][name] = _replaced(found[section][name], inner)
     assembly = assemble(replace(file, config=file.config.model_copy(update=found)), backend_name="null")
     assembly.close()
-    return Validation(len(file.config.stages), len(assembly.engines), bool(file.config.code or file.config.ops))
+    numbers, has_code = gpus.gpus_of(file), bool(file.config.code or file.config.ops)
+    streams = gpus.in_words(gpus.streams_on(file, numbers)) if numbers != gpus.FIRST else ""
+    return Validation(len(file.config.stages), len(assembly.engines), has_code, streams)
 
 
 def not_run(*_: object, **__: object) -> tuple[()]:

@@ -3,22 +3,27 @@
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Protocol
 
 from edgert.assemble.default_engines import leaves_engine
-from edgert.backend import Engine, backend
+from edgert.backend import Backend, Engine, backend
 from edgert.backend.chain import Chain, Skipped, why_not
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
 from edgert.board import HOST, detect
+from edgert.board.devices import cuda_driver
 from edgert.board.host import core_accelerators
 from edgert.board.record import Board, find_board
 from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.config.engine_choice import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.engine import build_engine, default_profile
-from edgert.errors import ConfigError, PlacementError
+from edgert.errors import ConfigError, DeviceError, PlacementError
 from edgert.files import FileStore, cache_folder
 from edgert.graph import Graph, Model, clean, load, read, with_shapes
+from edgert.kinds import BACKENDS
+from edgert.memory.cuda import CudaDevice, open_device
 from edgert.placement.cutting import Part, accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 
@@ -78,16 +83,24 @@ class ChainEngines:
         strict: an engine that would be skipped is an error.
         bar: moved while TensorRT compiles.
         trt: compiles and opens TensorRT's engines; that of this machine by default.
+        gpu: the number of the GPU that they are on.
     """
 
     in_bundle = False
 
     def __init__(
-        self, file: PipelineFile, model: ModelOf, strict: bool, bar: Bar | None, trt: TrtBackend | None = None
+        self,
+        file: PipelineFile,
+        model: ModelOf,
+        strict: bool,
+        bar: Bar | None,
+        trt: TrtBackend | None = None,
+        gpu: int = 0,
     ) -> None:
         moved = bar or (lambda what, done, total: None)
         listener = Listener(step=lambda title, done, total: moved(f"compiling {title}", done, total))
-        self._model, self._trt = model, trt or TrtBackend(listener=listener)
+        self._model, self._gpu, self._title = model, gpu, ""
+        self._trt = trt or TrtBackend(listener=listener, device=_opens(gpu))
         tensorrt = self._trt  # what looks at engines holds this, and not all of it, which would then hold itself
         machine, name, chosen = detect(), file.document.path.name, file.passed_over is not None
         self._passed_over = [Skipped(engine, why) for engine, why in (file.passed_over or {}).items()]
@@ -106,10 +119,24 @@ class ChainEngines:
 
         self.chain = Chain(file.config.engines, reason, strict=strict, report=report, where=file.where("engines"))
 
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether the first engine that can run here is on a GPU. Raises BuildError as :meth:`Chain.unable`."""
+        return self.chain.engines[len(self.chain.unable())] in (TENSORRT, ORT_CUDA)
+
+    def on(self, gpu: int) -> "ChainEngines":
+        """The same on another GPU."""
+        other = copy(self)
+        other._gpu, other._title = gpu, f" on GPU {gpu}"
+        other._trt = TrtBackend(listener=self._trt.listener, device=_opens(gpu))
+        return other
+
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """See :class:`Engines`."""
         if config.backend == "tensorrt":
             return self._on_tensorrt(name, config, threads, batch)
+        if config.backend == ORT_CUDA:
+            return self._made(ORT_CUDA, name, config, threads, batch)
         if config.backend != "auto" or config.placement != "auto":
             return build_engine(self._model(name, config, "ort"), config, threads, batch)
 
@@ -144,7 +171,7 @@ class ChainEngines:
                 unused.pop_all()
             return found
 
-        choice = chain.first(" and ".join(models), made)
+        choice = chain.first(" and ".join(models) + self._title, made)
         info = replace(choice, skipped=(*self._passed_over, *choice.skipped)).info
         for engine in choice.compiled.values():
             engine.info = {**engine.info, **info}
@@ -152,9 +179,18 @@ class ChainEngines:
 
     def _made(self, engine: str, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         if engine == TENSORRT:
+            if kinds := other_kind(self._gpu):
+                raise DeviceError(
+                    "TensorRT compiles for GPU 0", why=kinds, fix="gpus: those of one kind, the first too"
+                )
             return self._on_tensorrt(name, config, threads, batch)
-        own = backend("onnxruntime-cuda" if engine == ORT_CUDA else "ort")
-        return build_engine(self._model(name, config, "ort"), config, threads, batch, by=own)
+        return build_engine(self._model(name, config, "ort"), config, threads, batch, by=self._by(engine))
+
+    def _by(self, engine: str) -> Backend:
+        """ONNX Runtime on this GPU, or on the processor."""
+        if engine != ORT_CUDA:
+            return backend("ort")
+        return BACKENDS.get(ORT_CUDA)(open_device(self._gpu)) if self._gpu else backend(ORT_CUDA)
 
     def _on_tensorrt(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """In FP16 where the precision is left open: of a model that is converted, or by a flag where it has several
@@ -166,6 +202,20 @@ class ChainEngines:
                 wanted = config.model_copy(update={"precision": "fp16"})
         model = self._model(name, wanted, "gpu")
         return build_engine(model, config, threads, batch, by=self._trt, precision=precision)
+
+
+def other_kind(gpu: int) -> str:
+    """In which way a GPU is of another kind than the first, whose engines it so cannot run; empty where it is not."""
+    driver = cuda_driver() if gpu else None
+    if driver is None or gpu >= len(driver.gpus):
+        return ""
+    kinds = [f"{one.name} of compute capability {one.compute}" for one in (driver.gpus[0], driver.gpus[gpu])]
+    return f"that is a {kinds[0]}, and GPU {gpu} is a {kinds[1]}" if kinds[0] != kinds[1] else ""
+
+
+def _opens(gpu: int) -> Callable[[], CudaDevice] | None:
+    """What opens a GPU; None for the first, which TensorRT's backend opens by itself."""
+    return partial(open_device, gpu) if gpu else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """From a pipeline file to connected nodes: every engine and stage is made, nothing is started."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
+from edgert.assemble import gpus
 from edgert.assemble.engines import Bar, Engines, board_of
-from edgert.assemble.gpu_models import is_on_gpu
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
 from edgert.assemble.pixels import put_on_gpu, settle
 from edgert.assemble.run_settings import PowerStep, PowerSteps
@@ -16,6 +18,7 @@ from edgert.config import stages as section
 from edgert.config.flow import inputs_of, order, reads_of, sources_of, upstream
 from edgert.errors import EdgertError
 from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
 from edgert.meters.all import Meters
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop
@@ -32,6 +35,7 @@ from edgert.stages.source.kinds import source_for
 from edgert.stages.track import Track
 from edgert.user_code import load_object
 
+log = logging.getLogger("edgert.backend")
 Callback = Callable[[Result], object]
 FILE_QUEUE, LIVE_QUEUE = 4, 1
 """Results that may wait: after a file, ahead of the decoder's bursts; after a camera, only the newest."""
@@ -92,6 +96,7 @@ class Assembly:
         opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: images of network
             size are too small to share out, and its pool fights the engine's for cores.
         frames: where those of each source are that a model on a GPU reads, and why, for people.
+        ends: the nodes that the results of each stage come from, with the sources whose frames these have.
     """
 
     nodes: list[Node]
@@ -104,6 +109,7 @@ class Assembly:
     hooks: Hooks = field(default_factory=Hooks)
     opencv_threads: int = -1
     frames: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[str, Sequence[tuple[Node, frozenset[str]]]] = field(default_factory=dict)
     closed: bool = False
 
     def settle(self, listeners: Sequence[Node] = ()) -> None:
@@ -115,8 +121,15 @@ class Assembly:
             settle([*self.nodes, *listeners])
 
     def node(self, name: str) -> Node:
-        """The node of a stage."""
+        """The node of a stage; its first, where it has one for each GPU."""
         return next(node for node in self.nodes if node.name == name)
+
+    def listen(self, stage: str, listener: Node, capacity: int, drop: Drop) -> list[Node]:
+        """Connects a listener to where the results of a stage come from: one node, or one for each GPU that it runs
+        on. Returns these."""
+        for node, streams in self.ends[stage]:
+            connect(node, listener, streams, capacity, drop)
+        return [node for node, _ in self.ends[stage]]
 
     def close(self) -> None:
         """Gives inference slots and engines back, once no thread runs, and OpenCV its threads. Twice is once."""
@@ -152,8 +165,17 @@ def assemble(
         EdgertError: whatever does not fit together, with the line of the file it comes from.
     """
     board_of(file)
-    models = Models(file, backend_name, bar, environment.clock, environment.engines, strict)
-    return _Assembler(file, callbacks or {}, environment.clock, models, environment.label).build()
+    is_own = backend_name is None and environment.engines is None  # whose engines are the file's
+    numbers = gpus.gpus_of(file) if is_own else gpus.FIRST
+    first = Models(file, backend_name, bar, environment.clock, environment.engines, strict, numbers[0])
+    models, placed = {numbers[0]: first}, gpus.streams_on(file, numbers)
+    for gpu in sorted({*placed.values()} - {numbers[0]}):
+        if (more := first.on(gpu)) is not None:
+            models[gpu] = more
+    placed = {name: gpu if gpu in models else numbers[0] for name, gpu in placed.items()}
+    if len(models) > 1:
+        log.info("streams: %s", gpus.in_words(placed))
+    return _Assembler(file, callbacks or {}, environment.clock, models, placed, environment.label).build()
 
 
 def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool) -> tuple[int, Drop]:
@@ -169,16 +191,35 @@ def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool
     return queue, drop
 
 
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What runs a stage, or its part for one GPU's streams: connected nodes, the first of which takes its input."""
+
+    streams: frozenset[str]
+    nodes: Sequence[Node]
+
+
 class _Assembler:
-    """The steps of one assembly, and what they share."""
+    """The steps of one assembly, and what they share.
+
+    Args:
+        models: by the number of their GPU.
+        placed: the GPU of every source.
+    """
 
     def __init__(
-        self, file: PipelineFile, callbacks: Mapping[str, Callback], clock: Clock, models: Models, label: str
+        self,
+        file: PipelineFile,
+        callbacks: Mapping[str, Callback],
+        clock: Clock,
+        models: Mapping[int, Models],
+        placed: Mapping[str, int],
+        label: str,
     ) -> None:
         self.file, self.callbacks, self.clock = file, callbacks, clock
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
-        self.models, self.label = models, label
+        self.models, self.placed, self.label = models, placed, label
         self.hooks = Hooks()
         self.live = False  # whether any source is
         self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
@@ -186,59 +227,82 @@ class _Assembler:
     def build(self) -> Assembly:
         stages = self.config.stages
         streams = sources_of(stages)
-        nodes: dict[str, list[Node]] = {}  # of every stage, the first takes its input, the last has its name
+        shares: dict[str, list[_Share]] = {}
         sources_first = sorted(order(stages), key=lambda name: not isinstance(stages[name], section.SourceStage))
         for name in sources_first:
-            self.live = any(self._is_live(own[-1]) for own in nodes.values())
-            nodes[name] = self._nodes(name, stages[name], streams[name])
+            self.live = any(self._is_live(share.nodes[-1]) for own in shares.values() for share in own)
+            shares[name] = self._shares(name, stages[name], streams[name])
         for name, stage in stages.items():
             for other in inputs_of(stage):
-                capacity, drop = queue_of(stages[other], stage, self._is_live(nodes[other][-1]))
-                connect(nodes[other][-1], nodes[name][0], streams[other], capacity, drop)
-        sources = {name: own[-1].work for name, own in nodes.items()}
-        frames = put_on_gpu(stages, sources, self.models.devices, self.callbacks)
-        everything = [node for own in nodes.values() for node in own]
-        for name, reads in reads_of(stages, self.models.devices).items():
+                capacity, drop = queue_of(stages[other], stage, self._is_live(shares[other][0].nodes[-1]))
+                for before, after in product(shares[other], shares[name]):
+                    if both := before.streams & after.streams:
+                        connect(before.nodes[-1], after.nodes[0], both, capacity, drop, is_part=both < before.streams)
+        everything = [node for own in shares.values() for share in own for node in share.nodes]
+        frames, devices = dict[str, str](), dict[str, CudaDevice]()
+        for gpu, models in self.models.items():
+            sources = {name: shares[name][0].nodes[0].work for name, one in self.placed.items() if one == gpu}
+            there = f"GPU {gpu}" if len(self.models) > 1 else "the GPU"
+            frames |= put_on_gpu(stages, sources, models.devices, self.callbacks, there)
+            devices |= models.devices
+        for name, reads in reads_of(stages, devices).items():
             if not isinstance(stages[name], section.InferStage):
-                nodes[name][0].reads = reads
+                shares[name][0].nodes[0].reads = reads
         live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
-        engines = self.models.engines
-        for inference in self.models.inferences:
+        engines = gpus.together({gpu: models.engines for gpu, models in self.models.items()})
+        inferences = [inference for models in self.models.values() for inference in models.inferences]
+        for inference in inferences:
             inference.is_patient = self.live  # between frames of a camera there is time to sleep
-        for counter in {engine.device.counter for engine in engines.values() if is_on_gpu(engine)}:
+        for counter in {device.counter for engine in engines.values() for device in gpus.devices_of(engine)}:
             self.counter.include(counter)
-        models, threads = self.models, set_opencv_threads(1)
+        threads = set_opencv_threads(1)
         assembly = Assembly(
             everything,
             streams,
             engines,
             self.counter,
             live,
-            models.inferences,
-            models.choice,
+            inferences,
+            self._first.choice,
             self.hooks,
             opencv_threads=threads,
             frames=frames,
+            ends={name: [(share.nodes[-1], share.streams) for share in own] for name, own in shares.items()},
         )
         assembly.settle()
         return assembly
+
+    @property
+    def _first(self) -> Models:
+        return next(iter(self.models.values()))
 
     @staticmethod
     def _is_live(node: Node) -> bool:
         return isinstance(node.work, Source) and node.work.live
 
-    def _nodes(self, name: str, stage: section.StageConfig, streams: frozenset[str]) -> list[Node]:
-        """What runs a stage: one node, or connected ones."""
+    def _shares(self, name: str, stage: section.StageConfig, streams: frozenset[str]) -> list[_Share]:
+        """What runs a stage: one node, or connected ones, or these for each GPU that has streams of it."""
         where = self.file.where("stages", name)
         try:
             if not isinstance(stage, section.InferStage):
-                return [Node(name, self._make(name, stage, where))]
-            branches = self.models.branches(name, stage, self.live)
-            is_split = any(len(branch.stages) > 1 for branch in branches)
-            capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, self.models.choice
-            return branch_nodes(name, branches, streams, capacity, stage.every, lambda: choice.level)
+                return [_Share(streams, [Node(name, self._make(name, stage, where))])]
+            if len(self.models) == 1 or not gpus.is_for_gpu(self.config, stage):
+                return [self._share(name, name, stage, self._first, streams)]
+            return [
+                self._share(name, gpus.share_name(name, number, gpu), stage, models, own)
+                for number, (gpu, models) in enumerate(self.models.items())
+                if (own := frozenset(one for one in streams if self.placed[one] == gpu))
+            ]
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
+
+    def _share(
+        self, name: str, title: str, stage: section.InferStage, models: Models, streams: frozenset[str]
+    ) -> _Share:
+        branches = models.branches(name, stage, self.live)
+        is_split = any(len(branch.stages) > 1 for branch in branches)
+        capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, models.choice
+        return _Share(streams, branch_nodes(title, branches, streams, capacity, stage.every, lambda: choice.level))
 
     def _make(self, name: str, stage: section.StageConfig, where: str) -> Source | Stage:
         if isinstance(stage, section.SourceStage):
@@ -248,7 +312,7 @@ class _Assembler:
         if isinstance(stage, section.CropStage):
             if isinstance(stage.crop, tuple):
                 return CropRegion(stage.crop)
-            self.models.check_classes(name, stage.crop)
+            self._first.check_classes(name, stage.crop)
             return CropDetections(name, stage.crop)
         function: Any = self.callbacks.get(name) if isinstance(stage, section.SinkStage) else None
         code = getattr(stage, "python", None) if isinstance(stage, section.SinkStage | section.PythonStage) else None

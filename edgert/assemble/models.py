@@ -47,6 +47,7 @@ class Models:
         clock: by which batches are held.
         engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
         strict: an engine of ``engines:`` that would be skipped is an error.
+        gpu: the number of the GPU that the file's engines are on.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Models:
         clock: Clock = REAL,
         engines: Engines | None = None,
         strict: bool = False,
+        gpu: int = 0,
     ) -> None:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
         self._backend_name, self._bar, self._clock = backend_name, bar, clock
@@ -67,7 +69,16 @@ class Models:
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
         self._model = partial(_model, file, bar)  # of nothing here: who holds it does not hold engines
-        self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
+        self._by = engines or (ChainEngines(file, self._model, strict, bar, gpu=gpu) if chained else None)
+
+    def on(self, gpu: int) -> "Models | None":
+        """The same models on another GPU, and degraded together with these; None where the engine that runs here is not
+        on a GPU. Raises BuildError where it would be skipped, and must not be."""
+        if not isinstance(self._by, ChainEngines) or not self._by.is_on_gpu:
+            return None
+        other = Models(self.file, self._backend_name, self._bar, self._clock, self._by.on(gpu))
+        other.choice = self.choice
+        return other
 
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """What runs a stage: one branch, or several that frames are dispatched to.

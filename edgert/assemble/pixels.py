@@ -41,6 +41,7 @@ def put_on_gpu(
     sources: Mapping[str, object],
     devices: Mapping[str, CudaDevice],
     listened: Collection[str] = (),
+    there: str = "the GPU",
 ) -> dict[str, str]:
     """Has each source give its frames on the GPU where a model reads them there, and logs where they are and why.
 
@@ -50,6 +51,7 @@ def put_on_gpu(
         sources: by the name of their stage, not started yet.
         devices: of the infer stages that read frames on a GPU.
         listened: stages whose results the user's own functions get.
+        there: what the GPU is called.
 
     Returns:
         For each source whose frames a model on a GPU reads, what was logged of it.
@@ -63,9 +65,9 @@ def put_on_gpu(
         stage = stages[name]
         if not isinstance(stage, section.SourceStage):
             continue
-        there = reached(stages, reads, name)  # where no copy on the host has been made yet
-        device = next((devices[reader] for reader in there if reader in devices), None)
-        reason = "" if device else _why_not(stages, [one for one in there if reads[one] == "host"], devices)
+        readers = reached(stages, reads, name)  # where no copy on the host has been made yet
+        device = next((devices[reader] for reader in readers if reader in devices), None)
+        reason = "" if device else _why_not(stages, [one for one in readers if reads[one] == "host"], devices)
         reason = reason or ("decode: cpu" if stage.decode == "cpu" else "")
         if not reason:
             assert device is not None
@@ -81,7 +83,7 @@ def put_on_gpu(
             source.read_by(device)
             reason = "the program brings them, and those that it has on the GPU stay there"
         if not reason:
-            places[name] = "on the GPU" + _copies(stages, reads, there, {name, *there}.intersection(listened))
+            places[name] = f"on {there}" + _copies(stages, reads, readers, {name, *readers}.intersection(listened))
         elif isinstance(source, SharingSource) and device.traits.cached:  # the host reads it as fast
             source.share(device)
             places[name] = f"on the host, in memory that the GPU reads: {reason}"

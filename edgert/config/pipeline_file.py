@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from edgert.config.document import Document, hide_in, read
-from edgert.config.engine_choice import EngineChain
+from edgert.config.engine_choice import EngineChain, Gpus, without_numbers
 from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
 from edgert.config.flow import check_flow, check_variants
 from edgert.config.model_section import TASK_VERBS, DetectTask, InputConfig, ModelConfig, TaskConfig
@@ -187,12 +187,27 @@ class PipelineConfig(Section):
         "what is skipped is logged. Without the key: the best that is really here, as one line says at the start; on "
         "a machine without an NVIDIA GPU, ONNX Runtime",
     )
+    gpus: Gpus | None = Field(
+        default=None,
+        description="numbers of the GPUs that engines: may use, [0, 1]; engines: [tensorrt:1] is short for tensorrt "
+        "and gpus: 1. All by default: every stream has one of them, which decodes it and runs its models",
+    )
     budgets: BudgetConfig = Field(default=BudgetConfig(), description="what the pipeline may use")
     ops: tuple[FilePath, ...] = Field(
         default=(), description="files of your own that register operators with edgert.op; see docs/operators.md"
     )
     models: dict[Name, ModelConfig] = Field(default_factory=dict, description="by name, for infer")
     stages: dict[Name, StageConfig] = Field(min_length=1, description="by name, for from; in any order")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_of_engines(cls, data: Any) -> Any:
+        names, numbers = without_numbers(data.get("engines") if isinstance(data, dict) else None)
+        if not numbers:
+            return data
+        if data.get("gpus") is not None:
+            raise ValueError("engines and gpus both name GPUs; write the numbers in one of them")
+        return {**data, "engines": names, "gpus": numbers}
 
     @property
     def code(self) -> Mapping[tuple[str, ...], str]:

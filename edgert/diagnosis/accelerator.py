@@ -29,10 +29,13 @@ def gpu(evidence: Evidence) -> Finding:
     gpus, driver = answer.facts.get("gpus", ()), answer.facts.get("driver")
     if gpus:
         each = []
-        for one in gpus:
+        for number, one in enumerate(gpus):
             major, _, minor = one["compute"].partition(".")
             shared = describe(Traits(one["integrated"], one["can_map"], (int(major), int(minor))))
-            each.append(f"{one['name']}, compute {one['compute']}, {format_bytes(one['memory_bytes'])}, {shared}")
+            title = f"{number}: " if len(gpus) > 1 else ""  # as gpus: and engines: name them
+            each.append(
+                f"{title}{one['name']}, compute {one['compute']}, {format_bytes(one['memory_bytes'])}, {shared}"
+            )
         return Finding("NVIDIA GPU", "yes", f"{'; '.join(each)}; driver for CUDA {driver}")
     trouble = answer.error or answer.facts.get("trouble", "")
     if trouble:

@@ -14,14 +14,18 @@ from edgert.runtime.stage import Stage
 from edgert.runtime.worker import Node
 
 
-def connect(producer: Node, consumer: Node, streams: frozenset[str], capacity: int, drop: Drop) -> None:
+def connect(
+    producer: Node, consumer: Node, streams: frozenset[str], capacity: int, drop: Drop, *, is_part: bool = False
+) -> None:
     """Lets ``consumer`` listen to ``producer``, also while the producer already runs.
 
     Args:
         streams: the sources whose frames pass here.
         capacity, drop: bound of the new edge; see :class:`~edgert.runtime.channel.Channel`.
+        is_part: whether the producer passes on frames of other sources, too, which do not pass here.
     """
     channel = consumer.inlet.connect(capacity, drop)
+    channel.only = streams if is_part else None
     consumer.carried.append(streams)
     consumer.producers.append(producer)
     producer.outlets = (*producer.outlets, channel)

@@ -28,13 +28,16 @@ class Channel(BoundedQueue[Result]):
 
     Attributes:
         is_bare: whether frames go through without their pixels, which nobody behind reads.
+        only: the sources whose frames pass; None for all.
     """
 
-    __slots__ = ("_abandoned", "_edge", "_ready", "_room", "is_bare")
+    __slots__ = ("_abandoned", "_edge", "_ready", "_room", "is_bare", "only")
+
+    only: frozenset[str] | None
 
     def __init__(self, capacity: int, drop: Drop, ready: queue.SimpleQueue[Ready], edge: int) -> None:
         super().__init__(capacity, drop)
-        self.is_bare = False
+        self.is_bare, self.only = False, None
         self._ready, self._edge, self._abandoned = ready, edge, False
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # as many as have room, where a producer waits for it
         for _ in range(capacity if self.waits else 0):
@@ -42,6 +45,9 @@ class Channel(BoundedQueue[Result]):
 
     def put(self, result: Result) -> None:
         """Takes over a result together with one hold on its lease; blocks only when full and ``drop: never``."""
+        if self.only is not None and result.frame.stream not in self.only:
+            result.frame.lease.release()
+            return
         if self.is_bare and not result.frame.is_let_go:
             bare = result.let_go()
             result.frame.lease.release()

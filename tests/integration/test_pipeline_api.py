@@ -71,7 +71,7 @@ def test_asking_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
     with edgert.Pipeline(write(tmp_path, SCENE.format(limit=100_000))) as pipeline:
         for _ in range(5):
             next(pipeline.results("find", timeout=20))
-        assert len(pipeline._node("find").outlets) == 0
+        assert len(pipeline._assembly.node("find").outlets) == 0
 
 
 def test_pushing_copies_nothing(tmp_path: Path) -> None:
