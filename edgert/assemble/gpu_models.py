@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeGuard, cast
 
 from edgert.backend import Engine
-from edgert.backend.gpu import GpuEngine, GpuTensor
+from edgert.backend.gpu import GpuEngine, GpuTensor, OnHost
 from edgert.config import InputConfig
 from edgert.engine import image_input
 from edgert.errors import DeviceError, ModelError
@@ -16,7 +16,7 @@ from edgert.stages.decode.decoder import Decoder, Size
 from edgert.stages.gpu.gpu_preprocess import ITEM_BYTES, GpuPreprocessor, Target, ValueType, plain, strided
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.readers import reader_for
+from edgert.stages.gpu.readers import reader_for, why_on_host
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.preprocess import layout_of
 
@@ -53,7 +53,8 @@ def gpu_inference(
     """
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
     reason = kernels.why_not()
-    sessions = [] if reason else [engine.session(profile, "outputs") for _ in range(SLOTS)]
+    on_host = _on_host(engine, profile, config, decoder_for, where)
+    sessions = [] if reason else [engine.session(profile, on_host) for _ in range(SLOTS)]
     strange = [one.name for one in sessions[0].outputs_on_gpu if not one.is_plain] if sessions else []
     reason = reason or (f"output {strange[0]!r} is in a DLA's layout" if strange else "")
     if reason:
@@ -85,6 +86,21 @@ def gpu_inference(
         log.log(level, "%s: no CUDA graph, so frames take more of the processor: %s", where, reason)
 
     return GpuInference(slots, uploader, without_graph)
+
+
+def _on_host(
+    engine: GpuEngine, profile: str | None, config: InputConfig, decoder_for: Callable[[Size], Decoder], where: str
+) -> OnHost:
+    """What the host touches where images are prepared on the GPU, as far as the engine's own shapes show it: nothing
+    that is decoded there, too. It matters where host and GPU share memory."""
+    shapes = [one.shape for one in engine.inputs]
+    is_known = profile in (None, engine.profiles[0]) and len(shapes) == 1 and len(shapes[0]) == 4
+    if engine.device.kind != "mapped" or not is_known:
+        return "outputs"
+    layout = layout_of(shapes[0], config.layout, 1 if config.color == "gray" else 3, where)
+    height, width = shapes[0][2:] if layout == "nchw" else shapes[0][1:3]
+    network = width, height
+    return "outputs" if why_on_host(engine.outputs, engine.batched, decoder_for(network), network) else "none"
 
 
 def _raise_priority(streams: Sequence[Stream], where: str) -> None:

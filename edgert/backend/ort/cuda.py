@@ -173,12 +173,11 @@ def too_little(model: Model, shapes: base.Shapes, device: CudaDevice) -> DeviceE
     """What a model should take, beside what the GPU has."""
     graph = read(with_shapes(model, shapes) if shapes else model)
     weights = sum(array.nbytes for array in graph.constants.values())
-    free, total = device.free_bytes()
     tensors = peak_bytes(graph)
     return DeviceError(
         "the model does not fit into the memory of the GPU",
         why=f"planned: weights {format_bytes(weights)} and tensors {format_bytes(tensors)}, beside scratch space of "
-        f"kernels; actual: {format_bytes(free)} of {format_bytes(total)} are free on {device.name}",
+        f"kernels; actual: {device.room()}",
         where=str(model.path),
         fix="a smaller batch or input size, precision: fp16, or end other programs that use the GPU",
     )

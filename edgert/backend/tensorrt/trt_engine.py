@@ -170,11 +170,10 @@ class TrtEngine:
         if made is None and self._unsupported and "memory" not in (why := tail(self._log)):
             raise self._refusal(why or "it made no execution context")
         if made is None:
-            free, total = self.device.free_bytes()
             raise DeviceError(
                 "TensorRT made no execution context: the GPU has too little memory",
                 why=f"planned: {format_bytes(self.context_bytes)}, beside weights, inputs and outputs; actual: "
-                f"{format_bytes(free)} of {format_bytes(total)} are free on {self.device.name}",
+                + self.device.room(),
                 where=self.title,
                 fix="a smaller batch or input size, fewer models, or end other programs that use the GPU",
             )

@@ -200,6 +200,13 @@ class Context:
             free, total = self.driver.mem_get_info()
         return int(free), int(total)
 
+    def room(self) -> str:
+        """How much of its memory is free, and what other processes hold, for an error."""
+        free, total = self.free_bytes()
+        number = f" (GPU {self.ordinal})" if self.ordinal else ""
+        text = f"{format_bytes(free)} of {format_bytes(total)} are free on {self.name}{number}"
+        return "; ".join(filter(None, (text, self.other_holders())))
+
     def other_holders(self) -> str:
         """What other processes hold of its memory, for an error; empty where nobody can tell."""
         try:

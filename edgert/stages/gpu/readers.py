@@ -1,7 +1,9 @@
 """Which outputs are decoded on the GPU."""
 
 from collections.abc import Sequence
+from typing import cast
 
+from edgert.backend import Tensor
 from edgert.backend.gpu import GpuTensor
 from edgert.stages.decode import classify, detection, maps, yolo
 from edgert.stages.decode.decoder import Decoder, Size
@@ -32,14 +34,19 @@ def reader_for(
     Returns:
         the reader, and why the host decodes; empty where the GPU does.
     """
+    reason = why_on_host(outputs, batched, decoder, network)
+    if reason:
+        return gpu_detections.HostReader(outputs, batched, decoder), reason
+    return _READERS[type(decoder)](decoder, outputs, network, kernels), ""
+
+
+def why_on_host(outputs: Sequence[Tensor | GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size) -> str:
+    """Why the host decodes outputs of these shapes and types; empty where the GPU does. Arguments are those of
+    :func:`reader_for`."""
     kind = _READERS.get(type(decoder))
     whole = [tensor.name for tensor, has_batch in zip(outputs, batched, strict=True) if not has_batch]
     if kind is None:
-        reason = "there are no kernels for this decoder"
-    elif whole:
-        reason = f"output {whole[0]!r} has no batch dimension"
-    else:
-        reason = kind.unsupported(decoder, outputs, network)
-        if not reason:
-            return kind(decoder, outputs, network, kernels), ""
-    return gpu_detections.HostReader(outputs, batched, decoder), reason
+        return "there are no kernels for this decoder"
+    if whole:
+        return f"output {whole[0]!r} has no batch dimension"
+    return kind.unsupported(decoder, cast("Sequence[GpuTensor]", outputs), network)  # which looks at no memory

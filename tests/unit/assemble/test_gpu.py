@@ -21,6 +21,7 @@ from edgert.config import InputConfig, load_pipeline
 from edgert.errors import DeviceError
 from edgert.memory.cuda import Stream
 from edgert.stages.crop import Geometry
+from edgert.stages.decode.classify import Classify
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.frames import frame_of
@@ -108,6 +109,19 @@ def test_of_an_integrated_gpu_only_what_the_host_touches_is_shared(monkeypatch: 
     staged = [(one.inputs_on_gpu["x"].block.is_staged, one.outputs_on_gpu[0].block.is_staged) for one in sessions]
     found = {"": (True, False), "mapped": (False, False), "device": (True, True)}[value]  # its decoder is the host's
     assert staged == [found] * SLOTS
+
+
+def test_of_an_integrated_gpu_an_output_that_is_decoded_there_is_its_own() -> None:
+    rig = Rig(integrated=True)
+    inference = gpu_inference(
+        rig.engine, None, InputConfig(resize="stretch"), lambda _: Classify("softmax", 1), "parts.onnx"
+    )
+    assert inference is not None
+    tensors = [one for session in rig.engine._sessions for one in (session.inputs_on_gpu["x"], *session.outputs_on_gpu)]
+    assert len(tensors) == 2 * SLOTS and all(one.block.is_staged for one in tensors)
+    inference.warm_up()
+    assert not [event for event in rig.device.events if "load" in event]  # what it found is written to the host
+    inference.close()
 
 
 def test_the_host_can_run_a_session_whose_tensors_are_the_gpus_own() -> None:

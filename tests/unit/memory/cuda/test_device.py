@@ -181,6 +181,17 @@ class TestBlocks:
         assert caught.value.why == f"2.0 MiB were asked for, 1.0 MiB are free; {others}"
         assert asked == ["0000:00:00.0"]
 
+    def test_room_is_of_one_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[str] = []
+        monkeypatch.setattr(gpu_context, "others_on", lambda bus_id: asked.append(bus_id) or ())
+        gpu = CudaDouble(memory_bytes=2**20, count=2)
+        first, second = open_device(driver=gpu), open_device(1, driver=gpu)
+        block = first.device_block(2**19)
+        assert first.room() == "512.0 KiB of 1.0 MiB are free on double"
+        assert second.room() == "1.0 MiB of 1.0 MiB are free on double (GPU 1)"
+        assert asked == ["0000:00:00.0", "0000:01:00.0"]
+        block.release()
+
     def test_no_bytes_are_no_block(self) -> None:
         with pytest.raises(DeviceError, match="a block of 0 bytes"):
             opened()[0].block(0)
