@@ -85,7 +85,9 @@ def gpu_inference(
         level = logging.WARNING if recordable else logging.INFO
         log.log(level, "%s: no CUDA graph, so frames take more of the processor: %s", where, reason)
 
-    return GpuInference(slots, uploader, without_graph)
+    # Not for crops, whose batches are seldom full; and the first graphs keep a priority that others would not have.
+    refine = getattr(engine, "refine", None) if beside and not is_urgent else None
+    return GpuInference(slots, uploader, without_graph, refine or (lambda: None))
 
 
 def _on_host(

@@ -89,7 +89,10 @@ class Tuning:
         prepacking: a second copy of the weights, in the order in which kernels read them.
         balance: hands out work in ever smaller pieces, for cores that are not equally fast.
         parallel: runs branches of the model at the same time.
-        channels_last: on a GPU, kernels for NHWC tensors where there are some and shapes are fixed.
+        channels_last: on a GPU, kernels for NHWC tensors where there are some.
+        fused: on a GPU, when convolutions with their bias in one kernel are compiled, which takes seconds: ``start``
+            for all sizes before the first frame; ``later`` for full batches, while others run; ``off``. With channels
+            last only.
         conv_search: on a GPU, how cuDNN's convolutions are chosen: ``exhaustive`` runs them all, ``heuristic`` asks
             cuDNN, ``default`` takes the one that needs little memory.
         tf32: on a GPU, float32 numbers are multiplied with 10 bits of their fraction.
@@ -103,6 +106,7 @@ class Tuning:
     balance: bool = False
     parallel: bool = False
     channels_last: bool = True
+    fused: str = "off"
     conv_search: str = "exhaustive"
     tf32: bool = True
 

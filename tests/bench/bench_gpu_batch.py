@@ -2,16 +2,19 @@
 
     python tests/bench/bench_gpu_batch.py [--json FILE]
 
-ResNet-50 at 224 × 224 and a detector of YOLOX-s's size at 640 × 640, FP16, random weights, ONNX Runtime. The engine of
-a model whose batch is left open, as a pipeline with ``batch: {max: 8}`` has it, beside one engine for each size, whose
-model is fixed to it. Times are of the CUDA graph alone, replayed; memory is what the driver reports; the start is from
-the model in memory to a recorded graph of every size, in a process that has run another model before.
+ResNet-50 at 224 × 224 and a detector of YOLOX-s's size at 640 × 640, FP16, random weights, ONNX Runtime; EDGERT_NETWORK
+names one of them, ``resnet50`` or ``detector``. The engine of a model whose batch is left open, as a pipeline with
+``batch: {max: 8}`` has it, at first and when its full batches run with fused kernels; beside it engines of one size, of
+a model that is fixed to it, with fused kernels from the start (``tuning: {fused: start}``). Times are of the CUDA graph
+alone, replayed; memory is what the driver reports; the start is from the model in memory, its cleaned form in a cache,
+to a recorded graph of every size, in a process that has run another model before.
 Needs a GPU, PyCUDA, PyTorch and ONNX Runtime with CUDA; says so and passes where one is missing.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import sys
 import tempfile
@@ -25,10 +28,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 
-from edgert.backend import EngineOptions
-from edgert.backend.gpu import GpuEngine, GpuSession
+from edgert.backend import EngineOptions, Tuning
+from edgert.backend.gpu import GpuSession
 from edgert.backend.ort.cuda import OrtCudaBackend, why_not
 from edgert.benchmark.measure import Figure
+from edgert.files import FileStore
 from edgert.graph import Model, load, with_shapes
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.policy import run_sizes
@@ -44,37 +48,51 @@ class Found:
     """Of one engine.
 
     Attributes:
-        us: rows → microseconds of a run.
-        ready_s: until graphs of all its sizes were recorded.
-        nbytes: of the GPU's memory, that one of its sessions is bound to left out.
+        us: rows → microseconds of a run; ``full_us``: of all rows with fused kernels.
+        ready_s: until graphs of all its sizes were recorded; ``full_s``: from then until those kernels were ready.
+        nbytes: of the GPU's memory, that one of its sessions is bound to left out; ``full_nbytes``: more for them.
     """
 
     us: dict[int, float]
     ready_s: float
     nbytes: int
+    full_us: float
+    full_s: float
+    full_nbytes: int
 
 
-def measured(device: CudaDevice, model: Model, name: str, rows: int, sizes: tuple[int, ...]) -> Found:
-    """Compiles an engine for up to ``rows``, and runs it with each of the sizes."""
+def measured(device: CudaDevice, model: Model, options: EngineOptions, sizes: tuple[int, ...]) -> Found:
+    """Compiles an engine, and runs it with each of the sizes."""
     gc.collect()
     device.settle()
     before, started = device.free_bytes()[0], time.perf_counter()
-    engine = OrtCudaBackend(device).compile(model, EngineOptions(profiles={"default": {name: shape_of(model, rows)}}))
+    engine = OrtCudaBackend(device).compile(model, options)
     session = engine.session()
     fill(session)
-    graphs = {}
-    for size in sizes:
-        session.enqueue(size)
-        session.stream.synchronize()
-        graphs[size] = device.capture(session.stream, lambda size=size: session.enqueue(size))  # type: ignore[misc]
+    graphs = {size: recorded(device, session, size) for size in sizes}
     ready_s = time.perf_counter() - started
     device.settle()
     bound = sum(one.block.nbytes for one in (*session.inputs_on_gpu.values(), *session.outputs_on_gpu))
-    nbytes = before - device.free_bytes()[0] - bound
+    after, full_us, full_s = device.free_bytes()[0], 0.0, 0.0
     us = {size: replayed_us(device, session, graph) for size, graph in graphs.items()}
+    engine.refine()
+    if engine.refinement is not None:
+        started = time.perf_counter()
+        engine.refinement.wait()
+        full_s = time.perf_counter() - started
+        full_us = replayed_us(device, session, recorded(device, session, max(sizes)))
+    device.settle()
+    more = after - device.free_bytes()[0]
     graphs.clear()
-    close(engine)
-    return Found(us, ready_s, nbytes)
+    engine.close()
+    return Found(us, ready_s, before - after - bound, full_us, full_s, more)
+
+
+def recorded(device: CudaDevice, session: GpuSession, size: int) -> Any:
+    """A graph of so many rows."""
+    session.enqueue(size)
+    session.stream.synchronize()
+    return device.capture(session.stream, lambda: session.enqueue(size))
 
 
 def shape_of(model: Model, rows: int) -> tuple[int, ...]:
@@ -103,12 +121,6 @@ def replayed_us(device: CudaDevice, session: GpuSession, graph: Any) -> float:
     return statistics.median(taken[3:])
 
 
-def close(engine: GpuEngine) -> None:
-    """And what it had of the GPU."""
-    engine.close()
-    gc.collect()
-
-
 def measure() -> Iterator[Figure]:
     """All of it."""
     if missing := why_not():
@@ -116,41 +128,39 @@ def measure() -> Iterator[Figure]:
         return
     from tests.bench import gpu_peer
 
-    device = open_device()
+    device, names = open_device(), [os.environ["EDGERT_NETWORK"]] if "EDGERT_NETWORK" in os.environ else list(SIDES)
     with tempfile.TemporaryDirectory() as folder:
-        for name, side in SIDES.items():
+        store = FileStore(Path(folder) / "cache")
+        for name in names:
             net = gpu_peer.network(name).cuda().half()
-            model = load(gpu_peer.export(net, side, True, Path(folder) / f"{name}.onnx"))
-            if name == next(iter(SIDES)):  # libraries are loaded once for all
-                measured(device, model, gpu_peer.INPUT, 1, (1,))
-            yield from figures(f"{name} FP16", device, model, gpu_peer.INPUT)
+            model = load(gpu_peer.export(net, SIDES[name], True, Path(folder) / f"{name}.onnx"))
+            yield from figures(f"{name} FP16", device, model, store)
 
 
-def figures(title: str, device: CudaDevice, model: Model, name: str) -> Iterator[Figure]:
+def figures(title: str, device: CudaDevice, model: Model, store: FileStore) -> Iterator[Figure]:
     """Of one network."""
-    of_all = measured(device, model, name, MOST, SIZES)
+    (name,) = (value.name for value in model.proto.graph.input)
+
+    def options(rows: int, fused: str) -> EngineOptions:
+        profiles = {"default": {name: shape_of(model, rows)}}
+        return EngineOptions(profiles=profiles, store=store, tuning=Tuning(fused=fused))
+
+    measured(device, model, options(MOST, "off"), SIZES)  # libraries are loaded, and the cleaned model is cached
+    of_all = measured(device, model, options(MOST, "later"), SIZES)
     fixed = {
-        size: measured(device, with_shapes(model, {name: shape_of(model, size)}), name, size, (size,)) for size in SIZES
+        size: measured(device, with_shapes(model, {name: shape_of(model, size)}), options(size, "start"), (size,))
+        for size in (1, MOST)
     }
-    for size in SIZES:
-        detail = {"us": of_all.us[size], "fixed_us": fixed[size].us[size]}
-        yield Figure(
-            f"{title}, batch of {size}: engine of all sizes / of this one",
-            of_all.us[size] / fixed[size].us[size],
-            "x",
-            1.05,
-            n=ROUNDS * LAUNCHES,
-            detail=detail,
-        )
+    for size, us in ((1, of_all.us[1]), (MOST, of_all.full_us)):
+        told = {"us": of_all.us[size], "fixed_and_fused_us": fixed[size].us[size], "fused_us": us}
+        what = f"{title}, batch of {size}: engine of all sizes / of this one, fused"
+        yield Figure(what, us / fixed[size].us[size], "x", 1.05, n=ROUNDS * LAUNCHES, detail=told)
     weights = sum(len(one.raw_data) for one in model.proto.graph.initializer)
-    largest = fixed[MOST].nbytes
-    told = {"bytes": of_all.nbytes, "largest_alone": largest, "weights": weights, "n_sizes": len(SIZES)}
-    more = of_all.nbytes - largest
-    yield Figure(
-        f"{title}: memory of {len(SIZES)} sizes beyond the largest / weights", more / weights, "x", 1, detail=told
-    )
-    told = {f"alone_{size}_s": fixed[size].ready_s for size in SIZES}
-    yield Figure(f"{title}: until {len(SIZES)} sizes are ready", of_all.ready_s, "s", None, detail=told)
+    told = {"bytes": of_all.nbytes, "full_alone": fixed[MOST].nbytes, "weights": weights, "fused": of_all.full_nbytes}
+    more = (of_all.nbytes - fixed[MOST].nbytes) / weights
+    yield Figure(f"{title}: memory of {len(SIZES)} sizes beyond the full one's / weights", more, "x", 0.5, detail=told)
+    told = {"fused_s": of_all.full_s} | {f"fixed_and_fused_{size}_s": one.ready_s for size, one in fixed.items()}
+    yield Figure(f"{title}: until {len(SIZES)} sizes are ready", of_all.ready_s, "s", 2, detail=told)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Session:
     def __init__(self, device: CudaDevice, rows: int, dynamic: bool = True) -> None:
         self.device, self.stream, self.exclusive = device, device.stream(), threading.RLock()
         self.dynamic, self.recordable, self.sizes = dynamic, True, []
+        self.renewed: set[int] = set()
         shape = (rows, 3, SIDE, SIDE)
         self.inputs_on_gpu = {"x": GpuTensor("x", shape, "float32", device.block(4 * int(np.prod(shape))))}
         self.outputs_on_gpu = (GpuTensor("y", (rows, 2), "float32", device.block(8 * rows)),)

@@ -37,9 +37,9 @@ class CudaLike:
         self.broken: Exception | None = None
         self.runs = 0
 
-    def run(self, names: Any, feeds: Any) -> Any:
+    def run(self, names: Any, feeds: Any, options: Any = None) -> Any:
         self._check()
-        return self._session.run(names, feeds)
+        return self._session.run(names, feeds, options)
 
     def io_binding(self) -> _Binding:
         return _Binding(self._session.io_binding())

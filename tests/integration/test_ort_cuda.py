@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,12 +20,15 @@ from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, check_sizes, 
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.files import FileStore
-from edgert.graph import Model, to_bytes
+from edgert.graph import Model, clean, read, to_bytes
+from edgert.graph.batch_size import with_open_batch
 from edgert.memory.cuda import CudaDevice
+from edgert.policy import run_sizes
 from tests.helpers import models
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.gpu import gpu_or_skip
 from tests.helpers.ort_double import CudaLike
+from tests.helpers.resnet import resnet50
 
 FOUR = {"default": {"x": (4, 3, 8, 8)}}
 
@@ -33,10 +38,10 @@ def gpu() -> CudaDouble:
     return CudaDouble(memory_bytes=2**24)
 
 
-def engine_on(gpu: CudaDouble, model: Model, profiles: Any = None) -> tuple[OrtCudaEngine, CudaLike]:
+def engine_on(gpu: CudaDouble, model: Model, profiles: Any = None, fused: Any = None) -> tuple[OrtCudaEngine, CudaLike]:
     session = CudaLike(open_session(to_bytes(model), session_settings(1), model))
     device = CudaDevice(gpu, 0)
-    return OrtCudaEngine(session, profiles or {"default": {}}, "m.onnx", {}, device, device.stream()), session
+    return OrtCudaEngine(session, profiles or {"default": {}}, "m.onnx", {}, device, device.stream(), fused), session
 
 
 def like(content: bytes, settings: Any, model: Model) -> CudaLike:
@@ -191,6 +196,88 @@ def test_the_cleaned_model_is_cached_for_each_set_of_shapes(
         assert np.allclose(session.run(rows)[0], exact(model, x=x[:rows])[0], atol=1e-5)
 
 
+OPEN = models.conv(("n", 3, 8, 8))
+
+
+def refined(engine: OrtCudaEngine) -> None:
+    engine.refine()
+    assert engine.refinement is not None
+    engine.refinement.wait(10)
+
+
+def test_full_batches_are_run_by_a_session_of_their_own_once_it_is_made(gpu: CudaDouble) -> None:
+    fused = CudaLike(open_session(to_bytes(OPEN), session_settings(1), OPEN))
+    engine, plain = engine_on(gpu, OPEN, FOUR, lambda stream: fused)
+    sessions, x = [engine.session() for _ in range(2)], noise((4, 3, 8, 8), 7)
+    refined(engine)
+    before = plain.runs, fused.runs
+    for session in sessions:
+        assert session.renewed == {4}
+        session.inputs["x"][...] = x
+        for rows in (4, 2, 4):
+            assert np.allclose(session.run(rows)[0], exact(OPEN, x=x[:rows])[0], atol=1e-5)
+    assert (plain.runs - before[0], fused.runs - before[1]) == (2, 4)
+    engine.close()
+    assert engine.device.live_bytes == 0 and engine.device.leaked == 0
+
+
+@pytest.mark.parametrize(
+    "error", [DeviceError("the GPU has too little memory", why="2 of 4 GiB"), BuildError("no plan")]
+)
+def test_without_memory_for_it_all_goes_on_and_a_warning_says_so(
+    gpu: CudaDouble, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def fails(stream: Any) -> Any:
+        raise error
+
+    engine, plain = engine_on(gpu, OPEN, FOUR, fails)
+    session = engine.session()
+    refined(engine)
+    runs = plain.runs
+    session.enqueue(4)
+    assert not session.renewed and plain.runs == runs + 1
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "edgert.backend"]
+    assert line.startswith(f"m.onnx: no fused kernels for full batches: {error}".splitlines()[0])
+    engine.close()
+    assert engine.device.live_bytes == 0
+
+
+def test_a_first_run_that_fails_leaves_no_memory(gpu: CudaDouble) -> None:
+    broken = CudaLike(open_session(to_bytes(OPEN), session_settings(1), OPEN))
+    broken.broken = RuntimeError("CUDA failure 2: out of memory ; GPU=0")
+    engine, _ = engine_on(gpu, OPEN, FOUR, lambda stream: broken)
+    live = engine.device.live_bytes
+    refined(engine)
+    assert engine.device.live_bytes == live and engine.device.leaked == 0
+    engine.close()
+
+
+def test_closing_does_not_wait_for_what_takes_long(gpu: CudaDouble, caplog: pytest.LogCaptureFixture) -> None:
+    began = threading.Event()
+
+    class Slow(CudaLike):
+        def run(self, names: Any, feeds: Any, options: Any = None) -> Any:
+            began.set()
+            while not options.terminate:
+                time.sleep(0.001)
+            raise RuntimeError("Exiting due to terminate flag being set to true.")
+
+    slow = Slow(open_session(to_bytes(OPEN), session_settings(1), OPEN))
+    engine, _ = engine_on(gpu, OPEN, FOUR, lambda stream: slow)
+    engine.session()
+    engine.refine()
+    assert began.wait(10)
+    engine.close()
+    assert engine.device.live_bytes == 0 and not caplog.records
+
+
+def test_single_rows_are_not_refined(gpu: CudaDouble) -> None:
+    engine, _ = engine_on(gpu, models.conv(), None, lambda stream: pytest.fail("not wanted"))
+    engine.refine()
+    assert engine.refinement is None
+    engine.close()
+
+
 def test_what_fails_while_running_is_distinguished(gpu: CudaDouble) -> None:
     engine, ort = engine_on(gpu, models.conv())
     session = engine.session()
@@ -258,6 +345,46 @@ class TestOnAGpu:
                 assert np.allclose(tensor.host[:rows], right[:rows], atol=2e-2) and not tensor.host[rows:].any()
         graphs.clear()
         engine.close()
+
+    def test_full_batches_compute_the_same_when_they_have_become_faster(self, real: OrtCudaBackend) -> None:
+        model, x = models.conv(("n", 3, 8, 8)), noise((4, 3, 8, 8), 8)
+        engine = real.compile(model, EngineOptions(profiles=FOUR))
+        session = engine.session()
+        refined(engine)
+        assert session.renewed == {4}
+        graph = session.device.capture(session.stream, session.enqueue)
+        session.inputs["x"][...] = x
+        wanted = exact(model, x=x)
+        for found, right in zip(session.run(), wanted, strict=True):
+            assert np.allclose(found, right, atol=2e-2)
+        for tensor in session.outputs_on_gpu:
+            tensor.host.fill(0)
+            tensor.block.upload(session.stream)
+        graph()
+        for tensor, right in zip(session.outputs_on_gpu, wanted, strict=True):
+            tensor.block.download(session.stream)
+            session.stream.synchronize()
+            assert np.allclose(tensor.host, right, atol=2e-2)
+        del graph
+        engine.close()
+        assert engine.device.live_bytes == 0
+
+    def test_sizes_share_the_weights(self, real: OrtCudaBackend) -> None:
+        """Eight rows of a network with few activations take less than once more its weights."""
+        model, taken, device = with_open_batch(clean(resnet50(size_px=32))[0]), list[int](), real._device
+        assert device is not None
+        for rows in (1, 1, 8):  # the first pays for the libraries as well
+            before = device.free_bytes()[0]
+            engine = real.compile(model, EngineOptions(profiles={"default": {"x": (rows, 3, 32, 32)}}))
+            session = engine.session(None, "none")
+            for size in run_sizes(rows, dynamic=True):
+                session.enqueue(size)
+            device.settle()
+            taken.append(before - device.free_bytes()[0])
+            engine.close()
+            del session, engine
+        weights = sum(array.nbytes for array in read(model).constants.values())
+        assert taken[2] - taken[1] < 0.5 * weights
 
     def test_can_be_recorded_as_a_graph(self, real: OrtCudaBackend) -> None:
         model = models.conv()

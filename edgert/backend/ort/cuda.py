@@ -21,8 +21,9 @@ import numpy as np
 from edgert.backend import base
 from edgert.backend.gpu import GpuTensor, HostSides, OnHost
 from edgert.backend.ort import cpu, runtime
+from edgert.backend.ort.fused import FusedRun, Refinement
 from edgert.errors import BuildError, DeviceError, EdgertError, ModelError
-from edgert.graph import Model, inputs, outputs, read, to_bytes, with_shapes
+from edgert.graph import Model, outputs, read, to_bytes, with_shapes
 from edgert.graph.count import peak_bytes
 from edgert.memory.cuda import CudaDevice, Stream, open_device
 from edgert.memory.cuda.driver import failed, is_lost
@@ -32,9 +33,10 @@ _PROVIDER = "CUDAExecutionProvider"
 
 log = logging.getLogger("edgert.backend")
 
-_FAST = {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
-"""Channels last, and bias and activation with the convolution. Only for fixed shapes: with others, ONNX Runtime 1.31
-does something between them that no CUDA graph can hold."""
+_CHANNELS_LAST = {"prefer_nhwc": "1"}
+_FUSED = {**_CHANNELS_LAST, "fuse_conv_bias": "1"}
+"""Each bias is added by its convolution's kernel, which cuDNN compiles when a size is first run: that takes seconds for
+a network, and is done anew by every process, and whenever the size changes. Not known to it without channels last."""
 
 _ERRORS = 3  # ORT_LOGGING_LEVEL_ERROR
 
@@ -73,9 +75,6 @@ class OrtCudaBackend:
         content, cached = _cleaned(model, profiles, static, options.store)
         settings, tuning = runtime.session_settings(options.threads, options.tuning), options.tuning
         cpu.fix_others(settings, model, static)
-        is_fixed = not cpu.open_batch(model, static) and all(
-            spec.is_static or spec.name in static for spec in inputs(model)
-        )
         info = {
             "backend": self.name,
             "version": str(runtime.ort().__version__),
@@ -83,9 +82,8 @@ class OrtCudaBackend:
             "cached": cached,
         }
 
-        def opened(kernels: Mapping[str, str]) -> OrtCudaEngine:
-            stream = device.stream()
-            options = {
+        def session(stream: Stream, kernels: Mapping[str, str]) -> Any:
+            provider = {
                 "device_id": str(device.ordinal),
                 "user_compute_stream": str(stream.handle),  # ours, so that its work is ordered with ours
                 "arena_extend_strategy": "kSameAsRequested",  # not in powers of two
@@ -93,19 +91,31 @@ class OrtCudaBackend:
                 **({} if tuning.tf32 else {"use_tf32": "0"}),  # not known to releases before 1.18, where it is on, too
                 **kernels,
             }
-            session = _open(content, settings, options, model)
-            info["compile_s"] = round(time.perf_counter() - started, 3)
-            return OrtCudaEngine(session, profiles, str(model.path), info, device, stream)
+            return _open(content, settings, provider, model)
 
-        fast = _FAST if tuning.channels_last and is_fixed else {}
+        def opened(kernels: Mapping[str, str]) -> OrtCudaEngine:
+            stream = device.stream()
+            first = session(stream, kernels)
+            info["compile_s"] = round(time.perf_counter() - started, 3)
+            is_refined = kernels == _CHANNELS_LAST and tuning.fused == "later"
+            fused = (lambda other: session(other, _FUSED)) if is_refined else None
+            return OrtCudaEngine(first, profiles, str(model.path), info, device, stream, fused)
+
+        fast = _FUSED if tuning.fused == "start" else _CHANNELS_LAST
         try:
-            try:
-                return opened(fast)
-            except BuildError as error:
-                if not fast or is_out_of_memory(error):
-                    raise
-                log.info("channels-last kernels are not used: %s", error.why)  # cuDNN may have none for some layer
+            if not tuning.channels_last:
                 return opened({})
+            try:
+                engine = opened(fast)
+                if not engine.dynamic_batch or not (why := engine.not_recorded()):
+                    return engine
+                engine.close()
+            except BuildError as error:
+                if is_out_of_memory(error):
+                    raise
+                why = error.why  # cuDNN may have none for some layer
+            log.info("channels-last kernels are not used: %s", why)
+            return opened({})
         except (BuildError, DeviceError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -222,12 +232,16 @@ class OrtCudaEngine(runtime.OrtEngine):
         info: Mapping[str, Any],
         device: CudaDevice,
         stream: Stream,
+        fused: Callable[[Stream], Any] | None = None,
     ) -> None:
         self.device, self.stream, self._guard = device, stream, threading.RLock()
         self._sessions: list[OrtCudaSession] = []
         super().__init__(session, profiles, path, info)
-        self._sessions.pop().close()  # it showed the shapes
+        first = self._sessions.pop()  # it showed the shapes
+        first.close()
         self.outputs_known = True
+        self.refinement: Refinement | None = None
+        self._fused = fused if first.rows > 1 else None
 
     def session(self, profile: str | None = None, on_host: OnHost = "all") -> OrtCudaSession:
         """A new set of bound tensors."""
@@ -236,8 +250,42 @@ class OrtCudaEngine(runtime.OrtEngine):
         self._sessions.append(made)
         return made
 
+    def refine(self) -> None:
+        """Has full batches run with fused kernels as soon as these are compiled, in a thread of its own; what was
+        recorded of them before is then among the ``renewed`` of a session. Does nothing for single rows, or where that
+        is not wanted; what stands in the way is logged, and all goes on as it was."""
+        if self._fused is not None and self.refinement is None:
+            self.refinement = Refinement(self._refine, "fused kernels for full batches", self.path)
+
+    def _refine(self, options: Any) -> None:
+        assert self._fused is not None
+        own, shapes = self.device.stream(), self.shapes_of(None)
+        session = self._fused(own)
+        trial = OrtCudaSession(session, shapes, self.path, self.device, own, threading.RLock(), "none", options)
+        with self._guard:
+            for one in self._sessions:
+                if one.shapes == trial.shapes:
+                    one.run_full_by(session, own)
+        trial.close()
+        self._fused = None  # and with it the model
+
+    def not_recorded(self) -> str:
+        """Why a run of all rows cannot be a CUDA graph; empty where it can."""
+        session = self.session(None, "none")
+        try:
+            self.device.capture(self.stream, session.enqueue)
+        except (BuildError, DeviceError) as error:
+            return error.why or error.what
+        finally:
+            self._sessions.remove(session)
+            session.close()
+        return ""
+
     def close(self) -> None:
-        """Drops ONNX Runtime's session and the memory of all of ours, once the GPU is done."""
+        """Drops ONNX Runtime's sessions and the memory of all of ours, once the GPU is done."""
+        if self.refinement is not None:
+            self.refinement.close()
+        self.refinement = self._fused = None
         for session in self._sessions:
             session.close()
         self._sessions.clear()
@@ -245,7 +293,15 @@ class OrtCudaEngine(runtime.OrtEngine):
 
 
 class OrtCudaSession(runtime.OrtSession):
-    """See :class:`~edgert.backend.gpu.GpuSession`."""
+    """See :class:`~edgert.backend.gpu.GpuSession`.
+
+    Args:
+        first: run options of what takes long, its first run of a number of rows.
+
+    Attributes:
+        renewed: numbers of rows whose runs have become faster since they were recorded.
+        shapes: of the inputs.
+    """
 
     def __init__(
         self,
@@ -256,16 +312,24 @@ class OrtCudaSession(runtime.OrtSession):
         stream: Stream,
         guard: threading.RLock,
         on_host: OnHost = "all",
+        first: Any = None,
     ) -> None:
         self.device, self.stream, self.exclusive, self.recordable = device, stream, guard, True
-        self._on_host = on_host
+        self._on_host, self._first = on_host, first
+        self.renewed: set[int] = set()
+        self._full: FusedRun | None = None
         self.inputs_on_gpu: dict[str, GpuTensor] = {}
         self.outputs_on_gpu: tuple[GpuTensor, ...] = ()
         self._bindings: dict[int, Any] = {}
         self._settings = runtime.ort().RunOptions()
         self._settings.add_run_config_entry("disable_synchronize_execution_providers", "1")
         super().__init__(session, shapes, path)
-        self._prepare(self.rows)  # allocates the outputs, whose shapes a first run shows
+        self.shapes = {name: tensor.shape for name, tensor in self.inputs_on_gpu.items()}
+        try:
+            self._prepare(self.rows)  # allocates the outputs, whose shapes a first run shows
+        except EdgertError:
+            self.close()
+            raise
 
     def enqueue(self, rows: int | None = None) -> None:
         """See :meth:`edgert.backend.gpu.GpuSession.enqueue`. Raises DeviceError, too, for too little memory."""
@@ -274,9 +338,19 @@ class OrtCudaSession(runtime.OrtSession):
             self._prepare(count)
         try:
             with self.exclusive:
-                self._session.run_with_iobinding(self._bindings[count], self._settings)
+                if self._full is not None and count == self.rows:
+                    self._full.enqueue(self.stream, self._settings)
+                else:
+                    self._session.run_with_iobinding(self._bindings[count], self._settings)
         except runtime.ort_errors() as error:
             raise self._failed(error) from error
+
+    def run_full_by(self, session: Any, own: Stream) -> None:
+        """Has another ONNX Runtime session, on a stream of its own, run all rows from now on."""
+        binding = session.io_binding()
+        self._place_all(binding, self.shapes, [tensor.shape for tensor in self.outputs_on_gpu])
+        self._full = FusedRun(session, binding, self.device, own)
+        self.renewed.add(self.rows)
 
     def _prepare(self, rows: int) -> None:
         """Binds the first ``rows`` rows and runs them once, over what the GPU holds, since a first run may allocate."""
@@ -290,6 +364,7 @@ class OrtCudaSession(runtime.OrtSession):
     def close(self) -> None:
         """Frees the tensors, once the GPU is done with them. Twice is once."""
         self._bindings.clear()
+        self._full = None
         self._runs.clear()
         tensors = [*self.inputs_on_gpu.values(), *self.outputs_on_gpu]
         self.inputs_on_gpu, self.outputs_on_gpu = {}, ()
@@ -303,17 +378,15 @@ class OrtCudaSession(runtime.OrtSession):
         tensors, some = self.inputs_on_gpu.items(), rows < self.rows
         shapes = {name: (rows, *one.shape[1:]) if some and one.shape else one.shape for name, one in tensors}
         with self.exclusive:
-            first = self._session.run(None, {name: np.zeros(shapes[name], one.dtype) for name, one in tensors})
+            zeros = {name: np.zeros(shapes[name], one.dtype) for name, one in tensors}
+            first = self._session.run(None, zeros, self._first)
         arguments = self._session.get_outputs()
         if not self.outputs_on_gpu:
             for_host = self._on_host != "none"
             pairs = zip(arguments, first, strict=True)
             self.outputs_on_gpu = tuple(self._tensor(arg, array.shape, "output", for_host) for arg, array in pairs)
         binding = self._session.io_binding()
-        for name, tensor in tensors:
-            self._place(binding.bind_input, tensor, shapes[name])
-        for tensor, array in zip(self.outputs_on_gpu, first, strict=True):
-            self._place(binding.bind_output, tensor, array.shape)
+        self._place_all(binding, shapes, [array.shape for array in first])
         self._bindings[rows] = binding
         lengths = [len(array) if array.ndim else None for array in first]
 
@@ -342,6 +415,12 @@ class OrtCudaSession(runtime.OrtSession):
         dtype = runtime.dtype_of(arg, f"{role} {arg.name!r}", self._path)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         return GpuTensor(arg.name, tuple(shape), dtype, self.device.tensor_block(max(nbytes, 1), for_host=for_host))
+
+    def _place_all(self, binding: Any, inputs: base.Shapes, outputs: Sequence[tuple[int, ...]]) -> None:
+        for name, tensor in self.inputs_on_gpu.items():
+            self._place(binding.bind_input, tensor, inputs[name])
+        for tensor, shape in zip(self.outputs_on_gpu, outputs, strict=True):
+            self._place(binding.bind_output, tensor, shape)
 
     def _place(self, bind: Any, tensor: GpuTensor, shape: tuple[int, ...]) -> None:
         dtype = np.dtype(tensor.dtype).type

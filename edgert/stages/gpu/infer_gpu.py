@@ -86,6 +86,7 @@ class InferenceSlot:
         self._done = self._asleep
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
+        self._renewed: set[int] = getattr(session, "renewed", set())  # of engines that become faster while they run
         self.no_graph = "" if session.recordable else "runs of this engine cannot be recorded"
 
     @property
@@ -130,6 +131,10 @@ class InferenceSlot:
         preprocessor, stream, feeding = self._preprocessor, self._session.stream, self._feeding
         launches = preprocessor.launches(frames)
         rows = self._size_of[len(frames)]
+        if rows in self._renewed:
+            self._renewed.discard(rows)
+            self._warm.discard(rows)
+            self.warm_up(rows)
         graphs = self._graphs.get(rows)
         with self._session.exclusive:
             preprocessor.wait_for(frames, feeding)
@@ -225,6 +230,7 @@ class GpuInference:
         slots: used in turn. A batch that nobody has waited for is read when its slot has its next turn.
         uploader: owned by this.
         without_graph: called with the reason after :meth:`warm_up` where the work is not recorded as a CUDA graph.
+        warm: called after it in any case.
 
     Attributes:
         is_patient: whether :meth:`run`, too, sleeps while it waits.
@@ -239,9 +245,10 @@ class GpuInference:
         slots: Sequence[InferenceSlot],
         uploader: Uploader,
         without_graph: Callable[[str], None] = lambda reason: None,
+        warm: Callable[[], None] = lambda: None,
     ) -> None:
         self._slots, self._uploader, self._device = slots, uploader, uploader.device
-        self._without_graph = without_graph
+        self._without_graph, self._is_warm = without_graph, warm
         self._frames: dict[int, Ready] = {}
         self._batches: dict[int, Batch] = {}
         self._turn = 0
@@ -256,11 +263,13 @@ class GpuInference:
     def warm_up(self) -> None:
         """Runs and records every number of rows once, so that the first frames do not pay for that."""
         gc.collect()  # once, and not for each graph: what others left there is freed before anything is recorded
-        for rows in self._slots[0].sizes:  # one after another: an engine may plan anew whenever the number changes
+        # One after another, as an engine may plan anew whenever the number changes; first all, as when it was opened.
+        for rows in reversed(self._slots[0].sizes):
             for slot in self._slots:
                 slot.warm_up(rows)
         if reason := next((slot.no_graph for slot in self._slots if slot.no_graph), ""):
             self._without_graph(reason)
+        self._is_warm()
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         """Brings a frame to the GPU for a row of the next batch; the host's may be released at once."""

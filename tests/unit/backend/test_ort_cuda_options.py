@@ -43,6 +43,14 @@ def test_channels_last_is_tried_first_and_the_others_then(tried: list[tuple[Mapp
     assert not any("use_tf32" in options for options, _ in tried)
 
 
+@pytest.mark.parametrize("fused, first", [("start", "1"), ("later", None), ("off", None)])
+def test_fused_kernels_are_compiled_at_the_start_only_where_that_is_asked(
+    tried: list[tuple[Mapping[str, str], Any]], fused: str, first: str | None
+) -> None:
+    compiled(Tuning(fused=fused))
+    assert [options.get("fuse_conv_bias") for options, _ in tried] == [first, None]
+
+
 def test_settings_of_the_file_are_used(tried: list[tuple[Mapping[str, str], Any]]) -> None:
     compiled(Tuning("basic", channels_last=False, conv_search="heuristic", tf32=False))
     ((options, settings),) = tried

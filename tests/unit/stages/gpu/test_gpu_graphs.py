@@ -42,17 +42,41 @@ def test_graphs_are_recorded_at_the_start_and_follow_the_kernel_that_reads_the_f
     monkeypatch.setattr(CudaDevice, "capture", capture)
     rig = Rig(rows=2)
     rig.inference.warm_up()
-    assert len(graphs) == 2 * 2 * SLOTS and [session.sizes for session in rig.sessions] == [[1, 1, 2, 2]] * SLOTS
+    assert len(graphs) == 2 * 2 * SLOTS and [session.sizes for session in rig.sessions] == [[2, 2, 1, 1]] * SLOTS
     rig.inference.warm_up()
     assert len(graphs) == 2 * 2 * SLOTS
     before, launches = rig.device.counter.read().copies, len(rig.gpu.launches)
     for index in range(2 * SLOTS):
         rig.inference.run(rig.inference.fill(nv12(index)))
-    runs, decodes = graphs[: 2 * SLOTS : 2], graphs[1 : 2 * SLOTS : 2]
+    runs, decodes = graphs[2 * SLOTS :: 2], graphs[2 * SLOTS + 1 :: 2]
     assert all(graph.told == ["launched"] * 2 for graph in (*runs, *decodes))
     assert len(rig.gpu.launches) == launches + 2 * SLOTS
     assert rig.device.counter.read().copies - before == 3 * 2 * SLOTS
     assert [len(session.sizes) for session in rig.sessions] == [4] * SLOTS
+    rig.close()
+
+
+def test_what_becomes_faster_is_recorded_again_at_its_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Recorded] = []
+
+    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
+        graphs.append(Recorded(stream, enqueue))
+        return graphs[-1]
+
+    monkeypatch.setattr(CudaDevice, "capture", capture)
+    rig, warm = Rig(rows=2), list[int]()
+    monkeypatch.setattr(rig.inference, "_is_warm", lambda: warm.append(len(graphs)))
+    rig.inference.warm_up()
+    assert warm == [2 * 2 * SLOTS]
+    for session in rig.sessions:
+        session.renewed.add(2)
+    rig.inference.run(rig.inference.fill(nv12()))
+    assert len(graphs) == 2 * 2 * SLOTS  # one row is as it was
+    pairs = [rig.inference.submit(*(rig.inference.fill(nv12(), row) for row in range(2))) for _ in range(2 * SLOTS)]
+    assert len(graphs) == 3 * 2 * SLOTS and not any(session.renewed for session in rig.sessions)
+    assert all(graph.told == ["launched"] * 2 for graph in graphs[-2 * SLOTS :])
+    for pending in (one for pair in pairs for one in pair):
+        pending.record()
     rig.close()
 
 

@@ -118,7 +118,7 @@ def test_a_batch_that_nobody_read_keeps_its_records_when_its_tensors_are_used_ag
 def test_sizes_of_a_batch_are_rounded_up_and_rows_keep_their_order() -> None:
     rig = Rig(rows=5)
     rig.inference.warm_up()
-    assert rig.sessions[0].sizes == [size for size in (1, 2, 4, 5) for _ in range(3)]
+    assert rig.sessions[0].sizes == [size for size in (5, 4, 2, 1) for _ in range(3)]
     geometries = [rig.inference.fill(nv12(row), row) for row in range(3)]
     assert [value for value, _ in rig.inference.run(*geometries)] == [13, 14, 15]
     assert rig.sessions[0].sizes[-1] == 4
