@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import thread_time_ns
+from typing import cast
 
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
@@ -71,6 +72,7 @@ class Station:
 
     def __init__(self, node: Node, clock: Clock) -> None:
         self.node, self._clock = node, clock
+        self._stage = cast("Stage", node.work)  # looked at whether it is one by whoever opens it; that takes long
         self.is_batching = isinstance(node.work, Batching)
         self.join: Join[Result] | None = None
 
@@ -100,8 +102,7 @@ class Station:
 
     def step(self, result: Result) -> None:
         """Has the stage work on a result, and passes on what comes of it; ends the hold on its frame."""
-        node, stage, now = self.node, self.node.work, self._clock.now_ns
-        assert isinstance(stage, Stage)
+        node, stage, now = self.node, self._stage, self._clock.now_ns
         meter, timing = node.meter, node.timing
         started, lease = now(), result.frame.lease
         try:
@@ -136,10 +137,9 @@ class Station:
 
     def flush(self, last: bool = False) -> None:
         """Passes on what a batching stage holds and must wait no longer; with ``last`` everything."""
-        node, stage, now = self.node, self.node.work, self._clock.now_ns
-        assert isinstance(stage, Batching)
+        node, now = self.node, self._clock.now_ns
         started = now()
-        flushed = stage.flush(last)
+        flushed = cast("Batching", self._stage).flush(last)
         out = _let_go(flushed) if node.lets_go else flushed
         done = now()
         node.meter.busy_ns += done - started

@@ -31,7 +31,7 @@ from edgert.pipeline import Pipeline
 from tests.bench.gpu_run import HEIGHT, WIDTH, Pinned, frames
 from tests.bench.report import main
 
-ROUNDS, TURNS = 400, 3
+ROUNDS, TURNS = 300, 3
 FILE = """
 schema: 1
 name: call

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import av
 import pytest
 
-from tests.helpers.command import ROOT, edgert, in_process
+from tests.helpers.command import ROOT, edgert, environment, in_process
 
 PIPELINES = sorted(path.stem for path in (ROOT / "pipelines").glob("*.yaml"))
 NEEDS_HARDWARE = {"usb-camera": "a camera", "rtsp": "a network camera", "csi": "a Jetson's camera"}
@@ -61,3 +63,11 @@ def test_a_camera_that_is_not_there(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "/dev/video99" in done.stderr
     assert "usb-camera.yaml:" in done.stderr
+
+
+def test_a_control_loop_calls_the_demo(tmp_path: Path) -> None:
+    program = [sys.executable, str(ROOT / "pipelines" / "control_loop.py"), "12"]
+    done = subprocess.run(program, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("12 results, 0 dropped, ") and "turned 0.00" not in done.stdout
+    assert len((tmp_path / "out" / "hello.jsonl").read_text().splitlines()) == 12

@@ -3,7 +3,6 @@
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +95,8 @@ class ApiSource:
         form: PixelFormat = format or own or "bgr"
         planes, lease = self._pixels(array, form, copy)
         now_ns = self._clock.now_ns() if timestamp_ns is None else timestamp_ns
-        return Image(form, planes, lease, now_ns)
+        self._first_ns = now_ns if self._first_ns is None else self._first_ns
+        return Image(form, planes, lease, now_ns, now_ns - self._first_ns)
 
     def put(self, array: Any, image: Image, timeout_s: float | None = None) -> int:
         """The second half of :meth:`submit`. Where it raises, the array is the caller's again."""
@@ -185,8 +185,7 @@ class ApiSource:
             if self._is_over or self._is_finished:
                 why = "finish() was called" if self._is_finished else "the pipeline has ended"
                 raise StageError("no more frames can be submitted", why=why, where=self._where)
-            self._first_ns = image.timestamp_ns if self._first_ns is None else self._first_ns
-            self._waiting.append(replace(image, media_ns=image.timestamp_ns - self._first_ns))
+            self._waiting.append(image)
             self._changed.notify_all()
             self._submitted += 1
             return self._submitted - 1
