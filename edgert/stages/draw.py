@@ -235,7 +235,7 @@ class Images:
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
-        self._gpu: GpuPainter | None = None
+        self._painters: dict[int, GpuPainter] = {}  # by the number of the GPU
         self._downloader = Downloader()
         self._why_not = self._logged = ""
 
@@ -290,9 +290,8 @@ class Images:
         """Gives the buffers back; images still held by others stay valid."""
         self._pool = None
         self._downloader = Downloader()
-        if self._gpu is not None:
-            self._gpu.close()
-            self._gpu = None
+        while self._painters:
+            self._painters.popitem()[1].close()
 
     def _copied(self, result: Result, size: tuple[int, int]) -> U8:
         frame = result.frame
@@ -312,16 +311,16 @@ class Images:
 
         source = _source(result)
         why_not = unreadable(source) if isinstance(source, Frame) else ""
-        if self._gpu is None and not self._why_not and not why_not:
-            view = source.planes[0] if isinstance(source, Frame) else source
+        view = cast("DeviceView", source.planes[0] if isinstance(source, Frame) else source)
+        if view.ordinal not in self._painters and not self._why_not and not why_not:
             try:
-                self._gpu = GpuPainter(device_of(cast("DeviceView", view)), result.frame.lease.counter)
+                self._painters[view.ordinal] = GpuPainter(device_of(view), result.frame.lease.counter)
             except (BuildError, DeviceError) as error:
                 why_not = self._why_not = f"{error.what} ({error.fix or error.why})"
         if (why_not := why_not or self._why_not) and why_not != self._logged:
             self._logged = why_not
             log.warning("%s: images are made on the host: %s", result.frame.stream, why_not)
-        return None if why_not else self._gpu
+        return None if why_not else self._painters[view.ordinal]
 
 
 def is_on_gpu(result: Result) -> bool:

@@ -22,7 +22,9 @@ from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.pipeline import Pipeline
-from edgert.runtime import Frame, SourceStats
+from edgert.runtime import Frame, Result, SourceStats
+from edgert.stages.gpu import overlay
+from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.source import kinds
 from edgert.validation import validate
 from tests.helpers.cuda_double import CudaDouble
@@ -203,3 +205,29 @@ def test_a_model_that_one_of_them_has_no_room_for_is_an_error_that_names_it(rig:
     with pytest.raises(Exception, match="no engine of the chain") as caught:
         rig.pipeline(FIND + OUT, "engines: [onnxruntime-cuda]")
     assert "parts on GPU 1" in str(caught.value) and "planned: 9 GiB; actual: 1 GiB" in str(caught.value)
+
+
+def test_images_are_made_and_brought_down_by_the_gpu_that_has_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    class Painter(overlay.GpuPainter):
+        def __init__(self, device: CudaDevice, counter: Counter) -> None:
+            made.append(device.ordinal)
+            super().__init__(device, counter, Kernels(device, None, lambda: SimpleNamespace(compile=lambda *_: b"")))
+
+        def paint(self, source: Any, size: tuple[int, int], shapes: Any) -> Any:
+            (plane, *_) = source.planes
+            assert plane.ordinal == self.device.ordinal
+            return super().paint(source, size, shapes)
+
+    monkeypatch.setattr(overlay, "GpuPainter", Painter)
+    seen: dict[str, list[int]] = defaultdict(list)
+
+    def see(result: Result) -> None:
+        assert (result.frame.planes[0] == result.frame.index % 256).all()  # brought down from where it was
+        seen[result.frame.stream].append(result.frame.index)
+
+    stages = FIND + "  show: {draw: [boxes], from: find}\n" + OUT.replace("from: find", "from: show")
+    with rig.pipeline(stages, callbacks={"show": see}) as pipeline:
+        pipeline.run()
+    assert sorted(made) == [0, 1] and dict(seen) == results() == ALL

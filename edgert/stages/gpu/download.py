@@ -24,7 +24,7 @@ class Downloader:
     """
 
     def __init__(self) -> None:
-        self._way: _Way | None = None
+        self._ways: dict[CudaDevice, _Way] = {}
 
     def take(self, result: Result) -> Result:
         """The result with its frame and its drawn image on the host; takes over the hold on the frame.
@@ -74,9 +74,9 @@ class Downloader:
         if view.stream is None:
             raise DeviceError("this memory cannot be brought to the host", why="the stream that wrote it is unknown")
         device = cast("CudaDevice", view.stream.device)
-        if self._way is None or self._way.device is not device:
-            self._way = _Way(device)
-        return self._way
+        if device not in self._ways:
+            self._ways[device] = _Way(device)
+        return self._ways[device]
 
 
 _SIZES = 4
