@@ -162,7 +162,8 @@ def run(inference: GpuInference, counter: Counter, cameras: Sequence[Camera], co
     """Runs ``cameras`` of ``count`` frames each through the inference slot."""
     names = frozenset(camera.name for camera in cameras)
     feed = Submitting(inference)
-    first = InferBatch("find", feed, batch, WAIT_S, REAL) if batch > 1 else Infer("find", feed)
+    fills = not any(camera.live for camera in cameras)
+    first = InferBatch("find", feed, batch, WAIT_S, REAL, fills=fills) if batch > 1 else Infer("find", feed)
     chain = branch_nodes("find", [Branch((first, Collect("find")))], names, batch)
     sink = Sink()
     nodes = [Node(camera.name, camera) for camera in cameras]

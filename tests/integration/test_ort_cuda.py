@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from edgert.backend import Engine, EngineOptions
+from edgert.backend import Engine, EngineOptions, Tuning
 from edgert.backend.gpu import GpuSession
 from edgert.backend.ort import cuda, runtime
 from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, check_sizes, too_little
@@ -348,7 +348,7 @@ class TestOnAGpu:
 
     def test_full_batches_compute_the_same_when_they_have_become_faster(self, real: OrtCudaBackend) -> None:
         model, x = models.conv(("n", 3, 8, 8)), noise((4, 3, 8, 8), 8)
-        engine = real.compile(model, EngineOptions(profiles=FOUR))
+        engine = real.compile(model, EngineOptions(profiles=FOUR, tuning=Tuning(fused="later")))
         session = engine.session()
         refined(engine)
         assert session.renewed == {4}
