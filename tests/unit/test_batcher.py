@@ -98,3 +98,28 @@ def test_a_file_comes_in_full_batches(most: int, frames: int, gap: float) -> Non
     if batch.is_due(now, idle=True, last=True):
         runs.append(len(batch.take()))
     assert runs == [most] * (frames // most) + [frames % most] * bool(frames % most)
+
+
+def file_ms(most: int, frames: int, fill_ms: float, launch_ms: float, engine_ms: list[float]) -> float:
+    """How long a file takes whose frames are there at once: one thread brings each into a batch, launches batches, and
+    waits where three are under way; the engine takes ``engine_ms`` for so many rows."""
+    batch, now, ends = Batcher[int](most, 5.0, fills=most > 1), 0.0, [0.0] * 3
+    for index in range(frames):
+        now += fill_ms
+        batch.hold(index, index, now)
+        if batch.is_due(now, idle=ends[-1] <= now, last=index == frames - 1):
+            now = max(now + launch_ms, ends[-3])
+            ends.append(max(now, ends[-1]) + engine_ms[len(batch.take())])
+    return max(now, ends[-1])
+
+
+@settings(deadline=None)
+@given(st.integers(2, 8), st.integers(1, 60), st.floats(0.02, 4.0), st.floats(0.02, 1.0), st.floats(0.1, 5.0))
+def test_a_file_in_batches_is_never_slower_than_frame_by_frame(
+    most: int, frames: int, fill_ms: float, launch_ms: float, engine_ms: float
+) -> None:
+    """Whichever is the slower half, and though more rows save the engine nothing; but for the first batch."""
+    times = [engine_ms * rows for rows in range(most + 1)]
+    single = file_ms(1, frames, fill_ms, launch_ms, times)
+    together = file_ms(most, frames, fill_ms, launch_ms, times)
+    assert together <= single + most * fill_ms + times[most] + 1e-6

@@ -270,8 +270,12 @@ class OrtCudaEngine(runtime.OrtEngine):
         self._fused = None  # and with it the model
 
     def not_recorded(self) -> str:
-        """Why a run of all rows cannot be a CUDA graph; empty where it can."""
-        session = self.session(None, "none")
+        """Why a run of all rows cannot be a CUDA graph; empty where it can. Without memory to find out, it closes."""
+        try:
+            session = self.session(None, "none")
+        except EdgertError:
+            self.close()
+            raise
         try:
             self.device.capture(self.stream, session.enqueue)
         except (BuildError, DeviceError) as error:
