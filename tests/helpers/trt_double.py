@@ -94,6 +94,7 @@ class Script:
         runs: whether a run succeeds.
         layer_ms: (layer, milliseconds) of a run, reported to a profiler.
         memory: bytes that an execution context takes.
+        plans: of plans that have other tensors: the same as ``bound``.
         takes_kernels: whether a runtime cache reads what another one wrote.
     """
 
@@ -119,6 +120,7 @@ class Script:
     runs: bool = True
     layer_ms: Sequence[tuple[str, float]] = ()
     memory: int = 2**20
+    plans: dict[bytes, dict[str, tuple[tuple[int, ...], str, str]]] = field(default_factory=dict)
     takes_kernels: bool = True
 
 
@@ -211,6 +213,11 @@ def _shown(one: Any) -> str:
     return repr(one)
 
 
+def bound_of(script: Script, owner: Any) -> dict[str, tuple[tuple[int, ...], str, str]]:
+    """The tensors of an engine, or of a context of one."""
+    return script.plans.get(owner._state.get("plan", b""), script.bound)
+
+
 def property_of(double: Double, script: Script, owner: Any, kind: str, item: str) -> Any:
     """The value of a property: what was set, or what the script has."""
     if (kind, item) == ("Runtime", "DLA_core") and script.core is not None:
@@ -224,7 +231,7 @@ def property_of(double: Double, script: Script, owner: Any, kind: str, item: str
         ("INetworkDefinition", "num_inputs"): len(script.inputs),
         ("INetworkDefinition", "num_outputs"): len(script.outputs),
         ("OnnxParser", "num_errors"): len(script.errors),
-        ("ICudaEngine", "num_io_tensors"): len(script.bound),
+        ("ICudaEngine", "num_io_tensors"): len(bound_of(script, owner)),
         ("ICudaEngine", "device_memory_size"): script.memory,
         ("ICudaEngine", "device_memory_size_v2"): script.memory,
         ("IBuilderConfig", "progress_monitor"): None,
@@ -279,7 +286,7 @@ def _build(double: Double, script: Script, builder: Any, network: Any, config: A
 
 def _opened(double: Double, script: Script, runtime: Any, plan: bytes) -> Any:
     if script.opens and plan not in script.foreign:
-        return double.make("ICudaEngine")
+        return double.make("ICudaEngine", plan=plan)
     runtime._state["logger"].log(SEVERITY.ERROR, script.refusal)
     return None
 
@@ -310,9 +317,10 @@ def _read_kernels(double: Double, script: Script, cache: Any, content: bytes) ->
 def _shape_of(script: Script, context: Any, name: str) -> tuple[int, ...]:
     """Set for an input; an output's open first dimension follows the first input."""
     shapes = context._state["shapes"]
-    shape = shapes.get(name) or script.bound[name][0]
+    declared, _, mode = bound_of(script, context)[name]
+    shape = shapes.get(name) or declared
     first = next(iter(shapes.values()), (1,))[0]
-    follows = script.bound[name][2] == "OUTPUT" and len(shape) and shape[0] < 0
+    follows = mode == "OUTPUT" and len(shape) and shape[0] < 0
     return (first, *shape[1:]) if follows else shape
 
 
@@ -353,13 +361,13 @@ ANSWERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("Runtime", "deserialize_cuda_engine"): _opened,
     ("ICudaEngine", "create_engine_inspector"): lambda d, s, o: d.make("EngineInspector"),
     ("ICudaEngine", "create_execution_context"): lambda d, s, o, *settings: d.make(
-        "IExecutionContext", addresses={}, shapes={}
+        "IExecutionContext", addresses={}, shapes={}, plan=o._state["plan"]
     ),
     ("ICudaEngine", "create_runtime_config"): lambda d, s, o: d.make("IRuntimeConfig"),
-    ("ICudaEngine", "get_tensor_name"): lambda d, s, o, index: list(s.bound)[index],
-    ("ICudaEngine", "get_tensor_mode"): lambda d, s, o, name: getattr(d.TensorIOMode, s.bound[name][2]),
-    ("ICudaEngine", "get_tensor_dtype"): lambda d, s, o, name: getattr(d.DataType, s.bound[name][1]),
-    ("ICudaEngine", "get_tensor_shape"): lambda d, s, o, name: s.bound[name][0],
+    ("ICudaEngine", "get_tensor_name"): lambda d, s, o, index: list(bound_of(s, o))[index],
+    ("ICudaEngine", "get_tensor_mode"): lambda d, s, o, name: getattr(d.TensorIOMode, bound_of(s, o)[name][2]),
+    ("ICudaEngine", "get_tensor_dtype"): lambda d, s, o, name: getattr(d.DataType, bound_of(s, o)[name][1]),
+    ("ICudaEngine", "get_tensor_shape"): lambda d, s, o, name: bound_of(s, o)[name][0],
     ("ICudaEngine", "get_tensor_location"): lambda d, s, o, name: d.TensorLocation.DEVICE,
     ("ICudaEngine", "get_tensor_components_per_element"): lambda d, s, o, name, index: s.vectors.get(name, (-1, -1))[1],
     ("ICudaEngine", "get_tensor_vectorized_dim"): lambda d, s, o, name, index: s.vectors.get(name, (-1, -1))[0],

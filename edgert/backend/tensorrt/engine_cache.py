@@ -232,11 +232,12 @@ def _timing_key(machine: Facts) -> str:
     return key_of(machine).replace("trt-", "trt-timing-", 1)
 
 
-def options_key(model: Model, options: EngineOptions) -> str:
-    """The key of the request that a model and options come to, which takes seconds to make of a large model."""
+def options_key(model: Model, options: EngineOptions, rows: int) -> str:
+    """The key of the request that a model and options come to, which takes seconds to make of a large model; 0 rows
+    where they are those of the options."""
     shapes = {name: asdict(span) for name, span in options.spans.items()}
     profiles = {name: dict(sizes) for name, sizes in options.profiles.items()}
-    asked = [model.digest, str(model.path), profiles, shapes, options.precision, asdict(options.builder)]
+    asked = [model.digest, str(model.path), profiles, shapes, options.precision, asdict(options.builder), rows]
     return f"trt-request-{_digest([__version__, _RECIPE, *asked])[1:]}"
 
 

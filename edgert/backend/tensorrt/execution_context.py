@@ -162,6 +162,7 @@ class Context:
         self.inputs = tuple(name for name in names if self._engine.get_tensor_mode(name) == mode)
         self._set_shapes(shapes)
         self.layouts: Mapping[str, Layout] = {name: self._layout(name) for name in names}
+        self.rows = min((self.layouts[name].shape[0] for name in self.inputs if self.layouts[name].shape), default=1)
 
     def bind(self, blocks: Mapping[str, Block]) -> None:
         """Sets where each tensor is, for good. Raises DeviceError for memory that TensorRT does not take."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -71,6 +72,9 @@ class TrtSession:
         shapes: of the inputs, of all rows.
         scales: int8 input → what one step is worth, where the host's array has real numbers.
         dynamic: whether fewer rows can be run.
+        sizes: below all, in order, the numbers of rows there are contexts for; others are run as the next larger.
+            Empty where there are contexts for any.
+        batched: for every output, whether its first dimension is the batch.
         recordable: whether runs may be recorded as CUDA graphs: not with DLA layers.
         on_host: the tensors that the host touches, too.
     """
@@ -86,10 +90,13 @@ class TrtSession:
         dynamic: bool,
         recordable: bool,
         title: str,
+        sizes: Sequence[int] = (),
+        batched: Sequence[bool] = (),
         on_host: OnHost = "all",
     ) -> None:
         self.device, self.stream, self.exclusive = device, queue.stream, queue.exclusive
         self.dynamic, self.recordable = dynamic, recordable
+        self._sizes, self._batched = sizes, batched
         self._open_context, self._scales, self._title = open_context, scales, title
         self._done = device.event()
         with self._on_stream():
@@ -124,12 +131,25 @@ class TrtSession:
                 one.tensor.block.download(self.stream, max(context.layouts[name].nbytes, 1))
             self._done.record(self.stream)
         self._done.synchronize()
-        return [one.unpack(context.layouts[name]) for name, one in self._outputs.items()]
+        found = [one.unpack(context.layouts[name]) for name, one in self._outputs.items()]
+        if rows is None or not self._sizes:
+            return found
+        return [array[:rows] if cut else array for array, cut in zip(found, self._batched, strict=True)]
 
     def enqueue(self, rows: int | None = None) -> None:
         """See :meth:`edgert.backend.gpu.GpuSession.enqueue`."""
         with self._on_stream():
             self._context(rows).enqueue()
+
+    def open_sizes(self) -> None:
+        """Opens the contexts of all sizes at once, in threads, as TensorRT-RTX takes long; before anything runs."""
+
+        def opened(rows: int) -> tuple[int, Context]:
+            with self.device:
+                return rows, self._opened(rows)
+
+        with ThreadPoolExecutor(len(self._sizes), "edgert-trt") as pool:
+            self._contexts.update(pool.map(opened, self._sizes))
 
     def place(self, on_host: OnHost) -> None:
         """Has its tensors lie where it suits those that the host touches; before the first run. Raises DeviceError."""
@@ -170,11 +190,16 @@ class TrtSession:
         if not self._contexts:
             raise ModelError("the session is closed", why="its memory was given back", where=self._title)
         count = checked_rows(rows if self.dynamic else None, self.rows, self._title)
+        if self._sizes:
+            count = next((size for size in self._sizes if size >= count), self.rows)
         if count not in self._contexts:
-            made = self._open_context({name: (count, *one.tensor.shape[1:]) for name, one in self._inputs.items()})
-            made.bind({name: one.tensor.block for name, one in {**self._inputs, **self._outputs}.items()})
-            self._contexts[count] = made
+            self._contexts[count] = self._opened(count)
         return self._contexts[count]
+
+    def _opened(self, rows: int) -> Context:
+        made = self._open_context({name: (rows, *one.tensor.shape[1:]) for name, one in self._inputs.items()})
+        made.bind({name: one.tensor.block for name, one in {**self._inputs, **self._outputs}.items()})
+        return made
 
     def _bound(self, name: str, layout: Layout, for_host: bool) -> Bound:
         block = self.device.tensor_block(max(layout.nbytes, 1), for_host=for_host)

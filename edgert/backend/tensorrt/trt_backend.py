@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions, Shapes, Span, Store, has_open_batch
@@ -16,31 +17,40 @@ from edgert.backend.tensorrt.build_process import BuildResult, Progress, build
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
 from edgert.backend.tensorrt.kernel_cache import Shelf
 from edgert.backend.tensorrt.library import Library, Wanted, load, unsupported
+from edgert.backend.tensorrt.open_plan import UnopenedError
 from edgert.backend.tensorrt.retry import build_retrying
 from edgert.backend.tensorrt.sessions import Queue
-from edgert.backend.tensorrt.trt_engine import TrtEngine, UnopenedError
+from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.board import Machine, detect
 from edgert.board.devices import cuda_driver
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from edgert.graph import Graph, Model, TensorSpec, clean, inputs, read, with_shapes
 from edgert.graph.operators import QDQ
 from edgert.memory.cuda import CudaDevice, open_device
+from edgert.policy import run_sizes
 
 # The request for a model by itself, as it stands: its shapes from profiles, its precision from its own types.
 
 
-def static_request(model: Model, options: EngineOptions, **further: Any) -> BuildRequest:
+def static_request(model: Model, options: EngineOptions, own_rows: int = 0, **further: Any) -> BuildRequest:
     """The request for a model and its profiles, with ``further`` fields. One profile makes the shapes static, unless
-    several are to be allowed, or a batch of several rows, which stays open so that fewer can be run.
+    several are to be allowed, or a batch of several rows, which stays open so that fewer can be run; with ``own_rows``
+    it is of so many and no others.
 
     Raises ModelError when a profile does not fit the model's inputs, and BuildError when a further field cannot be.
     """
     profiles = options.profiles or {DEFAULT_PROFILE: {}}
+    if own_rows:
+        profiles = {
+            name: {tensor: (own_rows, *sizes[1:]) for tensor, sizes in one.items()} for name, one in profiles.items()
+        }
     specs = [spec for spec in inputs(model) if not spec.is_static]
     fixed = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
     rows = max((sizes[0] for shapes in profiles.values() for sizes in shapes.values() if sizes), default=1)
     is_one = (
-        len(profiles) == 1 and not options.spans and (rows == 1 or not has_open_batch(spec.shape for spec in specs))
+        len(profiles) == 1
+        and not options.spans
+        and (rows == 1 or own_rows or not has_open_batch(spec.shape for spec in specs))
     )
     if not specs or is_one:
         ready, spans = clean(next(iter(fixed.values())))[0], []
@@ -49,6 +59,20 @@ def static_request(model: Model, options: EngineOptions, **further: Any) -> Buil
     graph = read(ready)
     fields = {"precision": precision_of(graph, options.precision), "profiles": tuple(filter(None, spans)), **further}
     return request_of(ready, **fields, **settings_of(options.builder, further.get("placement", {})))
+
+
+def plan_sizes(model: Model, options: EngineOptions) -> tuple[int, ...]:
+    """The numbers of rows that TensorRT-RTX gets plans of their own for; none where one plan does.
+
+    What it compiles for a batch that a plan leaves open is slower, even for one size: see tests/bench/bench_gpu_rtx.py.
+    """
+    specs = inputs(model)
+    shapes = [sizes for one in options.profiles.values() for sizes in one.values()]
+    rows = {sizes[0] for sizes in shapes if sizes}
+    is_one = len(options.profiles) == 1 and len(shapes) == len(specs) and len(rows) == 1 and not options.spans
+    if not is_one or rows == {1} or not has_open_batch(spec.shape for spec in specs):
+        return ()
+    return run_sizes(rows.pop(), dynamic=True)
 
 
 def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[str, Any]:
@@ -191,33 +215,53 @@ class TrtBackend:
             ModelError: a profile does not fit the model's inputs, or an output's size depends on the data.
             DeviceError: TensorRT, PyCUDA or the GPU is missing; each with how to install it.
         """
-        found = self._found(model, options)
-        if found is not None:
-            return found
-        request = static_request(model, options)
-        engine = self.opened(request, options.store, options.profiles)[1]
-        if options.store is not None:
-            engine_cache.cache_request(options.store, engine_cache.options_key(model, options), request)
-        return engine
+        sizes = plan_sizes(model, options) if self.library.kind == "rtx" else ()
+        known = [self._known(model, options, rows) for rows in sizes or (0,)]
+        with suppress(UnopenedError):  # then it is compiled again, which is reported
+            if (found := [one for one in known if one is not None]) and len(found) == len(known):
+                self._report_mode(found[-1])
+                return self._open_all(sizes, found, options)
+        requests = [self._request(model, options, rows) for rows in sizes or (0,)]
+        if not sizes:
+            return self.opened(requests[0], options.store, options.profiles)[1]
+        made = [self.built(request, options.store) for request in requests]
+        try:
+            return self._open_all(sizes, made, options)
+        except UnopenedError as error:
+            if options.store is None or not all(one.cached for one in made):
+                raise
+            self._again(requests[-1], f"the cached engine no longer opens ({error.why})")
+            return self._open_all(sizes, [self._made(one.request, one.facts, options.store) for one in made], options)
 
-    def _found(self, model: Model, options: EngineOptions) -> TrtEngine | None:
+    def _request(self, model: Model, options: EngineOptions, rows: int) -> BuildRequest:
+        """See :func:`static_request`; what it comes to is cached."""
+        is_smaller = rows and rows < plan_sizes(model, options)[-1]
+        title = {"title": f"{model.path} in batches of {rows}"} if is_smaller else {}
+        request = static_request(model, options, rows, **title)
+        if options.store is not None:
+            engine_cache.cache_request(options.store, engine_cache.options_key(model, options, rows), request)
+        return request
+
+    def _known(self, model: Model, options: EngineOptions, rows: int) -> engine_cache.BuiltEngine | None:
         """The engine of a model that was compiled with these options before; None where its request must be made to
-        know what is to be done. Raises DeviceError and ModelError as :meth:`compile`."""
+        know what is to be done."""
         store = options.store
-        known = engine_cache.cached_request(store, engine_cache.options_key(model, options)) if store else None
+        known = engine_cache.cached_request(store, engine_cache.options_key(model, options, rows)) if store else None
         if store is None or known is None:
             return None
-        facts = {**self.facts, **known[0]}
-        key = engine_cache.key_of(facts)
+        key = engine_cache.key_of({**self.facts, **known[0]})
         content = store.get(key)
-        settings = settings_of(options.builder, {})
-        request = BuildRequest(b"", {}, str(model.path), precision=known[1], **settings)
-        with suppress(ArtifactError, UnopenedError):  # then it is compiled again, which is reported
+        request = BuildRequest(b"", {}, str(model.path), precision=known[1], **settings_of(options.builder, {}))
+        with suppress(ArtifactError):  # then it is compiled again, which is reported
             if content is not None:
-                made = engine_cache.read_built_engine(content, request, key)
-                self._report_mode(made)
-                return self.open(made, options.profiles, store)
+                return engine_cache.read_built_engine(content, request, key)
         return None
+
+    def _open_all(
+        self, sizes: Sequence[int], made: Sequence[engine_cache.BuiltEngine], options: EngineOptions
+    ) -> TrtEngine:
+        """One engine of plans for so many rows each; of the only one where there are no sizes."""
+        return self.open(made[-1], options.profiles, options.store, dict(zip(sizes[:-1], made, strict=False)))
 
     def opened(
         self, request: BuildRequest, store: Store | None = None, profiles: Mapping[str, Shapes] | None = None
@@ -302,8 +346,10 @@ class TrtBackend:
         made: engine_cache.BuiltEngine,
         profiles: Mapping[str, Shapes] | None = None,
         store: Store | None = None,
+        smaller: Mapping[int, engine_cache.BuiltEngine] = MappingProxyType({}),
     ) -> TrtEngine:
-        """Opens an engine for running; kernels that TensorRT-RTX compiles then are cached in the store.
+        """Opens an engine for running, with those of the same model for fewer rows where it is of one shape; kernels
+        that TensorRT-RTX compiles then are cached in the store.
 
         Raises DeviceError when there is no GPU or PyCUDA, or TensorRT-RTX refuses the GPU, or the DLA core is missing
         or has too many programs, and ModelError when an output's size depends on the data.
@@ -325,14 +371,15 @@ class TrtBackend:
                 loadables=loadables,
                 resident=self._resident[core],
                 host_code=made.request.version_compatible,
-                shelf=Shelf(store, engine_cache.kernels_key(made.facts)) if store is not None else None,
+                shelf=_shelf(store, made),
+                smaller={rows: (one.result.plan, _shelf(store, one)) for rows, one in smaller.items()},
                 title=made.request.title,
             )
         self._resident[core] += loadables  # none where there is no core
         compiled = {
             "precision": made.request.precision,
-            "cached": made.cached,
-            "compile_s": made.result.seconds,
+            "cached": all(one.cached for one in (made, *smaller.values())),
+            "compile_s": sum(one.result.seconds for one in (made, *smaller.values())),
             "attempts": list(made.attempts),
         }
         if "unsupported" in engine.info and not self._warned:
@@ -351,6 +398,10 @@ class TrtBackend:
 
         wanted: Wanted = "tensorrt_rtx" if self.library.kind == "rtx" else "tensorrt"
         return self._once(request, wanted=wanted, progress=step, cancel=listener.stop)
+
+
+def _shelf(store: Store | None, made: engine_cache.BuiltEngine) -> Shelf | None:
+    return Shelf(store, engine_cache.kernels_key(made.facts)) if store is not None else None
 
 
 def _open_gpu() -> CudaDevice:
