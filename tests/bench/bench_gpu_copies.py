@@ -41,7 +41,7 @@ from edgert.clock import REAL
 from edgert.config.stages import SourceStage
 from edgert.installation import demo_images
 from edgert.memory import Counter
-from edgert.memory.cuda import CudaDevice, open_device
+from edgert.memory.cuda import CudaDevice, gpu_context, open_device
 from edgert.memory.cuda.driver import call, load_driver
 from edgert.pipeline import Pipeline
 from edgert.runtime.summary import Summary
@@ -116,7 +116,8 @@ class Copies:
 def run(file: Path, driver: Any, environment: Environment) -> tuple[Summary, Copies]:
     """A pipeline from its first frame to its end."""
     copies = Copies()
-    with Pipeline.within(environment, file) as pipeline, copies.noted(driver):
+    by_pycuda = mock.patch.object(gpu_context, "copy_up", lambda one: lambda *copied: one.memcpy_htod_async(*copied))
+    with by_pycuda, Pipeline.within(environment, file) as pipeline, copies.noted(driver):
         return pipeline.run(), copies
 
 

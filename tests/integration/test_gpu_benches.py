@@ -18,7 +18,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.stages.gpu import kernels
 from edgert.stages.gpu.overlay import GpuPainter
 from edgert.stages.sink import nvenc
-from tests.bench import bench_gpu_copies, bench_gpu_draw, bench_gpu_rtsp
+from tests.bench import bench_gpu_copies, bench_gpu_draw, bench_gpu_rtsp, bench_host
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.cuda_on_host import kernels_or_skip
@@ -77,3 +77,12 @@ def test_what_is_drawn_on_the_gpu_is_compared_byte_by_byte(monkeypatch: pytest.M
     assert levels.holds and levels.is_exact and time.detail["objects"] > 0
     assert time.detail["host_p99_ms"] >= time.detail["host_p50_ms"] > 0
     painter.close()
+
+
+@pytest.mark.parametrize(("rows", "on_gpu", "most"), [(1, False, 18), (1, True, 18), (8, False, 10), (8, True, 10)])
+def test_a_frame_takes_few_calls_of_the_driver_and_a_batch_no_more(
+    monkeypatch: pytest.MonkeyPatch, rows: int, on_gpu: bool, most: int
+) -> None:
+    monkeypatch.setattr(bench_host, "COUNT", 800)
+    spent_us, calls = bench_host.piped(CudaDevice(bench_host.IdleGpu(), 0, Counter()), rows, on_gpu)
+    assert spent_us > 0 and 1 < calls <= most  # of batches that a busy machine ends early, somewhat more

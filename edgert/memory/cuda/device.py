@@ -14,7 +14,16 @@ import numpy as np
 
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import U8, Counter
-from edgert.memory.cuda.driver import call, failed, initialize, is_lost, load_driver, pycuda_driver
+from edgert.memory.cuda.driver import (
+    call,
+    error_of,
+    failed,
+    initialize,
+    is_lost,
+    keeping_lock,
+    load_driver,
+    pycuda_driver,
+)
 from edgert.memory.cuda.gpu_context import Context, MemoryKind, tensor_kind
 from edgert.memory.cuda.nvrtc import Module
 from edgert.memory.cuda.stream import Event, Stream
@@ -148,7 +157,7 @@ class StagedBlock(_PinnedBlock):
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Host to GPU, counted."""
         part = self.host if nbytes is None else self.host[:nbytes]
-        self.device.run(self.device.driver.memcpy_htod_async, self.address, part, stream.raw, doing="copying")
+        self.device.run(self.device.copy_up, self.address, part, stream.raw, doing="copying")
         self.device.counter.copied(part.nbytes)
 
     def download(self, stream: Stream, nbytes: int | None = None) -> None:
@@ -265,11 +274,14 @@ class Graph:
         self._device, self._library, self._recorded, self._stream = device, library, recorded, stream
         ready, flags = ctypes.c_void_p(), ctypes.c_ulonglong(0)
         call(library, "cuGraphInstantiateWithFlags", ctypes.byref(ready), ctypes.c_void_p(recorded), flags)
-        self._ready = ready
+        self._ready, self._target = ready, ctypes.c_void_p(stream.handle)
+        self._launch = keeping_lock(library).cuGraphLaunch
 
     def __call__(self) -> None:
         with self._device:
-            call(self._library, "cuGraphLaunch", self._ready, ctypes.c_void_p(self._stream.handle))
+            code = self._launch(self._ready, self._target)
+        if code:
+            raise error_of(self._library, code, "cuGraphLaunch")
 
     def __del__(self) -> None:
         if self._device.is_open and hasattr(self, "_ready"):

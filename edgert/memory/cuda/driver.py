@@ -1,7 +1,9 @@
 """PyCUDA and the CUDA driver library: loaded, called, and their errors translated. Nothing else imports PyCUDA."""
 
 import ctypes
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, cast
 
 from edgert.errors import DeviceError
 from edgert.units import format_bytes
@@ -118,7 +120,37 @@ def call(library: Any, name: str, *arguments: Any, whose: str = "") -> None:
         ) from error
     code = function(*arguments)
     if code:
-        text, subject = ctypes.c_char_p(), f" for {whose}" if whose else ""
-        library.cuGetErrorString(code, ctypes.byref(text))
-        why = text.value.decode() if text.value else f"CUDA error {code}"
-        raise _lost(f"{name}{subject}", why) if is_lost(why) else DeviceError(f"{name} failed{subject}", why=why)
+        raise error_of(library, code, name, whose)
+
+
+def error_of(library: Any, code: int, name: str, whose: str = "") -> DeviceError:
+    """What a function that gave this code failed for."""
+    text, subject = ctypes.c_char_p(), f" for {whose}" if whose else ""
+    library.cuGetErrorString(code, ctypes.byref(text))
+    why = text.value.decode() if text.value else f"CUDA error {code}"
+    return _lost(f"{name}{subject}", why) if is_lost(why) else DeviceError(f"{name} failed{subject}", why=why)
+
+
+def keeping_lock(library: Any) -> Any:
+    """The same library, whose calls keep Python's lock.
+
+    For what takes some microseconds and is done for every frame: a thread that lets go of the lock meanwhile gets it
+    back behind all threads that waited for it, which takes longer than the call.
+    """
+    return ctypes.PyDLL(library._name, handle=library._handle) if isinstance(library, ctypes.CDLL) else library
+
+
+def copy_up(driver: Any) -> Callable[[int, Any, Any], object]:
+    """``driver.memcpy_htod_async``, the copy from an array to an address on a stream. PyCUDA's lets go of Python's lock
+    for it (CUDAPP_CALL_GUARDED_THREADED in its src/cpp), this does not. Raises DeviceError, or the driver's Error."""
+    library = keeping_lock(load_driver()) if isinstance(driver, ModuleType) else driver
+    function = getattr(library, "cuMemcpyHtoDAsync_v2", None)
+    if function is None:  # a stand-in for PyCUDA
+        return cast("Callable[[int, Any, Any], object]", driver.memcpy_htod_async)
+
+    def copy(address: int, source: Any, stream: Any) -> None:
+        start, nbytes = ctypes.c_void_p(source.ctypes.data), ctypes.c_size_t(source.nbytes)
+        if code := function(ctypes.c_ulonglong(address), start, nbytes, ctypes.c_void_p(stream.handle)):
+            raise error_of(library, code, "cuMemcpyHtoDAsync")
+
+    return copy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import Counter
-from edgert.memory.cuda.driver import failed, is_lost
+from edgert.memory.cuda.driver import copy_up, failed, is_lost
 from edgert.memory.cuda.holders import others_on, told
 from edgert.units import format_bytes
 
@@ -115,6 +115,7 @@ class Context:
 
     Attributes:
         driver: PyCUDA's driver module.
+        copy_up: see :func:`~edgert.memory.cuda.driver.copy_up`.
         counter: where allocations and copies between host and GPU are counted.
         kind: memory that host and GPU share tensors in here; see :func:`~edgert.memory.cuda.gpu_context.memory_kind`.
         tensors: what the user asked for tensors of engines; see :func:`~edgert.memory.cuda.gpu_context.tensor_kind`.
@@ -133,6 +134,7 @@ class Context:
         self.kind: MemoryKind = memory_kind(self.traits)
         self.tensors = asked_tensors(os.environ.get(TENSORS, ""), self.kind)
         self._context = self._device.retain_primary_context()
+        self.copy_up = copy_up(driver)
         self._local = threading.local()
         self._lock = threading.Lock()
         self._live: dict[int, int] = {}

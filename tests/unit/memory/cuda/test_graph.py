@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import os
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
-from edgert.memory.cuda import CudaDevice, Graph
+from edgert.memory.cuda import CudaDevice, Graph, driver
 from edgert.memory.cuda.device import capture
-from edgert.memory.cuda.driver import load_driver
+from edgert.memory.cuda.driver import copy_up, keeping_lock, load_driver
 from tests.helpers.cuda_double import CudaDouble
 
 TEXTS = {1: b"invalid argument", 700: b"an illegal memory access was encountered"}
@@ -134,3 +138,32 @@ def test_the_garbage_collector_does_not_run_in_a_recording(is_on: bool) -> None:
         assert seen == [False] and gc.isenabled() is is_on
     finally:
         gc.enable()
+
+
+def test_short_calls_keep_pythons_lock_where_the_library_is_one() -> None:
+    library = ctypes.CDLL(None)
+    kept = keeping_lock(library)
+    assert isinstance(kept, ctypes.PyDLL) and kept._handle == library._handle and kept.getpid() == os.getpid()
+    double = Library()
+    assert keeping_lock(double) is double
+
+
+class Copies(Library):
+    """libcuda that copies."""
+
+    def cuMemcpyHtoDAsync_v2(self, address: Any, start: Any, nbytes: Any, stream: Any) -> int:
+        self.calls.append(f"{address.value} {nbytes.value} {stream.value}")
+        self.copied = ctypes.string_at(start.value, nbytes.value)
+        return self.fails.get("copy", 0)
+
+
+def test_an_array_goes_up_past_pycuda_and_through_a_stand_in_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, gpu = Copies(), CudaDouble()
+    monkeypatch.setattr(driver, "load_driver", lambda: library)
+    copy, stream = copy_up(ModuleType("pycuda.driver")), SimpleNamespace(handle=7)
+    copy(4096, np.arange(5, dtype=np.uint8), stream)
+    assert library.calls == ["4096 5 7"] and library.copied == bytes(range(5))
+    library.fails["copy"] = 700
+    with pytest.raises(DeviceError, match="cuMemcpyHtoDAsync: the GPU is lost to this process"):
+        copy(4096, np.arange(5, dtype=np.uint8), stream)
+    assert copy_up(gpu) == gpu.memcpy_htod_async
