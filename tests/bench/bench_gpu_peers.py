@@ -10,7 +10,9 @@ The sides:
 - compile: the same lines by torch.compile(mode="reduce-overhead")
 - bare-ort, bare-rtx: ONNX Runtime's and TensorRT-RTX's engine alone (gpu_bare.py): fixed shape, one CUDA graph
   replayed, no frames and no answers
-- edgert-ort, edgert-rtx: edgert.Pipeline with ``source: api``; frames are given by submit, a callback takes results
+- edgert-ort, edgert-rtx: edgert.Pipeline with ``source: api``; the program submits a ``pipeline.buffer()`` for each
+  frame, and a callback takes results
+- call-ort, call-rtx: the same pipeline called, ``pipeline(buffer)`` or ``pipeline([buffer, …])``: nothing is in flight
 - file-ort, file-rtx: the same over a source that writes into memory that the GPU reads, as decoders and cameras do
 
 What is fair:
@@ -18,7 +20,8 @@ What is fair:
 - The same bytes: 16 frames of coarse and fine patterns. Those of PyTorch lie in pinned memory, as edgert's do where its
   sources write there; each frame is a buffer of its own.
 - The same network, in FP16 with its normalization fused, and the same answer: five classes, or boxes after suppression,
-  on the host. Each side's answers to the 16 frames are compared with the careful lines'.
+  on the host. Each side's answers to the 16 frames are compared with PyTorch's, edgert's with those to frames whose
+  gray levels are whole, as edgert's are. The worst frame of the 16 counts.
 - The same process in turns, each side warmed up, the others idle. Processor time is that of the whole process.
 - edgert is measured by its public API alone.
 
@@ -54,8 +57,8 @@ from tests.bench.gpu_task import TASKS, scenes, worst
 from tests.bench.report import main
 
 ALONE = 200
-SIDES = ("careful", "bare-rtx", "bare-ort", "edgert-rtx", "edgert-ort", "file-rtx", "file-ort", "compile")
-OURS = ("edgert-", "file-")
+OURS = {"edgert": gpu_public.Submitted, "call": gpu_public.Called, "file": gpu_public.File}
+SIDES = ("careful", "bare-rtx", "bare-ort", *(f"{kind}-{engine}" for kind in OURS for engine in ENGINES), "compile")
 OVER_CAREFUL, OVER_COMPILE, OF_BARE, CPU_US, AGREEMENT = 1.15, 1.0, 0.95, 400.0, 0.8
 
 
@@ -111,9 +114,9 @@ class Race:
 
     def _made(self, name: str) -> Side:
         kind, _, engine = name.partition("-")
-        if kind in ("edgert", "file"):
+        if kind in OURS:
             subject = gpu_public.Subject(self.entry.task, self.entry.model, ENGINES[engine], self.rows, self._folder)
-            return gpu_public.File(subject) if kind == "file" else gpu_public.Submitted(subject, self.entry.pixels)
+            return OURS[kind](subject, self.entry.pixels)
         import torch
 
         from tests.bench import gpu_bare, gpu_careful
@@ -132,7 +135,8 @@ class Race:
         if turn == 0 and isinstance(side, Answering):
             measured.alone_ms = side.alone(self._options.alone)
             seen = self.rows if name.startswith("bare-") else IMAGES
-            measured.agreement = worst(side.answers(seen), self.entry.answers[:seen])
+            wanted = self.entry.rounded if is_ours(name) else self.entry.answers
+            measured.agreement = worst(side.answers(seen), wanted[:seen], self.entry.task.score)
 
     def _tried(self, name: str, work: Callable[[], object]) -> bool:
         """Whether it went well; a side that fails is left out, and why is printed."""
@@ -153,9 +157,9 @@ class Race:
         """Each of edgert's sides over its peers."""
         for name, measured in self.found.items():
             if measured.agreement is not None and name != "careful":
-                what = f"{self.title}: {name}, answers shared with the careful lines"
+                what = f"{self.title}: {name}, part of its answers that PyTorch gives, too"
                 yield Figure(what, measured.agreement, "", AGREEMENT, "higher", IMAGES)
-        ours = {name: measured for name, measured in self.found.items() if name.startswith(OURS)}
+        ours = {name: measured for name, measured in self.found.items() if is_ours(name)}
         for name, measured in ours.items():
             n = sum(each.n for each in measured.busy)
             cpu_us = measured.detail["cpu_us"]
@@ -172,6 +176,11 @@ class Race:
         one, other = self.found[name], self.found[peer]
         ratio = statistics.median(a.fps / b.fps for a, b in zip(one.busy, other.busy, strict=False))
         return Figure(f"{self.title}: {name} / {peer}", ratio, "x", bar, "higher", sum(each.n for each in one.busy))
+
+
+def is_ours(name: str) -> bool:
+    """Whether a side is edgert's."""
+    return name.partition("-")[0] in OURS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,10 @@ import numpy as np
 
 from edgert.errors import EdgertError
 from edgert.memory.cuda import open_device
+from tests.bench.gpu_run import frame_of
 from tests.bench.gpu_task import TASKS, Answer
+from tests.helpers.gpu_reference import preprocess
+from tests.helpers.gpu_target import target
 
 IMAGES, SETTLED_ON = 16, 4
 ENGINES = {"ort": "onnxruntime-cuda", "rtx": "tensorrt"}
@@ -54,12 +57,26 @@ class Entry:
 
     @cached_property
     def answers(self) -> list[Answer]:
-        """Those of the careful lines, one frame at a time and without a graph."""
+        """To all frames, by the careful lines, one frame at a time and without a graph."""
         import torch
 
         with torch.no_grad():
-            packed = [self.lines(each.cuda()[None]).cpu().numpy() for each in self.pinned]
-        return [answer for each in packed for answer in self.lines.answers(each)]
+            packed = torch.cat([self.lines(each.cuda()[None]) for each in self.pinned])
+        return self.lines.answers(packed.cpu().numpy())
+
+    @cached_property
+    def rounded(self) -> list[Answer]:
+        """The same network's to frames made ready as edgert's kernel does it, number for number: in whole gray levels,
+        as OpenCV does, where PyTorch has fractions. Random weights make much of that."""
+        import torch
+
+        side, config = self.task.side, self.task.config
+        wanted = target("nchw", "float16", 1, side, side)
+        with torch.no_grad():
+            ready = [torch.from_numpy(preprocess(frame_of(each), config, wanted)) for each in self.pixels]
+            images = [each.permute(2, 0, 1)[None].contiguous(memory_format=torch.channels_last) for each in ready]
+            packed = torch.cat([self.lines.packed(self.lines.net(image.cuda())) for image in images])
+        return self.lines.answers(packed.cpu().numpy())
 
     def _hundredth(self) -> float:
         """Of the frames, the median of the hundredth best score; but never so low that some frame has too many."""

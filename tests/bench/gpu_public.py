@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
@@ -25,8 +25,8 @@ import edgert
 from edgert.config import SourceStage
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Frame, Result, SourceStats
-from tests.bench.gpu_race import WARM_S, Busy, Watch
-from tests.bench.gpu_run import HEIGHT, Pinned, frame_of
+from tests.bench.gpu_race import WARM_S, Busy, InFlight, Watch
+from tests.bench.gpu_run import HEIGHT, WIDTH, Pinned, frame_of
 from tests.bench.gpu_task import Answer, Task, scenes
 from tests.helpers.package import install
 
@@ -84,10 +84,14 @@ class Subject:
 
 
 class Public(ABC):
-    """See :class:`~tests.bench.gpu_race.Side`: a pipeline whose results a callback takes."""
+    """See :class:`~tests.bench.gpu_race.Side`: a pipeline whose results a callback takes.
+
+    Attributes:
+        came: results that were asked for.
+    """
 
     def __init__(self, subject: Subject, sources: Mapping[str, str]) -> None:
-        self.rows, self._results = subject.rows, SimpleQueue[tuple[float, Any]]()
+        self.rows, self.came, self._results = subject.rows, 0, SimpleQueue[tuple[float, Any]]()
         self._pipeline = subject.pipeline(sources, self._take)
         self._pipeline.start()
 
@@ -112,62 +116,133 @@ class Public(ABC):
 
     def come(self) -> list[tuple[float, Any]]:
         """Those results that are there: milliseconds since the frame was given, and the record."""
-        return [self._results.get() for _ in range(self._results.qsize())]
+        found = [self._results.get() for _ in range(self._results.qsize())]
+        self.came += len(found)
+        return found
 
     def next(self) -> Any:
         """The next record. Raises what went wrong where there is none."""
         try:
-            return self._results.get(timeout=PATIENCE_S)[1]
+            found = self._results.get(timeout=PATIENCE_S)[1]
         except Empty:
             self._pipeline.close()
             raise RuntimeError(f"no result within {PATIENCE_S} s") from None
+        self.came += 1
+        return found
 
     def _take(self, result: Result) -> None:
         self._results.put(((time.monotonic_ns() - result.timestamp_ns) / 1e6, result.outputs["find"]))
 
 
+class Filled:
+    """Buffers that a pipeline lends, each with a frame in it: written when it comes the first time, as by a camera, and
+    left as it is when it comes again."""
+
+    def __init__(self, pipeline: edgert.Pipeline, pixels: Sequence[Any]) -> None:
+        self._lend = partial(pipeline.buffer, (WIDTH, HEIGHT), format="nv12")
+        self._pixels, self._held = pixels, dict[int, int]()
+
+    def any(self) -> Any:
+        """A buffer with some frame."""
+        buffer = self._lend()
+        if buffer.array.__array_interface__["data"][0] not in self._held:
+            self._write(buffer, len(self._held))
+        return buffer
+
+    def frame(self, index: int) -> Any:
+        """A buffer with that frame."""
+        buffer = self._lend()
+        self._write(buffer, index)
+        return buffer
+
+    def _write(self, buffer: Any, index: int) -> None:
+        index %= len(self._pixels)
+        array = buffer.array
+        address = array.__array_interface__["data"][0]
+        if self._held.get(address) != index:
+            np.copyto(array, self._pixels[index])
+            self._held[address] = index
+
+
 class Submitted(Public):
-    """The thread that measures calls ``submit`` for one frame after the other: NV12 planes in ordinary memory."""
+    """The thread that measures submits one lent buffer after the other."""
 
     def __init__(self, subject: Subject, pixels: Sequence[Any]) -> None:
-        self._planes = [(each[:HEIGHT], each[HEIGHT:].reshape(HEIGHT // 2, -1, 2)) for each in pixels]
         super().__init__(subject, {"cam": "source: api"})
+        self._given = 0
+        self._filled = Filled(self._pipeline, pixels)
+        self.answers(self.rows)  # all is recorded before others make or record anything
 
     def go(self, seconds: float) -> None:
         """See :class:`Public`."""
-        until, index = time.perf_counter() + seconds, 0
+        until, submit, lend = time.perf_counter() + seconds, self._pipeline.submit, self._filled.any
         while time.perf_counter() < until:
-            self._submit(index)
-            index += 1
+            submit(lend())
+            self._given += 1
 
     def saturated(self, seconds: float) -> Busy:
         """See :class:`~tests.bench.gpu_race.Side`."""
         found = super().saturated(seconds)
-        time.sleep(WARM_S)  # the last are under way
-        self.come()
+        while self.came < self._given:  # the last are under way
+            self.next()
         return found
 
     def alone(self, count: int) -> list[float]:
         """See :class:`~tests.bench.gpu_race.Side`."""
         taken = []
-        for index in range(0, count * self.rows, self.rows):
+        for _ in range(count):
             started = time.perf_counter()
-            self._batch(index)
+            self._batch([self._filled.any() for _ in range(self.rows)])
             taken.append((time.perf_counter() - started) * 1e3)
         return taken
 
     def answers(self, count: int) -> list[Answer]:
         """See :class:`~tests.bench.gpu_race.Side`."""
-        records = [record for index in range(0, count, self.rows) for record in self._batch(index)]
-        return [Answer(one.scores, one.classes, getattr(one, "boxes", None)) for one in records]
+        return [
+            answer_of(record)
+            for index in range(0, count, self.rows)
+            for record in self._batch([self._filled.frame(index + row) for row in range(self.rows)])
+        ]
 
-    def _batch(self, index: int) -> list[Any]:
-        for row in range(self.rows):
-            self._submit(index + row)
-        return [self.next() for _ in range(self.rows)]
+    def _batch(self, buffers: Sequence[Any]) -> list[Any]:
+        for buffer in buffers:
+            self._pipeline.submit(buffer)
+        self._given += len(buffers)
+        return [self.next() for _ in buffers]
 
-    def _submit(self, index: int) -> None:
-        self._pipeline.submit(self._planes[index % len(self._planes)], format="nv12")
+
+class Called(InFlight):
+    """A pipeline that is called with a frame, or a list of them, by the thread that measures."""
+
+    in_flight = 1
+
+    def __init__(self, subject: Subject, pixels: Sequence[Any]) -> None:
+        self.rows = subject.rows
+        self._pipeline = edgert.Pipeline(subject.written({"cam": "source: api"}), strict=True)
+        self._filled = Filled(self._pipeline, pixels)
+        self.answers(self.rows)
+
+    def submit(self, index: int) -> list[Any]:
+        """See :class:`~tests.bench.gpu_race.InFlight`: its results are there when it returns."""
+        return self._pipeline([self._filled.any() for _ in range(self.rows)])
+
+    def wait(self, ticket: Any) -> list[Answer]:
+        """See :class:`~tests.bench.gpu_race.InFlight`."""
+        return [answer_of(result.outputs["find"]) for result in ticket]
+
+    def answers(self, count: int) -> list[Answer]:
+        """See :class:`~tests.bench.gpu_race.Side`."""
+        batches = [range(index, index + self.rows) for index in range(0, count, self.rows)]
+        return [one for batch in batches for one in self.wait(self._pipeline([self._filled.frame(at) for at in batch]))]
+
+    def close(self) -> None:
+        """Ends the pipeline."""
+        self._pipeline.close()
+
+
+def answer_of(record: Any) -> Answer:
+    """A record as all sides give it."""
+    return Answer(record.scores, record.classes, getattr(record, "boxes", None))
 
 
 class Gate:
@@ -282,25 +357,32 @@ class Sourced(Public):
         self.gate, name = Gate(), f"gate{len(GATES)}"
         GATES[name] = self.gate
         super().__init__(subject, {source: f'source: "bench:{name}"{more}' for source, more in keys.items()})
+        self.gate.open()
+        self.next()  # all is recorded before others make or record anything
+        self.rest()
 
     def go(self, seconds: float) -> None:
         """See :class:`Public`."""
         time.sleep(seconds)
 
+    def rest(self) -> None:
+        """Holds the sources back, and lets the last frames arrive and be forgotten."""
+        self.gate.shut()
+        time.sleep(WARM_S)
+        self.come()
+
 
 class File(Sourced):
     """A file that is read as fast as its frames are taken."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, pixels: Sequence[Any] = ()) -> None:
         super().__init__(subject, {"cam": ""})
 
     def saturated(self, seconds: float) -> Busy:
         """See :class:`~tests.bench.gpu_race.Side`."""
         self.gate.open()
         found = super().saturated(seconds)
-        self.gate.shut()
-        time.sleep(WARM_S)  # the last are under way
-        self.come()
+        self.rest()
         return found
 
 

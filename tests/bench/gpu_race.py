@@ -83,6 +83,7 @@ class InFlight(ABC):
     """A side that is given batches by the thread that measures, a few at a time."""
 
     rows: int
+    in_flight = IN_FLIGHT
 
     @abstractmethod
     def submit(self, index: int) -> Any:
@@ -101,12 +102,13 @@ class InFlight(ABC):
         waiting, index, ages = deque[tuple[Any, float]](), 0, list[float]()
         watch, until = Watch(), time.perf_counter() + seconds
         while time.perf_counter() < until or waiting:
-            if len(waiting) == IN_FLIGHT or time.perf_counter() >= until:
+            if len(waiting) == self.in_flight or time.perf_counter() >= until:
                 ticket, given = waiting.popleft()
                 self.wait(ticket)
                 ages.append((time.perf_counter() - given) * 1e3)
             if time.perf_counter() < until:
-                waiting.append((self.submit(index), time.perf_counter()))
+                given = time.perf_counter()
+                waiting.append((self.submit(index), given))
                 index += self.rows
         return watch.busy(index, ages)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from edgert.config import InputConfig
 from tests.bench.gpu_run import HEIGHT, WIDTH
 
 TOP, LIMIT, IOU = 5, 300, 0.45
@@ -48,13 +49,17 @@ class Task:
         return (self.side - self.image[0]) // 2
 
     @property
+    def config(self) -> InputConfig:
+        """How edgert is to make frames ready."""
+        return InputConfig(resize="letterbox" if self.letterbox else "stretch", mean=self.mean, std=self.std)
+
+    @property
     def yaml(self) -> str:
         """``task`` and ``input`` of its section in a pipeline file."""
         task = f"detect: yolov8, score: {self.score}, iou: {IOU}, limit: {LIMIT}"
-        resize = "letterbox" if self.letterbox else "stretch"
         return (
             f"task: {{{task if self.detects else f'classify: logits, top: {TOP}'}}}\n"
-            f"    input: {{resize: {resize}, mean: {list(self.mean)}, std: {list(self.std)}}}"
+            f"    input: {{resize: {self.config.resize}, mean: {list(self.mean)}, std: {list(self.std)}}}"
         )
 
 
@@ -88,19 +93,24 @@ class Answer:
     boxes: Any = None
 
 
-def agreement(answer: Answer, other: Answer) -> float:
+def agreement(answer: Answer, other: Answer, score: float = 0.0) -> float:
     """How much of each answer the other has too, 0 to 1, the smaller of both ways: classes of the five best; or boxes,
-    of the same class and with an overlap (IoU) of 0.9. Another score, by more than 0.02, is another answer."""
-    return min(_found(answer, other), _found(other, answer))
+    of the same class and with an overlap (IoU) of 0.9. A score that differs by more than 0.02, or a tenth, is another
+    answer. What the other lacks because it is about as weak as the lowest ``score`` of a detector, or as the other's
+    fifth class, is no difference."""
+    return min(_found(answer, other, score), _found(other, answer, score))
 
 
-def _found(answer: Answer, other: Answer) -> float:
-    alike = np.equal.outer(answer.classes, other.classes) & (
-        np.abs(np.subtract.outer(answer.scores, other.scores)) <= 0.02
-    )
+def _found(answer: Answer, other: Answer, score: float) -> float:
+    if not len(answer.scores) or not len(other.scores):
+        return float(len(answer.scores) == len(other.scores))
+    apart = np.abs(np.subtract.outer(answer.scores, other.scores))
+    near = np.maximum(0.02 * (answer.boxes is not None), 0.1 * answer.scores)[:, None]
+    alike = np.equal.outer(answer.classes, other.classes) & (apart <= near)
     if answer.boxes is not None:
         alike &= overlaps(answer.boxes, other.boxes) >= 0.9
-    return float(alike.any(1).mean()) if alike.size else float(len(answer.scores) == len(other.scores))
+    last = answer.scores <= (1.02 * score if score else 1.1 * other.scores.min())
+    return float((alike.any(1) | last).mean())
 
 
 def overlaps(boxes: Any, others: Any) -> Any:
@@ -111,6 +121,6 @@ def overlaps(boxes: Any, others: Any) -> Any:
     return shared / (sizes[:, None] + other_sizes - shared)
 
 
-def worst(answers: Sequence[Answer], others: Sequence[Answer]) -> float:
+def worst(answers: Sequence[Answer], others: Sequence[Answer], score: float = 0.0) -> float:
     """The least agreement over the frames."""
-    return min(agreement(one, other) for one, other in zip(answers, others, strict=True))
+    return min(agreement(one, other, score) for one, other in zip(answers, others, strict=True))
