@@ -13,7 +13,7 @@ from edgert.board import HOST
 from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
 from edgert.bundle.measured_engines import MeasuredEngine, describe, read_measured
-from edgert.config import PipelineFile, load_pipeline
+from edgert.config import PipelineConfig, PipelineFile, load_pipeline
 from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
@@ -105,9 +105,25 @@ def plan(
     smallest = min(fitting, key=itemgetter(0))[1] if fitting else None
     rates = (note for subject in planned for note in subject.demand.notes)
     notes = dict.fromkeys(
-        [*_without_edgert(asked, sorted(fitting)), MODELS_ALONE, *rates, *describe(measured), *about_trt, NOT_PLANNED]
+        [
+            *_without_edgert(asked, sorted(fitting)),
+            *_further_gpus(file.config),
+            MODELS_ALONE,
+            *rates,
+            *describe(measured),
+            *about_trt,
+            NOT_PLANNED,
+        ]
     )
     return Plan(file.config.name, objective, tuple(made), smallest, tuple(notes))
+
+
+def _further_gpus(config: PipelineConfig) -> Iterator[str]:
+    """Where the file names GPUs that no board has."""
+    further = [number for number in config.gpus or () if number > 0]
+    if further:
+        named = " and ".join(f"GPU {number}" for number in further)
+        yield f"the file names {named}: a board has GPU 0 alone, which is planned for; leave gpus: out of a file for it"
 
 
 def _without_edgert(asked: Sequence[Board], fitting: Sequence[tuple[object, str]]) -> Iterator[str]:
