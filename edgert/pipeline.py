@@ -279,10 +279,10 @@ class Pipeline:
             StageError: no such stage. While iterating: :class:`ResultTimeout`, or the first error of any stage.
         """
         # The reader stands outside the pipeline and takes results itself, but a node needs work.
-        self._refuse_called("listened to")
         tap = Node(f"results of {stage}", CallbackSink(self._known(stage), lambda result: None))
         live = self._assembly.live
         with self._tapping:
+            self._refuse_called("listened to")
             nodes = self._assembly.listen(stage, tap, 1 if live else _TAP_QUEUE, "oldest" if live else "never")
             self._taps.append(tap)
             self._assembly.settle(self._taps)

@@ -180,6 +180,24 @@ def test_another_gpu_and_no_gpu(torch: Any, pipeline: Pipeline, tmp_path: Path) 
         assert "copied to the host" in caught.value.why and "tensor.cpu()" in caught.value.fix
 
 
+def test_who_reads_on_the_host_gets_a_copy_behind_the_same_stream(torch: Any, tmp_path: Path) -> None:
+    if missing := cuda.why_not():
+        pytest.skip(missing)
+    (tmp_path / "pixels.py").write_text(
+        "def seen(result):\n    return result.with_output('seen', result.frame.to_bgr())\n"
+    )
+    file = written(tmp_path)
+    file.write_text(file.read_text() + "  seen: {python: 'pixels:seen', from: find}\n")
+    stream, tensor = torch.cuda.Stream(), torch.zeros((HEIGHT, WIDTH, 3), dtype=torch.uint8, device="cuda")
+    wanted = torch.randint(0, 256, tensor.shape, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    with Pipeline(file) as pipeline, torch.cuda.stream(stream):
+        torch.cuda._sleep(NAP)
+        tensor.copy_(wanted)
+        seen = pipeline(tensor).outputs["seen"]
+    assert np.array_equal(seen, wanted.cpu().numpy())
+
+
 @pytest.mark.parametrize("form", ["bgr", "rgb", "nv12"])
 def test_a_lent_buffer_goes_up_as_it_lies(pipeline: Pipeline, form: Any) -> None:
     pipeline(np.zeros((HEIGHT, WIDTH, 3), np.uint8))  # opens everything

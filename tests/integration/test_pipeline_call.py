@@ -389,6 +389,22 @@ def test_tensors_go_through_as_they_lie(tmp_path: Path, monkeypatch: pytest.Monk
     assert rig.gpu.allocations and len({result.outputs["find"].vector[0] for result in results}) >= 1
 
 
+def test_a_batch_goes_through_the_gpu_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = CalledRig(tmp_path, monkeypatch)
+    rig.path.write_text(rig.path.read_text().replace("from: cam}", "from: cam, batch: {max: 4}}", 1))
+    with rig.pipeline() as pipeline:
+        pipeline(rig.tensor())
+        sessions = pipeline._assembly.engines["parts"].sessions  # type: ignore[union-attr]
+        before = [len(session.sizes) for session in sessions]
+        tensors = [rig.tensor(value) for value in range(6)]
+        results = pipeline([*tensors, np.zeros((48, 64, 3), np.uint8)])
+        sizes = [session.sizes[count:] for session, count in zip(sessions, before, strict=True)]
+    assert [result.frame.index for result in results] == list(range(1, 8))
+    assert sorted(size for each in sizes for size in each) == [4, 4]  # of seven, the second is filled up to a size
+    assert all(tensor.given_back for tensor in tensors)
+    assert all(isinstance(result.outputs["find"].vector, np.ndarray) for result in results)
+
+
 def test_a_lent_buffer_goes_up_once_and_an_array_takes_a_copy_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
