@@ -1,6 +1,5 @@
 """Running a model on the CPU: on whole frames, on crops of detections, in batches, or segment by segment."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -217,7 +216,7 @@ class InferBatch(SimpleStage):
 
     def wait_for_flush(self) -> None:
         """From now on, no time passes by: what is no full batch is run by :meth:`flush` alone."""
-        self._batch.wait = math.inf
+        self._batch.wait = float("inf")
 
     def process(self, result: Result) -> Result | Iterable[Result]:
         """See :class:`~edgert.runtime.Stage`; nothing comes out until a batch is run."""

@@ -56,15 +56,20 @@ def export(folder: Path) -> None:
     gpu_peer.export(gpu_peer.network("resnet50").cuda().to(torch.float16), 224, True, folder / "net.onnx")
 
 
+def on_gpu(pixels: list[Any]) -> list[Any]:
+    """The same as tensors of PyTorch."""
+    import torch
+
+    tensors = [torch.from_numpy(one).cuda() for one in pixels]
+    torch.cuda.synchronize()
+    return tensors
+
+
 class Ways:
     """Ways to take one frame through the same network. The inner loop is that of the pipeline that is called."""
 
-    def __init__(self, called: Pipeline, started: Pipeline, pixels: list[Any]) -> None:
-        import torch
-
-        self._called, self._started, self._pixels = called, started, pixels
-        self._tensors = [torch.from_numpy(one).cuda() for one in pixels]
-        torch.cuda.synchronize()
+    def __init__(self, called: Pipeline, started: Pipeline, pixels: list[Any], tensors: list[Any]) -> None:
+        self._called, self._started, self._pixels, self._tensors = called, started, pixels, tensors
         self._results = started.results("find", timeout=60)
         called(pixels[0], format="nv12")
         (self._inference,) = called._assembly.inferences
@@ -133,7 +138,8 @@ def measure() -> Iterator[Figure]:
             export(folder)
         (folder / "call.yaml").write_text(FILE)
         with Pipeline(folder / "call.yaml") as called, Pipeline(folder / "call.yaml") as started:
-            found = raced(Ways(called, started, frames(8)))
+            pixels = frames(8)
+            found = raced(Ways(called, started, pixels, on_gpu(pixels)))
         medians = {way: [statistics.median(one) for one in all_of_it] for way, all_of_it in found.items()}
         for way, all_of_it in found.items():
             p50, p99 = np.percentile(np.concatenate(all_of_it), [50, 99]).tolist()

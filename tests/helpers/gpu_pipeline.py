@@ -25,8 +25,9 @@ from edgert.memory.cuda import CudaDevice, Loans
 from edgert.pipeline import Pipeline
 from edgert.runtime import Frame, SourceStats
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.source import kinds
+from edgert.stages.source import kinds, user_memory
 from edgert.stages.source.planes import device_planes
+from tests.helpers import foreign_gpu
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.gpu_inference import SIDE, Session
 from tests.helpers.nvdec_double import NvdecDouble
@@ -149,6 +150,25 @@ class Camera:
 
     def close(self) -> None:
         """Keeps its memory, since frames may be on their way."""
+
+
+class CalledRig:
+    """A pipeline file whose frames the program brings, and a GPU's double that reads them."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, stages: str = "") -> None:
+        self.gpu = CudaDouble()
+        self.device, self.driver = CudaDevice(self.gpu, 0, Counter()), foreign_gpu.Driver(self.gpu)
+        patch_kernels(patch)
+        patch.setattr(user_memory, "load_driver", lambda: self.driver)
+        self.path = small_pipeline(folder, TEXT.format(model=MODEL, stages=stages), photos=0)
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        return Pipeline.within(Environment(engines=Engines(self.device)), self.path, **options)
+
+    def tensor(self, pixels: Any = 3) -> foreign_gpu.Tensor:
+        """One of those pixels, or (48, 64, 3) of one value."""
+        array = np.full((HEIGHT, WIDTH, 3), pixels, np.uint8) if isinstance(pixels, int) else pixels
+        return foreign_gpu.Tensor(self.device, array, self.driver)
 
 
 class VideoRig:

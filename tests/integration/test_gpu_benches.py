@@ -18,10 +18,11 @@ from edgert.memory.cuda import CudaDevice
 from edgert.stages.gpu import kernels
 from edgert.stages.gpu.overlay import GpuPainter
 from edgert.stages.sink import nvenc
-from tests.bench import bench_gpu_copies, bench_gpu_draw, bench_gpu_rtsp, bench_host
+from tests.bench import bench_gpu_call, bench_gpu_copies, bench_gpu_draw, bench_gpu_rtsp, bench_host, gpu_run
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.cuda_on_host import kernels_or_skip
+from tests.helpers.gpu_pipeline import CalledRig
 from tests.helpers.nvenc_double import NvencDouble
 from tests.helpers.ort_double import CudaLikeEngines
 from tests.helpers.overlay_scenes import Demo
@@ -42,6 +43,17 @@ def test_cameras_on_the_network_are_counted_frame_by_frame(device: CudaDevice) -
     assert lost.value == lost.detail["dropped"]  # a busy machine may be late; that is counted, not hidden
     assert 0 < share.value < 100 and share.detail["reader_us"] > share.detail["stage_us"] > 0
     assert 0 < latency.value < 1000
+
+
+def test_every_way_takes_a_frame_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = CalledRig(tmp_path, monkeypatch, "")
+    monkeypatch.setattr(bench_gpu_call, "ROUNDS", 8)
+    pixels = gpu_run.frames(2)
+    with rig.pipeline() as called, rig.pipeline() as started:
+        found = bench_gpu_call.raced(bench_gpu_call.Ways(called, started, pixels, list(map(rig.tensor, pixels))))
+        assert started.summary().frames_in == 3 * 3 * 9 and called.summary().frames_in == 3 * 3 * 9 + 1
+    assert {len(turn) for turns in found.values() for turn in turns} == {8} and len(found) == 7
+    assert all(len(turns) == bench_gpu_call.TURNS == 3 for turns in found.values())
 
 
 def test_no_image_is_copied_from_camera_to_boxes(

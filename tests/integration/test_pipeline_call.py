@@ -15,10 +15,8 @@ import pytest
 import edgert
 from edgert.errors import DeviceError, StageError
 from edgert.runtime.announce import running_pipelines
-from edgert.stages.source import user_memory
 from tests.helpers.command import ROOT
-from tests.helpers.foreign_gpu import Driver, Tensor
-from tests.helpers.gpu_pipeline import VideoRig
+from tests.helpers.gpu_pipeline import CalledRig
 from tests.helpers.growth import growth, no_collector
 from tests.helpers.small_pipeline import small_pipeline
 
@@ -340,20 +338,6 @@ def test_ctrl_c_in_a_call_ends_the_pipeline_without_an_error(tmp_path: Path, ima
 
 
 # On a GPU that is this process's memory.
-
-
-class CalledRig(VideoRig):
-    """A pipeline file whose frames the program brings, and a GPU's double that reads them."""
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, stages: str = "") -> None:
-        super().__init__(folder, patch, stages)
-        self.path.write_text(self.path.read_text().replace("{source: clip.mp4, decode: gpu}", "{source: api}"))
-        self.gpu: Any = self.device.driver
-        self.driver = Driver(self.gpu)
-        patch.setattr(user_memory, "load_driver", lambda: self.driver)
-
-    def tensor(self, value: int = 3) -> Tensor:
-        return Tensor(self.device, np.full((48, 64, 3), value, np.uint8), self.driver)
 
 
 HOST = "  count: {python: 'seen:seen', from: find}\n  host: {infer: host, from: cam}\n"
