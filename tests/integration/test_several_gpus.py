@@ -39,7 +39,7 @@ OUT = "  out: {sink: jsonl, from: find, path: out.jsonl}\n"
 
 
 class Source:
-    """A camera whose memory is made on the GPU that asks for its frames."""
+    """A camera whose memory is made on the GPU that asks for its frames; without frames where none does."""
 
     live = False
 
@@ -52,8 +52,8 @@ class Source:
         return ""
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        assert self.camera is not None
-        yield from self.camera.frames(stop)
+        if self.camera is not None:
+            yield from self.camera.frames(stop)
 
     def stats(self) -> SourceStats:
         return SourceStats()
@@ -138,6 +138,26 @@ def test_streams_stay_on_their_gpu_and_in_order(rig: Rig) -> None:
     assert summary.frames == {"a": "on GPU 0", "b": "on GPU 1", "c": "on GPU 0", "d": "on GPU 1"}
     counted = {name: one.results_out for name, one in summary.stages.items() if name.startswith("find")}
     assert counted["find"] == counted["find@1"] == 2 * COUNT and summary.frames_out == 4 * COUNT
+
+
+def test_frames_of_the_host_go_up_to_the_gpu_of_their_stream(rig: Rig) -> None:
+    drawn = "".join(
+        f"  {name}: {{source: 'synthetic:counter', size: 256x64, limit: {COUNT}, realtime: false}}\n" for name in "ef"
+    )
+    with rig.pipeline(drawn + "  find: {infer: parts, from: [e, f]}\n" + OUT) as pipeline:
+        before = [device.counter.read().copies for device in rig.devices]
+        summary = pipeline.run()
+        after = [device.counter.read().copies for device in rig.devices]
+    assert results() == {name: list(range(COUNT)) for name in "ef"}
+    assert "on the host, in memory that the GPU reads" in summary.frames["e"]
+    each = [there - here for here, there in zip(before, after, strict=True)]
+    assert each[0] == each[1] >= 2 * COUNT  # an image up and a record down, of each frame
+
+
+def test_a_stage_that_is_the_last_counts_the_frames_of_all_gpus(rig: Rig) -> None:
+    with rig.pipeline(FIND) as pipeline:
+        summary = pipeline.run()
+    assert summary.frames_in == summary.frames_out == 4 * COUNT
 
 
 def test_further_models_and_what_stands_between_them_get_the_frames_of_their_gpu(rig: Rig) -> None:
