@@ -185,6 +185,8 @@ def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool
         live: whether ``before`` is a source that does not wait.
     """
     suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
+    if not live and isinstance(after, section.InferStage) and after.batch is not None:
+        suits = max(suits, after.batch.max)  # the next batch comes while this one is brought to the model
     asked = before if isinstance(before, section.SourceStage) else None
     queue = after.queue or (asked and asked.queue) or suits
     drop = after.drop or (asked and asked.drop) or ("oldest" if live else "never")

@@ -78,8 +78,9 @@ class Counter:
 
 
 U8 = npt.NDArray[np.uint8]
-SETTLED = 16
-"""Buffers of one size that a pipeline may well hold at a time."""
+SETTLED = 48
+"""Buffers of one size that a pipeline may well hold at a time: four batches of eight between a source and whoever looks
+at the frames of results, and queues."""
 ALIGN_BYTES = 64  # one cache line, and the widest vector register of AVX-512
 
 
@@ -198,6 +199,11 @@ class Pool:
         # NumPy chains every further view to `root`, so its reference count shows whether any array is still around.
         return root[: self.nbytes], self._lease(root)
 
+    def grow(self) -> None:
+        """Adds a buffer."""
+        self._free.put(self._allocate())
+        self.count += 1
+
     def _lease(self, root: U8) -> Lease:
         return Lease(partial(self._free.put, root), self.counter)
 
@@ -217,7 +223,7 @@ class GrowingPool:
     Args:
         most: how many there may be; None for no limit, where beyond :data:`SETTLED` buffers that somebody
             holds arrays onto are replaced, as by a Pool, instead of checked again for every image.
-        make: makes pools of (size, number, counter).
+        make: makes a pool of (size, number, counter).
     """
 
     def __init__(
@@ -228,21 +234,16 @@ class GrowingPool:
         most: int | None = None,
         make: Callable[[int, int, Counter], Pool] = Pool,
     ) -> None:
-        self._nbytes, self._counter, self._most, self._make = nbytes, counter, most, make
-        self._pools = [make(nbytes, count, counter)]
-        self._count = count
+        self._pool, self._most = make(nbytes, count, counter), most
 
     def acquire(self) -> tuple[U8, Lease] | None:
         """As :meth:`Pool.acquire`, without waiting; None when the most there may be are held."""
-        replace = self._most is None and self._count >= SETTLED
-        for pool in self._pools:
-            if (lent := pool.acquire(timeout_s=0, replace=replace)) is not None:
-                return lent
-        if self._count == self._most:
-            return None
-        self._count += 1
-        self._pools.append(self._make(self._nbytes, 1, self._counter))
-        return self._pools[-1].acquire()
+        replace = self._most is None and self._pool.count >= SETTLED
+        lent = self._pool.acquire(timeout_s=0, replace=replace)
+        if lent is not None or self._pool.count == self._most:
+            return lent
+        self._pool.grow()
+        return self._pool.acquire()
 
 
 def _references(root: U8) -> int:

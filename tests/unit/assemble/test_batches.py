@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from edgert.assemble import batches
+from edgert.assemble.graph import queue_of
 from edgert.config import InferStage, PipelineFile, load_pipeline
+from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError
 from edgert.graph import to_bytes
 from tests.helpers import models
@@ -59,3 +61,12 @@ def test_a_batch_larger_than_the_model_s_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         batches.check_fits(stage, 1, "f.yaml:3", in_bundle=True)
     assert "in the bundle" in caught.value.why
+
+
+@pytest.mark.parametrize(("live", "batch", "queue"), [(False, 8, 8), (False, 2, 4), (False, None, 4), (True, 8, 1)])
+def test_the_next_batch_of_a_file_has_room_while_this_one_is_brought_to_the_model(
+    live: bool, batch: int | None, queue: int
+) -> None:
+    source = SourceStage.model_validate({"source": "belt.mp4"})
+    section = {"infer": "net", "from": "belt", **({"batch": {"max": batch}} if batch else {})}
+    assert queue_of(source, InferStage.model_validate(section), live)[0] == queue

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import DeviceError
-from edgert.memory import Counter
+from edgert.memory import SETTLED, Counter
 from edgert.memory.cuda import CudaDevice, DeviceView, SharedLease, Stream
 from edgert.runtime import Frame, Result
 from edgert.stages.gpu.download import Downloader
@@ -73,11 +73,11 @@ def test_memory_is_used_again_and_never_while_somebody_looks_at_it() -> None:
 
 def test_whoever_keeps_frames_gets_more_memory() -> None:
     rig, frames = Rig(), list[Frame]()
-    for index in range(40):
+    for index in range(SETTLED + 24):
         _, on_gpu = rig.frame(index)
         frames.append(rig.downloader.take(Result(on_gpu)).frame)
-    assert len({int(frame.planes[0].ctypes.data) for frame in frames}) == 40
-    assert sum(isinstance(frame.lease, SharedLease) for frame in frames) == 16, "pinned memory cannot be swapped"
+    assert len({int(frame.planes[0].ctypes.data) for frame in frames}) == SETTLED + 24
+    assert sum(isinstance(frame.lease, SharedLease) for frame in frames) == SETTLED, "pinned memory cannot be swapped"
 
 
 def test_all_who_want_a_frame_get_the_one_copy_of_it() -> None:

@@ -261,7 +261,7 @@ class TestBuffers:
         held = [source.buffer((6, 4)) for _ in range(SETTLED)]
         with pytest.raises(StageError, match="no buffer came back within") as caught:
             source.buffer((6, 4), timeout_s=0.01)
-        assert "16 of this size are lent" in caught.value.why
+        assert f"{SETTLED} of this size are lent" in caught.value.why
         waiting = threading.Timer(0.02, held.pop().release)
         waiting.start()
         source.buffer((6, 4), timeout_s=10)
