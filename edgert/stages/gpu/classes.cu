@@ -26,24 +26,11 @@ struct Job {
     int pitch;                           // bytes of one row's answer: its count in 16, then scores, then classes
 };
 
-// Rising along the lanes of a warp.
-__device__ __forceinline__ u64 sorted(u64 key) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int size = 2; size <= 32; size *= 2)
-#pragma unroll
-        for (int apart = size / 2; apart > 0; apart /= 2) {
-            const u64 other = __shfl_xor_sync(~0u, key, apart);
-            key = !(lane & apart) == !(lane & size) ? min(key, other) : max(key, other);
-        }
-    return key;
-}
-
 // Of two that rise along the lanes, the 32 smallest, rising.
 __device__ __forceinline__ u64 merged(u64 key, u64 with) {
     const int lane = threadIdx.x % 32;
     key = min(key, __shfl_sync(~0u, with, 31 - lane));
-#pragma unroll
+#pragma unroll 1
     for (int apart = 16; apart > 0; apart /= 2) {
         const u64 other = __shfl_xor_sync(~0u, key, apart);
         key = lane & apart ? max(key, other) : min(key, other);
@@ -81,7 +68,18 @@ __device__ __forceinline__ void answer(const Job& job, int row, const Part& whol
     if (lane == 0) *(int*)out = __popc(all);
 }
 
+// Of the lists of all warps, which are there; for the first warp.
+__device__ __forceinline__ u64 merged_all(u64 (*lists)[32], u64 best) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int apart = WARPS / 2; apart > 0; apart /= 2) {
+        if (warp < apart) lists[warp][lane] = best = merged(best, lists[warp + apart][lane]);
+        __syncthreads();
+    }
+    return best;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) classes(const Job job) {
+    __shared__ int ticket;
     __shared__ u64 lists[WARPS][32];
     __shared__ Part warps[WARPS];
     __shared__ float powers[WARPS];
@@ -97,6 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) classes(const Job job) {
         for (int k = 0; k < AHEAD; ++k) numbers[k] = widened(values[min(base + k * THREADS + thread, end - 1)]);
 #pragma unroll
         for (int k = 0; k < AHEAD; ++k) {
+            if (base + k * THREADS >= end) break;
             const int at = base + k * THREADS + thread;
             const float number = numbers[k];
             if (at < end) {
@@ -129,32 +128,37 @@ extern "C" __global__ void __launch_bounds__(THREADS) classes(const Job job) {
         power = summed(power);
         if (lane == 0) powers[warp] = power;
     }
-    for (int apart = WARPS / 2; apart > 0; apart /= 2) {
-        if (warp < apart) lists[warp][lane] = best = merged(best, lists[warp + apart][lane]);
+    best = merged_all(lists, best);
+    if (warp == 0)
+        for (int i = 0; i < WARPS && job.manner != SOFTMAX; ++i) whole.power += powers[i];
+    const int count = gridDim.x;
+    if (count > 1) {
+        Part* parts = (Part*)job.parts + row * count;
+        u64* found = (u64*)job.best + (long long)row * count * 32;
+        if (warp == 0) {
+            if (lane == 0) parts[blockIdx.x] = whole;
+            found[blockIdx.x * 32 + lane] = best;
+            __threadfence();
+            __syncwarp();
+            if (lane == 0) ticket = atomicAdd((int*)job.done + row, 1);
+        }
         __syncthreads();
-    }
-    if (warp) return;
-    if (job.manner != SOFTMAX)
-        for (int i = 0; i < WARPS; ++i) whole.power += powers[i];
-    const int parts = gridDim.x;
-    if (parts > 1) {
-        Part* all = (Part*)job.parts + row * parts;
-        u64* found = (u64*)job.best + (long long)row * parts * 32;
-        if (lane == 0) all[blockIdx.x] = whole;
-        found[blockIdx.x * 32 + lane] = best;
+        if (ticket < count - 1) return;
         __threadfence();
-        __syncwarp();
-        int done = 0;
-        if (lane == 0) done = atomicAdd((int*)job.done + row, 1);
-        if (__shfl_sync(~0u, done, 0) < parts - 1) return;
-        __threadfence();
-        if (lane == 0) ((int*)job.done)[row] = 0;
-        for (int i = 0; i < parts; ++i) {
-            if (i == (int)blockIdx.x) continue;
-            const volatile float* other = (const volatile float*)(all + i);
+        if (thread == 0) ((int*)job.done)[row] = 0;
+        best = NONE;
+        whole = {INFINITE, -INFINITE, 0, 0};
+        for (int i = warp; i < count; i += WARPS) {
+            const volatile float* other = (const volatile float*)(parts + i);
             whole = joined(whole, {other[0], other[1], other[2], other[3]});
             best = merged(best, *(const volatile u64*)(found + i * 32 + lane));
         }
+        if (lane == 0) warps[warp] = whole;
+        lists[warp][lane] = best;
+        __syncthreads();
+        best = merged_all(lists, best);
+        if (warp == 0)
+            for (int i = 1; i < WARPS; ++i) whole = joined(whole, warps[i]);
     }
-    answer(job, row, whole, best);
+    if (warp == 0) answer(job, row, whole, best);
 }

@@ -15,9 +15,11 @@
 
 #define CAPACITY 4096   // candidates of an image; more are an error
 #define CONSIDERED 3072 // of these, the best that may survive, at most
-#define CHUNK 512       // candidates that are compared with each other at a time
+#define CHUNK 512       // candidates that are compared with each other at a time, a thread for each
 #define WORDS (CHUNK / 32)
-#define THREADS 1024
+#define MOST (CAPACITY / CHUNK)
+#define SPLIT 4         // threads that share the classes of a box
+#define BOXES 64        // of a block
 
 struct Head {
     u64 values, candidates, counts, out;
@@ -56,21 +58,33 @@ __device__ Cell cell_of(const Head& head, int box) {
 }
 #endif
 
-// One thread per box.
-extern "C" __global__ void __launch_bounds__(256) candidates(const Head head) {
-    const int box = blockIdx.x * 256 + threadIdx.x, image = blockIdx.y;
-    if (box >= head.boxes) return;
-    const int first = HEAD == 2 ? 4 : 5;
-    const float objectness = HEAD == 2 ? 1.0f : number(head, image, box, 4);
-    if (!(objectness >= head.score) && HEAD != 2) return;
-    float best = number(head, image, box, first);
-    int kind = 0;
-#pragma unroll 8
-    for (int c = 1; c < head.classes; ++c) {
-        const float next = number(head, image, box, first + c);
-        if (!(next <= best)) { best = best == best ? next : best; kind = c; }  // what is not a number stays
+struct Best { float score; int kind; };
+
+// The greatest, of equals the first; what is not a number stays.
+__device__ __forceinline__ void take(Best& best, float score, int kind) {
+    if (!(score <= best.score) && best.score == best.score) best.score = score, best.kind = kind;
+}
+
+// A block for BOXES boxes: SPLIT threads look through the classes of one.
+extern "C" __global__ void __launch_bounds__(BOXES * SPLIT) candidates(const Head head) {
+    __shared__ Best parts[SPLIT][BOXES];
+    const int own = threadIdx.x % BOXES, part = threadIdx.x / BOXES, box = blockIdx.x * BOXES + own, image = blockIdx.y;
+    const int first = HEAD == 2 ? 4 : 5, each = (head.classes + SPLIT - 1) / SPLIT;
+    const bool is_there = box < head.boxes;
+    const float objectness = HEAD == 2 || !is_there ? 1.0f : number(head, image, box, 4);
+    const bool is_likely = is_there && (HEAD == 2 || objectness >= head.score);
+    Best best = {-__uint_as_float(0x7f800000u), part * each};
+    if (is_likely) {
+#pragma unroll 10
+        for (int c = part * each; c < min((part + 1) * each, head.classes); ++c)
+            take(best, number(head, image, box, first + c), c);
     }
-    const float score = HEAD == 2 ? best : __fmul_rn(best, objectness);
+    parts[part][own] = best;
+    __syncthreads();
+    if (part || !is_likely) return;
+    for (int i = 1; i < SPLIT; ++i) take(best, parts[i][own].score, parts[i][own].kind);
+    const int kind = best.kind;
+    const float score = HEAD == 2 ? best.score : __fmul_rn(best.score, objectness);
     if (!(score >= head.score)) return;
     const int slot = atomicAdd((int*)head.counts + image, 1);
     if (slot >= CAPACITY) return;
@@ -92,22 +106,44 @@ extern "C" __global__ void __launch_bounds__(256) candidates(const Head head) {
     out->rest = {__fmul_rn(area, head.iou), kind, score, box};
 }
 
-// Ascending, of a power of two of keys. A warp's 32 pairs of keys that are at most 32 apart lie in 64 keys that no other
-// warp touches: there its own threads wait for each other, and not for all.
+// Rising; of different keys, a power of two of them and 32 at least. Where there is a thread for each, two sorted lists
+// become one by where a key of one would stand in the other; else by exchanging pairs.
 __device__ void sort(u64* keys, int count) {
-    bool is_wide = true;
-    for (int size = 2; size <= count; size *= 2)
-        for (int apart = size / 2; apart > 0; apart /= 2) {
-            if (is_wide || apart > 32) __syncthreads();
-            else __syncwarp();
-            is_wide = apart > 32;
-            for (int i = threadIdx.x; i < count / 2; i += THREADS) {
-                const int low = 2 * i - (i & (apart - 1)), high = low + apart;
-                const bool rising = !(low & size);
-                const u64 a = keys[low], b = keys[high];
-                if ((a > b) == rising) { keys[low] = b; keys[high] = a; }
+    const int thread = threadIdx.x;
+    if (count > CHUNK) {
+#pragma unroll 1
+        for (int size = 2; size <= count; size *= 2)
+#pragma unroll 1
+            for (int apart = size / 2; apart > 0; apart /= 2) {
+                __syncthreads();
+                for (int i = thread; i < count / 2; i += CHUNK) {
+                    const int low = 2 * i - (i & (apart - 1)), high = low + apart;
+                    const u64 a = keys[low], b = keys[high];
+                    if ((a > b) == !(low & size)) keys[low] = b, keys[high] = a;
+                }
             }
+        __syncthreads();
+        return;
+    }
+    const bool is_mine = thread / 32 * 32 < count;
+    if (is_mine) keys[thread] = sorted(keys[thread]);
+#pragma unroll 1
+    for (int size = 32; size < count; size *= 2) {
+        __syncthreads();
+        u64 mine = 0;
+        int to = (thread & ~(2 * size - 1)) + (thread & (size - 1));
+        if (is_mine) {
+            const u64* other = keys + ((thread & ~(size - 1)) ^ size);
+            int before = 0;
+            mine = keys[thread];
+#pragma unroll 1
+            for (int step = size / 2; step > 0; step /= 2)
+                if (other[before + step - 1] < mine) before += step;
+            to += before + (other[before] < mine);
         }
+        __syncthreads();
+        if (is_mine) keys[to] = mine;
+    }
     __syncthreads();
 }
 
@@ -146,7 +182,7 @@ union Room {
 // Which candidates of a chunk overlap each other: a warp for each pair of words, a thread for each worse candidate.
 __device__ __forceinline__ void compare(const Chunk& chunk, u32 (*over)[32], int size, float more) {
     const int lane = threadIdx.x % 32, words = (size + 31) / 32;
-    for (int task = threadIdx.x / 32; task < words * (words + 1) / 2; task += THREADS / 32) {
+    for (int task = threadIdx.x / 32; task < words * (words + 1) / 2; task += WORDS) {
         int worse = 0, better = task;
         while (better > worse) better -= ++worse;
         const int mine = min(32 * worse + lane, size - 1);
@@ -164,10 +200,13 @@ __device__ __forceinline__ void compare(const Chunk& chunk, u32 (*over)[32], int
 // is left" is repeated until it stands still, which it does after as many rounds as the longest chain.
 __device__ __forceinline__ void choose(const u32 (*over)[32], const u32* gone, u32* left, int size) {
     const int lane = threadIdx.x;
-    for (int word = 0; word < (size + 31) / 32; ++word) {
-        bool alive = 32 * word + lane < size && !(gone[word] >> lane & 1);
-        for (int better = 0; better < word; ++better) alive = alive && !(over[place_of(better, word)][lane] & left[better]);
+#pragma unroll 1
+    for (int word = 0; 32 * word < size; ++word) {
         const u32 own = over[place_of(word, word)][lane];
+        u32 by = gone[word] >> lane & 1;
+#pragma unroll 4
+        for (int better = 0; better < word; ++better) by |= over[place_of(better, word)][lane] & left[better];
+        const bool alive = 32 * word + lane < size && !by;
         u32 now = __ballot_sync(~0u, alive), before;
         do {
             before = now;
@@ -179,7 +218,7 @@ __device__ __forceinline__ void choose(const u32 (*over)[32], const u32* gone, u
 }
 
 // One block per image. Leaves the count of candidates at 0, ready for the next.
-extern "C" __global__ void __launch_bounds__(THREADS) suppress(const Head head) {
+extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
     __shared__ Room room;
     __shared__ Chunk chunk;  // both together are all that a block may have without asking for more
     const int image = blockIdx.x, thread = threadIdx.x;
@@ -189,41 +228,54 @@ extern "C" __global__ void __launch_bounds__(THREADS) suppress(const Head head) 
     float* scores = (float*)(boxes + head.limit);
     int* kinds = (int*)(scores + head.limit);
     float* extras = (float*)(kinds + head.limit);
+    const Candidate own = found[thread];  // asked for together with the count: it may be none
     const int all = ((int*)head.counts)[image];
+    chunk.boxes[thread] = own.box, chunk.rests[thread] = own.rest;
+    int padded = 32;
+    while (padded < all && padded < CAPACITY) padded *= 2;
+    for (int i = thread; i < padded; i += CHUNK)
+        room.keys[i] = i < all ? key_of(i == thread ? own.rest : found[i].rest, i) : ~0ull << 32 | i;
     __syncthreads();
     if (thread == 0) ((int*)head.counts)[image] = 0;
     if (all > CAPACITY) {
         if (thread == 0) *(int*)out = -1;
         return;
     }
-    int padded = 2;
-    while (padded < all) padded *= 2;
-    for (int i = thread; i < padded; i += THREADS) room.keys[i] = i < all ? key_of(found[i].rest, i) : ~0ull;
     sort(room.keys, padded);
-    u16 slots[CAPACITY / THREADS];
-    for (int i = 0; i < CAPACITY / THREADS; ++i) slots[i] = (u16)(room.keys[thread + i * THREADS] & (CAPACITY - 1));
+    u16 slots[MOST];
+#pragma unroll
+    for (int k = 0; k < MOST; ++k)
+        if (k * CHUNK + thread < padded) slots[k] = (u16)(room.keys[k * CHUNK + thread] & (CAPACITY - 1));
     __syncthreads();
-    for (int i = 0; i < CAPACITY / THREADS; ++i) room.ranked.order[thread + i * THREADS] = slots[i];
+#pragma unroll
+    for (int k = 0; k < MOST; ++k)
+        if (k * CHUNK + thread < padded) room.ranked.order[k * CHUNK + thread] = slots[k];
     __syncthreads();
     const int count = min(all, head.considered);
     u16* kept = room.ranked.kept;
     u32 *gone = room.ranked.gone, *left = room.ranked.left;
     int before = 0;
     for (int first = 0; first < count && before < head.limit; first += CHUNK) {
-        const int size = min(CHUNK, count - first), mine = thread % CHUNK;
+        const int size = min(CHUNK, count - first);
+        Candidate one;
+        u32 slot = 0;
         if (thread < size) {
-            const Candidate one = found[room.ranked.order[first + thread]];
-            chunk.boxes[thread] = one.box, chunk.rests[thread] = one.rest;
+            slot = room.ranked.order[first + thread];
+            if (all <= CHUNK) one.box = chunk.boxes[slot], one.rest = chunk.rests[slot];
+            else one = found[slot];
         }
         if (thread < WORDS) gone[thread] = 0;
         __syncthreads();
-        if (mine < size)  // the threads of a candidate share what was kept before
-            for (int i = thread / CHUNK; i < before; i += THREADS / CHUNK) {
+        if (thread < size) {
+            chunk.boxes[thread] = one.box, chunk.rests[thread] = one.rest;
+            for (int i = 0; i < before; ++i) {
                 const Candidate& better = found[kept[i]];
-                if (!overlaps(better.box, better.rest, chunk.boxes[mine], chunk.rests[mine], head.more)) continue;
-                atomicOr(&gone[mine / 32], 1u << mine % 32);
+                if (!overlaps(better.box, better.rest, one.box, one.rest, head.more)) continue;
+                atomicOr(&gone[thread / 32], 1u << thread % 32);
                 break;
             }
+        }
+        __syncthreads();
         compare(chunk, room.ranked.over, size, head.more);
         __syncthreads();
         if (thread < 32) choose(room.ranked.over, gone, left, size);
@@ -236,14 +288,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) suppress(const Head head) 
         if (thread < size && left[thread / 32] >> thread % 32 & 1) {
             place += __popc(left[thread / 32] & ((1u << thread % 32) - 1));
             if (place < head.limit) {
-                boxes[place] = chunk.boxes[thread];
-                scores[place] = chunk.rests[thread].score, kinds[place] = chunk.rests[thread].kind;
-                kept[place] = room.ranked.order[first + thread];
+                boxes[place] = one.box, scores[place] = one.rest.score, kinds[place] = one.rest.kind;
+                kept[place] = (u16)slot;
             }
         }
         __syncthreads();
         const int after = min(before + all_left, head.limit);
-        for (int i = thread + before * head.extras; i < after * head.extras; i += THREADS) {
+        for (int i = thread + before * head.extras; i < after * head.extras; i += CHUNK) {
             const int which = head.classes + (HEAD == 2 ? 4 : 5) + i % head.extras;
             extras[i] = number(head, image, found[kept[i / head.extras]].rest.row, which);
         }

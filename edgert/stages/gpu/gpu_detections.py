@@ -65,8 +65,9 @@ _HEAD = struct.Struct("=4Qq8i3f4x")
 _CAPACITY = 4096
 _CANDIDATE_BYTES = 32
 _COUNT_BYTES = 16
+_BOXES_OF_BLOCK = 64
 _THREADS = 256
-_BLOCK_OF_SUPPRESS = 1024
+_BLOCK_OF_SUPPRESS = 512
 
 
 class Layout(NamedTuple):
@@ -143,7 +144,7 @@ class GpuBoxes(GpuReader):
         )  # fmt: skip
 
     def _launch(self, rows: int, stream: Stream) -> None:
-        grid = (-(-self._layout.boxes // _THREADS), rows, 1)
+        grid = (-(-self._layout.boxes // _BOXES_OF_BLOCK), rows, 1)
         self._candidates.launch(self._argument, grid, (_THREADS, 1, 1), stream)
         self._suppress.launch(self._argument, (rows, 1, 1), (_BLOCK_OF_SUPPRESS, 1, 1), stream)
 

@@ -35,3 +35,16 @@ __device__ __forceinline__ float number_of(u64 key) {
     const u32 rising = ~(u32)(key >> 32);
     return __uint_as_float(rising >> 31 ? rising & 0x7fffffffu : ~rising);
 }
+
+// Of the keys of a warp's threads: rising along its lanes.
+__device__ __forceinline__ u64 sorted(u64 key) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1  // code that runs once is waited for longer than it takes
+    for (int size = 2; size <= 32; size *= 2)
+#pragma unroll 1
+        for (int apart = size / 2; apart > 0; apart /= 2) {
+            const u64 other = __shfl_xor_sync(~0u, key, apart);
+            key = !(lane & apart) == !(lane & size) ? min(key, other) : max(key, other);
+        }
+    return key;
+}
