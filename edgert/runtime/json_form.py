@@ -7,7 +7,9 @@ One result::
 ``frame`` counts from 0, ``timestamp_ns`` is the monotonic clock at capture, ``media_s`` the position in the stream.
 The records, distinguished by ``type``; boxes and points are pixels of the source image, scores lie in 0–1:
 
-* ``detections``: ``objects``: [{``label``?, ``class``, ``score``, ``box``: [x1, y1, x2, y2], ``id``?}, ...]
+* ``detections``: ``objects``: [{``label``?, ``class``, ``score``, ``box``: [x1, y1, x2, y2], ``id``?,
+  ``corners``?: four times [x, y] of an oriented box, ``mask``?: ``region``, ``size``, ``values`` and ``lengths`` of its
+  object's mask, as below, 1 where it is}, ...]
 * ``classification``: ``classes``: [{``label``?, ``class``, ``score``}, ...], best first
 * ``segmentation``: ``region``: [x1, y1, x2, y2], ``size``: [width, height] of the mask, ``areas``: [{``label``?,
   ``class``, ``share``}, ...] (parts of the mask, summing to 1), and the mask itself, row after row, as ``values`` and
@@ -123,6 +125,12 @@ def _detections(record: Detections, depth: int) -> dict[str, Any]:
     if record.ids is not None:
         for entry, number in zip(objects, record.ids.tolist(), strict=True):
             entry["id"] = number
+    if record.corners is not None:
+        for entry, corners in zip(objects, _rounded(record.corners, _BOX_DECIMALS), strict=True):
+            entry["corners"] = corners
+    if record.masks is not None:
+        for entry, mask in zip(objects, record.masks, strict=True):
+            entry["mask"] = _runs(mask)
     return {"type": "detections", "objects": objects}
 
 
@@ -134,7 +142,6 @@ def _classification(record: Classification, depth: int) -> dict[str, Any]:
 @_simple.register
 def _segmentation(record: Segmentation, depth: int) -> dict[str, Any]:
     flat = record.mask.ravel()
-    starts = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]])) if flat.size else np.zeros(0, np.int64)
     counts = np.bincount(flat, minlength=1)
     present = np.flatnonzero(counts)
     shares = _rounded(counts[present] / max(flat.size, 1), _SCORE_DECIMALS)
@@ -142,11 +149,16 @@ def _segmentation(record: Segmentation, depth: int) -> dict[str, Any]:
         {**_label(record.labels, number), "class": number, "share": share}
         for number, share in zip(present.tolist(), shares, strict=True)
     ]
+    return {"type": "segmentation", "areas": areas, **_runs(record)}
+
+
+def _runs(record: Segmentation) -> dict[str, Any]:
+    """A mask by the runs of its pixels."""
+    flat = record.mask.ravel()
+    starts = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]])) if flat.size else np.zeros(0, np.int64)
     return {
-        "type": "segmentation",
         "region": _rounded(np.asarray(record.region), _BOX_DECIMALS),
         "size": [record.mask.shape[1], record.mask.shape[0]],
-        "areas": areas,
         "values": flat[starts].tolist(),
         "lengths": np.diff(starts, append=flat.size).tolist(),
     }

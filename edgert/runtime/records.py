@@ -31,6 +31,10 @@ class Detections:
         classes: (N,) int32 index into ``labels``.
         labels: class names; empty when the model has none.
         ids: (N,) int64 track numbers, from 1; None before a tracker has seen them.
+        corners: (N, 4, 2) float32 x, y of oriented boxes, in order around each, not clipped to the image; ``boxes`` are
+            then what lies around them. None where boxes are upright.
+        masks: N segmentations, each of its object's box: 1 where the object is, 0 beside it. None where the model makes
+            none.
     """
 
     boxes: F32
@@ -38,6 +42,8 @@ class Detections:
     classes: I32
     labels: tuple[str, ...] = ()
     ids: I64 | None = None
+    corners: F32 | None = None
+    masks: tuple[Segmentation, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -45,7 +51,9 @@ class Detections:
     def select(self, rows: npt.NDArray[Any]) -> Detections:
         """The rows named by an index or boolean array."""
         ids = None if self.ids is None else self.ids[rows]
-        return replace(self, boxes=self.boxes[rows], scores=self.scores[rows], classes=self.classes[rows], ids=ids)
+        corners = None if self.corners is None else self.corners[rows]
+        masks = None if self.masks is None else tuple(self.masks[row] for row in np.arange(len(self))[rows].tolist())
+        return Detections(self.boxes[rows], self.scores[rows], self.classes[rows], self.labels, ids, corners, masks)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

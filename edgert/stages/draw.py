@@ -107,6 +107,8 @@ class Overlay:
         for record in shown + nested:
             if isinstance(record, Segmentation) and "masks" in self._elements:
                 found.append(shapes.mask(canvas, record))
+            elif isinstance(record, Detections) and "masks" in self._elements:
+                found += shapes.object_masks(canvas, record)
         for record in shown:
             if isinstance(record, Detections) and record.ids is not None and "trails" in self._elements:
                 trails = self._trails[result.frame.stream]
@@ -196,6 +198,8 @@ def current_outputs(result: Result) -> dict[str, Record]:
 
 
 def _boxes(canvas: Canvas, record: Record, line_px: int) -> list[Shape]:
+    if isinstance(record, Detections) and record.corners is not None:
+        return list(shapes.turned_boxes(canvas, record.corners, shapes.colors(record), line_px))
     if isinstance(record, Detections):
         return shapes.boxes(canvas, record.boxes, shapes.colors(record), line_px)
     if isinstance(record, Keypoints):

@@ -37,6 +37,11 @@ def color_of(number: int) -> Bgr:
     return _COLORS[number % len(_COLORS)]
 
 
+def code_of(number: int) -> int:
+    """A class, not 0, whose pixels in a mask have that color."""
+    return number % len(_COLORS) + len(_COLORS)
+
+
 @lru_cache(maxsize=64)
 def text_color(background: Bgr) -> Bgr:
     """Black or white, whichever reads better on ``background`` (Rec. 709 luma)."""

@@ -9,7 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.runtime.records import Classification, Detections, Keypoints, Segmentation
-from edgert.stages.paint import INK, SUBPIXEL_BITS, WHITE, Bgr, Box, Dot, Label, Mask, Pen, Shape, Stroke, color_of
+from edgert.stages.paint import (
+    INK,
+    SUBPIXEL_BITS,
+    WHITE,
+    Bgr,
+    Box,
+    Dot,
+    Label,
+    Mask,
+    Pen,
+    Shape,
+    Stroke,
+    code_of,
+    color_of,
+)
 
 F32 = npt.NDArray[np.float32]
 LEFT, RIGHT, MIDDLE = 1, 0, 2  # palette entries for the sides of a body
@@ -65,6 +79,22 @@ def colors(record: Detections) -> list[Bgr]:
     """One per row: an object that has a number keeps its color, others have their class's."""
     numbers = record.classes if record.ids is None else record.ids
     return [color_of(number) for number in numbers.tolist()]
+
+
+def turned_boxes(canvas: Canvas, corners: F32, shades: Iterable[Bgr], line_px: int) -> Iterator[Stroke]:
+    """(N, 4, 2) source corners, with the dark edge that upright boxes have."""
+    closed = canvas.fine(np.concatenate([corners, corners[:, :1]], axis=1))
+    for points, shade in zip(closed, shades, strict=True):
+        yield Stroke(points, ((0, 4, line_px + 2),), INK)
+        yield Stroke(points, ((0, 4, line_px),), shade)
+
+
+def object_masks(canvas: Canvas, record: Detections) -> Iterator[Mask]:
+    """Of every object that has one, in its box's color."""
+    numbers = record.classes if record.ids is None else record.ids
+    for one, number in zip(record.masks or (), numbers.tolist(), strict=False):
+        codes = one.mask * np.uint8(code_of(number))
+        yield mask(canvas, Segmentation(codes, one.region))
 
 
 def boxes(canvas: Canvas, corners: F32, shades: Iterable[Bgr], line_px: int) -> list[Shape]:

@@ -30,9 +30,11 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax
+from edgert.stages.decode.shaped import YoloV8Obb, YoloV8Seg
 from edgert.stages.decode.yolo import YoloPose, YoloV8
 from edgert.stages.gpu.gpu_detections import GpuDetector, GpuPose
 from edgert.stages.gpu.gpu_scores import GpuClasses, GpuMask, GpuPeaks
+from edgert.stages.gpu.gpu_shaped import GpuInstances, GpuOriented
 from edgert.stages.gpu.kernels import Kernels
 from tests.bench.report import main
 
@@ -176,6 +178,21 @@ def torch_peaks(values: Any) -> Callable[[], object]:
     return lambda: [part.cpu() for part in output.max(dim=2)]
 
 
+def masks(device: CudaDevice, kernels: Kernels, random: Any) -> Iterator[Figure]:
+    """Of 100 boxes, 32 prototypes of 160 × 160; beside PyTorch's product, cut to nothing."""
+    import torch
+
+    table, maps = detector_output(1, 100, CLASSES, 32), random.standard_normal((1, 32, 160, 160)).astype(np.float16)
+    outputs = [GpuTensor("out", array.shape, "float16", on_gpu(device, array)) for array in (table, maps)]
+    reader = GpuInstances(Detector(YoloV8Seg()), outputs, NETWORK, kernels)
+    shares, prototypes = torch.ones(30, 32).cuda(), torch.from_numpy(maps[0]).cuda().float().flatten(1)
+    name = "masks of what is left of 100 boxes"
+    yield from of_reader(device, name, reader, None, "instances", lambda: (shares @ prototypes > 0).cpu())
+    reader.close()
+    for output in outputs:
+        output.block.release()
+
+
 def on_gpu(device: CudaDevice, values: Any) -> Any:
     """A block of its own."""
     block = device.device_block(values.nbytes)
@@ -225,6 +242,13 @@ def measure() -> Iterator[Figure]:
     values = detector_output(1, 100, 1, 51)
     yield from figures("suppression of 100 bodies of 17 points", GpuPose, YoloPose(), values, "suppress", None,
                        torch_nms(values[:, :5], 0.25, 0.45))  # fmt: skip
+    turned = detector_output(1, 300, 15, 1)
+    turned[:, -1] = random.uniform(-3, 3, CELLS)
+    peer = torch_nms(turned[:, :-1], 0.25, 0.45)
+    yield from figures(
+        "suppression of 300 oriented boxes", GpuOriented, Detector(YoloV8Obb()), turned, "suppress", None, peer
+    )
+    yield from masks(device, kernels, random)
     for rows in (1, 8):
         values = random.standard_normal((rows, 19, 512, 512)).astype(np.float16)
         yield from figures(f"classes of 512 × 512 cells of 19 scores, {rows} images", GpuMask, SegmentArgmax(), values,

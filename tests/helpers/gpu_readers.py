@@ -32,23 +32,32 @@ def kernels_on(where: str) -> Kernels:
 def read_on_gpu(
     kernels: Kernels, reader: type, decoder: Any, values: Any, runs: int = 1, geometry: Geometry = GEOMETRY
 ) -> Any:
-    """The records of a batch of one output; what the reader has not written of its answers is poison."""
+    """The records of a batch of one output, or of several; what the reader has not written of its answers is poison."""
     device, network = kernels.device, geometry.network
-    block, stream = device.device_block(values.nbytes), device.stream()
-    with device:
-        device.driver.memcpy_htod(block.address, np.ascontiguousarray(values))
+    stream, outputs = device.stream(), []
+    for array in several(values):
+        block = device.device_block(array.nbytes)
+        with device:
+            device.driver.memcpy_htod(block.address, np.ascontiguousarray(array))
+        outputs.append(GpuTensor("out", array.shape, array.dtype.name, block))
     device.synchronize()
-    made = reader(decoder, [GpuTensor("out", values.shape, values.dtype.name, block)], network, kernels)
+    made = reader(decoder, outputs, network, kernels)
     try:
         for _ in range(runs):
             with device:
                 device.driver.memset_d8_async(made._out.address, POISON, made._out.nbytes, stream.raw)
-            made.enqueue(len(values), stream)
+            made.enqueue(made.rows, stream)
         stream.synchronize()
-        return made.read([geometry] * len(values))
+        return made.read([geometry] * made.rows)
     finally:
         made.close()
-        block.release()
+        for output in outputs:
+            output.block.release()
+
+
+def several(values: Any) -> Sequence[Any]:
+    """The outputs."""
+    return values if isinstance(values, tuple) else (values,)
 
 
 def why_not(reader: type, decoder: Any, shape: tuple[int, ...], dtype: str, network: tuple[int, int] = NETWORK) -> str:
@@ -66,6 +75,10 @@ def same(found: Any, wanted: Any, **tolerance: float) -> None:
         if isinstance(other, np.ndarray):
             assert one.dtype == other.dtype and one.shape == other.shape, name
             np.testing.assert_allclose(one, other, rtol=tolerance.get(name, 0), atol=tolerance.get(name, 0))
+        elif isinstance(other, tuple) and other and not isinstance(other[0], str | float | int):
+            assert len(one) == len(other)
+            for each, wanted_one in zip(one, other, strict=True):
+                same(each, wanted_one)
         else:
             assert one == other
 
@@ -75,8 +88,7 @@ def like_the_host(
 ) -> Sequence[Any]:
     """Every record is what the decoder makes of that image; returns them."""
     found: Sequence[Any] = read_on_gpu(kernels, reader, decoder, values, 2, geometry)
-    assert len(found) == len(values)
-    for record, image in zip(found, values, strict=True):
+    for record, *image in zip(found, *several(values), strict=True):
         with np.errstate(all="ignore"):
-            same(record, decoder([image], geometry), **tolerance)
+            same(record, decoder(image, geometry), **tolerance)
     return found

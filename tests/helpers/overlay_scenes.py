@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -75,6 +76,11 @@ def odd_scenes(frame: Frame) -> Iterator[Result]:
         at = np.random.default_rng(points).uniform(-40, width + 40, (3, points, 2))
         whole = np.concatenate([at, np.ones((3, points, 1))], axis=2).astype(np.float32)
         yield Result(frame, {"pose": Keypoints(whole, boxes[:3], scores[:3])})
+    turned = np.random.default_rng(6).uniform(-40, width + 40, (count, 4, 2)).astype(np.float32)
+    turned[-1, 2, 1] = np.nan
+    pieces = tuple(Segmentation(mask[: 2 + row, row:] % 2, tuple(box)) for row, box in enumerate(boxes.tolist()[:9]))
+    yield Result(frame, {"find": replace(found, corners=turned)})
+    yield Result(frame, {"find": replace(found.select(np.arange(9)), masks=pieces)})
 
 
 class Demo:

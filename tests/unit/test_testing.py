@@ -38,6 +38,8 @@ SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
         "yolox": [(CELLS, 9)],
         "yolov5": [(3 * CELLS, 9)],
         "yolov8": [(8, CELLS)],
+        "yolov8-obb": [(9, CELLS)],
+        "yolov8-seg": [(12, CELLS), (4, 12, 16)],
         "yolov10": [(30, 6)],
         "nanodet": [(CELLS + 1, 32 + 7)],
         "ssd": [(1200, 3), (1200, 4)],

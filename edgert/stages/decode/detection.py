@@ -1,8 +1,8 @@
 """Boxes: what every detection decoder does around the part that differs from family to family."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,16 @@ I32 = npt.NDArray[np.int32]
 Index = npt.NDArray[np.intp]
 Bool = npt.NDArray[np.bool_]
 
+Overlap = Callable[[F32, I32, Index, Index, float], Bool]
+"""(F, S) whether two of one class overlap by more than a part: of all forms and classes, and two choices of rows."""
+
 CANDIDATES = 3000
 """Boxes looked at per frame, best first; weaker ones could only matter to a frame with more objects than any limit."""
 _BLOCK = 256
 _STRONGER: Bool = np.triu(np.ones((_BLOCK, _BLOCK), np.bool_), 1)  # [i, j]: i comes before j
 
 
-def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int) -> Index:
+def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int, overlap: Overlap | None = None) -> Index:
     """Rows that survive greedy suppression within their class, by falling score.
 
     A box goes when its intersection over union with a better box of its class that stays is above ``iou``; at exactly
@@ -44,19 +47,21 @@ def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int) -> I
         boxes: (N, 4) float32 x1, y1, x2, y2, in any one unit.
         scores: (N,) float32.
         classes: (N,) int32.
+        overlap: which two of other forms than upright boxes overlap; ``boxes`` are then (N, numbers) of theirs.
 
     Returns:
         (K,) rows, K <= limit; at most the :data:`CANDIDATES` best rows are considered.
     """
+    over = overlap or _overlap
     order = strongest(scores, CANDIDATES)
     block = order[:_BLOCK]
-    kept = block[_survivors(_overlap(boxes, classes, block, block, iou))]
+    kept = block[_survivors(over(boxes, classes, block, block, iou))]
     for start in range(_BLOCK, len(order), _BLOCK):
         if len(kept) >= limit:
             break
         block = order[start : start + _BLOCK]
-        block = block[~_overlap(boxes, classes, kept, block, iou).any(axis=0)]
-        kept = np.concatenate([kept, block[_survivors(_overlap(boxes, classes, block, block, iou))]])
+        block = block[~over(boxes, classes, kept, block, iou).any(axis=0)]
+        kept = np.concatenate([kept, block[_survivors(over(boxes, classes, block, block, iou))]])
     return kept[:limit]
 
 
@@ -112,11 +117,18 @@ class Candidates:
         boxes: (M, 4) float32 x1, y1, x2, y2 in network pixels.
         scores: (M,) float32.
         classes: (M,) int32.
+        extras: (M, E) float32, what else a head knows of each box.
     """
 
     boxes: F32
     scores: F32
     classes: I32
+    extras: F32 | None = None
+
+    def select(self, rows: Index) -> "Candidates":
+        """These, in this order."""
+        extras = None if self.extras is None else self.extras[rows]
+        return Candidates(self.boxes[rows], self.scores[rows], self.classes[rows], extras)
 
 
 class Head(Protocol):
@@ -143,6 +155,16 @@ class Head(Protocol):
     def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
         """The boxes that score at least ``score``. Raises ModelError like :meth:`class_count`."""
         ...
+
+    def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
+        """Rows of the candidates that stay, by falling score."""
+        if self.overlapping:
+            return suppress(found.boxes, found.scores, found.classes, iou, limit)
+        return strongest(found.scores, limit)
+
+    def shaped(self, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Mapping[str, Any]:
+        """``corners`` or ``masks`` of the record, where the head knows the objects' shapes."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +196,10 @@ class Detector:
         """The record is new memory throughout. Raises ModelError and ConfigError like :meth:`check`."""
         count = self.head.class_count(shapes_of(outputs), geometry.network)
         found = self.head.read(outputs, geometry.network, self.score)
-        if self.head.overlapping:
-            rows = suppress(found.boxes, found.scores, found.classes, self.iou, self.limit)
-        else:
-            rows = strongest(found.scores, self.limit)
-        classes = found.classes[rows]
-        check_labels(int(np.max(classes, initial=-1)) + 1 if count is None else count, self.labels)
-        return Detections(geometry.boxes(found.boxes[rows]), found.scores[rows], classes, self.labels)
+        kept = found.select(self.head.suppressed(found, self.iou, self.limit))
+        check_labels(int(np.max(kept.classes, initial=-1)) + 1 if count is None else count, self.labels)
+        shapes = self.head.shaped(kept, outputs, geometry)
+        return Detections(geometry.boxes(kept.boxes), kept.scores, kept.classes, self.labels, **shapes)
 
 
 def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:

@@ -28,6 +28,8 @@ DETECT = {
     "yolox": "edgert.stages.decode.yolo:YoloX",
     "yolov5": "edgert.stages.decode.yolo:YoloV5",
     "yolov8": "edgert.stages.decode.yolo:YoloV8",
+    "yolov8-obb": "edgert.stages.decode.shaped:YoloV8Obb",
+    "yolov8-seg": "edgert.stages.decode.shaped:YoloV8Seg",
     "yolov10": "edgert.stages.decode.decoded:Decoded",
     "nanodet": "edgert.stages.decode.nanodet:NanoDet",
     "ssd": "edgert.stages.decode.decoded:Ssd",

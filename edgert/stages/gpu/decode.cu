@@ -7,6 +7,7 @@
 //   HEAD     0 yolox, 1 yolov5, 2 yolov8
 //   COLUMNS  1: a row of memory holds one number of all boxes; 0: all numbers of one box
 //   HALF     1: the numbers are float16
+//   ROTATED  1: boxes are oriented, by an angle behind the classes, and compared as Gaussians: shaped.py, beside it
 //
 // The answer of an image is its count in 16 bytes, then `limit` boxes, scores and classes, and `extras` numbers of each
 // box, which stand behind its classes.
@@ -29,13 +30,19 @@ struct Head {
     int height;
     int limit, considered;    // boxes kept, and candidates looked at
     int pitch;                // bytes of one image's answer
-    float score, iou, more;   // the last is 1 + iou, rounded once
+    float score, iou, more;   // the last is 1 + iou, rounded once; of Gaussians, the distance that iou stands for
     int unused;
 };
 
+#if ROTATED
+struct alignas(16) Box { float x, y, xx, yy; };                           // center and covariances
+struct alignas(16) Rest { float xy; int kind; float score; int row; };    // where they are compared, score is part
+struct Candidate { Box box; Rest rest; float part, unused[3]; };          // a fourth of log(determinant)
+#else
 struct alignas(16) Box { float left, top, right, bottom; };
 struct alignas(16) Rest { float area; int kind; float score; int row; };  // area is times iou, rounded
 struct Candidate { Box box; Rest rest; };
+#endif
 
 __device__ __forceinline__ float number(const Head& head, int image, int box, int which) {
     const int each = head.classes + head.extras + (HEAD == 2 ? 4 : 5);
@@ -97,13 +104,22 @@ extern "C" __global__ void __launch_bounds__(BOXES * SPLIT) candidates(const Hea
     width = __fmul_rn(expf(width), cell.stride);
     height = __fmul_rn(expf(height), cell.stride);
 #endif
+    Candidate* out = (Candidate*)head.candidates + image * CAPACITY + slot;
+#if ROTATED
+    const float angle = number(head, image, box, 4 + head.classes), least = 0.01f;
+    width = width < least ? least : width, height = height < least ? least : height;
+    const float along = width * width / 12, across = height * height / 12, cosine = cosf(angle), sine = sinf(angle);
+    out->box = {x, y, along * cosine * cosine + across * sine * sine, along * sine * sine + across * cosine * cosine};
+    out->rest = {(along - across) * cosine * sine, kind, score, box};
+    out->part = 0.25f * logf(along * across);
+#else
     const float half_width = __fmul_rn(width, 0.5f), half_height = __fmul_rn(height, 0.5f);
     const Box found = {__fsub_rn(x, half_width), __fsub_rn(y, half_height),
                        __fadd_rn(x, half_width), __fadd_rn(y, half_height)};
     const float area = __fmul_rn(__fsub_rn(found.right, found.left), __fsub_rn(found.bottom, found.top));
-    Candidate* out = (Candidate*)head.candidates + image * CAPACITY + slot;
     out->box = found;
     out->rest = {__fmul_rn(area, head.iou), kind, score, box};
+#endif
 }
 
 // Rising; of different keys, a power of two of them and 32 at least. Where there is a thread for each, two sorted lists
@@ -152,6 +168,25 @@ __device__ __forceinline__ u64 key_of(const Rest& one, int slot) {
     return falling_key(one.score, (u32)one.row << 12 | slot);
 }
 
+// What is compared of a candidate, beside its box.
+__device__ __forceinline__ Rest compared(const Candidate& one) {
+    Rest rest = one.rest;
+#if ROTATED
+    rest.score = one.part;
+#endif
+    return rest;
+}
+
+#if ROTATED
+__device__ __forceinline__ bool overlaps(const Box& a, const Rest& first, const Box& b, const Rest& second, float bound) {
+    const float across = a.x - b.x, down = a.y - b.y;
+    const float xx = a.xx + b.xx, yy = a.yy + b.yy, xy = first.xy + second.xy;
+    const float determinant = xx * yy - xy * xy;
+    const float near = xx * (down * down) + yy * (across * across) - 2 * xy * (across * down);
+    const float distance = near / (4 * determinant) + 0.5f * logf(determinant / 4) - first.score - second.score;
+    return (first.kind == second.kind) & (distance < bound);
+}
+#else
 // shared / (a + b - shared) > iou without the division, rounded as edgert/stages/decode/detection.py rounds it.
 __device__ __forceinline__ bool overlaps(const Box& a, const Rest& first, const Box& b, const Rest& second, float more) {
     const float width = fmaxf(__fsub_rn(fminf(a.right, b.right), fmaxf(a.left, b.left)), 0.0f);
@@ -159,6 +194,7 @@ __device__ __forceinline__ bool overlaps(const Box& a, const Rest& first, const 
     const float shared = __fmul_rn(__fmul_rn(width, height), more);
     return (first.kind == second.kind) & (shared > __fadd_rn(first.area, second.area));
 }
+#endif
 
 // Of the pairs of words (better, worse) of a chunk, better <= worse, which place one has.
 __device__ __forceinline__ int place_of(int better, int worse) { return worse * (worse + 1) / 2 + better; }
@@ -230,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
     float* extras = (float*)(kinds + head.limit);
     const Candidate own = found[thread];  // asked for together with the count: it may be none
     const int all = ((int*)head.counts)[image];
-    chunk.boxes[thread] = own.box, chunk.rests[thread] = own.rest;
+    chunk.boxes[thread] = own.box, chunk.rests[thread] = compared(own);
     int padded = 32;
     while (padded < all && padded < CAPACITY) padded *= 2;
     for (int i = thread; i < padded; i += CHUNK)
@@ -257,20 +293,21 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
     int before = 0;
     for (int first = 0; first < count && before < head.limit; first += CHUNK) {
         const int size = min(CHUNK, count - first);
-        Candidate one;
+        Box box;
+        Rest rest;
         u32 slot = 0;
         if (thread < size) {
             slot = room.ranked.order[first + thread];
-            if (all <= CHUNK) one.box = chunk.boxes[slot], one.rest = chunk.rests[slot];
-            else one = found[slot];
+            if (all <= CHUNK) box = chunk.boxes[slot], rest = chunk.rests[slot];
+            else box = found[slot].box, rest = compared(found[slot]);
         }
         if (thread < WORDS) gone[thread] = 0;
         __syncthreads();
         if (thread < size) {
-            chunk.boxes[thread] = one.box, chunk.rests[thread] = one.rest;
+            chunk.boxes[thread] = box, chunk.rests[thread] = rest;
             for (int i = 0; i < before; ++i) {
                 const Candidate& better = found[kept[i]];
-                if (!overlaps(better.box, better.rest, one.box, one.rest, head.more)) continue;
+                if (!overlaps(better.box, compared(better), box, rest, head.more)) continue;
                 atomicOr(&gone[thread / 32], 1u << thread % 32);
                 break;
             }
@@ -288,14 +325,16 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
         if (thread < size && left[thread / 32] >> thread % 32 & 1) {
             place += __popc(left[thread / 32] & ((1u << thread % 32) - 1));
             if (place < head.limit) {
-                boxes[place] = one.box, scores[place] = one.rest.score, kinds[place] = one.rest.kind;
+                boxes[place] = box, kinds[place] = rest.kind;
+                scores[place] = ROTATED ? found[slot].rest.score : rest.score;
                 kept[place] = (u16)slot;
             }
         }
         __syncthreads();
         const int after = min(before + all_left, head.limit);
         for (int i = thread + before * head.extras; i < after * head.extras; i += CHUNK) {
-            const int which = head.classes + (HEAD == 2 ? 4 : 5) + i % head.extras;
+            const int last = i % head.extras, behind = head.classes + (HEAD == 2 ? 4 : 5);
+            const int which = ROTATED ? (last < 4 ? last : behind) : behind + last;  // an oriented box's place is one
             extras[i] = number(head, image, found[kept[i / head.extras]].rest.row, which);
         }
         before = after;

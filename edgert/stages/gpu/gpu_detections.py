@@ -14,7 +14,7 @@ from edgert.errors import StageError
 from edgert.memory.cuda import Stream
 from edgert.runtime import Detections, Keypoints, Record
 from edgert.stages.crop import Geometry
-from edgert.stages.decode import yolo
+from edgert.stages.decode import shaped, yolo
 from edgert.stages.decode.decoder import F32, Decoder, Size, of_one_image
 from edgert.stages.decode.detection import CANDIDATES, I32, Detector
 from edgert.stages.gpu.gpu_reader import GpuReader, not_one
@@ -63,8 +63,9 @@ class HostReader:
 _HEADS = {yolo.YoloX: 0, yolo.YoloV5: 1, yolo.YoloV8: 2}
 _HEAD = struct.Struct("=4Qq8i3f4x")
 _CAPACITY = 4096
-_CANDIDATE_BYTES = 32
-_COUNT_BYTES = 16
+_CANDIDATE_BYTES = 32, 48
+"""Of upright boxes, and of oriented ones."""
+COUNT_BYTES = 16
 _BOXES_OF_BLOCK = 64
 _THREADS = 256
 _BLOCK_OF_SUPPRESS = 512
@@ -78,6 +79,7 @@ class Layout(NamedTuple):
         columns: whether a row of memory holds one number of all boxes.
         boxes: how many.
         classes, extras: numbers of each box behind its place and objectness.
+        rotated: whether boxes are oriented; extras are then their five numbers.
     """
 
     head: int
@@ -85,6 +87,7 @@ class Layout(NamedTuple):
     boxes: int
     classes: int
     extras: int = 0
+    rotated: bool = False
 
 
 class _Answer(NamedTuple):
@@ -94,7 +97,7 @@ class _Answer(NamedTuple):
     boxes: F32
     scores: F32
     classes: I32
-    extras: F32
+    extras: npt.NDArray[Any]
 
 
 class GpuBoxes(GpuReader):
@@ -104,39 +107,46 @@ class GpuBoxes(GpuReader):
 
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
         super().__init__(decoder, outputs, network, kernels)
-        self._layout = self._layout_of(decoder, outputs[0].shape, network)
-        head, columns, boxes, classes, extras = self._layout
-        nbytes = _COUNT_BYTES + decoder.limit * (24 + 4 * extras)
-        self._views = [self._view(memory) for memory in self._answers(nbytes)]
-        self._scratch = self._device.device_block(self.rows * (_CAPACITY * _CANDIDATE_BYTES + 4))
-        numbers = classes + extras + (4 if head == 2 else 5)
+        table = self._table(outputs)
+        self._layout = self._layout_of(decoder, outputs, network)
+        head, columns, boxes, classes, extras, rotated = self._layout
+        out, pitch = self._answer(outputs, COUNT_BYTES + decoder.limit * (24 + 4 * extras))
+        nbytes = self.rows * _CAPACITY * _CANDIDATE_BYTES[rotated]
+        self._scratch = self._device.device_block(nbytes + 4 * self.rows)
         found = self._scratch.address
-        counts = found + self.rows * _CAPACITY * _CANDIDATE_BYTES
+        more = shaped.bound_of(decoder.iou) if rotated else 1 + decoder.iou
         self._argument = _HEAD.pack(
-            outputs[0].block.address, found, counts,
-            self._out.address, boxes * numbers, boxes, classes, extras, *network, decoder.limit, CANDIDATES,
-            self._pitch, decoder.score, decoder.iou, 1 + decoder.iou,
+            table.block.address, found, found + nbytes, out, math.prod(table.shape[1:]), boxes, classes, extras,
+            *network, decoder.limit, CANDIDATES, pitch, decoder.score, decoder.iou, more,
         )  # fmt: skip
-        definitions = {"HEAD": head, "COLUMNS": int(columns)}
-        self._candidates = self._kernel("candidates", definitions, _HEAD.size, outputs[0].dtype)
-        self._suppress = self._kernel("suppress", definitions, _HEAD.size, outputs[0].dtype)
+        definitions = {"HEAD": head, "COLUMNS": int(columns), "ROTATED": int(rotated)}
+        self._candidates = self._kernel("candidates", definitions, _HEAD.size, table.dtype)
+        self._suppress = self._kernel("suppress", definitions, _HEAD.size, table.dtype)
 
     def close(self) -> None:
         """See :meth:`GpuReader.close`."""
         super().close()
         self._scratch.release()
 
-    @staticmethod
-    @abstractmethod
-    def _layout_of(decoder: Any, shape: tuple[int, ...], network: Size) -> Layout: ...
+    def _table(self, outputs: Sequence[GpuTensor]) -> GpuTensor:
+        """Which output holds the boxes."""
+        return outputs[0]
+
+    def _answer(self, outputs: Sequence[GpuTensor], nbytes: int) -> tuple[int, int]:
+        """Where suppression writes its answers of ``nbytes``, and bytes from one image's to the next."""
+        self._views = [self._view(memory, self._layout.extras) for memory in self._answers(nbytes)]
+        return self._out.address, self._pitch
 
     @abstractmethod
-    def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Record:
+    def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> Layout: ...
+
+    @abstractmethod
+    def _made(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Record:
         """The record; only scores and classes are new memory."""
 
-    def _view(self, memory: npt.NDArray[np.uint8]) -> _Answer:
-        limit, extras = self._decoder.limit, self._layout.extras
-        rest = memory[_COUNT_BYTES:]
+    def _view(self, memory: npt.NDArray[np.uint8], extras: int) -> _Answer:
+        limit = self._decoder.limit
+        rest = memory[COUNT_BYTES:]
         numbers = rest[: limit * (24 + 4 * extras)].view(np.float32)
         return _Answer(
             memory[:4].view(np.int32), numbers[: 4 * limit].reshape(limit, 4), numbers[4 * limit : 5 * limit],
@@ -172,14 +182,13 @@ class GpuDetector(GpuBoxes):
             return f"the kernels read yolox, yolov5 and yolov8, not {type(head).__name__.lower()}"
         if isinstance(head, yolo.YoloX) and head.strides != (8, 16, 32):
             return f"the kernels know strides 8, 16, 32, not {head.strides}"
-        if reason := not_one(outputs) or _no_table(outputs[0].shape):
+        if reason := not_one(outputs) or no_table(outputs[0].shape):
             return reason
         is_final = head.class_count((outputs[0].shape[1:],), network) is None
         return "an end-to-end export leaves nothing to decode" if is_final else ""
 
-    @staticmethod
-    def _layout_of(decoder: Detector, shape: tuple[int, ...], network: Size) -> Layout:
-        head = _HEADS[type(decoder.head)]
+    def _layout_of(self, decoder: Detector, outputs: Sequence[GpuTensor], network: Size) -> Layout:
+        head, shape = _HEADS[type(decoder.head)], outputs[0].shape
         columns = head == 2 and yolo.is_columns(shape[1:], network)
         boxes, numbers = (shape[2], shape[1]) if columns else (shape[1], shape[2])
         return Layout(head, columns, boxes, numbers - (4 if head == 2 else 5))
@@ -194,19 +203,20 @@ class GpuPose(GpuBoxes):
     @classmethod
     def unsupported(cls, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`."""
-        if reason := not_one(outputs) or _no_table(outputs[0].shape):
+        if reason := not_one(outputs) or no_table(outputs[0].shape):
             return reason
         is_final = yolo.is_final_pose(outputs[0].shape[1:], network)
         return "an end-to-end export leaves nothing to decode" if is_final else ""
 
-    @staticmethod
-    def _layout_of(decoder: yolo.YoloPose, shape: tuple[int, ...], network: Size) -> Layout:
-        return Layout(_HEADS[yolo.YoloV8], True, shape[2], 1, shape[1] - 5)
+    def _layout_of(self, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> Layout:
+        _, numbers, boxes = outputs[0].shape
+        return Layout(_HEADS[yolo.YoloV8], True, boxes, 1, numbers - 5)
 
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Keypoints:
         points = geometry.points(extras.reshape(len(extras), self._layout.extras // 3, 3))
         return Keypoints(points, geometry.boxes(boxes), scores, self._decoder.labels)
 
 
-def _no_table(shape: tuple[int, ...]) -> str:
+def no_table(shape: tuple[int, ...]) -> str:
+    """Why an output is not one of boxes; empty where it can be."""
     return "" if len(shape) == 3 else f"they read [batch, boxes, numbers], not {list(shape)}"

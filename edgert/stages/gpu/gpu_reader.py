@@ -78,10 +78,12 @@ class GpuReader(ABC):
         self._out = self._device.block(self.rows * self._pitch, "mapped" if can_map else None)
         return [self._out.host[row * self._pitch :][: self._pitch] for row in range(self.rows)]
 
-    def _kernel(self, function: str, definitions: Mapping[str, int], nbytes: int, dtype: str) -> Kernel:
+    def _kernel(
+        self, function: str, definitions: Mapping[str, int], nbytes: int, dtype: str, source: str = ""
+    ) -> Kernel:
         """Of numbers of that type."""
         definitions = {"HALF": int(dtype == "float16"), **definitions}
-        return self._kernels.kernel(self.source, definitions, nbytes, function=function)
+        return self._kernels.kernel(source or self.source, definitions, nbytes, function=function)
 
     @abstractmethod
     def _launch(self, rows: int, stream: Stream) -> None: ...

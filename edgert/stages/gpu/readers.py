@@ -5,14 +5,16 @@ from typing import cast
 
 from edgert.backend import Tensor
 from edgert.backend.gpu import GpuTensor
-from edgert.stages.decode import classify, detection, maps, yolo
+from edgert.stages.decode import classify, detection, maps, shaped, yolo
 from edgert.stages.decode.decoder import Decoder, Size
-from edgert.stages.gpu import gpu_detections, gpu_scores
+from edgert.stages.gpu import gpu_detections, gpu_scores, gpu_shaped
 from edgert.stages.gpu.gpu_reader import GpuReader
 from edgert.stages.gpu.kernels import Kernels
 
 _READERS: dict[type, type[GpuReader]] = {
     detection.Detector: gpu_detections.GpuDetector,
+    shaped.YoloV8Obb: gpu_shaped.GpuOriented,
+    shaped.YoloV8Seg: gpu_shaped.GpuInstances,
     classify.Classify: gpu_scores.GpuClasses,
     maps.SegmentArgmax: gpu_scores.GpuMask,
     maps.SegmentThreshold: gpu_scores.GpuMask,
@@ -37,16 +39,21 @@ def reader_for(
     reason = why_on_host(outputs, batched, decoder, network)
     if reason:
         return gpu_detections.HostReader(outputs, batched, decoder), reason
-    return _READERS[type(decoder)](decoder, outputs, network, kernels), ""
+    return _kind(decoder)(decoder, outputs, network, kernels), ""  # type: ignore[misc]  # there is one
 
 
 def why_on_host(outputs: Sequence[Tensor | GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size) -> str:
     """Why the host decodes outputs of these shapes and types; empty where the GPU does. Arguments are those of
     :func:`reader_for`."""
-    kind = _READERS.get(type(decoder))
+    kind = _kind(decoder)
     whole = [tensor.name for tensor, has_batch in zip(outputs, batched, strict=True) if not has_batch]
     if kind is None:
         return "there are no kernels for this decoder"
     if whole:
         return f"output {whole[0]!r} has no batch dimension"
     return kind.unsupported(decoder, cast("Sequence[GpuTensor]", outputs), network)  # which looks at no memory
+
+
+def _kind(decoder: Decoder) -> type[GpuReader] | None:
+    """By a detector's head, where that has a reader of its own."""
+    return _READERS.get(type(getattr(decoder, "head", None))) or _READERS.get(type(decoder))

@@ -11,7 +11,7 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.runtime.json_form import plain, plain_result
-from edgert.runtime.records import Classification, Crops, Embedding, Keypoints, Segmentation
+from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Segmentation
 from tests.helpers.frames import detections, frame_of, result_of
 
 
@@ -74,6 +74,17 @@ def test_keypoints_and_embedding() -> None:
         {"score": 0.5, "box": [1.0, 2.0, 3.0, 4.0], "points": [[1.23, 2.35, 0.9877], [3.0, 4.0, 0.5]]}
     ]
     assert plain(Embedding(np.array([0.6, 0.8], np.float32))) == {"type": "embedding", "vector": [0.6, 0.8]}
+
+
+def test_shapes_of_objects_stand_beside_their_boxes() -> None:
+    mask = Segmentation(np.array([[0, 1, 1], [1, 1, 0]], np.uint8), (1.0, 2.0, 4.0, 4.0))
+    boxes, scores, classes = np.array([[1, 2, 4, 4]], np.float32), np.array([0.5], np.float32), np.zeros(1, np.int32)
+    corners = np.array([[[1, 2], [4, 2.126], [4, 4], [1, 4]]], np.float32)
+    (entry,) = plain(Detections(boxes, scores, classes, corners=corners, masks=(mask,)))["objects"]
+    assert entry["corners"] == [[1.0, 2.0], [4.0, 2.13], [4.0, 4.0], [1.0, 4.0]]
+    assert entry["mask"] == {
+        "region": [1.0, 2.0, 4.0, 4.0], "size": [3, 2], "values": [0, 1, 0], "lengths": [1, 4, 1]
+    }  # fmt: skip
 
 
 def test_crops_nest() -> None:

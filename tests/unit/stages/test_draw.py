@@ -12,7 +12,7 @@ import pytest
 from edgert.config.stages import DrawStage
 from edgert.memory import Counter
 from edgert.runtime.frame import U8, Frame
-from edgert.runtime.records import Classification, Crops, Keypoints, Result, Segmentation
+from edgert.runtime.records import Classification, Crops, Detections, Keypoints, Result, Segmentation
 from edgert.stages import draw as overlay_module
 from edgert.stages.draw import Draw, Trails
 from edgert.stages.paint import INK, WHITE, Pen, color_of, text_color
@@ -125,6 +125,20 @@ def test_a_mask_that_covers_a_part_or_hangs_over_the_edge() -> None:
     touched = changed(image)
     assert touched[205:, 285:].all() and not touched[:200].any() and not touched[:, :280].any()
     assert not changed(drawn(["masks"], {"s": Segmentation(mask, (400, 300, 500, 400))})).any()
+
+
+def test_oriented_boxes_are_drawn_along_their_sides_and_masks_in_their_color() -> None:
+    boxes, one = np.array([[60, 60, 140, 140]], np.float32), np.ones(1, np.float32)
+    corners = np.array([[[100, 60], [140, 100], [100, 140], [60, 100]]], np.float32)
+    record = Detections(boxes, one, np.array([3], np.int32), corners=corners)
+    touched = changed(drawn(["boxes"], {"find": record}))
+    assert touched[80, 120] and touched[120, 80] and not touched[100, 100] and not touched[62, 62]
+    mask = Segmentation(np.array([[0, 1]], np.uint8), (60.0, 60.0, 140.0, 140.0))
+    image = drawn(["masks"], {"find": replace(record, masks=(mask,))})
+    touched = changed(image)
+    assert touched[70:130, 125:135].all() and not touched[:, :75].any()
+    whole = drawn(["masks"], {"s": Segmentation(mask.mask * np.uint8(3), mask.region)})
+    assert np.array_equal(image, whole)
 
 
 def test_the_bones_of_a_body_join_its_points() -> None:

@@ -13,6 +13,7 @@ from edgert.runtime import Embedding
 from edgert.stages.decode.classify import Classify, Embed
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax, SegmentThreshold
+from edgert.stages.decode.shaped import YoloV8Obb, YoloV8Seg
 from edgert.stages.decode.yolo import YoloPose, YoloV8
 from edgert.stages.gpu.gpu_detections import HostReader
 from edgert.stages.gpu.kernels import Kernels
@@ -34,26 +35,29 @@ def tensors(kernels: Kernels, *shapes: tuple[int, ...]) -> Sequence[GpuTensor]:
 
 
 @pytest.mark.parametrize(
-    ("decoder", "shape"),
+    ("decoder", "shapes"),
     [
-        (Detector(YoloV8()), (2, 9, CELLS)),
-        (YoloPose(), (2, 56, CELLS)),
-        (Classify(), (2, 1000)),
-        (SegmentArgmax(), (2, 21, 96, 160)),
-        (SegmentThreshold(), (2, 1, 96, 160)),
-        (Heatmap(), (2, 17, 24, 40)),
+        (Detector(YoloV8()), [(2, 9, CELLS)]),
+        (Detector(YoloV8Obb()), [(2, 9, CELLS)]),
+        (Detector(YoloV8Seg()), [(2, 41, CELLS), (2, 32, 24, 40)]),
+        (Detector(YoloV8Seg()), [(2, 32, 24, 40), (2, 41, CELLS)]),
+        (YoloPose(), [(2, 56, CELLS)]),
+        (Classify(), [(2, 1000)]),
+        (SegmentArgmax(), [(2, 21, 96, 160)]),
+        (SegmentThreshold(), [(2, 1, 96, 160)]),
+        (Heatmap(), [(2, 17, 24, 40)]),
     ],
 )
-def test_these_are_decoded_on_the_gpu(kernels: Kernels, decoder: Any, shape: tuple[int, ...]) -> None:
-    outputs = tensors(kernels, shape)
-    reader, reason = reader_for(outputs, (True,), decoder, NETWORK, kernels)
+def test_these_are_decoded_on_the_gpu(kernels: Kernels, decoder: Any, shapes: list[tuple[int, ...]]) -> None:
+    outputs = tensors(kernels, *shapes)
+    reader, reason = reader_for(outputs, (True,) * len(shapes), decoder, NETWORK, kernels)
     assert not reason and not isinstance(reader, HostReader)
     stream = kernels.device.stream()
     reader.enqueue(1, stream)
     stream.synchronize()
     assert len(reader.copied(1)) == kernels.device.counter.read().copies
     record = reader.read([GEOMETRY])[0]
-    assert type(record) is type(decoder([outputs[0].host[0]], GEOMETRY))
+    assert type(record) is type(decoder([output.host[0] for output in outputs], GEOMETRY))
     reader.close()
 
 
@@ -64,6 +68,7 @@ def test_these_are_decoded_on_the_gpu(kernels: Kernels, decoder: Any, shape: tup
         (Detector(YoloV8()), [(2, 9, CELLS), (2, 4)], (True, True), "one output, not 2"),
         (Heatmap(), [(17, 24, 40)], (False,), "'out0' has no batch dimension"),
         (Classify(top=64), [(2, 1000)], (True,), "up to 32 classes"),
+        (Detector(YoloV8Seg()), [(2, 400, 400), (2, 300, 24, 40)], (True, True), "up to 256 prototypes, not 300"),
     ],
 )
 def test_others_are_decoded_on_the_host_and_it_is_known_why(
