@@ -32,9 +32,8 @@ from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax
 from edgert.stages.decode.shaped import YoloV8Obb, YoloV8Seg
 from edgert.stages.decode.yolo import YoloPose, YoloV8
-from edgert.stages.gpu.gpu_detections import GpuDetector, GpuPose
+from edgert.stages.gpu.gpu_detections import GpuDetector, GpuInstances, GpuOriented, GpuPose
 from edgert.stages.gpu.gpu_scores import GpuClasses, GpuMask, GpuPeaks
-from edgert.stages.gpu.gpu_shaped import GpuInstances, GpuOriented
 from edgert.stages.gpu.kernels import Kernels
 from tests.bench.report import main
 

@@ -16,10 +16,10 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
-from edgert.stages.gpu.gpu_detections import HostReader
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
 from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.readers import HostReader
 from edgert.stages.gpu.upload import Staging, Uploader
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.frames import frame_of

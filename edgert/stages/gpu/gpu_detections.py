@@ -1,4 +1,5 @@
-"""Boxes out of an engine's output on the GPU: two kernels, and the few of them that come back."""
+"""Boxes out of an engine's output on the GPU: two kernels, and the few of them that come back. Key points, angles and
+masks, a bit for every cell of the prototypes, come with them."""
 
 import math
 import struct
@@ -13,59 +14,22 @@ from edgert.backend.gpu import GpuTensor
 from edgert.errors import StageError
 from edgert.memory.cuda import Stream
 from edgert.runtime import Detections, Keypoints, Record
+from edgert.runtime.frame import U8
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import shaped, yolo
-from edgert.stages.decode.decoder import F32, Decoder, Size, of_one_image
+from edgert.stages.decode.decoder import F32, Size
 from edgert.stages.decode.detection import CANDIDATES, I32, Detector
 from edgert.stages.gpu.gpu_reader import GpuReader, not_one
 from edgert.stages.gpu.kernels import Kernels
 
-
-class HostReader:
-    """Downloads the rows that were run, of every output, for a decoder on the host: what no kernel decodes.
-
-    Args:
-        outputs: of the session, in the model's order.
-        batched: for every output, whether its first dimension is the batch.
-    """
-
-    def __init__(self, outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder) -> None:
-        self._outputs, self._batched, self._decoder = tuple(outputs), tuple(batched), decoder
-
-    def enqueue(self, rows: int, stream: Stream) -> None:
-        """Puts the copies on the stream; none where host and GPU share the memory."""
-        for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True):
-            tensor.block.download(stream, nbytes)
-
-    def copied(self, rows: int) -> Sequence[int]:
-        return [
-            nbytes for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True) if tensor.block.is_staged
-        ]
-
-    def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """One record per image, by the decoder."""
-        arrays = [tensor.host for tensor in self._outputs]
-        images = [of_one_image(arrays, self._batched, row) for row in range(len(geometries))]
-        return [self._decoder(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
-
-    def close(self) -> None:
-        """The outputs belong to the session."""
-
-    def _sizes(self, rows: int) -> list[int]:
-        """Bytes of each output, of the first rows where it has a batch."""
-        return [
-            math.prod((min(rows, tensor.shape[0]), *tensor.shape[1:]) if batched else tensor.shape)
-            * np.dtype(tensor.dtype).itemsize
-            for tensor, batched in zip(self._outputs, self._batched, strict=True)
-        ]
-
-
 _HEADS = {yolo.YoloX: 0, yolo.YoloV5: 1, yolo.YoloV8: 2}
 _HEAD = struct.Struct("=4Qq8i3f4x")
+_JOB = struct.Struct("=3Qq6i2f")
+_MOST_PROTOTYPES = 256
 _CAPACITY = 4096
 _CANDIDATE_BYTES = 32, 48
 """Of upright boxes, and of oriented ones."""
-COUNT_BYTES = 16
+_COUNT_BYTES = 16
 _BOXES_OF_BLOCK = 64
 _THREADS = 256
 _BLOCK_OF_SUPPRESS = 512
@@ -110,7 +74,7 @@ class GpuBoxes(GpuReader):
         table = self._table(outputs)
         self._layout = self._layout_of(decoder, outputs, network)
         head, columns, boxes, classes, extras, rotated = self._layout
-        out, pitch = self._answer(outputs, COUNT_BYTES + decoder.limit * (24 + 4 * extras))
+        out, pitch = self._answer(outputs, _COUNT_BYTES + decoder.limit * (24 + 4 * extras))
         nbytes = self.rows * _CAPACITY * _CANDIDATE_BYTES[rotated]
         self._scratch = self._device.device_block(nbytes + 4 * self.rows)
         found = self._scratch.address
@@ -146,7 +110,7 @@ class GpuBoxes(GpuReader):
 
     def _view(self, memory: npt.NDArray[np.uint8], extras: int) -> _Answer:
         limit = self._decoder.limit
-        rest = memory[COUNT_BYTES:]
+        rest = memory[_COUNT_BYTES:]
         numbers = rest[: limit * (24 + 4 * extras)].view(np.float32)
         return _Answer(
             memory[:4].view(np.int32), numbers[: 4 * limit].reshape(limit, 4), numbers[4 * limit : 5 * limit],
@@ -182,7 +146,7 @@ class GpuDetector(GpuBoxes):
             return f"the kernels read yolox, yolov5 and yolov8, not {type(head).__name__.lower()}"
         if isinstance(head, yolo.YoloX) and head.strides != (8, 16, 32):
             return f"the kernels know strides 8, 16, 32, not {head.strides}"
-        if reason := not_one(outputs) or no_table(outputs[0].shape):
+        if reason := not_one(outputs) or _no_table(outputs[0].shape):
             return reason
         is_final = head.class_count((outputs[0].shape[1:],), network) is None
         return "an end-to-end export leaves nothing to decode" if is_final else ""
@@ -203,7 +167,7 @@ class GpuPose(GpuBoxes):
     @classmethod
     def unsupported(cls, decoder: yolo.YoloPose, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`."""
-        if reason := not_one(outputs) or no_table(outputs[0].shape):
+        if reason := not_one(outputs) or _no_table(outputs[0].shape):
             return reason
         is_final = yolo.is_final_pose(outputs[0].shape[1:], network)
         return "an end-to-end export leaves nothing to decode" if is_final else ""
@@ -217,6 +181,89 @@ class GpuPose(GpuBoxes):
         return Keypoints(points, geometry.boxes(boxes), scores, self._decoder.labels)
 
 
-def no_table(shape: tuple[int, ...]) -> str:
-    """Why an output is not one of boxes; empty where it can be."""
+class GpuOriented(GpuBoxes):
+    """Oriented boxes; the decoder's head is a :class:`~edgert.stages.decode.shaped.YoloV8Obb`."""
+
+    @classmethod
+    def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
+        """See :meth:`GpuReader.unsupported`."""
+        return not_one(outputs) or _no_table(outputs[0].shape)
+
+    def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> Layout:
+        _, numbers, boxes = outputs[0].shape
+        return Layout(2, True, boxes, numbers - 5, 5, rotated=True)
+
+    def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Detections:
+        corners = geometry.points(shaped.turned_corners(extras))
+        hulls = geometry.boxes(shaped.hulls(extras))
+        return Detections(hulls, scores, classes, self._decoder.labels, corners=corners)
+
+
+class GpuInstances(GpuBoxes):
+    """Boxes and masks; the decoder's head is a :class:`~edgert.stages.decode.shaped.YoloV8Seg`."""
+
+    def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
+        super().__init__(decoder, outputs, network, kernels)
+        maps = outputs[self._which[1]]
+        _, count, height, width = maps.shape
+        self._mask = self._kernel("instances", {}, _JOB.size, maps.dtype, "instances")
+        self._job = _JOB.pack(
+            self._kept.address, maps.block.address, self._out.address, count * height * width, decoder.limit, count,
+            width, height, self._kept_pitch, self._pitch, width / network[0], height / network[1],
+        )  # fmt: skip
+
+    @classmethod
+    def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
+        """See :meth:`GpuReader.unsupported`."""
+        found = shaped.find_tables([output.shape[1:] for output in outputs])
+        if found is None:
+            return f"the kernels read boxes and prototypes, not {len(outputs)} outputs"
+        if (count := outputs[found[1]].shape[1]) > _MOST_PROTOTYPES:
+            return f"the kernels read up to {_MOST_PROTOTYPES} prototypes, not {count}"
+        return not_one(outputs[:1]) or not_one(outputs[1:])
+
+    def close(self) -> None:
+        """See :meth:`GpuReader.close`."""
+        super().close()
+        self._kept.release()
+
+    def _table(self, outputs: Sequence[GpuTensor]) -> GpuTensor:
+        self._which = shaped.table_and_maps([output.shape[1:] for output in outputs])
+        return outputs[self._which[0]]
+
+    def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> Layout:
+        _, numbers, boxes = outputs[self._which[0]].shape
+        masks = outputs[self._which[1]].shape[1]
+        return Layout(2, True, boxes, numbers - 4 - masks, masks)
+
+    def _answer(self, outputs: Sequence[GpuTensor], nbytes: int) -> tuple[int, int]:
+        """Memory of the GPU alone: masks are made of it there."""
+        self._kept_pitch = -(-nbytes // 16) * 16
+        self._kept = self._device.device_block(self.rows * self._kept_pitch)
+        _, _, height, self._width = outputs[self._which[1]].shape
+        words = -(-self._width // 32)
+        limit, start = self._decoder.limit, _COUNT_BYTES + 24 * self._decoder.limit
+        end = start + limit * height * words * 4
+        self._views = [
+            self._view(memory[:start], 0)._replace(extras=memory[start:end].reshape(limit, height, 4 * words))
+            for memory in self._answers(end)
+        ]
+        return self._kept.address, self._kept_pitch
+
+    def _launch(self, rows: int, stream: Stream) -> None:
+        super()._launch(rows, stream)
+        self._mask.launch(self._job, (self._decoder.limit, rows, 1), (_THREADS, 1, 1), stream)
+
+    def _made(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Detections:
+        def cut(row: int, span: I32) -> U8:
+            x1, y1, x2, y2 = span
+            bits = np.unpackbits(extras[row, y1:y2], axis=1, bitorder="little")
+            part: U8 = bits[:, x1:x2].copy()
+            return part
+
+        masks = shaped.instance_masks(cut, boxes, (self._width, extras.shape[1]), geometry)
+        return Detections(geometry.boxes(boxes), scores, classes, self._decoder.labels, masks=masks)
+
+
+def _no_table(shape: tuple[int, ...]) -> str:
     return "" if len(shape) == 3 else f"they read [batch, boxes, numbers], not {list(shape)}"

@@ -1,20 +1,66 @@
-"""Which outputs are decoded on the GPU."""
+"""What reads the outputs of engines on a GPU, there or on the host."""
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
+
 from edgert.backend import Tensor
 from edgert.backend.gpu import GpuTensor
+from edgert.memory.cuda import Stream
+from edgert.runtime import Record
+from edgert.stages.crop import Geometry
 from edgert.stages.decode import classify, detection, maps, shaped, yolo
-from edgert.stages.decode.decoder import Decoder, Size
-from edgert.stages.gpu import gpu_detections, gpu_scores, gpu_shaped
+from edgert.stages.decode.decoder import Decoder, Size, of_one_image
+from edgert.stages.gpu import gpu_detections, gpu_scores
 from edgert.stages.gpu.gpu_reader import GpuReader
 from edgert.stages.gpu.kernels import Kernels
 
+
+class HostReader:
+    """Downloads the rows that were run, of every output, for a decoder on the host: what no kernel decodes.
+
+    Args:
+        outputs: of the session, in the model's order.
+        batched: for every output, whether its first dimension is the batch.
+    """
+
+    def __init__(self, outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder) -> None:
+        self._outputs, self._batched, self._decoder = tuple(outputs), tuple(batched), decoder
+
+    def enqueue(self, rows: int, stream: Stream) -> None:
+        """Puts the copies on the stream; none where host and GPU share the memory."""
+        for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True):
+            tensor.block.download(stream, nbytes)
+
+    def copied(self, rows: int) -> Sequence[int]:
+        return [
+            nbytes for tensor, nbytes in zip(self._outputs, self._sizes(rows), strict=True) if tensor.block.is_staged
+        ]
+
+    def read(self, geometries: Sequence[Geometry]) -> list[Record]:
+        """One record per image, by the decoder."""
+        arrays = [tensor.host for tensor in self._outputs]
+        images = [of_one_image(arrays, self._batched, row) for row in range(len(geometries))]
+        return [self._decoder(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
+
+    def close(self) -> None:
+        """The outputs belong to the session."""
+
+    def _sizes(self, rows: int) -> list[int]:
+        """Bytes of each output, of the first rows where it has a batch."""
+        return [
+            math.prod((min(rows, tensor.shape[0]), *tensor.shape[1:]) if batched else tensor.shape)
+            * np.dtype(tensor.dtype).itemsize
+            for tensor, batched in zip(self._outputs, self._batched, strict=True)
+        ]
+
+
 _READERS: dict[type, type[GpuReader]] = {
     detection.Detector: gpu_detections.GpuDetector,
-    shaped.YoloV8Obb: gpu_shaped.GpuOriented,
-    shaped.YoloV8Seg: gpu_shaped.GpuInstances,
+    shaped.YoloV8Obb: gpu_detections.GpuOriented,
+    shaped.YoloV8Seg: gpu_detections.GpuInstances,
     classify.Classify: gpu_scores.GpuClasses,
     maps.SegmentArgmax: gpu_scores.GpuMask,
     maps.SegmentThreshold: gpu_scores.GpuMask,
@@ -25,7 +71,7 @@ _READERS: dict[type, type[GpuReader]] = {
 
 def reader_for(
     outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size, kernels: Kernels
-) -> tuple[GpuReader | gpu_detections.HostReader, str]:
+) -> tuple[GpuReader | HostReader, str]:
     """What reads a session's outputs for a decoder: on the GPU where there are kernels for it.
 
     Args:
@@ -38,7 +84,7 @@ def reader_for(
     """
     reason = why_on_host(outputs, batched, decoder, network)
     if reason:
-        return gpu_detections.HostReader(outputs, batched, decoder), reason
+        return HostReader(outputs, batched, decoder), reason
     return _kind(decoder)(decoder, outputs, network, kernels), ""  # type: ignore[misc]  # there is one
 
 

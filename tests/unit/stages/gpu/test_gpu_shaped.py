@@ -11,7 +11,7 @@ import pytest
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.shaped import YoloV8Obb, YoloV8Seg, bound_of, gaussian_overlap, gaussians
-from edgert.stages.gpu.gpu_shaped import GpuInstances, GpuOriented
+from edgert.stages.gpu.gpu_detections import GpuInstances, GpuOriented
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.gpu_readers import EITHER, NETWORK, kernels_on, like_the_host, why_not
 

@@ -15,9 +15,8 @@ from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax, SegmentThreshold
 from edgert.stages.decode.shaped import YoloV8Obb, YoloV8Seg
 from edgert.stages.decode.yolo import YoloPose, YoloV8
-from edgert.stages.gpu.gpu_detections import HostReader
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.readers import reader_for
+from edgert.stages.gpu.readers import HostReader, reader_for
 from tests.helpers.cuda_on_host import kernels_or_skip
 from tests.helpers.gpu_readers import CELLS, GEOMETRY, NETWORK
 
