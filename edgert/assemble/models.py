@@ -157,7 +157,8 @@ class Models:
     def _on_gpu(self, name: str, stage: InferStage, inferences: Sequence[GpuInference]) -> Branch:
         """A thread that brings frames up and one that waits for records; crops need both in one."""
         if stage.crop is not None:
-            return Branch((self._infer(name, stage, self._choosing(inferences)),), reads="anywhere")
+            waiting = [Submitting(inference, itself=True) for inference in inferences]
+            return Branch((self._infer(name, stage, self._choosing(waiting)),), reads="anywhere")
         submitting = self._infer(name, stage, self._choosing(list(map(Submitting, inferences))), on_gpu=True)
         return Branch((submitting, Collect(name)), reads="anywhere")
 

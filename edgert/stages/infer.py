@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from edgert.backend import Session
@@ -133,11 +134,13 @@ class InferCrops(Infer):
         parent, detections = next(found, ("", result.detections))
         rows, boxes = crop_boxes(detections, result.frame, self._crop)
         crops = [result.frame.crop(*box) for box in boxes.tolist()]
-        records: list[Record] = []
+        runs = []
         for start in range(0, len(crops), self._inference.rows):
             batch = enumerate(crops[start : start + self._inference.rows])
-            records += self._inference.run(*(self._inference.fill(crop, row) for row, crop in batch))
-        return result.with_output(self.name, Crops(parent, rows, tuple(records)))
+            runs.append(self._inference.run(*(self._inference.fill(crop, row) for row, crop in batch)))
+        # A GPU works on the first while the others are brought to it.
+        each = [run.records() if isinstance(run, PendingRecords) else run for run in runs]
+        return result.with_output(self.name, Crops(parent, rows, tuple(chain.from_iterable(each))))
 
 
 @dataclass(slots=True)

@@ -333,10 +333,14 @@ class GpuInference:
 
 
 class Submitting:
-    """Inference whose records are still pending: what :class:`~edgert.stages.infer.Infer` runs before a collector."""
+    """Inference whose records are still pending: what :class:`~edgert.stages.infer.Infer` runs before a collector.
 
-    def __init__(self, inference: GpuInference) -> None:
-        self._inference = inference
+    Args:
+        itself: whether who submits waits, too, as for crops, after all of a frame were submitted.
+    """
+
+    def __init__(self, inference: GpuInference, itself: bool = False) -> None:
+        self._inference, self._itself = inference, itself
         self.rows, self.warm_up, self.fill = inference.rows, inference.warm_up, inference.fill  # what stays the same
 
     @property
@@ -344,7 +348,8 @@ class Submitting:
         return self._inference.idle
 
     def run(self, *geometries: Geometry) -> Batch:
-        return self._inference.submit_batch(geometries, patient=self._inference.sleeps)
+        patient = self._inference.is_patient if self._itself else self._inference.sleeps
+        return self._inference.submit_batch(geometries, patient=patient)
 
 
 class Collect(SimpleStage):

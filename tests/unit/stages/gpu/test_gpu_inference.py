@@ -7,11 +7,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from edgert.config import CropConfig
 from edgert.policy import run_sizes
-from edgert.stages.gpu.infer_gpu import SLOTS, Collect, Pending, Submitting
+from edgert.stages.gpu.infer_gpu import SLOTS, Collect, InferenceSlot, Pending, Submitting
 from edgert.stages.gpu.upload import Staging, Uploader
-from edgert.stages.infer import Infer
-from tests.helpers.frames import frame_of, result_of
+from edgert.stages.infer import Infer, InferCrops
+from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.gpu_inference import Rig, bytes_at, nv12, shared
 
 
@@ -166,3 +167,26 @@ def test_frames_on_the_gpu_are_not_uploaded() -> None:
     del frame
     rig.close()
     uploader.close()
+
+
+def test_all_crops_of_a_frame_are_on_their_way_before_the_first_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those that are run together are written by one launch."""
+    rig = Rig(rows=2)
+    rig.inference.warm_up()
+    stage = InferCrops("read", Submitting(rig.inference, itself=True), CropConfig(min_size=4))
+    ran, launches, seen = sum(len(one.sizes) for one in rig.sessions), len(rig.gpu.launches), []
+    read = InferenceSlot.read
+
+    def noted(slot: InferenceSlot, geometries: Any) -> Any:
+        seen.append(sum(len(one.sizes) for one in rig.sessions) - ran)
+        return read(slot, geometries)
+
+    monkeypatch.setattr(InferenceSlot, "read", noted)
+    boxes = [(x, 0, x + 8, 8) for x in range(0, 40, 8)]
+    result = result_of(shared(rig), {"find": detections(*boxes)})
+    crops = stage.process(result).outputs["read"]
+    assert seen == [3, 3, 3] and crops.rows.tolist() == [0, 1, 2, 3, 4] and len(crops.records) == 5
+    assert [geometry.bounds[0] for _, geometry in crops.records] == [0, 8, 16, 24, 32]
+    assert [launch[0] for launch in rig.gpu.launches[launches:]] == ["preprocess"] * 3
+    result.frame.lease.release()
+    rig.close()
