@@ -6,12 +6,9 @@ from functools import partial
 from typing import Any
 
 from edgert.assemble.graph import Assembly
-from edgert.config import PipelineFile
-from edgert.config.flow import why_not_called
-from edgert.config.stages import SinkStage
+from edgert.config import PipelineFile, SinkStage, flow
 from edgert.errors import EdgertError, StageError
-from edgert.runtime import Frame, Result, Runner
-from edgert.runtime.in_place import EndOfFrames, InPlace
+from edgert.runtime import Frame, Result, Runner, in_place
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.gpu.infer_gpu import Collect
 from edgert.stages.infer import InferBatch, Pinned
@@ -31,7 +28,9 @@ class Calling:
 
     def __init__(self, file: PipelineFile, assembly: Assembly, runner: Runner) -> None:
         nodes, stages = assembly.nodes, file.config.stages
-        why, fix = why_not_called(stages, [node.name.split(":")[0] for node in nodes if isinstance(node.work, Pinned)])
+        why, fix = flow.why_not_called(
+            stages, [node.name.split(":")[0] for node in nodes if isinstance(node.work, Pinned)]
+        )
         if why:
             raise StageError("this pipeline cannot be called", why=why, where=file.config.name, fix=fix)
         (self._source,) = (node.work for node in nodes if isinstance(node.work, ApiSource))
@@ -43,7 +42,7 @@ class Calling:
         sinks = {node.name for node in nodes if isinstance(stages.get(node.name), SinkStage)}
         sinks |= {node.name for node in nodes if isinstance(node.work, CallbackSink)}
         waiting = [node for node in nodes if isinstance(node.work, Collect)]
-        self._in_place = InPlace(nodes, runner.clock, runner.stop_event, sinks, waiting)
+        self._in_place = in_place.InPlace(nodes, runner.clock, runner.stop_event, sinks, waiting)
         self._downloader, self._runner = Downloader(), runner
         self._turn, self._caller = threading.Lock(), 0
         self._lent: list[Frame] = []
@@ -64,7 +63,7 @@ class Calling:
             try:
                 self._runner.raise_error()
                 if self._runner.stopping:
-                    raise EndOfFrames("no more frames are taken", why="the pipeline has ended")
+                    raise in_place.EndOfFrames("no more frames are taken", why="the pipeline has ended")
                 return self._results(arrays, options)
             finally:
                 self._caller = 0
@@ -100,7 +99,7 @@ class Calling:
         except BaseException as error:
             for pair in left:
                 give_back(*pair)
-            if isinstance(error, EdgertError) and not isinstance(error, EndOfFrames):
+            if isinstance(error, EdgertError) and not isinstance(error, in_place.EndOfFrames):
                 self._runner.fail(error)
                 self._runner.raise_error()
             self._runner.stop()  # also where somebody pressed Ctrl-C: stages are left in the middle of a frame

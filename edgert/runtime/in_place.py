@@ -1,6 +1,5 @@
 """A pipeline without threads: its stages run one after the other, in the thread of whoever calls."""
 
-import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Event
@@ -8,12 +7,13 @@ from threading import Event
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
 from edgert.policy import Join
-from edgert.runtime.frame import Frame
-from edgert.runtime.records import Record, Result, Together
-from edgert.runtime.stage import Source, Stage
+from edgert.runtime import Frame, Record, Result, Source, Stage
+from edgert.runtime.records import Together
 from edgert.runtime.worker import Node, Station, merged
 
 _Arrival = tuple["_Place", int, Result]
+_ALL = 2**31
+"""Parts of frames that a join holds: those of one call."""
 
 
 class EndOfFrames(StageError):  # noqa: N818 - reads as what it is
@@ -178,7 +178,7 @@ class _Place(Station):
         self.listeners: list[tuple[_Place, int, bool]] = []
         self.sent: dict[int, Result] = {}
         if node.joins and len(node.carried) > 1:
-            self.join = Join(node.carried, sys.maxsize, merged)  # of one call: that is the limit
+            self.join = Join(node.carried, _ALL, merged)
 
     def send(self, result: Result) -> None:
         node, index = self.node, result.frame.index

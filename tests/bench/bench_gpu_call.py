@@ -6,8 +6,8 @@ ResNet-50 at 224 × 224 in FP16 with random weights, 1080p NV12 frames, on one G
 inner loop is GpuInference alone: fill, submit, record, of a frame in pinned memory. A call is ``pipeline(frame)``;
 submit and results is ``pipeline.submit(frame)`` and ``next(results)``. Frames are lent buffers that were filled
 before, as a camera fills them; ordinary arrays, which are copied to pinned memory; and tensors of PyTorch on the GPU.
-EDGERT_CALL_FOLDER is where the network's ONNX file is found or written. Needs a GPU, PyCUDA, PyTorch and ONNX Runtime
-with CUDA; says so and passes where one is missing.
+EDGERT_CALL_FOLDER is where the network's ONNX file is found or written, EDGERT_CALL_ENGINE the engine in place of
+onnxruntime-cuda. Needs a GPU, PyCUDA, PyTorch and that engine; says so and passes where ONNX Runtime with CUDA is missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROUNDS, TURNS = 300, 3
 FILE = """
 schema: 1
 name: call
-engines: [onnxruntime-cuda]
+engines: [ENGINE]
 models:
   net:
     onnx: net.onnx
@@ -129,14 +129,15 @@ def raced(ways: Ways) -> dict[str, list[list[float]]]:
 
 def measure() -> Iterator[Figure]:
     """All ways, in turns."""
-    if missing := why_not():
+    if (missing := why_not()) and "EDGERT_CALL_ENGINE" not in os.environ:
         print(f"skipped: {missing}")
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(os.environ.get("EDGERT_CALL_FOLDER", name))
         if not (folder / "net.onnx").exists():
             export(folder)
-        (folder / "call.yaml").write_text(FILE)
+        engine = os.environ.get("EDGERT_CALL_ENGINE", "onnxruntime-cuda")
+        (folder / "call.yaml").write_text(FILE.replace("ENGINE", engine))
         with Pipeline(folder / "call.yaml") as called, Pipeline(folder / "call.yaml") as started:
             pixels = frames(8)
             found = raced(Ways(called, started, pixels, on_gpu(pixels)))

@@ -159,7 +159,7 @@ class CalledRig:
         self.gpu = CudaDouble()
         self.device, self.driver = CudaDevice(self.gpu, 0, Counter()), foreign_gpu.Driver(self.gpu)
         patch_kernels(patch)
-        patch.setattr(user_memory, "load_driver", lambda: self.driver)
+        patch.setattr(user_memory.driver, "load_driver", lambda: self.driver)
         self.path = small_pipeline(folder, TEXT.format(model=MODEL, stages=stages), photos=0)
 
     def pipeline(self, **options: Any) -> Pipeline:

@@ -11,8 +11,7 @@ from edgert.clock import Clock
 from edgert.config.stages import SourceStage
 from edgert.errors import EdgertError, StageError
 from edgert.memory import Counter, Lease, lend
-from edgert.memory.cuda import CudaDevice
-from edgert.memory.cuda.foreign import is_on_gpu
+from edgert.memory.cuda import CudaDevice, foreign
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.planes import CHANNELS, as_planes, checked_planes, parts_of
@@ -196,7 +195,7 @@ class ApiSource:
             return checked_planes([pixels], format, self._where), lease
         array = array.array if isinstance(array, Buffer) else array
         parts = parts_of(array, format, self._where)
-        if not isinstance(parts[0], np.ndarray) and is_on_gpu(parts[0]):
+        if not isinstance(parts[0], np.ndarray) and foreign.is_on_gpu(parts[0]):
             return self._on_gpu(parts, format, copy)
         planes = as_planes(array, format, self._where, copy=copy)
         if copy:

@@ -12,9 +12,7 @@ from typing import Any
 
 from edgert.errors import StageError
 from edgert.memory import SETTLED, Counter, GrowingPool, Lease
-from edgert.memory.cuda import CudaDevice, DeviceView, Loans, Stream, StreamLease
-from edgert.memory.cuda.driver import load_driver
-from edgert.memory.cuda.foreign import view_of
+from edgert.memory.cuda import CudaDevice, DeviceView, Loans, Stream, StreamLease, driver, foreign
 from edgert.runtime.frame import U8, PixelFormat
 from edgert.stages.gpu.upload import shared_supply
 
@@ -28,7 +26,7 @@ class Tensors:
     """
 
     def __init__(self, device: CudaDevice, counter: Counter) -> None:
-        self.device, self._counter, self._library = device, counter, load_driver()
+        self.device, self._counter, self._library = device, counter, driver.load_driver()
         self._turn = threading.Lock()
         self._streams: list[Stream] = []
         self._free: list[int] = []
@@ -46,7 +44,7 @@ class Tensors:
         held = self._held[slot] = []
         try:
             for part in parts:
-                held.append(view_of(part, self._streams[slot], self._counter, self._library))
+                held.append(foreign.view_of(part, self._streams[slot], self._counter, self._library))
         except BaseException:
             self._streams[slot] = self.device.stream()  # that one may have been made part of a recording
             _let_go(self._held, self._free, slot)

@@ -33,7 +33,7 @@ class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, integrated: bool = False, **options: object) -> None:
         self.gpu = CudaDouble(integrated, (8, 7) if integrated else (9, 0))
         self.device, self.driver = CudaDevice(self.gpu, 0, Counter()), Driver(self.gpu)
-        monkeypatch.setattr(user_memory, "load_driver", lambda: self.driver)
+        monkeypatch.setattr(user_memory.driver, "load_driver", lambda: self.driver)
         config = SourceStage.model_validate({"source": "api", **options})
         self.source = ApiSource("cam", config, self.device.counter, VirtualClock(1000))
         self.source.read_by(self.device)
