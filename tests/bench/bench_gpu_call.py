@@ -7,7 +7,7 @@ inner loop is GpuInference alone: fill, submit, record, of a frame in pinned mem
 submit and results is ``pipeline.submit(frame)`` and ``next(results)``. Frames are lent buffers that were filled
 before, as a camera fills them; ordinary arrays, which are copied to pinned memory; and tensors of PyTorch on the GPU.
 EDGERT_CALL_FOLDER is where the network's ONNX file is found or written, EDGERT_CALL_ENGINE the engine in place of
-onnxruntime-cuda. Needs a GPU, PyCUDA, PyTorch and that engine; says so and passes where ONNX Runtime with CUDA is missing.
+onnxruntime-cuda. Needs a GPU, PyCUDA, PyTorch and that engine; says so and passes where ONNX Runtime lacks CUDA.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from edgert.memory.cuda import CudaDevice, Loans
 from edgert.pipeline import Pipeline
 from edgert.runtime import Frame, SourceStats
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.source import kinds, user_memory
+from edgert.stages.source import kinds
 from edgert.stages.source.planes import device_planes
 from tests.helpers import foreign_gpu
 from tests.helpers.cuda_double import CudaDouble
@@ -159,7 +159,7 @@ class CalledRig:
         self.gpu = CudaDouble()
         self.device, self.driver = CudaDevice(self.gpu, 0, Counter()), foreign_gpu.Driver(self.gpu)
         patch_kernels(patch)
-        patch.setattr(user_memory.driver, "load_driver", lambda: self.driver)
+        patch.setattr("edgert.memory.cuda.driver.load_driver", lambda: self.driver)
         self.path = small_pipeline(folder, TEXT.format(model=MODEL, stages=stages), photos=0)
 
     def pipeline(self, **options: Any) -> Pipeline:

@@ -16,7 +16,6 @@ from edgert.memory import SETTLED, Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Frame
 from edgert.stages.gpu.upload import is_shared
-from edgert.stages.source import user_memory
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.user_memory import Buffer, Buffers
 from tests.helpers.cuda_double import CudaDouble
@@ -33,7 +32,7 @@ class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, integrated: bool = False, **options: object) -> None:
         self.gpu = CudaDouble(integrated, (8, 7) if integrated else (9, 0))
         self.device, self.driver = CudaDevice(self.gpu, 0, Counter()), Driver(self.gpu)
-        monkeypatch.setattr(user_memory.driver, "load_driver", lambda: self.driver)
+        monkeypatch.setattr("edgert.memory.cuda.driver.load_driver", lambda: self.driver)
         config = SourceStage.model_validate({"source": "api", **options})
         self.source = ApiSource("cam", config, self.device.counter, VirtualClock(1000))
         self.source.read_by(self.device)
