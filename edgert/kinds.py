@@ -140,13 +140,19 @@ def _imported(target: str) -> object:
 @cache
 def _claims(group: str, path: tuple[str, ...]) -> tuple[Claim, ...]:
     """The entry points of a group among the packages on a path."""
-    from importlib.metadata import entry_points  # 40 ms, which `import edgert` need not take
-
     found = [
         Claim(point.name, point.value, point.dist.name if point.dist else "?", point.dist.version if point.dist else "")
-        for point in entry_points(group=group)
+        for point in _entry_points(path).select(group=group)
     ]
     return tuple(sorted(found, key=lambda claim: (claim.name, claim.package)))
+
+
+@cache
+def _entry_points(path: tuple[str, ...]) -> Any:
+    """Those of all groups, which takes as long as those of one: every package on the path is opened."""
+    from importlib.metadata import entry_points  # 40 ms, which `import edgert` need not take
+
+    return entry_points()
 
 
 SINKS = Registry(

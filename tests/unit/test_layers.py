@@ -11,7 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up; a part may import whatever stands in a lower row, or before it in its own
-    ("foundation", "_version errors units clock kinds jitter policy installation files zip_archive user_code steps"),
+    (
+        "foundation",
+        "_version errors units clock collector kinds jitter policy installation files zip_archive user_code steps",
+    ),
     ("descriptions", "custom_op board config bundle meters"),
     ("models and memory", "graph memory budget"),
     ("engines", "backend runtime placement"),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from edgert import collector
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import U8, Counter
 from edgert.memory.cuda.driver import (
@@ -317,7 +316,8 @@ def capture(device: Context, stream: Stream, enqueue: Callable[[], None], librar
 def _recorded(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
     """What was put on the stream; nothing stays behind when that fails."""
     handle, graph = ctypes.c_void_p(stream.handle), ctypes.c_void_p()
-    with _collector_held():
+    # It would free memory of the GPU that somebody left in a circle of references, which ends a recording.
+    with collector.held():
         call(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int(_THREAD_LOCAL))
         try:
             enqueue()
@@ -328,19 +328,6 @@ def _recorded(library: Any, stream: Stream, enqueue: Callable[[], None]) -> int:
             raise
         call(library, "cuStreamEndCapture", handle, ctypes.byref(graph))
     return graph.value or 0
-
-
-@contextmanager
-def _collector_held() -> Iterator[None]:
-    """Python's garbage collector does not run meanwhile: in this thread it would free memory of the GPU that somebody
-    left in a circle of references, which ends a recording."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _forget(library: Any, recorded: int) -> None:
