@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, Protocol
 
 from edgert.assemble.default_engines import leaves_engine
@@ -215,7 +214,7 @@ def other_kind(gpu: int) -> str:
 
 def _opens(gpu: int) -> Callable[[], CudaDevice] | None:
     """What opens a GPU; None for the first, which TensorRT's backend opens by itself."""
-    return partial(open_device, gpu) if gpu else None
+    return (lambda: open_device(gpu)) if gpu else None
 
 
 @dataclass(frozen=True, slots=True)

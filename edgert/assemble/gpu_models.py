@@ -101,8 +101,8 @@ def _on_host(
         return "outputs"
     layout = layout_of(shapes[0], config.layout, 1 if config.color == "gray" else 3, where)
     height, width = shapes[0][2:] if layout == "nchw" else shapes[0][1:3]
-    network = width, height
-    return "outputs" if why_on_host(engine.outputs, engine.batched, decoder_for(network), network) else "none"
+    network, outputs = (width, height), cast("Sequence[GpuTensor]", engine.outputs)
+    return "outputs" if why_on_host(outputs, engine.batched, decoder_for(network), network) else "none"
 
 
 def _raise_priority(streams: Sequence[Stream], where: str) -> None:

@@ -5,24 +5,20 @@ its frames need not be put back in order. Every GPU that has streams has engines
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 from edgert.assemble.default_engines import leaves_engine
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.board.devices import GpuDevice, cuda_driver
-from edgert.config import InferStage, PipelineConfig, PipelineFile
-from edgert.config.engine_choice import ORT_CUDA, TENSORRT
-from edgert.config.flow import sources_of, variants_of
-from edgert.config.stages import SourceStage
+from edgert.config import InferStage, PipelineConfig, PipelineFile, engine_choice, flow, stages
 from edgert.errors import ConfigError
-from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.stages.source.kinds import is_live
 
 FIRST = (0,)
 """The only one of most machines."""
-GPU_BACKENDS = (TENSORRT, ORT_CUDA)
+GPU_BACKENDS = (engine_choice.TENSORRT, engine_choice.ORT_CUDA)
 """Those of ``backend:`` have the same names."""
 _CAMERA_HZ = 30.0
 _FILE_HZ = 300.0
@@ -58,14 +54,15 @@ def gpus_of(file: PipelineFile, here: Sequence[GpuDevice] | None = None) -> tupl
 
 def streams_on(file: PipelineFile, gpus: Sequence[int]) -> dict[str, int]:
     """The GPU of each source, for a pipeline that uses these."""
-    return spread(costs_of(file.config, file.document.path.parent), gpus)
+    return spread(costs_of(file), gpus)
 
 
-def costs_of(config: PipelineConfig, directory: Path) -> dict[str, float]:
+def costs_of(file: PipelineFile) -> dict[str, float]:
     """What each source gives a GPU to do, estimated before it is opened: runs of models per second; 0 of one that no
     model looks at."""
-    streams = sources_of(config.stages)
-    sources = {name: one for name, one in config.stages.items() if isinstance(one, SourceStage)}
+    config, directory = file.config, file.document.path.parent
+    streams = flow.sources_of(config.stages)
+    sources = {name: one for name, one in config.stages.items() if isinstance(one, stages.SourceStage)}
     rates = {
         name: one.fps or (_CAMERA_HZ if one.realtime or is_live(one, directory) else _FILE_HZ)
         for name, one in sources.items()
@@ -110,7 +107,7 @@ def gpus_here() -> Sequence[GpuDevice]:
 
 def is_for_gpu(config: PipelineConfig, stage: InferStage) -> bool:
     """Whether every model of a stage may run on a GPU, so that each GPU has its own."""
-    models = [config.models[name] for name in variants_of(config.models, stage.infer)]
+    models = [config.models[name] for name in flow.variants_of(config.models, stage.infer)]
     return all(leaves_engine(one) or one.backend in GPU_BACKENDS for one in models)
 
 
@@ -146,10 +143,8 @@ def together(engines: Mapping[int, Engines]) -> Engines:
     return found
 
 
-def devices_of(engine: Engine | SegmentedEngine) -> Iterator[CudaDevice]:
+def devices_of(engine: Engine | SegmentedEngine) -> Iterator[Any]:
     """The GPUs that an engine is on."""
-    if isinstance(engine, Replicated):
-        for part, _ in engine.parts:
-            yield from devices_of(part)
-    elif isinstance(device := getattr(engine, "device", None), CudaDevice):
-        yield device
+    for part in [one for one, _ in engine.parts] if isinstance(engine, Replicated) else [engine]:
+        if (device := getattr(part, "device", None)) is not None:
+            yield device

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 from edgert.assemble import gpus
@@ -18,7 +17,6 @@ from edgert.config import stages as section
 from edgert.config.flow import inputs_of, order, reads_of, sources_of, upstream
 from edgert.errors import EdgertError
 from edgert.memory import Counter
-from edgert.memory.cuda import CudaDevice
 from edgert.meters.all import Meters
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop
@@ -237,17 +235,17 @@ class _Assembler:
         for name, stage in stages.items():
             for other in inputs_of(stage):
                 capacity, drop = queue_of(stages[other], stage, self._is_live(shares[other][0].nodes[-1]))
-                for before, after in product(shares[other], shares[name]):
+                for before, after in ((before, after) for before in shares[other] for after in shares[name]):
                     if both := before.streams & after.streams:
                         connect(before.nodes[-1], after.nodes[0], both, capacity, drop, is_part=both < before.streams)
         everything = [node for own in shares.values() for share in own for node in share.nodes]
-        frames, devices = dict[str, str](), dict[str, CudaDevice]()
+        frames = dict[str, str]()
         for gpu, models in self.models.items():
             sources = {name: shares[name][0].nodes[0].work for name, one in self.placed.items() if one == gpu}
             there = f"GPU {gpu}" if len(self.models) > 1 else "the GPU"
             frames |= put_on_gpu(stages, sources, models.devices, self.callbacks, there)
-            devices |= models.devices
-        for name, reads in reads_of(stages, devices).items():
+        on_gpu = {name for models in self.models.values() for name in models.devices}
+        for name, reads in reads_of(stages, on_gpu).items():
             if not isinstance(stages[name], section.InferStage):
                 shares[name][0].nodes[0].reads = reads
         live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))

@@ -13,8 +13,7 @@ from edgert.backend.gpu import GpuTensor, HostSides, OnHost
 from edgert.backend.tensorrt.execution_context import Context, Layout
 from edgert.errors import ModelError
 from edgert.memory import aligned_empty
-from edgert.memory.cuda import CudaDevice, Stream
-from edgert.memory.cuda.gpu_context import tensor_kind
+from edgert.memory.cuda import CudaDevice, Stream, tensor_kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)

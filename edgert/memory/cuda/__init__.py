@@ -11,7 +11,7 @@ with device:                                # current in this thread; PyTorch an
 """
 
 from edgert.memory.cuda.device import Block, CudaDevice, Graph, open_device
-from edgert.memory.cuda.gpu_context import Traits, memory_kind
+from edgert.memory.cuda.gpu_context import Traits, memory_kind, tensor_kind
 from edgert.memory.cuda.nvrtc import Kernel, Launch, Module, Nvrtc, nvrtc
 from edgert.memory.cuda.pools import DevicePool, Loans, SharedLease, SharedPool, StreamLease, StreamMarks, ViewPool
 from edgert.memory.cuda.stream import Stream
@@ -40,4 +40,5 @@ __all__ = [
     "memory_kind",
     "nvrtc",
     "open_device",
+    "tensor_kind",
 ]

@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 
-from edgert.backend import Tensor
 from edgert.backend.gpu import GpuTensor
 from edgert.memory.cuda import Stream
 from edgert.runtime import Record
@@ -88,16 +86,16 @@ def reader_for(
     return _kind(decoder)(decoder, outputs, network, kernels), ""  # type: ignore[misc]  # there is one
 
 
-def why_on_host(outputs: Sequence[Tensor | GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size) -> str:
+def why_on_host(outputs: Sequence[GpuTensor], batched: Sequence[bool], decoder: Decoder, network: Size) -> str:
     """Why the host decodes outputs of these shapes and types; empty where the GPU does. Arguments are those of
-    :func:`reader_for`."""
+    :func:`reader_for`; no memory is looked at."""
     kind = _kind(decoder)
     whole = [tensor.name for tensor, has_batch in zip(outputs, batched, strict=True) if not has_batch]
     if kind is None:
         return "there are no kernels for this decoder"
     if whole:
         return f"output {whole[0]!r} has no batch dimension"
-    return kind.unsupported(decoder, cast("Sequence[GpuTensor]", outputs), network)  # which looks at no memory
+    return kind.unsupported(decoder, outputs, network)
 
 
 def _kind(decoder: Decoder) -> type[GpuReader] | None:

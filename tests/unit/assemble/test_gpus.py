@@ -106,8 +106,12 @@ class TestStreams:
             "  alone: {source: 'rtsp://cam/2'}\n"
             "  find: {infer: net, from: [file, paced, cam]}\n  again: {infer: net, from: find, every: 2}\n"
         )
-        config = file_of(tmp_path, stages=stages).config
-        assert gpus.costs_of(config, tmp_path) == {"file": 450.0, "paced": 45.0, "cam": 15.0, "alone": 0.0}
+        assert gpus.costs_of(file_of(tmp_path, stages=stages)) == {
+            "file": 450.0,
+            "paced": 45.0,
+            "cam": 15.0,
+            "alone": 0.0,
+        }
 
 
 @pytest.mark.parametrize(
