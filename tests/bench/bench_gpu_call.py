@@ -3,7 +3,7 @@
     python tests/bench/bench_gpu_call.py [--json FILE]
 
 ResNet-50 at 224 × 224 in FP16 with random weights, 1080p NV12 frames, on one GPU, in one process and in turns. The
-inner loop is GpuInference alone: fill, submit, record, of a frame in pinned memory. A call is ``pipeline(frame)``;
+inner loop is GpuInference alone: fill, submit, read, of a frame in pinned memory. A call is ``pipeline(frame)``;
 submit and results is ``pipeline.submit(frame)`` and ``next(results)``. Frames are lent buffers that were filled
 before, as a camera fills them; ordinary arrays, which are copied to pinned memory; and tensors of PyTorch on the GPU.
 EDGERT_CALL_FOLDER is where the network's ONNX file is found or written, EDGERT_CALL_ENGINE the engine in place of
@@ -79,8 +79,7 @@ class Ways:
     def inner_loop(self) -> float:
         frame = self._pinned.take()
         started = time.perf_counter_ns()
-        (pending,) = self._inference.submit(self._inference.fill(frame))
-        pending.record()
+        self._inference.submit_batch((self._inference.fill(frame),), patient=False).records()
         taken = time.perf_counter_ns() - started
         frame.lease.release()
         return taken / 1e6

@@ -32,8 +32,8 @@ def view_of(owner: Any, stream: Stream, counter: Counter, library: Any) -> Devic
     """Another library's array where it lies, whose lease keeps it alive; the stream waits for whatever writes it. The
     host waits for nothing, and nothing is copied.
 
-    The CUDA array interface is asked first where it names the stream (version 3), then DLPack, whose producer makes our
-    stream wait. Older interfaces (PyTorch's) leave open which stream it is: then all that the default stream waits for.
+    By DLPack the owner makes our stream wait; where it has none, the CUDA array interface names its stream. Interfaces
+    before version 3 leave open which stream that is: then all that the default stream waits for.
 
     Args:
         stream: of the GPU that is going to read.
@@ -44,15 +44,14 @@ def view_of(owner: Any, stream: Stream, counter: Counter, library: Any) -> Devic
     """
     wanted = stream.device.ordinal
     try:
-        interface = getattr(owner, "__cuda_array_interface__", None)
-        is_named = interface is not None and interface.get("version", 0) >= _WITH_STREAM
-        if not is_named and hasattr(owner, "__dlpack_device__"):
+        if hasattr(owner, "__dlpack_device__") and not isinstance(owner, DeviceView):  # whose host waits for its stream
             _check_gpu(int(owner.__dlpack_device__()[1]), wanted)
             view = from_dlpack(owner, counter, stream.handle)
         else:
+            interface = owner.__cuda_array_interface__
             view = from_cuda_array(owner, counter)
             _check_gpu(ordinal_of(view.pointer, library), wanted)
-            writer = interface.get("stream") if is_named and interface is not None else _LEGACY
+            writer = interface.get("stream") if interface.get("version", 0) >= _WITH_STREAM else _LEGACY
             if writer is not None:
                 follow(stream, int(writer), library)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

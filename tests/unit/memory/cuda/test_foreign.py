@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgert.errors import DeviceError
+from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.memory.cuda.foreign import follow, is_on_gpu, view_of
@@ -143,3 +144,18 @@ def test_a_producer_that_refuses_is_named_with_its_reason() -> None:
     with pytest.raises(DeviceError, match="a Refuses cannot be taken where it is") as caught:
         Rig().view(Refuses())
     assert caught.value.why == "it requires gradients"
+
+
+def test_memory_of_ours_is_waited_for_by_the_stream_and_not_by_the_host() -> None:
+    rig, done = Rig(), list[int]()
+    writer = rig.device.stream()
+    rig.driver.pending[writer.handle] = [lambda: done.append(1)]
+    ours = replace(rig.tensor().view, stream=writer)
+    rig.gpu.paused = True
+    view = rig.view(ours)
+    assert [foreign for _, foreign in rig.driver.waits] == [writer.handle] and not done
+    rig.stream.synchronize()
+    assert done and view.address == ours.address
+    ours.lease.release()
+    with pytest.raises(StageError, match="used after its release"):
+        rig.view(ours)
