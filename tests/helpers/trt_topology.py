@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
+from edgert.backend.tensorrt import BuildRequest
 from edgert.graph import Model
 from tests.helpers.models import make
 
@@ -130,6 +131,32 @@ def dynamic() -> Model:
     return network(
         [conv("x", "a", "w", pads=[1] * 4), node("Relu", "a", "y")], {"w": weights(4, 8, 3, 3)}, ("n", 8, "h", "w_")
     )
+
+
+def fp8_request(*compute: str) -> BuildRequest:
+    """x (16, 64) · w (64, 32), both rounded to FP8 (E4M3), in units of 1/64 and 1/512."""
+    numbers = np.random.default_rng(3).uniform(-0.5, 0.5, 64 * 32)
+    held = [
+        helper.make_tensor("one", TensorProto.FLOAT, [], [1 / 64]),
+        helper.make_tensor("other", TensorProto.FLOAT, [], [1 / 512]),
+        helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]),
+        helper.make_tensor("w", TensorProto.FLOAT, [64, 32], numbers),
+    ]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "one", "zero"], ["xq"], name="x rounded"),
+        helper.make_node("DequantizeLinear", ["xq", "one", "zero"], ["xd"], name="x read"),
+        helper.make_node("QuantizeLinear", ["w", "other", "zero"], ["wq"], name="w rounded"),
+        helper.make_node("DequantizeLinear", ["wq", "other", "zero"], ["wd"], name="w read"),
+        helper.make_node("MatMul", ["xd", "wd"], ["y"], name="product"),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", (16, 64)), ("y", (16, 32)))
+    ]
+    graph = helper.make_graph(nodes, "fp8", ends[:1], ends[1:], held)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    names = {node.name: tuple(node.output) for node in nodes}
+    return BuildRequest(made.SerializeToString(), names, "fp8", 19, explicit=True, compute=compute)
 
 
 TOPOLOGIES: Mapping[str, Callable[[], Model]] = {

@@ -26,7 +26,7 @@ from edgert.quantization.scheme.scheme import scheme
 from tests.helpers import models
 from tests.helpers.evaluation_data import data
 from tests.helpers.models import make
-from tests.helpers.trt_topology import TOPOLOGIES, dynamic
+from tests.helpers.trt_topology import TOPOLOGIES, dynamic, fp8_request
 
 pytestmark = pytest.mark.skipif(
     not any(map(find_spec, ("tensorrt_rtx", "tensorrt_rtx_bindings"))),
@@ -141,6 +141,13 @@ def test_topologies(name: str, form: Callable[[Model], Model]) -> None:
 def test_topologies_in_int8(name: str) -> None:
     result = built(int8(TOPOLOGIES[name]()))
     assert result.plan and any(layer.kind == "QUANTIZE" for layer in result.layers)
+
+
+def test_fp8_is_built_for_gpus_that_have_it_and_refused_for_others() -> None:
+    assert build(fp8_request("8.9"), wanted="tensorrt_rtx").plan
+    with pytest.raises(BuildError, match="built no engine") as caught:
+        build(fp8_request("8.6"), wanted="tensorrt_rtx")
+    assert "Cannot compile for target(s) sm86" in caught.value.why and "fp8_e4m3" in caught.value.why
 
 
 class TestProfiles:

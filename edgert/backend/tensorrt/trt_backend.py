@@ -4,6 +4,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -216,7 +217,9 @@ class TrtBackend:
             DeviceError: TensorRT, PyCUDA or the GPU is missing; each with how to install it.
         """
         sizes = plan_sizes(model, options) if self.library.kind == "rtx" else ()
-        known = [self._known(model, options, rows) for rows in sizes or (0,)]
+        facts = self.facts  # found out once, not in each thread
+        with ThreadPoolExecutor(len(sizes) or 1, "edgert-trt") as pool:  # plans are large, and checked when read
+            known = list(pool.map(lambda rows: self._known(model, options, rows, facts), sizes or (0,)))
         with suppress(UnopenedError):  # then it is compiled again, which is reported
             if (found := [one for one in known if one is not None]) and len(found) == len(known):
                 self._report_mode(found[-1])
@@ -224,7 +227,7 @@ class TrtBackend:
         requests = [self._request(model, options, rows) for rows in sizes or (0,)]
         if not sizes:
             return self.opened(requests[0], options.store, options.profiles)[1]
-        made = [self.built(request, options.store) for request in requests]
+        made = self._built_all(requests, options.store)
         try:
             return self._open_all(sizes, made, options)
         except UnopenedError as error:
@@ -232,6 +235,15 @@ class TrtBackend:
                 raise
             self._again(requests[-1], f"the cached engine no longer opens ({error.why})")
             return self._open_all(sizes, [self._made(one.request, one.facts, options.store) for one in made], options)
+
+    def _built_all(self, requests: Sequence[BuildRequest], store: Store | None) -> list[engine_cache.BuiltEngine]:
+        """See :meth:`built`; at once, as most of what TensorRT-RTX takes is the start of its process."""
+        with ThreadPoolExecutor(len(requests), "edgert-trt") as pool:
+            try:
+                return list(pool.map(lambda request: self.built(request, store), requests))
+            except KeyboardInterrupt:
+                self.listener.stop.set()
+                raise
 
     def _request(self, model: Model, options: EngineOptions, rows: int) -> BuildRequest:
         """See :func:`static_request`; what it comes to is cached."""
@@ -242,14 +254,16 @@ class TrtBackend:
             engine_cache.cache_request(options.store, engine_cache.options_key(model, options, rows), request)
         return request
 
-    def _known(self, model: Model, options: EngineOptions, rows: int) -> engine_cache.BuiltEngine | None:
+    def _known(
+        self, model: Model, options: EngineOptions, rows: int, facts: engine_cache.Facts
+    ) -> engine_cache.BuiltEngine | None:
         """The engine of a model that was compiled with these options before; None where its request must be made to
         know what is to be done."""
         store = options.store
         known = engine_cache.cached_request(store, engine_cache.options_key(model, options, rows)) if store else None
         if store is None or known is None:
             return None
-        key = engine_cache.key_of({**self.facts, **known[0]})
+        key = engine_cache.key_of({**facts, **known[0]})
         content = store.get(key)
         request = BuildRequest(b"", {}, str(model.path), precision=known[1], **settings_of(options.builder, {}))
         with suppress(ArtifactError):  # then it is compiled again, which is reported
