@@ -30,7 +30,7 @@ struct Job {
 __device__ __forceinline__ u64 merged(u64 key, u64 with) {
     const int lane = threadIdx.x % 32;
     key = min(key, __shfl_sync(~0u, with, 31 - lane));
-#pragma unroll 1
+#pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) {
         const u64 other = __shfl_xor_sync(~0u, key, apart);
         key = lane & apart ? max(key, other) : min(key, other);

@@ -215,20 +215,29 @@ union Room {
     } ranked;
 };
 
-// Which candidates of a chunk overlap each other: a warp for each pair of words, a thread for each worse candidate.
+// Which candidates of a chunk overlap each other: a warp for a better word and two worse ones, a thread for two worse
+// candidates. With one for each, reading the better ones from shared memory would take longer than comparing.
 __device__ __forceinline__ void compare(const Chunk& chunk, u32 (*over)[32], int size, float more) {
-    const int lane = threadIdx.x % 32, words = (size + 31) / 32;
-    for (int task = threadIdx.x / 32; task < words * (words + 1) / 2; task += WORDS) {
+    const int lane = threadIdx.x % 32, words = (size + 31) / 32, pairs = (words + 1) / 2;
+    const u32 before = (1u << lane) - 1;
+    for (int task = threadIdx.x / 32; task < pairs * (pairs + 1); task += WORDS) {
         int worse = 0, better = task;
-        while (better > worse) better -= ++worse;
-        const int mine = min(32 * worse + lane, size - 1);
-        const Box box = chunk.boxes[mine];
-        const Rest rest = chunk.rests[mine];
-        u32 found = 0;
+        for (; better >= worse + 2; worse += 2) better -= worse + 2;
+        if (better >= words) continue;
+        const int mine = min(32 * worse + lane, size - 1), also = min(32 * worse + 32 + lane, size - 1);
+        const Box box = chunk.boxes[mine], other = chunk.boxes[also];
+        const Rest rest = chunk.rests[mine], others = chunk.rests[also];
+        u32 found = 0, more_found = 0;
 #pragma unroll 8
-        for (int i = 0; i < 32; ++i)  // better words are whole; in its own, only those before it count
-            if (overlaps(chunk.boxes[32 * better + i], chunk.rests[32 * better + i], box, rest, more)) found |= 1u << i;
-        over[task][lane] = better == worse ? found & ((1u << lane) - 1) : found;
+        for (int i = 0; i < 32; ++i) {  // better words are whole; in its own, only those before it count
+            const Box one = chunk.boxes[32 * better + i];
+            const Rest ones = chunk.rests[32 * better + i];
+            if (overlaps(one, ones, box, rest, more)) found |= 1u << i;
+            if (overlaps(one, ones, other, others, more)) more_found |= 1u << i;
+        }
+        if (better <= worse) over[place_of(better, worse)][lane] = better == worse ? found & before : found;
+        if (worse + 1 < words)
+            over[place_of(better, worse + 1)][lane] = better == worse + 1 ? more_found & before : more_found;
     }
 }
 

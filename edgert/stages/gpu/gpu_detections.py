@@ -25,7 +25,7 @@ from edgert.stages.gpu.kernels import Kernels
 _HEADS = {yolo.YoloX: 0, yolo.YoloV5: 1, yolo.YoloV8: 2}
 _HEAD = struct.Struct("=4Qq8i3f4x")
 _JOB = struct.Struct("=3Qq6i2f")
-_MOST_PROTOTYPES = 256
+_MOST_PROTOTYPES, _MOST_WORDS = 256, 8192
 _CAPACITY = 4096
 _CANDIDATE_BYTES = 32, 48
 """Of upright boxes, and of oriented ones."""
@@ -220,6 +220,9 @@ class GpuInstances(GpuBoxes):
             return f"the kernels read boxes and prototypes, not {len(outputs)} outputs"
         if (count := outputs[found[1]].shape[1]) > _MOST_PROTOTYPES:
             return f"the kernels read up to {_MOST_PROTOTYPES} prototypes, not {count}"
+        _, _, height, width = outputs[found[1]].shape
+        if height * -(-width // 32) > _MOST_WORDS:
+            return f"the kernels make masks of up to {_MOST_WORDS} words of 32 cells, not {width} × {height} cells"
         return not_one(outputs[:1]) or not_one(outputs[1:])
 
     def close(self) -> None:

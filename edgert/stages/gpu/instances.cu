@@ -1,6 +1,7 @@
 // Masks of the boxes that suppression left: sums of prototypes, a bit for every cell, set where the sum is above 0.
 //
-// A block for each box. Only words of 32 cells that the box may touch are written; the host cuts them to it.
+// A block for each box. Only rows of cells that the box may touch are written, as one piece: short writes to the host's
+// memory take longer than sums. The host cuts them to the box.
 //
 //   HALF  1: prototypes are float16
 
@@ -8,6 +9,7 @@
 
 #define THREADS 256
 #define MOST 256        // prototypes
+#define MOST_WORDS 8192 // of 32 cells
 
 struct Job {
     u64 boxes, maps, out;     // what suppress left, in memory of the GPU
@@ -27,6 +29,7 @@ __device__ __forceinline__ int cell_at(float place, float scale, int offset, int
 
 extern "C" __global__ void __launch_bounds__(THREADS) instances(const Job job) {
     __shared__ float shares[MOST];
+    __shared__ u32 bits[MOST_WORDS];
     const int one = blockIdx.x, image = blockIdx.y, lane = threadIdx.x % 32;
     const char* found = (const char*)job.boxes + (long long)image * job.boxes_pitch;
     char* out = (char*)job.out + (long long)image * job.pitch;
@@ -43,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) instances(const Job job) {
     if (threadIdx.x < 2) answer[threadIdx.x * job.limit + one] = numbers[threadIdx.x * job.limit + one];
     __syncthreads();
     const int words = (job.width + 31) / 32, cells = job.width * job.height;
-    u32* bits = answer + 2 * job.limit + (long long)one * job.height * words;
+    u32* mask = answer + 2 * job.limit + (long long)one * job.height * words;
     const Stored* maps = (const Stored*)job.maps + image * job.stride;
     const int left = cell_at(fminf(box.left, box.right), job.across, -1, job.width - 1) / 32;
     const int right = cell_at(fmaxf(box.left, box.right), job.across, 1, job.width - 1) / 32;
@@ -59,4 +62,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) instances(const Job job) {
         const u32 found_bits = __ballot_sync(~0u, x < job.width && sum > 0);
         if (lane == 0) bits[y * words + at] = found_bits;
     }
+    __syncthreads();
+    for (int i = top * words + threadIdx.x; i < (bottom + 1) * words; i += THREADS) mask[i] = bits[i];
 }

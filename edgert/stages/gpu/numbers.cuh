@@ -39,9 +39,9 @@ __device__ __forceinline__ float number_of(u64 key) {
 // Of the keys of a warp's threads: rising along its lanes.
 __device__ __forceinline__ u64 sorted(u64 key) {
     const int lane = threadIdx.x % 32;
-#pragma unroll 1  // code that runs once is waited for longer than it takes
+#pragma unroll
     for (int size = 2; size <= 32; size *= 2)
-#pragma unroll 1
+#pragma unroll
         for (int apart = size / 2; apart > 0; apart /= 2) {
             const u64 other = __shfl_xor_sync(~0u, key, apart);
             key = !(lane & apart) == !(lane & size) ? min(key, other) : max(key, other);

@@ -68,6 +68,7 @@ def test_these_are_decoded_on_the_gpu(kernels: Kernels, decoder: Any, shapes: li
         (Heatmap(), [(17, 24, 40)], (False,), "'out0' has no batch dimension"),
         (Classify(top=64), [(2, 1000)], (True,), "up to 32 classes"),
         (Detector(YoloV8Seg()), [(2, 400, 400), (2, 300, 24, 40)], (True, True), "up to 256 prototypes, not 300"),
+        (Detector(YoloV8Seg()), [(2, 41, 84), (2, 3, 9000, 1)], (True, True), "not 1 × 9000 cells"),
     ],
 )
 def test_others_are_decoded_on_the_host_and_it_is_known_why(
