@@ -8,10 +8,11 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import measured_tables
 import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -29,6 +30,7 @@ from edgert.graph.dla_rewrites import REWRITES
 from edgert.runtime import json_form as plain_data
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+MEASURED = DOCS.parent / "tests/bench/measured"
 STAGES = (
     stage.SourceStage,
     stage.InferStage,
@@ -275,21 +277,31 @@ def boards_page() -> str:
     return "\n".join(parts)
 
 
-def dla_page() -> str:
-    """docs/dla.md with its tables written anew: each stands between a line that names it and ``<!-- end -->``."""
-    text = (DOCS / "dla.md").read_text(encoding="utf-8")
-    for name, lines in dla_tables().items():
-        begin = f"<!-- {name}: written by scripts/write_docs.py -->"
+def with_tables(name: str, tables: Mapping[str, list[str]]) -> str:
+    """A page of docs/ with its tables written anew: each stands between a line that names it and ``<!-- end -->``."""
+    text = (DOCS / name).read_text(encoding="utf-8")
+    for title, lines in tables.items():
+        begin = f"<!-- {title}: written by scripts/write_docs.py -->"
         pattern = f"{re.escape(begin)}.*?<!-- end -->"
         written = "\n".join((begin, "", *lines, "<!-- end -->"))
         text, found = re.subn(pattern, lambda _, written=written: written, text, flags=re.DOTALL)
         if found != 1:
-            raise SystemExit(f"docs/dla.md needs one line {begin!r}, with <!-- end --> behind it")
+            raise SystemExit(f"docs/{name} needs one line {begin!r}, with <!-- end --> behind it")
     return text
 
 
+def dla_page() -> str:
+    """Its tables are of the rules, limits, layers and rewrites themselves."""
+    return with_tables("dla.md", dla_tables())
+
+
+def benchmarks_page() -> str:
+    """The tables of races on GPUs are of the runs that tests/bench/measured has."""
+    return with_tables("benchmarks.md", {**measured_tables.of_races(MEASURED), **measured_tables.of_cameras(MEASURED)})
+
+
 def dla_tables() -> dict[str, list[str]]:
-    """Name → lines of every table of docs/dla.md, from the rules, limits, layers and rewrites themselves."""
+    """Name → lines of every table of docs/dla.md."""
     pages = {address: f"[{name}]" for name, address in SOURCE_PAGES.items()}
     operators: dict[str, list[str]] = {}
     for operator, layer in sorted(dla.LAYERS.items()):
@@ -322,6 +334,7 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 
 
 PAGES = {
+    "benchmarks.md": benchmarks_page,
     "boards.md": boards_page,
     "cli.md": cli_page,
     "dla.md": dla_page,

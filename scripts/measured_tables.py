@@ -1,0 +1,142 @@
+"""Tables of docs/ from figures that benchmarks wrote: ranges over all runs, machine by machine.
+
+A file of ``tests/bench/measured`` is what a benchmark's ``--json`` writes, as it was written.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+RACE = re.compile(r"(\S+) b(\d+): ([\w-]+)( / [\w-]+)?")
+"""``resnet50 b8: careful``, a side of bench_gpu_peers.py, or ``resnet50 b8: edgert-rtx / careful``, a ratio."""
+CAMERAS = re.compile(r"(\S+) (\S+): (?:frames of )?(\d+) cameras(?:, p99 / one camera's, run .*| lost)")
+"""``yolov8s tensorrt: 8 cameras, p99 / one camera's, run 1 of 5``, or how many frames of so many cameras were lost."""
+SIDES = {
+    "edgert-rtx": "edgert on TensorRT-RTX, submitted frames",
+    "file-rtx": "edgert on TensorRT-RTX, a source in pinned memory",
+    "call-rtx": "edgert on TensorRT-RTX, called",
+    "edgert-ort": "edgert on ONNX Runtime, submitted frames",
+    "file-ort": "edgert on ONNX Runtime, a source in pinned memory",
+    "call-ort": "edgert on ONNX Runtime, called",
+    "careful": "careful PyTorch",
+    "compile": "torch.compile",
+    "bare-rtx": "TensorRT-RTX's engine alone",
+    "bare-ort": "ONNX Runtime's engine alone",
+}
+"""In the order of the rows."""
+
+
+Row: TypeAlias = "tuple[str, ...]"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a benchmark: the GPU that it was on, and its figures as JSON."""
+
+    gpu: str
+    figures: Sequence[Mapping[str, Any]]
+
+
+def runs_of(folder: Path, pattern: str) -> list[Run]:
+    """The runs in a folder whose file names fit, by name."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(pattern))]
+    return [Run(one["machine"]["gpu"], one["figures"]) for one in found]
+
+
+def span(values: Iterable[float], digits: int = 0) -> str:
+    """``least–most``, or one number where they look the same; a dash where there are none."""
+    shown = list(dict.fromkeys(f"{value:.{digits}f}" for value in sorted(values)))
+    return "–" if not shown else shown[0] if len(shown) == 1 else f"{shown[0]}–{shown[-1]}"
+
+
+def of_races(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the tables of bench_gpu_peers.py."""
+    races = runs_of(folder, "gpu_peers-*.json")
+    wanted = {
+        "frames per second": ("value", 0),
+        "processor time per frame": ("cpu_us", 0),
+        "one batch at a time, median": ("alone_p50_ms", 2),
+        "one batch at a time, 99th percentile": ("alone_p99_ms", 2),
+        "ratios": ("ratio", 2),
+    }
+    return {
+        name: by_gpu(races, partial(race_rows, what=what, digits=digits)) for name, (what, digits) in wanted.items()
+    }
+
+
+def of_cameras(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the table of bench_gpu_cameras.py."""
+    return {"cameras": by_gpu(runs_of(folder, "gpu_cameras-*.json"), camera_rows)}
+
+
+def by_gpu(runs: Sequence[Run], rows_of: Callable[[Sequence[Run]], list[Row]]) -> list[str]:
+    """A table for each kind of GPU; the first row is its heading."""
+    lines = []
+    for gpu in dict.fromkeys(run.gpu for run in runs):
+        own = [run for run in runs if run.gpu == gpu]
+        head, *rows = rows_of(own)
+        lines += [f"{gpu}, {len(own)} {'run' if len(own) == 1 else 'runs'}:", ""]
+        lines += [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
+        lines.append("")
+    return lines
+
+
+def race_rows(runs: Sequence[Run], what: str, digits: int) -> list[Row]:
+    """A row for each side, or each ratio; a column for each network and batch size.
+
+    Args:
+        what: ``value``, a figure's detail, or ``ratio``.
+    """
+    cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for figure in (figure for run in runs for figure in run.figures):
+        match = RACE.fullmatch(figure["name"])
+        if match is None or bool(match[4]) != (what == "ratio"):
+            continue
+        found = figure["value"] if what in ("value", "ratio") else figure["detail"].get(what)
+        if found is not None:
+            names = [match[3], match[4][3:]] if match[4] else [match[3]]
+            cells[" / ".join(SIDES[name] for name in names)][f"{match[1]}, batch {match[2]}"].append(found)
+    columns = sorted({column for row in cells.values() for column in row})
+    order = sorted(cells, key=lambda row: [list(SIDES.values()).index(part) for part in row.split(" / ")])
+    return [("", *columns), *((row, *(span(cells[row][one], digits) for one in columns)) for row in order)]
+
+
+def camera_rows(runs: Sequence[Run]) -> list[Row]:
+    """A column for each number of cameras of a network on an engine."""
+    cells: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for figure in (figure for run in runs for figure in run.figures):
+        match = CAMERAS.fullmatch(figure["name"])
+        if match is None or not figure["detail"]:
+            continue
+        detail = figure["detail"]
+        cells[f"{match[1]}, {match[2]}, {match[3]} cameras"].append(detail)
+        if "one_p99_ms" in detail:
+            one = {name.removeprefix("one_"): value for name, value in detail.items() if name.startswith("one_")}
+            cells[f"{match[1]}, {match[2]}, 1 camera"].append(one)
+            detail["ratio"] = detail["p99_ms"] / detail["one_p99_ms"]
+    order = sorted(cells, key=lambda name: (name.rsplit(", ", 1)[0], int(name.rsplit(" ", 2)[1])))
+    columns = [cells[name] for name in order]
+    return [
+        ("", *order),
+        ("times filmed", *(str(len(found)) for found in columns)),
+        ("frames, and lost", *(f"{total(found, 'given')}, {total(found, 'lost')}" for found in columns)),
+        *(
+            (name, *(span((one[key] for one in found if key in one), digits) for found in columns))
+            for name, key, digits in (
+                ("latency, median, ms", "p50_ms", 2),
+                ("latency, 99th percentile, ms", "p99_ms", 2),
+                ("the same over that of one camera in the same run", "ratio", 2),
+                ("processor time per frame, µs", "cpu_us", 0),
+            )
+        ),
+    ]
+
+
+def total(found: Sequence[Mapping[str, Any]], name: str) -> int:
+    """The sum of one detail."""
+    return round(sum(one[name] for one in found))

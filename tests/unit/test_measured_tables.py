@@ -1,0 +1,73 @@
+"""Ranges in docs/ are those of the runs that are kept."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.command import ROOT
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the scripts."""
+    monkeypatch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
+    return importlib.import_module("measured_tables")
+
+
+def write(folder: Path, name: str, gpu: str, figures: dict[str, tuple[float, dict[str, float]]]) -> None:
+    """A run as a benchmark writes it."""
+    rows = [{"name": name, "value": value, "detail": detail} for name, (value, detail) in figures.items()]
+    (folder / name).write_text(json.dumps({"machine": {"gpu": gpu}, "figures": rows}))
+
+
+def test_a_range_is_one_number_where_both_ends_look_alike(tables: Any) -> None:
+    assert tables.span([2.04, 1.96], 1) == "2.0" and tables.span([3, 1, 2]) == "1–3" and tables.span([]) == "–"
+
+
+def test_races_are_ranges_over_runs_for_each_gpu(tables: Any, tmp_path: Path) -> None:
+    for number, (gpu, fps) in enumerate((("H100", 1000.0), ("H100", 1100.0), ("H200", 1300.0))):
+        figures = {
+            "resnet50 b8: careful": (fps, {"cpu_us": 200.0, "alone_p50_ms": 1.0}),
+            "resnet50 b8: edgert-rtx": (2 * fps, {"cpu_us": 100.0 + number}),
+            "resnet50 b8: edgert-rtx / careful": (2.0, {}),
+            "resnet50 b8: edgert-rtx, processor time per frame": (100.0, {}),
+        }
+        write(tmp_path, f"gpu_peers-{number}.json", gpu, figures)
+    found = {name: "\n".join(lines) for name, lines in tables.of_races(tmp_path).items()}
+    speeds = found["frames per second"]
+    assert speeds.startswith("H100, 2 runs:\n\n|  | resnet50, batch 8 |\n") and "H200, 1 run:" in speeds
+    ours, theirs = "edgert on TensorRT-RTX, submitted frames", "careful PyTorch"
+    assert f"| {ours} | 2000–2200 |\n| {theirs} | 1000–1100 |" in speeds and f"| {ours} | 2600 |" in speeds
+    assert f"| {ours} | 100–101 |" in found["processor time per frame"]
+    assert f"| {theirs} | 1.00 |" in found["one batch at a time, median"]
+    assert f"| {ours} / {theirs} | 2.00 |" in found["ratios"] and ours not in found["one batch at a time, median"]
+
+
+def test_cameras_are_ranges_over_the_times_that_they_filmed(tables: Any, tmp_path: Path) -> None:
+    def told(p99_ms: float, lost: int) -> dict[str, float]:
+        eight = {"p50_ms": 2.0, "p99_ms": p99_ms, "lost": lost, "given": 240, "cpu_us": 300.0}
+        return {**eight, **{f"one_{name}": value for name, value in {**eight, "p99_ms": 2.0, "given": 30}.items()}}
+
+    figures = {
+        "yolov8s tensorrt: 8 cameras, p99 / one camera's, run 1 of 2": (1.5, told(3.0, 0)),
+        "yolov8s tensorrt: 8 cameras, p99 / one camera's, run 2 of 2": (1.2, told(2.4, 1)),
+        "yolov8s tensorrt: frames of 8 cameras lost": (1.0, {}),
+        "yolov8s tensorrt: frames of 48 cameras lost": (0.0, {"p50_ms": 5.0, "p99_ms": 9.0, "lost": 0, "given": 1440}),
+    }
+    write(tmp_path, "gpu_cameras-0.json", "H100", figures)
+    lines = tables.of_cameras(tmp_path)["cameras"]
+    assert lines[0] == "H100, 1 run:"
+    columns = ("yolov8s, tensorrt, 1 camera", "yolov8s, tensorrt, 8 cameras", "yolov8s, tensorrt, 48 cameras")
+    assert lines[2] == f"|  | {' | '.join(columns)} |"
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:-1]]
+    found = {name: cells for name, *cells in rows}
+    assert found["frames, and lost"] == ["60, 1", "480, 1", "1440, 0"]
+    assert found["the same over that of one camera in the same run"] == ["–", "1.20–1.50", "–"]
+    assert found["latency, 99th percentile, ms"] == ["2.00", "2.40–3.00", "9.00"]
+    assert found["times filmed"] == ["2", "2", "1"]
