@@ -26,11 +26,12 @@ from edgert.benchmark.measure import Figure
 from edgert.errors import EdgertError
 from tests.bench.gpu_entry import ENGINES, IMAGES, Entry, missing
 from tests.bench.gpu_public import Cameras, Live, Subject, add_kind
+from tests.bench.gpu_race import idle
 from tests.bench.gpu_task import TASKS, scenes
 from tests.bench.report import main
 
 RATE_HZ, ROWS = 30.0, 8
-P99, CPU_US = 1.5, 1000.0
+P99, CPU_US, IDLE_S = 1.5, 1000.0, 30.0
 
 
 def in_turns(one: Cameras, several: Cameras, runs: int, seconds: float) -> list[tuple[Live, Live]]:
@@ -44,6 +45,7 @@ def latency(subject: Subject, single: Subject, options: argparse.Namespace) -> I
     """99th percentiles of several cameras beside one's."""
     title = f"{subject.task.name} {subject.engine}"
     one, several = Cameras(single, 1, RATE_HZ), Cameras(subject, options.cameras, RATE_HZ)
+    idle(IDLE_S)  # engines are refined beside
     pairs = in_turns(one, several, options.runs, options.seconds)
     for cameras in (one, several):
         cameras.close()

@@ -22,7 +22,8 @@ What is fair:
 - The same network, in FP16 with its normalization fused, and the same answer: five classes, or boxes after suppression,
   on the host. Each side's answers to the 16 frames are compared with PyTorch's, edgert's with those to frames whose
   gray levels are whole, as edgert's are. The worst frame of the 16 counts.
-- The same process in turns, each side warmed up, the others idle. Processor time is that of the whole process.
+- The same process in turns, each side warmed up, the others idle, and nothing compiled beside. Processor time is that
+  of the whole process.
 - edgert is measured by its public API alone.
 
 Weights are random, their normalization settled on the frames, so that answers differ from frame to frame. `p50_ms` and
@@ -52,11 +53,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from edgert.benchmark.measure import Figure
 from tests.bench import gpu_public
 from tests.bench.gpu_entry import ENGINES, IMAGES, Entry, missing
-from tests.bench.gpu_race import Answering, Busy, Side
+from tests.bench.gpu_race import Answering, Busy, Side, idle
 from tests.bench.gpu_task import TASKS, scenes, worst
 from tests.bench.report import main
 
-ALONE = 200
+ALONE, IDLE_S = 200, 30.0
 OURS = {"edgert": gpu_public.Submitted, "call": gpu_public.Called, "file": gpu_public.File}
 SIDES = ("careful", "bare-rtx", "bare-ort", *(f"{kind}-{engine}" for kind in OURS for engine in ENGINES), "compile")
 OVER_CAREFUL, OVER_COMPILE, OF_BARE, CPU_US, AGREEMENT = 1.15, 1.0, 0.95, 400.0, 0.8
@@ -102,6 +103,8 @@ class Race:
             started = time.perf_counter()
             if self._tried(name, lambda name=name: self._sides.update({name: self._made(name)})):  # type: ignore[misc]
                 print(f"  {self.title} {name}: opened in {time.perf_counter() - started:.1f} s", flush=True)
+        if self._options.rounds and not idle(IDLE_S):  # engines are refined beside
+            print(f"  {self.title}: something still works after {IDLE_S} s", flush=True)
         for turn in range(self._options.rounds):
             for name in list(self._sides):
                 self._tried(name, lambda name=name, turn=turn: self._measure(name, turn))  # type: ignore[misc]
@@ -166,13 +169,12 @@ class Race:
             yield Figure(f"{self.title}: {name}, processor time per frame", cpu_us, "µs", CPU_US, "lower", n)
             if name.endswith("-rtx") and "bare-rtx" in self.found:
                 yield self._ratio(name, "bare-rtx", OF_BARE)
-        if ours:
-            best = max(ours, key=lambda name: ours[name].fps)
-            for peer, bar in (("careful", OVER_CAREFUL), ("compile", OVER_COMPILE)):
-                if peer in self.found:
-                    yield self._ratio(best, peer, bar)
+        best = max(ours, key=lambda name: ours[name].fps, default="")
+        for peer, bar in (("careful", OVER_CAREFUL), ("compile", OVER_COMPILE)):
+            for name in ours if peer in self.found else ():
+                yield self._ratio(name, peer, bar if name == best else None)
 
-    def _ratio(self, name: str, peer: str, bar: float) -> Figure:
+    def _ratio(self, name: str, peer: str, bar: float | None) -> Figure:
         one, other = self.found[name], self.found[peer]
         ratio = statistics.median(a.fps / b.fps for a, b in zip(one.busy, other.busy, strict=False))
         return Figure(f"{self.title}: {name} / {peer}", ratio, "x", bar, "higher", sum(each.n for each in one.busy))

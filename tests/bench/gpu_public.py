@@ -13,7 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -329,12 +329,15 @@ class Nv12Source:
                 continue
             if opened_ns != self._gate.opened_ns:
                 opened_ns, count = self._gate.opened_ns, 0
-            at_ns = opened_ns + round((count + self._phase) * self._period_ns)
+            at_ns = None
             if self.live:
+                at_ns = opened_ns + round((count + self._phase) * self._period_ns)
                 time.sleep(max(at_ns - time.monotonic_ns(), 0) / 1e9)
-            frame = frame_of(images()[self.given % IMAGES]) if self._pinned is None else self._pinned.take()
-            at_ns = at_ns if self.live else time.monotonic_ns()
-            yield replace(frame, stream=self.name, index=self.given, timestamp_ns=at_ns)
+            if self._pinned is None:
+                now_ns = time.monotonic_ns() if at_ns is None else at_ns
+                yield frame_of(images()[self.given % IMAGES], self.name, self.given, now_ns)
+            else:
+                yield self._pinned.take(self.name, self.given, at_ns)
             self.given, count = self.given + 1, count + 1
 
     def stats(self) -> SourceStats:

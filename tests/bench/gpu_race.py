@@ -14,6 +14,8 @@ import numpy as np
 from tests.bench.gpu_task import Answer
 
 IN_FLIGHT = 3
+IDLE = 0.05
+"""Less than so much of a core."""
 WARM_S = 0.3
 
 
@@ -46,6 +48,17 @@ class Watch:
         wall_s, cpu_s = time.perf_counter() - self._wall_s, time.process_time() - self._cpu_s
         p50, p99 = np.percentile(ages_ms, [50, 99]).tolist() if ages_ms else (0.0, 0.0)
         return Busy(frames / wall_s, p50, p99, cpu_s / max(frames, 1) * 1e6, frames)
+
+
+def idle(most_s: float) -> bool:
+    """Waits until this process does next to nothing for half a second, ``most_s`` at most; whether it came to that."""
+    until = time.perf_counter() + most_s
+    while time.perf_counter() < until:
+        before = time.process_time()
+        time.sleep(0.5)
+        if time.process_time() - before < IDLE * 0.5:
+            return True
+    return False
 
 
 class Side(Protocol):

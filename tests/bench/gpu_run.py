@@ -55,11 +55,14 @@ class Pinned:
             np.copyto(frame.planes[1], chroma)
             frame.lease.release()
 
-    def take(self) -> Frame:
-        """Waits until a buffer is free."""
+    def take(self, stream: str = "cam", index: int = 0, at_ns: int | None = None) -> Frame:
+        """Waits until a buffer is free; of that moment, unless it is of another."""
         lent = self._pool.acquire()
         assert lent is not None
-        return replace(frame_of(lent[0].reshape(-1, WIDTH)), lease=lent[1])
+        pixels = lent[0].reshape(-1, WIDTH)
+        planes = pixels[:HEIGHT], pixels[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2)
+        now_ns = time.monotonic_ns() if at_ns is None else at_ns
+        return Frame(stream, index, now_ns, 0, WIDTH, HEIGHT, "nv12", planes, lent[1])
 
 
 class Camera:
@@ -101,7 +104,7 @@ class Camera:
 
     def _frame(self, index: int) -> Frame:
         if self._pinned is not None:
-            return replace(self._pinned.take(), stream=self.name, index=index, timestamp_ns=time.monotonic_ns())
+            return self._pinned.take(self.name, index)
         frame = frame_of(self._pixels[index % len(self._pixels)], self.name, index, time.monotonic_ns())
         return frame if self._staging is None else self._staging.taken(frame)
 

@@ -4,6 +4,7 @@ one."""
 from __future__ import annotations
 
 import argparse
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.bench import bench_gpu_cameras, bench_gpu_peers, bench_gpu_start, gpu_public
 from tests.bench.gpu_public import Called, Cameras, File, Subject, Submitted
-from tests.bench.gpu_race import IN_FLIGHT, InFlight
+from tests.bench.gpu_race import IN_FLIGHT, InFlight, idle
 from tests.bench.gpu_task import TASKS, Answer, Task, agreement, scenes, worst
 
 PIXELS = scenes(4)
@@ -134,6 +135,20 @@ class Fake(InFlight):
 
     def close(self) -> None:
         self.closed = True
+
+
+def test_measuring_begins_when_nothing_is_compiled_beside() -> None:
+    until = time.perf_counter() + 1.2
+
+    def compile_beside() -> None:
+        while time.perf_counter() < until:
+            pass
+
+    thread = threading.Thread(target=compile_beside)
+    thread.start()
+    assert not idle(0.4)
+    assert idle(30.0) and time.perf_counter() >= until
+    thread.join()
 
 
 def test_a_side_has_a_few_batches_in_flight() -> None:
