@@ -242,6 +242,26 @@ def test_without_memory_for_it_all_goes_on_and_a_warning_says_so(
     assert engine.device.live_bytes == 0
 
 
+def test_why_a_run_cannot_be_recorded_is_not_told_to_whoever_runs_next(
+    gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, plain = engine_on(gpu, OPEN, FOUR)
+    tries = list[int]()
+
+    def fails(device: CudaDevice, stream: Any, enqueue: Any) -> None:
+        tries.append(len(tries))
+        plain.fails_once = RuntimeError("operation not permitted when stream is capturing")
+        raise DeviceError("cuStreamEndCapture failed", why="a previous error during capture")
+
+    monkeypatch.setattr(CudaDevice, "capture", fails)
+    assert engine.not_recorded() == "a previous error during capture" and len(tries) == 2
+    engine.session().run()
+    monkeypatch.setattr(CudaDevice, "capture", lambda *_: fails(*_) if len(tries) == 2 else None)
+    assert engine.not_recorded() == "" and len(tries) == 3
+    engine.close()
+    assert engine.device.live_bytes == 0
+
+
 def test_a_first_run_that_fails_leaves_no_memory(gpu: CudaDouble) -> None:
     broken = CudaLike(open_session(to_bytes(OPEN), session_settings(1), OPEN))
     broken.broken = RuntimeError("CUDA failure 2: out of memory ; GPU=0")

@@ -276,14 +276,21 @@ class OrtCudaEngine(runtime.OrtEngine):
         except EdgertError:
             self.close()
             raise
-        try:
-            self.device.capture(self.stream, session.enqueue)
-        except (BuildError, DeviceError) as error:
-            return error.why or error.what
-        finally:
-            self._sessions.remove(session)
-            session.close()
-        return ""
+        reason = ""
+        for _ in range(2):  # another thread, or a library in this one, may come between once
+            try:
+                self.device.capture(self.stream, session.enqueue)
+                reason = ""
+                break
+            except (BuildError, DeviceError) as error:
+                reason = error.why or error.what
+                try:
+                    session.enqueue()  # CUDA reports it a second time, to whoever asks next in this thread
+                except BuildError as again:
+                    log.debug("reported once more: %s", again.why)
+        self._sessions.remove(session)
+        session.close()
+        return reason
 
     def close(self) -> None:
         """Drops ONNX Runtime's sessions and the memory of all of ours, once the GPU is done."""
