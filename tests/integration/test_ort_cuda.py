@@ -23,6 +23,7 @@ from edgert.files import FileStore
 from edgert.graph import Model, clean, read, to_bytes
 from edgert.graph.batch_size import with_open_batch
 from edgert.memory.cuda import CudaDevice
+from edgert.memory.cuda.holders import Holder
 from edgert.policy import run_sizes
 from tests.helpers import models
 from tests.helpers.cuda_double import CudaDouble
@@ -169,9 +170,12 @@ def test_too_little_memory_tells_plan_and_actual(gpu: CudaDouble, monkeypatch: p
         raise BuildError("ONNX Runtime cannot run this model", why="CUDA failure 2: out of memory ; GPU=0")
 
     monkeypatch.setattr(runtime, "open_session", fails)
+    other = Holder(4711, "trainer", 15 * 2**20)
+    monkeypatch.setattr("edgert.memory.cuda.gpu_context.others_on", lambda bus_id: (other,))
     with pytest.raises(DeviceError, match="does not fit into the memory of the GPU") as caught:
         OrtCudaBackend(CudaDevice(gpu, 0)).compile(models.conv(), EngineOptions())
     assert caught.value.why.startswith("planned: weights 448 B and tensors") and "16.0 MiB" in caught.value.why
+    assert caught.value.why.endswith("; other processes hold memory there: trainer (process 4711) 15.0 MiB")
     assert "precision: fp16" in caught.value.fix
 
 
