@@ -1,7 +1,8 @@
-"""edgert's kernels in a box, in NumPy: images into an engine's input, and boxes or classes out of its output.
+"""edgert's kernels in a box, in NumPy: images into an engine's input, and records out of its output.
 
 A compiled kernel is the options that it was compiled with, which is what the double of NVRTC gives. Structs are those
-of ``preprocess.cu``, ``decode.cu`` and ``classes.cu``; numbers are those of the CPU path, within one gray level.
+of ``preprocess.cu``, ``decode.cu``, ``classes.cu`` and ``maps.cu``; numbers are those of the CPU path, within one gray
+level. Oriented boxes and masks of objects are not here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
+from functools import partial
 from typing import Any
 
 import cv2
@@ -19,7 +21,8 @@ _HEADER, _JOB, _HEAD = struct.Struct("=Qq6i6f"), struct.Struct("=3Q12i12f"), str
 _VALUES = (np.float32, np.float16, np.uint8, np.int8)
 _METHODS = (cv2.INTER_LINEAR, cv2.INTER_NEAREST, cv2.INTER_AREA, cv2.INTER_CUBIC)
 _HEADS = ("YoloX", "YoloV5", "YoloV8")
-_JOB_OF_CLASSES = struct.Struct("=5Qq4i")
+_JOB_OF_CLASSES, _MAPS = struct.Struct("=5Qq4i"), struct.Struct("=2Qq4ifii4x")
+_PEAK = np.dtype([("cell", "i4"), ("around", "f4", (3, 3)), ("value", "f4"), ("unused", "i4")])
 _MANNERS: Any = ("auto", "softmax", "logits")
 
 
@@ -130,13 +133,18 @@ def _suppress(made: dict[str, int], grid: Any, argument: bytes) -> None:
     from edgert.stages.decode.detection import Detector
 
     values, _, _, out, per_image, boxes, classes, extras, *size, limit, _, pitch, score, iou, _ = _HEAD.unpack(argument)
-    if extras:
-        raise CudaError("the double of the GPU suppresses boxes alone, without key points behind them")
+    if made["ROTATED"]:
+        raise CudaError("the double of the GPU has no oriented boxes")
     whole = Geometry(1.0, 1.0, 0.0, 0.0, (size[0], size[1]), (-1e9, -1e9, 1e9, 1e9))
     detector = Detector(getattr(yolo, _HEADS[made["HEAD"]])(), score, iou, limit, tuple(map(str, range(classes))))
     numbers = per_image // boxes
     for image in range(grid[0]):
         output = _image(values, image, per_image, made)
+        if extras:  # a body's points; masks take a kernel that is not here
+            bodies = yolo.YoloPose(score, iou, limit)([output.reshape(numbers, boxes)], whole)
+            points, kinds = bodies.points.reshape(len(bodies), extras), np.zeros(len(bodies), np.int32)
+            _answer(out, image, pitch, (bodies.boxes, limit), (bodies.scores, limit), (kinds, limit), (points, limit))
+            continue
         found = detector([output.reshape((numbers, boxes) if made["COLUMNS"] else (boxes, numbers))], whole)
         _answer(out, image, pitch, (found.boxes, limit), (found.scores, limit), (found.classes, limit))
 
@@ -152,8 +160,44 @@ def _classes(made: dict[str, int], grid: Any, argument: bytes) -> None:
         _answer(out, row, pitch, (found.scores, top), (found.classes, top))
 
 
+def _codes(function: str, made: dict[str, int], grid: Any, argument: bytes) -> None:
+    from edgert.stages.decode.maps import argmax_channels
+
+    values, out, stride, classes, cells, _, per_cell, threshold, _, pitch = _MAPS.unpack(argument)
+    dtype = np.dtype(f"i{made['INTEGER']}" if made["INTEGER"] else np.float16 if made["HALF"] else np.float32)
+    for image in range(grid[1]):
+        numbers = _at(values + image * stride * dtype.itemsize, stride * dtype.itemsize).view(dtype)
+        scores = numbers.reshape(classes, cells) if per_cell == 1 else numbers.reshape(cells, classes).T
+        memory = _at(out + image * pitch, cells)
+        memory.flags.writeable = True
+        if function == "best_class":
+            memory[:] = argmax_channels(scores[:, None].astype(np.float32))[0]
+        else:
+            memory[:] = scores[0] >= threshold if function == "reaches" else scores[0].astype(np.uint8)
+
+
+def _peaks(made: dict[str, int], grid: Any, argument: bytes) -> None:
+    values, out, stride, count, cells, _, _, _, width, pitch = _MAPS.unpack(argument)
+    for image in range(grid[1]):
+        maps = _image(values, image, stride, made).astype(np.float32).reshape(count, cells // width, width)
+        memory = _at(out + image * pitch, count * _PEAK.itemsize)
+        memory.flags.writeable = True
+        for one, found in zip(maps, memory.view(_PEAK), strict=True):
+            cell = int(one.argmax())
+            y, x = (min(max(at, 1), most - 2) for at, most in zip(divmod(cell, width), one.shape, strict=True))
+            found["cell"], found["around"] = cell, one[y - 1 : y + 2, x - 1 : x + 2]
+            found["value"] = one.reshape(-1)[cell]
+
+
 def _nothing(made: dict[str, int], grid: Any, argument: bytes) -> None:
     """What ``candidates`` does is done by ``suppress``."""
 
 
-_KERNELS = {"preprocess": _preprocess, "candidates": _nothing, "suppress": _suppress, "classes": _classes}
+_KERNELS: dict[str, Any] = {
+    "preprocess": _preprocess,
+    "candidates": _nothing,
+    "suppress": _suppress,
+    "classes": _classes,
+    "peaks": _peaks,
+    **{name: partial(_codes, name) for name in ("best_class", "reaches", "narrow")},
+}
