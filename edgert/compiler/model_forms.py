@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgert.bundle.manifest import ModelEntry, TensorEntry
 from edgert.compiler import model_steps, precision_steps
@@ -16,9 +16,11 @@ from edgert.engine import open_spans
 from edgert.errors import ArtifactError, ConfigError, PlacementError, cause
 from edgert.graph import Graph, read
 from edgert.installation import data_folder
-from edgert.planner import Plan
 from edgert.quantization.lowering.trt_form import parse_cache, scales_of
 from edgert.steps import Product, Report, Runner, Step, to_json
+
+if TYPE_CHECKING:
+    from edgert.planner import Plan
 
 # The steps of placement: which nodes a DLA can run, and what runs where on the board, with predicted costs.
 
@@ -109,7 +111,7 @@ def survey_step(
     return Step("survey", job.name, 1, facts, make, promise)
 
 
-def _engines(made: Plan) -> dict[str, Any]:
+def _engines(made: "Plan") -> dict[str, Any]:
     """Model → its engines in the chosen row: its part of the frames, where each node runs, and the predicted cost."""
     (board,) = made.boards
     row = board.rows[board.chosen if board.chosen is not None else 0]

@@ -19,7 +19,6 @@ from edgert.errors import BuildError, ModelError
 from edgert.graph import Model, clean, inputs, inspect, load, read, to_bytes
 from edgert.graph.load import read_file
 from edgert.quantization.precision import is_quantized
-from edgert.quantization.quantizer import equalized
 from edgert.steps import Product, Report, Step, to_json
 
 FACTS, CHANGES, PORTS, QUALITY = "facts.json", "changes.json", "ports.json", "quality.json"
@@ -142,6 +141,7 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         from edgert.graph.dla_rewrites import fit_model, without
         from edgert.quantization.batched import opened
         from edgert.quantization.calibrated import one_size, prepare
+        from edgert.quantization.quantizer import equalized
 
         model, changes = job.model(shaped.files[MODEL]), []
         if rewrites["fit"]:

@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dla import Target as Dla
 from edgert.compiler.build_target import MODEL, ModelJob, as_files, software
@@ -16,10 +16,7 @@ from edgert.config import DetectTask, PythonTask
 from edgert.dataset import feed_of, open_dataset
 from edgert.errors import BuildError, CalibrationError, ModelError
 from edgert.graph import Model, inputs, outputs, read, to_bytes
-from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table, save_table
-from edgert.quantization.conversion import fp16_model
-from edgert.quantization.int8_model import QuantizationResult
 from edgert.quantization.lowering.trt_form import check_cache, lower_to_cache, write_cache
 from edgert.quantization.run import CALIBRATE_FIX, Run, needs_images
 from edgert.quantization.scheme.scheme import scheme
@@ -27,6 +24,9 @@ from edgert.quantization.scheme.trt_scheme import layer_precisions
 from edgert.quantization.scheme.units import USUAL_DLA
 from edgert.steps import Product, Report, Step, digest_of, to_json
 from edgert.user_code import code_name
+
+if TYPE_CHECKING:
+    from edgert.quantization.int8_model import QuantizationResult
 
 Form = Literal["ort", "gpu", "dla"]
 RANGES, HIGHER, CHOSEN = "ranges.json", "higher_precision.json", "chosen.json"
@@ -49,6 +49,8 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
     facts = [rewritten.digest, job.images_digest, job.seen(), method, asked.early_stop, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.quantization.calibration.range_calibrator import calibrate
+
         model = measured(job, rewritten)
         state = job.state / f"{digest_of(facts)[:40]}.json"
         table = calibrate(
@@ -139,6 +141,8 @@ def fp16_step(job: ModelJob, rewritten: Product) -> Step:
     facts = [rewritten.digest, job.config.quantize.keep, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.quantization.conversion import fp16_model
+
         made = fp16_model(job.model(rewritten.files[MODEL]), job.config, open_batch=job.keeps_batch)
         return {MODEL: to_bytes(made.model), HIGHER: to_json({one.node: one.reason for one in made.kept})}
 
@@ -202,7 +206,7 @@ def _table(content: bytes, model: Model) -> RangeTable:
         return load_table(folder / RANGES, model)
 
 
-def _quality(outcome: QuantizationResult) -> dict[str, Any]:
+def _quality(outcome: "QuantizationResult") -> dict[str, Any]:
     """What is known of an INT8 form, without what differs from run to run."""
     from edgert.quantization.describe import summary
 

@@ -12,11 +12,14 @@ from tests.helpers.command import ROOT, environment
 HEAVY = {"cv2", "numpy", "onnx", "onnxruntime", "av", "scipy", "rich"}
 
 
-def loaded(code: str) -> set[str]:
-    """The heavy packages that some code imports."""
+MAKING = {f"edgert.{name}" for name in ("planner", "assemble", "quantization.quantizer", "quantization.int8_model")}
+
+
+def loaded(code: str, of: set[str] = HEAVY) -> set[str]:
+    """The heavy packages, or others ``of`` interest, that some code imports."""
     told = f"import sys\ntry:\n    {code}\nexcept SystemExit: pass\nprint('\\n', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", told], env=environment(), capture_output=True, text=True, check=True)
-    return HEAVY & set(done.stdout.splitlines()[-1].split())
+    return of & set(done.stdout.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize("words", [("--help",), ("run", "--help"), ("rnu",), ("--version",)])
@@ -29,3 +32,7 @@ def test_a_pipeline_file_is_read_without_images_and_arrays() -> None:
         loaded(f"from edgert.config import load_pipeline; load_pipeline({str(ROOT / 'pipelines/hello.yaml')!r})")
         == set()
     )
+
+
+def test_a_build_that_finds_all_its_steps_done_loads_nothing_that_makes_them() -> None:
+    assert loaded("import edgert.compiler.build_pipeline", MAKING) == set()
