@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from edgert.backend import Engine, EngineOptions, Tuning
 from edgert.backend.gpu import GpuSession
-from edgert.backend.ort import cuda, runtime
+from edgert.backend.ort import cpu, cuda, runtime
 from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, check_sizes, too_little
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
@@ -295,11 +296,51 @@ def test_closing_does_not_wait_for_what_takes_long(gpu: CudaDouble, caplog: pyte
     assert engine.device.live_bytes == 0 and not caplog.records
 
 
-def test_single_rows_are_not_refined(gpu: CudaDouble) -> None:
-    engine, _ = engine_on(gpu, models.conv(), None, lambda stream: pytest.fail("not wanted"))
+def test_a_single_row_is_a_full_batch_and_nothing_is_refined_unasked(gpu: CudaDouble) -> None:
+    fused = CudaLike(open_session(to_bytes(models.conv()), session_settings(1), models.conv()))
+    engine, _ = engine_on(gpu, models.conv(), None, lambda stream: fused)
+    session = engine.session()
+    refined(engine)
+    assert session.renewed == {1}
+    engine.close()
+    engine, _ = engine_on(gpu, models.conv())
     engine.refine()
     assert engine.refinement is None
     engine.close()
+
+
+def flattened() -> Model:
+    """A convolution whose output is flattened as exporters write it for an open batch."""
+    random = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Shape", ["c"], ["sizes"], "sizes"),
+        helper.make_node("Slice", ["sizes", "zero", "two"], ["first"], "first"),
+        helper.make_node("Concat", ["first", "rest"], ["to"], "to", axis=0),
+        helper.make_node("Reshape", ["c", "to"], ["y"], "flat"),
+    ]
+    weights = {"w": random.standard_normal((4, 3, 3, 3)).astype("f4")}
+    sizes = {"zero": [0], "two": [2], "rest": [-1]}
+    weights |= {name: np.array(value, np.int64) for name, value in sizes.items()}
+    return models.make(nodes, {"x": (("n", 3, 8, 8), 1)}, {"y": (("n", 4, 64), 1)}, weights)
+
+
+def test_an_open_batch_computes_no_sizes() -> None:
+    """The host would have to wait for them, and no CUDA graph could hold the run."""
+    model = flattened()
+    made = cuda._without_sizes(model, FOUR["default"])
+    assert {node.op_type for node in cpu.prepared(model, FOUR["default"]).proto.graph.node} >= {"Shape", "Reshape"}
+    assert {node.op_type for node in made.proto.graph.node} == {"Conv", "Reshape"}
+    x = noise((4, 3, 8, 8), 9)
+    for rows in (4, 1, 3):
+        assert np.allclose(exact(made, x=x[:rows])[0], exact(model, x=x[:rows])[0], atol=1e-6)
+
+
+def test_a_model_that_would_say_something_else_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = flattened()
+    monkeypatch.setattr(cuda, "with_open_batch", lambda _: models.conv(("n", 3, 8, 8)))
+    made = cuda._without_sizes(model, FOUR["default"])
+    assert any(node.op_type == "Shape" for node in made.proto.graph.node)
 
 
 def test_what_fails_while_running_is_distinguished(gpu: CudaDouble) -> None:

@@ -22,8 +22,10 @@ from edgert.backend import base
 from edgert.backend.gpu import GpuTensor, HostSides, OnHost
 from edgert.backend.ort import cpu, runtime
 from edgert.backend.ort.fused import FusedRun, Refinement
+from edgert.board.host import core_count
 from edgert.errors import BuildError, DeviceError, EdgertError, ModelError
-from edgert.graph import Model, outputs, read, to_bytes, with_shapes
+from edgert.graph import Model, inputs, outputs, read, to_bytes, with_shapes
+from edgert.graph.batch_size import with_open_batch
 from edgert.graph.count import peak_bytes
 from edgert.memory.cuda import CudaDevice, Stream, open_device
 from edgert.memory.cuda.driver import failed, is_lost
@@ -122,7 +124,7 @@ class OrtCudaBackend:
             raise too_little(model, static, device) from error
 
 
-_RECIPE = 1
+_RECIPE = 2
 """Part of the cache key: raise it when models are prepared in another way."""
 
 
@@ -138,10 +140,42 @@ def _cleaned(
     if cached is not None:
         return cached, True
     check_sizes(model, profiles)
-    content = to_bytes(cpu.prepared(model, static))
+    content = to_bytes(_without_sizes(model, static))
     if store:
         base.cache_content(store, key, content)
     return content, False
+
+
+_SAME = 0.02
+"""How far outputs of the same numbers may be apart, in parts of their length; of images mixed up it is 1 and more."""
+
+
+def _without_sizes(model: Model, static: base.Shapes) -> Model:
+    """The model, prepared, and where its batch stays open without nodes that compute sizes, which the host would have
+    to wait for: as it is for one image, opened again, if it then gives two images what it gave them before."""
+    ready = cpu.prepared(model, static)
+    if not cpu.open_batch(model, static) or all(node.op_type != "Shape" for node in ready.proto.graph.node):
+        return ready
+    random = np.random.default_rng(0)
+    try:
+        made = with_open_batch(cpu.prepared(model, {name: (1, *shape[1:]) for name, shape in static.items()}))
+        feeds = {
+            spec.name: random.random((2, *static[spec.name][1:]), np.float32).astype(spec.dtype)
+            for spec in inputs(made)
+            if spec.name in static
+        }
+        before, after = (cpu.Function(one, threads=core_count(), quiet=True)(feeds) for one in (ready, made))
+    except (BuildError, ModelError) as error:  # it holds itself to one image in a way that could not be opened
+        log.debug("sizes of the batch stay computed: %s", error.why)
+        return ready
+    return made if all(_agree(before[name], after.get(name)) for name in before) else ready
+
+
+def _agree(one: base.Array, other: base.Array | None) -> bool:
+    if other is None or one.shape != other.shape:
+        return False
+    first, second = one.astype(np.float64), other.astype(np.float64)
+    return bool(np.linalg.norm(first - second) <= _SAME * np.linalg.norm(first))
 
 
 def why_not() -> str:
@@ -237,11 +271,10 @@ class OrtCudaEngine(runtime.OrtEngine):
         self.device, self.stream, self._guard = device, stream, threading.RLock()
         self._sessions: list[OrtCudaSession] = []
         super().__init__(session, profiles, path, info)
-        first = self._sessions.pop()  # it showed the shapes
-        first.close()
+        self._sessions.pop().close()  # it showed the shapes
         self.outputs_known = True
         self.refinement: Refinement | None = None
-        self._fused = fused if first.rows > 1 else None
+        self._fused = fused
 
     def session(self, profile: str | None = None, on_host: OnHost = "all") -> OrtCudaSession:
         """A new set of bound tensors."""
@@ -252,8 +285,8 @@ class OrtCudaEngine(runtime.OrtEngine):
 
     def refine(self) -> None:
         """Has full batches run with fused kernels as soon as these are compiled, in a thread of its own; what was
-        recorded of them before is then among the ``renewed`` of a session. Does nothing for single rows, or where that
-        is not wanted; what stands in the way is logged, and all goes on as it was."""
+        recorded of them before is then among the ``renewed`` of a session. Does nothing where that is not wanted; what
+        stands in the way is logged, and all goes on as it was."""
         if self._fused is not None and self.refinement is None:
             self.refinement = Refinement(self._refine, "fused kernels for full batches", self.path)
 
