@@ -24,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from edgert.benchmark.measure import Figure
 from edgert.config import InputConfig
 from edgert.errors import DeviceError
-from edgert.memory.cuda import CudaDevice, Kernel, Launch, nvrtc, open_device
-from edgert.memory.cuda.stream import Event
+from edgert.memory.cuda import CudaDevice, Event, Kernel, Launch, nvrtc, open_device
 from edgert.runtime import Frame
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, Ready, hold, plain
 from edgert.stages.gpu.kernels import Kernels

@@ -14,7 +14,7 @@ from edgert.memory.cuda.device import Block, CudaDevice, Graph, open_device
 from edgert.memory.cuda.gpu_context import Traits, memory_kind, tensor_kind
 from edgert.memory.cuda.nvrtc import Kernel, Launch, Module, Nvrtc, nvrtc
 from edgert.memory.cuda.pools import DevicePool, Loans, SharedLease, SharedPool, StreamLease, StreamMarks, ViewPool
-from edgert.memory.cuda.stream import Stream
+from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView, from_cuda_array, from_dlpack
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "CudaDevice",
     "DevicePool",
     "DeviceView",
+    "Event",
     "Graph",
     "Kernel",
     "Launch",

@@ -8,8 +8,7 @@ import numpy as np
 
 from edgert.errors import DeviceError
 from edgert.memory import SETTLED, GrowingPool, Lease
-from edgert.memory.cuda import CudaDevice, DeviceView, Stream, StreamLease
-from edgert.memory.cuda.stream import Event
+from edgert.memory.cuda import CudaDevice, DeviceView, Event, Stream, StreamLease
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8
 from edgert.stages.gpu.upload import shared_supply

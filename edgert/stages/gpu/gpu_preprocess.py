@@ -13,8 +13,7 @@ import numpy.typing as npt
 from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
 from edgert.memory import Lease
-from edgert.memory.cuda import DeviceView, Kernel, Launch, SharedLease, Stream, StreamLease
-from edgert.memory.cuda.stream import Event
+from edgert.memory.cuda import DeviceView, Event, Kernel, Launch, SharedLease, Stream, StreamLease
 from edgert.runtime import Color, Frame
 from edgert.stages.crop import F32
 from edgert.stages.gpu.kernels import Kernels
@@ -84,14 +83,13 @@ def strided(
 
 # What the kernel reads about each image, as the struct that it reads.
 
-JOBS = 32
+_MOST_JOBS = 32
 """Images per launch: their structs are passed by value, in the 4 KiB that every CUDA takes for arguments."""
 
 _HEADER = struct.Struct("=Qq6i6f")
 _PLANES = struct.Struct("=3Q")
 _PLACED = struct.Struct("=12i12f")
 _JOB_BYTES = _PLANES.size + _PLACED.size
-BATCH_BYTES = _HEADER.size + JOBS * _JOB_BYTES
 SOURCES = {"i420": 0, "nv12": 1, "yuyv": 2, "bgr": 3, "rgb": 3, "bgra": 3, "rgba": 3, "gray": 4}
 _MATRIX_ONE = 1024
 
@@ -103,8 +101,10 @@ def normal_of(config: InputConfig, channels: int) -> tuple[F32, F32]:
 
 
 def new_batch(address: int, target: Target, config: InputConfig) -> bytearray:
-    """The struct of a target, its images not filled in."""
-    batch, size = bytearray(BATCH_BYTES), (target.width, target.height)
+    """The struct of a target, its images not filled in: no more than there are rows, since a launch with fewer bytes
+    takes less time."""
+    batch = bytearray(_HEADER.size + min(target.rows, _MOST_JOBS) * _JOB_BYTES)
+    size = target.width, target.height
     scale, bias = (np.resize(part, 3).tolist() for part in normal_of(config, target.channels))
     _HEADER.pack_into(batch, 0, address, *target.strides, *size, config.pad, *scale, *bias)
     return batch
@@ -286,7 +286,8 @@ class GpuPreprocessor:
         self._aligned = target.aligned(self._step) and address % (self._step * ITEM_BYTES[target.dtype]) == 0
         self._event = kernels.device.event()
         self._made: dict[tuple[str, bool, bool], Kernel] = {}
-        self._written: list[bytes] = [b""] * JOBS
+        self._jobs = min(target.rows, _MOST_JOBS)
+        self._written: list[bytes] = [b""] * self._jobs
         across, down = _BLOCK[0] * self._step, _BLOCK[1] * self._rows
         self._grid = -(-target.width // across), -(-target.height // down)
 
@@ -301,7 +302,7 @@ class GpuPreprocessor:
             raise StageError(f"{len(frames)} frames at once", why=f"the input has {self.target.rows} rows")
         launches = []
         for form, same in groupby(enumerate(frames), key=lambda pair: pair[1].plan.form):
-            while jobs := list(islice(same, JOBS)):
+            while jobs := list(islice(same, self._jobs)):
                 paired, narrow = True, False
                 for slot, (row, (plan, addresses, _, _)) in enumerate(jobs):
                     start = _HEADER.size + slot * _JOB_BYTES
@@ -324,7 +325,7 @@ class GpuPreprocessor:
         if variant not in self._made:
             if form not in SOURCES:
                 raise StageError(f"frames of {form!r} on the GPU", why=f"the kernel reads {', '.join(SOURCES)}")
-            self._made[variant] = self._kernels.kernel("preprocess", self.definitions(*variant), BATCH_BYTES)
+            self._made[variant] = self._kernels.kernel("preprocess", self.definitions(*variant), len(self._batch))
         return self._made[variant]
 
     def definitions(self, form: str, paired: bool, narrow: bool) -> dict[str, int]:
@@ -342,7 +343,7 @@ class GpuPreprocessor:
             "NARROW": int(narrow),
             "STEP": self._step,
             "ROWS": self._rows,
-            "JOBS": JOBS,
+            "JOBS": self._jobs,
         }
 
     def wait_for(self, frames: Sequence[Ready], stream: Stream) -> None:

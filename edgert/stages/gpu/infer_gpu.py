@@ -12,8 +12,7 @@ import numpy as np
 
 from edgert.backend.gpu import GpuSession
 from edgert.errors import BuildError, DeviceError
-from edgert.memory.cuda import Graph, SharedLease, Stream
-from edgert.memory.cuda.stream import Event
+from edgert.memory.cuda import Event, Graph, SharedLease, Stream
 from edgert.policy import run_sizes
 from edgert.runtime import Frame, Record, Result
 from edgert.runtime.records import Together

@@ -7,8 +7,7 @@ import cv2
 import numpy as np
 
 from edgert.files import FileStore, cache_folder
-from edgert.memory.cuda import Block, CudaDevice, DeviceView
-from edgert.memory.cuda.stream import Event
+from edgert.memory.cuda import Block, CudaDevice, DeviceView, Event
 from edgert.runtime.records import Result
 from edgert.stages.gpu.gpu_preprocess import hold
 from edgert.stages.gpu.kernels import Kernels
