@@ -66,6 +66,7 @@ def capacity(subject: Subject, options: argparse.Namespace) -> Iterator[Figure]:
     """Numbers of cameras, each while the one before lost none."""
     for number in options.most:
         cameras = Cameras(subject, number, RATE_HZ)
+        idle(IDLE_S)
         cameras.live(1.0)
         found = cameras.live(options.seconds)
         cameras.close()
