@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from edgert.runtime import Result as Result
     from edgert.runtime import Segmentation as Segmentation
     from edgert.runtime import Summary as Summary
+    from edgert.stages.source.user_memory import Buffer as Buffer
     from edgert.validation import Validation as Validation
     from edgert.validation import validate as validate
     from edgert.wiring.check import check as check
@@ -96,6 +97,7 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.quantization.int8_model": "QuantizationResult",
     "edgert.quantization.to_files": "QuantizedModel calibrate quantize",
     "edgert.runtime": "Classification Crops Detections Embedding Frame Keypoints Result Segmentation Summary",
+    "edgert.stages.source.user_memory": "Buffer",
     "edgert.validation": "Validation validate",
     "edgert.wiring.check_report": "CheckReport",
     "edgert.wiring.check": "check",

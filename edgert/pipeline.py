@@ -3,6 +3,8 @@
 with edgert.Pipeline("dock.yaml") as pipeline:
     for result in pipeline.results("find", timeout=1.0):
         steer(result.detections.boxes, result.timestamp_ns)
+
+Or, where the program brings the frames and waits for each result: ``steer(pipeline(frame).detections.boxes)``.
 """
 
 from __future__ import annotations
@@ -44,9 +46,9 @@ class ResultTimeout(StageError, TimeoutError):  # noqa: N818 - reads as what it 
 class Pipeline:
     """A pipeline, from its file to the end of its last thread.
 
-    Threads start with the first call of :meth:`start`, :meth:`run`, :meth:`results` or :meth:`submit`. Every method
-    may be called from any thread. Leaving the ``with`` block stops the threads, closes files and devices, and frees
-    the engines.
+    Threads start with the first call of :meth:`start`, :meth:`run`, :meth:`results` or :meth:`submit`; a pipeline that
+    is itself called, ``pipeline(frame)``, has none: its stages run in the caller's. Every method may be called from any
+    thread. Leaving the ``with`` block stops the threads, closes files and devices, and frees the engines.
 
     Args:
         file: path of the YAML file, or a pipeline loaded by :func:`edgert.load_pipeline`.

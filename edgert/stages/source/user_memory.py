@@ -86,20 +86,33 @@ class Buffer:
 
     @property
     def array(self) -> U8:
-        """The pixels, uint8, C-contiguous, contents undefined until they are written. An array that is kept beyond the
-        submission keeps the memory from being lent again. Raises StageError once it was submitted or released."""
+        """The pixels, uint8, C-contiguous, contents undefined until they are written.
+
+        An array that is kept beyond the submission keeps the memory from being lent again. Raises StageError once the
+        buffer was submitted or released.
+        """
         return self._own()[0]
 
     def hand_over(self) -> tuple[U8, Lease]:
-        """The pixels and their lease, for one who submits them, and ends this by :meth:`submitted`. Raises StageError
-        as :attr:`array`."""
+        """The pixels and their lease, for one who submits them, and ends this by :meth:`submitted`.
+
+        Raises:
+            StageError: as :attr:`array`.
+        """
         held = self._own()
         self._gone = "it was submitted, and its pixels belong to the pipeline"
         return held
 
     def submitted(self, lease: Lease, is_taken: bool) -> bool:
-        """Whether the lease is this buffer's, which is now the pipeline's; else, where it was not taken, its holder's
-        again."""
+        """Ends what :meth:`hand_over` began.
+
+        Args:
+            lease: of the frame that was submitted.
+            is_taken: whether the pipeline has it now; else the buffer is its holder's again.
+
+        Returns:
+            Whether the lease is this buffer's; if not, nothing was done.
+        """
         if self._held is None or self._held[1] is not lease:
             return False
         if is_taken:
