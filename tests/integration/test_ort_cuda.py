@@ -16,8 +16,8 @@ from onnx.reference import ReferenceEvaluator
 
 from edgert.backend import Engine, EngineOptions, Tuning
 from edgert.backend.gpu import GpuSession
-from edgert.backend.ort import cpu, cuda, runtime
-from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, check_sizes, too_little
+from edgert.backend.ort import cpu, cuda, cuda_model, runtime
+from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, too_little
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.files import FileStore
@@ -127,9 +127,9 @@ def test_sessions_share_nothing_but_the_stream(gpu: CudaDouble) -> None:
 
 def test_outputs_of_unknown_size_are_refused() -> None:
     with pytest.raises(ModelError, match="size of output 'rows' depends on the data") as caught:
-        check_sizes(models.keep_above(), {"default": {}})
+        cuda_model.check_sizes(models.keep_above(), {"default": {}})
     assert "backend: ort" in caught.value.fix and caught.value.where == "test.onnx"
-    check_sizes(models.conv(("n", 3, 8, 8)), FOUR)
+    cuda_model.check_sizes(models.conv(("n", 3, 8, 8)), FOUR)
 
 
 def test_onnx_runtime_without_cuda_names_what_to_install() -> None:
@@ -192,7 +192,7 @@ def test_the_cleaned_model_is_cached_for_each_set_of_shapes(
 
     first = compiled(FOUR["default"])
     assert first.info["cached"] is compiled({"x": (1, 3, 8, 8)}).info["cached"] is False
-    monkeypatch.setattr(cuda, "check_sizes", lambda *_: pytest.fail("what was cached had been checked"))
+    monkeypatch.setattr(cuda_model, "check_sizes", lambda *_: pytest.fail("what was cached had been checked"))
     again, x = compiled(FOUR["default"]), noise((4, 3, 8, 8), 6)
     assert again.info["cached"] is True and again.dynamic_batch
     session = again.session()
@@ -328,7 +328,7 @@ def flattened() -> Model:
 def test_an_open_batch_computes_no_sizes() -> None:
     """The host would have to wait for them, and no CUDA graph could hold the run."""
     model = flattened()
-    made = cuda._without_sizes(model, FOUR["default"])
+    made = cuda_model.without_sizes(model, FOUR["default"])
     assert {node.op_type for node in cpu.prepared(model, FOUR["default"]).proto.graph.node} >= {"Shape", "Reshape"}
     assert {node.op_type for node in made.proto.graph.node} == {"Conv", "Reshape"}
     x = noise((4, 3, 8, 8), 9)
@@ -338,8 +338,8 @@ def test_an_open_batch_computes_no_sizes() -> None:
 
 def test_a_model_that_would_say_something_else_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     model = flattened()
-    monkeypatch.setattr(cuda, "with_open_batch", lambda _: models.conv(("n", 3, 8, 8)))
-    made = cuda._without_sizes(model, FOUR["default"])
+    monkeypatch.setattr(cuda_model, "with_open_batch", lambda _: models.conv(("n", 3, 8, 8)))
+    made = cuda_model.without_sizes(model, FOUR["default"])
     assert any(node.op_type == "Shape" for node in made.proto.graph.node)
 
 
