@@ -9,21 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.runtime.records import Classification, Detections, Keypoints, Segmentation
-from edgert.stages.paint import (
-    INK,
-    SUBPIXEL_BITS,
-    WHITE,
-    Bgr,
-    Box,
-    Dot,
-    Label,
-    Mask,
-    Pen,
-    Shape,
-    Stroke,
-    code_of,
-    color_of,
-)
+from edgert.stages import paint
 
 F32 = npt.NDArray[np.float32]
 LEFT, RIGHT, MIDDLE = 1, 0, 2  # palette entries for the sides of a body
@@ -56,7 +42,7 @@ class Canvas:
     origin: tuple[float, float]
     scale: tuple[float, float]
     line_px: int
-    pen: Pen
+    pen: paint.Pen
 
     def corners(self, boxes: F32) -> list[list[int]]:
         """(N, 4) source boxes as lists of x1, y1, x2, y2 in whole image pixels."""
@@ -64,7 +50,7 @@ class Canvas:
 
     def fine(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
         """(..., 2) source points in sixteenths of an image pixel."""
-        fine: npt.NDArray[np.int32] = np.rint(self._placed(points, 1) * (1 << SUBPIXEL_BITS)).astype(np.int32)
+        fine: npt.NDArray[np.int32] = np.rint(self._placed(points, 1) * (1 << paint.SUBPIXEL_BITS)).astype(np.int32)
         return fine
 
     def _placed(self, points: npt.NDArray[np.floating], pairs: int) -> npt.NDArray[np.float64]:
@@ -75,35 +61,35 @@ class Canvas:
         return placed
 
 
-def colors(record: Detections) -> list[Bgr]:
+def colors(record: Detections) -> list[paint.Bgr]:
     """One per row: an object that has a number keeps its color, others have their class's."""
     numbers = record.classes if record.ids is None else record.ids
-    return [color_of(number) for number in numbers.tolist()]
+    return [paint.color_of(number) for number in numbers.tolist()]
 
 
-def turned_boxes(canvas: Canvas, corners: F32, shades: Iterable[Bgr], line_px: int) -> Iterator[Stroke]:
+def turned_boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line_px: int) -> Iterator[paint.Stroke]:
     """(N, 4, 2) source corners, with the dark edge that upright boxes have."""
     closed = canvas.fine(np.concatenate([corners, corners[:, :1]], axis=1))
     for points, shade in zip(closed, shades, strict=True):
-        yield Stroke(points, ((0, 4, line_px + 2),), INK)
-        yield Stroke(points, ((0, 4, line_px),), shade)
+        yield paint.Stroke(points, ((0, 4, line_px + 2),), paint.INK)
+        yield paint.Stroke(points, ((0, 4, line_px),), shade)
 
 
-def object_masks(canvas: Canvas, record: Detections) -> Iterator[Mask]:
+def object_masks(canvas: Canvas, record: Detections) -> Iterator[paint.Mask]:
     """Of every object that has one, in its box's color."""
     numbers = record.classes if record.ids is None else record.ids
     for one, number in zip(record.masks or (), numbers.tolist(), strict=False):
-        codes = one.mask * np.uint8(code_of(number))
+        codes = one.mask * np.uint8(paint.code_of(number))
         yield mask(canvas, Segmentation(codes, one.region))
 
 
-def boxes(canvas: Canvas, corners: F32, shades: Iterable[Bgr], line_px: int) -> list[Shape]:
+def boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line_px: int) -> list[paint.Shape]:
     """(N, 4) source boxes."""
     rows = zip(canvas.corners(corners), shades, strict=True)
-    return [Box(x1, y1, x2, y2, shade, line_px) for (x1, y1, x2, y2), shade in rows]
+    return [paint.Box(x1, y1, x2, y2, shade, line_px) for (x1, y1, x2, y2), shade in rows]
 
 
-def labels(canvas: Canvas, record: Detections) -> Iterator[Label]:
+def labels(canvas: Canvas, record: Detections) -> Iterator[paint.Label]:
     """Class, number and score above each box, or inside where there is no room above."""
     half = canvas.line_px // 2 + 1
     ids = [""] * len(record) if record.ids is None else [f" #{number}" for number in record.ids.tolist()]
@@ -116,7 +102,7 @@ def labels(canvas: Canvas, record: Detections) -> Iterator[Label]:
         yield canvas.pen.label(canvas.size, text, x1 - half, above if above >= 0 else y1 - half, shade)
 
 
-def notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: Bgr) -> Iterator[Label]:
+def notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: paint.Bgr) -> Iterator[paint.Label]:
     """Lines of text under a box: what a second model found in it."""
     ((x1, _, _, y2),) = canvas.corners(box[None])
     half = canvas.line_px // 2 + 1
@@ -131,16 +117,16 @@ def class_texts(record: Classification) -> list[str]:
     return [f"{_name(record.labels, number)} {score:.2f}" for number, score in rows]
 
 
-def mask(canvas: Canvas, record: Segmentation) -> Mask:
+def mask(canvas: Canvas, record: Segmentation) -> paint.Mask:
     """Every class in its color; background stays as it is."""
     ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
     has_background = not record.labels or record.labels[0].lower() in _BACKGROUNDS
-    return Mask(record.mask, (left, top, right, bottom), has_background)
+    return paint.Mask(record.mask, (left, top, right, bottom), has_background)
 
 
-def keypoints(canvas: Canvas, record: Keypoints) -> Iterator[Shape]:
+def keypoints(canvas: Canvas, record: Keypoints) -> Iterator[paint.Shape]:
     """Dots, and bones between them for the 17 points of COCO; points below a score of 0.3 are left out."""
-    radius = (canvas.line_px + 1) << SUBPIXEL_BITS
+    radius = (canvas.line_px + 1) << paint.SUBPIXEL_BITS
     for points in record.points:
         seen = (points[:, 2] >= _POINT_SCORE).tolist()
         places = canvas.fine(points[:, :2])
@@ -148,21 +134,21 @@ def keypoints(canvas: Canvas, record: Keypoints) -> Iterator[Shape]:
             for a, b, side in _BONES:
                 if seen[a] and seen[b]:
                     ends = places[[a, b]]
-                    yield Stroke(ends, ((0, 1, canvas.line_px + 2),), INK)
-                    yield Stroke(ends, ((0, 1, canvas.line_px),), color_of(side))
+                    yield paint.Stroke(ends, ((0, 1, canvas.line_px + 2),), paint.INK)
+                    yield paint.Stroke(ends, ((0, 1, canvas.line_px),), paint.color_of(side))
         for (x, y), visible in zip(places.tolist(), seen, strict=True):
             if visible:
-                yield Dot(x, y, radius + (1 << SUBPIXEL_BITS), INK)
-                yield Dot(x, y, radius, WHITE)
+                yield paint.Dot(x, y, radius + (1 << paint.SUBPIXEL_BITS), paint.INK)
+                yield paint.Dot(x, y, radius, paint.WHITE)
 
 
-def trails(canvas: Canvas, found: Sequence[tuple[int, npt.NDArray[np.float64]]]) -> Iterator[Stroke]:
+def trails(canvas: Canvas, found: Sequence[tuple[int, npt.NDArray[np.float64]]]) -> Iterator[paint.Stroke]:
     """(track number, (N, 2) source points, oldest first) as lines that grow thicker towards the newest."""
     start, points = 0, canvas.fine(np.concatenate([np.zeros((0, 2)), *(places for _, places in found)]))
     for number, places in found:
         stop = start + len(places)
         if pieces := _thirds(len(places), canvas.line_px):
-            yield Stroke(points[start:stop], pieces, color_of(number))
+            yield paint.Stroke(points[start:stop], pieces, paint.color_of(number))
         start = stop
 
 
