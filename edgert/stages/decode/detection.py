@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -156,15 +156,23 @@ class Head(Protocol):
         """The boxes that score at least ``score``. Raises ModelError like :meth:`class_count`."""
         ...
 
+
+@runtime_checkable
+class Suppressing(Protocol):
+    """A head whose objects overlap in another way than their boxes do."""
+
     def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
         """Rows of the candidates that stay, by falling score."""
-        if self.overlapping:
-            return suppress(found.boxes, found.scores, found.classes, iou, limit)
-        return strongest(found.scores, limit)
+        ...
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """A head that knows the shapes of objects."""
 
     def shaped(self, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Mapping[str, Any]:
-        """``corners`` or ``masks`` of the record, where the head knows the objects' shapes."""
-        return {}
+        """``corners`` or ``masks`` of the record."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +204,18 @@ class Detector:
         """The record is new memory throughout. Raises ModelError and ConfigError like :meth:`check`."""
         count = self.head.class_count(shapes_of(outputs), geometry.network)
         found = self.head.read(outputs, geometry.network, self.score)
-        kept = found.select(self.head.suppressed(found, self.iou, self.limit))
+        kept = found.select(self._suppressed(found))
         check_labels(int(np.max(kept.classes, initial=-1)) + 1 if count is None else count, self.labels)
-        shapes = self.head.shaped(kept, outputs, geometry)
+        shapes = self.head.shaped(kept, outputs, geometry) if isinstance(self.head, Shaped) else {}
         return Detections(geometry.boxes(kept.boxes), kept.scores, kept.classes, self.labels, **shapes)
+
+    def _suppressed(self, found: Candidates) -> Index:
+        """Rows of the candidates that stay, by falling score."""
+        if isinstance(self.head, Suppressing):
+            return self.head.suppressed(found, self.iou, self.limit)
+        if self.head.overlapping:
+            return suppress(found.boxes, found.scores, found.classes, self.iou, self.limit)
+        return strongest(found.scores, self.limit)
 
 
 def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
