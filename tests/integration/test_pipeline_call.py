@@ -463,7 +463,8 @@ def test_many_pipelines_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest
         20,
         200 if rig is None else 60,
     )
-    assert (after.files, after.threads, after.python_threads) == (before.files, before.threads, before.python_threads)
+    grown = after.files - before.files, after.threads - before.threads, after.python_threads - before.python_threads
+    assert max(grown) <= 0, grown  # threads of earlier tests' engines may end meanwhile
     assert rss < 2 * 2**20 and after.rss_bytes - before.rss_bytes < 8 * 2**20
     if rig is not None:
         assert rig.device.live_bytes == 0 and rig.device.leaked == 0
