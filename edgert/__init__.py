@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from edgert._version import __version__ as __version__
-from edgert.collector import held
 
 if TYPE_CHECKING:
     from edgert.board.record import Board as Board
@@ -110,6 +109,8 @@ __all__ = ["__version__", *_HOME]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'edgert' has no attribute {name!r}")
+    from edgert.collector import held  # with what it needs, two milliseconds
+
     with held():  # importing makes objects by the ten thousand and no garbage: a seventh of its time went to passes
         found = getattr(import_module(_HOME[name]), name)
     return globals().setdefault(name, found)
