@@ -20,7 +20,7 @@ class Calling:
     """One pipeline's calls, one at a time; a thread that calls while another does waits for it.
 
     Args:
-        runner: of the pipeline, whose threads were not started: it is told of errors, and knows when to stop.
+        runner: of the pipeline, whose threads were not started: it takes errors, and knows when to stop.
 
     Raises:
         StageError: the pipeline cannot be called.

@@ -152,15 +152,17 @@ def figures(title: str, device: CudaDevice, model: Model, store: FileStore) -> I
         for size in (1, MOST)
     }
     for size, us in ((1, of_all.us[1]), (MOST, of_all.full_us)):
-        told = {"us": of_all.us[size], "fixed_and_fused_us": fixed[size].us[size], "fused_us": us}
+        detail = {"us": of_all.us[size], "fixed_and_fused_us": fixed[size].us[size], "fused_us": us}
         what = f"{title}, batch of {size}: engine of all sizes / of this one, fused"
-        yield Figure(what, us / fixed[size].us[size], "x", 1.05, n=ROUNDS * LAUNCHES, detail=told)
+        yield Figure(what, us / fixed[size].us[size], "x", 1.05, n=ROUNDS * LAUNCHES, detail=detail)
     weights = sum(len(one.raw_data) for one in model.proto.graph.initializer)
-    told = {"bytes": of_all.nbytes, "full_alone": fixed[MOST].nbytes, "weights": weights, "fused": of_all.full_nbytes}
+    detail = {"bytes": of_all.nbytes, "full_alone": fixed[MOST].nbytes, "weights": weights, "fused": of_all.full_nbytes}
     more = (of_all.nbytes - fixed[MOST].nbytes) / weights
-    yield Figure(f"{title}: memory of {len(SIZES)} sizes beyond the full one's / weights", more, "x", 0.5, detail=told)
-    told = {"fused_s": of_all.full_s} | {f"fixed_and_fused_{size}_s": one.ready_s for size, one in fixed.items()}
-    yield Figure(f"{title}: until {len(SIZES)} sizes are ready", of_all.ready_s, "s", 2, detail=told)
+    yield Figure(
+        f"{title}: memory of {len(SIZES)} sizes beyond the full one's / weights", more, "x", 0.5, detail=detail
+    )
+    detail = {"fused_s": of_all.full_s} | {f"fixed_and_fused_{size}_s": one.ready_s for size, one in fixed.items()}
+    yield Figure(f"{title}: until {len(SIZES)} sizes are ready", of_all.ready_s, "s", 2, detail=detail)
 
 
 if __name__ == "__main__":

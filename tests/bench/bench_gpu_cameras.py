@@ -50,9 +50,9 @@ def latency(subject: Subject, single: Subject, options: argparse.Namespace) -> I
     for cameras in (one, several):
         cameras.close()
     for number, (alone, together) in enumerate(pairs):
-        told = {**asdict(together), **{f"one_{name}": value for name, value in asdict(alone).items()}}
+        detail = {**asdict(together), **{f"one_{name}": value for name, value in asdict(alone).items()}}
         name = f"{title}: {options.cameras} cameras, p99 / one camera's, run {number + 1} of {len(pairs)}"
-        yield Figure(name, together.p99_ms / alone.p99_ms, "x", P99, "lower", together.given, told)
+        yield Figure(name, together.p99_ms / alone.p99_ms, "x", P99, "lower", together.given, detail)
     frames = sum(together.given for _, together in pairs)
     lost = sum(together.lost for _, together in pairs)
     yield Figure(f"{title}: frames of {options.cameras} cameras lost", lost, "", 0, "lower", frames)

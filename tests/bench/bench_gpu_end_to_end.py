@@ -208,9 +208,9 @@ def one_frame(name: str, device: CudaDevice, folder: Path, pixels: list[Any]) ->
             host,
         )
         others = {kind: files(subject, inference, kind=kind) for kind in ("staged", "foreign")}
-        told = {"in_the_slot": others["foreign"].fps, "copies": others["staged"].copies}
+        detail = {"in_the_slot": others["foreign"].fps, "copies": others["staged"].copies}
         yield Figure(
-            f"{name} {form}: fps from ordinary memory", others["staged"].fps, "Hz", None, "higher", COUNT, told
+            f"{name} {form}: fps from ordinary memory", others["staged"].fps, "Hz", None, "higher", COUNT, detail
         )
         yield Figure(f"{name} {form}: copies per frame", found.copies, "", 2, "lower", COUNT,
                      {"bytes": found.bytes_copied, "yuv_bytes": YUV_BYTES, "p50_ms": found.p50_ms})  # fmt: skip
@@ -226,9 +226,9 @@ def batches(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Fig
     inference = subject.inference(engine)
     files(subject, inference, 400, ROWS)  # records the graphs of all sizes
     found = files(subject, inference, COUNT, ROWS).fps
-    told = {"fps": found, "bare_fps": bare, "staged_fps": files(subject, inference, COUNT, ROWS, "staged").fps}
+    detail = {"fps": found, "bare_fps": bare, "staged_fps": files(subject, inference, COUNT, ROWS, "staged").fps}
     yield Figure(
-        "detector FP16, batches of eight: pipeline / bare engine", found / bare, "x", 0.95, "higher", COUNT, told
+        "detector FP16, batches of eight: pipeline / bare engine", found / bare, "x", 0.95, "higher", COUNT, detail
     )
     inference.close()
     engine.close()
@@ -245,12 +245,12 @@ def growth(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figu
     before, live, resident, opened = device.free_bytes()[0], device.live_bytes, rss_bytes(), open_files()
     files(subject, inference, count)
     gc.collect()
-    told = {
+    detail = {
         "live_bytes": float(device.live_bytes - live),
         "rss_bytes": float(rss_bytes() - resident),
         "open_files": float(open_files() - opened),
     }
-    yield Figure("GPU memory grown", before - device.free_bytes()[0], "bytes", 0, "lower", count, told)
+    yield Figure("GPU memory grown", before - device.free_bytes()[0], "bytes", 0, "lower", count, detail)
     inference.close()
     engine.close()
     yield Figure("blocks leaked", device.leaked, "", 0, "lower", count)

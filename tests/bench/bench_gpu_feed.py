@@ -171,9 +171,9 @@ def measure() -> Iterator[Figure]:
             for way in ("", *WAYS):
                 taken.setdefault(way, []).append(subject.us(way, batches))
         bare, *others = (statistics.median(values) for values in taken.values())
-        told = {way.replace(" ", "_"): bare / us for way, us in zip(WAYS, others, strict=True)}
+        detail = {way.replace(" ", "_"): bare / us for way, us in zip(WAYS, others, strict=True)}
         title = f"{name} FP16, batch {rows}: engine alone / with frames brought by the copy engine"
-        yield Figure(title, told["copied"], "x", 0.95, "higher", batches, {**told, "bare_us": bare})
+        yield Figure(title, detail["copied"], "x", 0.95, "higher", batches, {**detail, "bare_us": bare})
 
 
 if __name__ == "__main__":

@@ -243,13 +243,13 @@ def measure() -> Iterator[Figure]:
         folder = Path(FOLDER or stack.enter_context(tempfile.TemporaryDirectory()))
         model, files = network(folder / "net.onnx"), clips(folder)
         size = files[0].stat().st_size
-        told = {"megabit_s": size * 8 / (COUNT / 30) / 1e6, "cores": float(os.cpu_count() or 0)}
+        common = {"megabit_s": size * 8 / (COUNT / 30) / 1e6, "cores": float(os.cpu_count() or 0)}
         alone = [decoded_alone(files) for _ in range(ROUNDS)]
         fps = statistics.median(one for one, _ in alone)
         us = statistics.median(one for _, one in alone)
         yield Figure(
             f"{FILES} files decoded by one GPU, no model", fps, "fps", None, "higher", ROUNDS * FILES * COUNT,
-            {**told, "cpu_us": us},
+            {**common, "cpu_us": us},
         )  # fmt: skip
         runs: dict[int, list[Run]] = {count: [] for count in GPUS}
         for _ in range(ROUNDS):

@@ -121,11 +121,11 @@ def of_reader(
     rows = reader.rows
     stream = device.stream()
     ours = kernel_us(lambda: reader.enqueue(rows, stream))
-    told = {one: us for one, us in ours.items() if not one.startswith("Mem")}
+    own_us = {one: us for one, us in ours.items() if not one.startswith("Mem")}
     theirs = sum(us for one, us in kernel_us(peer, 20).items() if not one.startswith("Memcpy"))
-    detail = {**told, "graph": graph_us(device, lambda stream: reader.enqueue(rows, stream)), "torch_kernels": theirs,
+    detail = {**own_us, "graph": graph_us(device, lambda stream: reader.enqueue(rows, stream)), "torch_kernels": theirs,
               "torch_wait": wait_us(peer)}  # fmt: skip
-    yield Figure(name, told.get(kernel, sum(told.values())), "µs", bar, "lower", RUNS, detail)
+    yield Figure(name, own_us.get(kernel, sum(own_us.values())), "µs", bar, "lower", RUNS, detail)
 
 
 def torch_nms(values: Any, score: float, iou: float) -> Callable[[], object]:

@@ -67,7 +67,7 @@ def started(subject: Subject, runs: int) -> Figure:
     with tempfile.TemporaryDirectory() as cache:
         cold = once(file, Path(cache))
         warm = [once(file, Path(cache)) for _ in range(runs)]
-    told = {name: statistics.median(each[name] for each in warm) for name in ("import_s", "open_s")}
+    detail = {name: statistics.median(each[name] for each in warm) for name in ("import_s", "open_s")}
     seconds = statistics.median(each["s"] for each in warm)
     return Figure(
         f"{subject.task.name} b{subject.rows} {subject.engine}: process start to first answer, cache warm",
@@ -76,7 +76,7 @@ def started(subject: Subject, runs: int) -> Figure:
         BAR_S,
         "lower",
         runs,
-        {**told, "cold_s": cold["s"], "most_s": max(each["s"] for each in warm)},
+        {**detail, "cold_s": cold["s"], "most_s": max(each["s"] for each in warm)},
     )
 
 

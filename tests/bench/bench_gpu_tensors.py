@@ -66,9 +66,9 @@ def measure() -> Iterator[Figure]:
             options = EngineOptions(profiles={"default": {gpu_peer.INPUT: (rows, 3, SIDE, SIDE)}})
             engine = OrtCudaBackend(device).compile(load(path), options)
             own, shared = run_us(engine, "none"), run_us(engine, "all")
-            told = {"own_us": own, "shared_us": shared}
+            detail = {"own_us": own, "shared_us": shared}
             title = f"ResNet-50, batch {rows}: shared tensors / the GPU's own"
-            yield Figure(title, shared / own, "x", None, "lower", ROUNDS * RUNS, told)
+            yield Figure(title, shared / own, "x", None, "lower", ROUNDS * RUNS, detail)
             engine.close()
 
 

@@ -233,8 +233,8 @@ def measure() -> Iterator[Figure]:
         for rows, bar in BARS_US.items():
             taken = [piped(device, rows, on_gpu) for _ in range(ROUNDS)]
             name = f"{'frames on the GPU' if on_gpu else 'pinned frames'}, batch {rows}: processor time per frame"
-            told = {"driver_calls": taken[0][1]}
-            yield Figure(name, statistics.median(one[0] for one in taken), "µs", bar, "lower", ROUNDS, told)
+            detail = {"driver_calls": taken[0][1]}
+            yield Figure(name, statistics.median(one[0] for one in taken), "µs", bar, "lower", ROUNDS, detail)
     gpu = cast("IdleGpu", device.driver)
     gpu.short_call = ctypes.CDLL(None).getppid  # type: ignore[assignment]
     for rows in BARS_US:

@@ -55,11 +55,11 @@ def main(
     for figure in measure(*([arguments] if options is not None else [])):
         figures.append(figure)
         bar = "" if figure.bar is None else f"(bar {'≤' if figure.better == 'lower' else '≥'} {figure.bar:g})"
-        told = {key: value for key, value in figure.detail.items() if isinstance(value, (int, float))}
+        numbers = {key: value for key, value in figure.detail.items() if isinstance(value, (int, float))}
         mark = "ok  " if figure.holds else "MISS"
         print(f"  {mark} {figure.name}: {figure.value:.3f} {figure.unit} {bar} n={figure.n}", flush=True)
-        if told:
-            print("       " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()), flush=True)
+        if numbers:
+            print("       " + ", ".join(f"{key} {value:.4g}" for key, value in numbers.items()), flush=True)
         write()
     sys.exit(not all(figure.holds for figure in figures))
 

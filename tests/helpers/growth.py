@@ -31,6 +31,15 @@ class Holds:
         rss_bytes = int(values["VmRSS"].split()[0]) * 1024
         return cls(files, int(values["Threads"]), threading.active_count(), rss_bytes)
 
+    def more_than(self, before: Holds) -> int:
+        """By how many files or threads, of the system or of Python, whichever is most; earlier tests' may end."""
+        pairs = (
+            (self.files, before.files),
+            (self.threads, before.threads),
+            (self.python_threads, before.python_threads),
+        )
+        return max(now - then for now, then in pairs)
+
 
 @contextmanager
 def no_collector() -> Iterator[None]:

@@ -50,24 +50,24 @@ class Decoder:
 
     def GetNumDecodedFrame(self, packet: PacketData) -> int:
         self._double.fail("decode")
-        told = ctypes.string_at(packet.bsl_data, packet.bsl) if packet.bsl else b""
+        data = ctypes.string_at(packet.bsl_data, packet.bsl) if packet.bsl else b""
         # As its parser: a unit is whole when the next one begins.
-        units = [*([self._held] if self._held else []), *self._units(told)]
-        self._held = b"" if not told or told.endswith(_START) else units.pop()
+        units = [*([self._held] if self._held else []), *self._units(data)]
+        self._held = b"" if not data or data.endswith(_START) else units.pop()
         for memory in self._ready:  # those that were not fetched are lost, as in the real one
             self._free.append(memory)
         self._ready.clear()
         images = [image for unit in units for image in self._context.decode(av.Packet(unit))]
-        images += [] if told else self._context.decode(None)
+        images += [] if data else self._context.decode(None)
         self._ready.extend(self._surface(image) for image in images)
         return len(images)
 
-    def _units(self, told: bytes) -> list[bytes]:
+    def _units(self, data: bytes) -> list[bytes]:
         """What came together, each unit by itself."""
-        if not told or told.endswith(_START):
+        if not data or data.endswith(_START):
             return []
         cutter: Any = av.CodecContext.create(self._codec, "r")
-        return [bytes(packet) for packet in (*cutter.parse(told), *cutter.parse(None))]
+        return [bytes(packet) for packet in (*cutter.parse(data), *cutter.parse(None))]
 
     def GetLockedFrame(self) -> int:
         memory = self._ready.popleft()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import Counter
 from edgert.memory.cuda.driver import copy_up, failed, is_lost
-from edgert.memory.cuda.holders import others_on, told
+from edgert.memory.cuda.holders import described, others_on
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Context:
     def other_holders(self) -> str:
         """What other processes hold of its memory, for an error; empty where nobody can tell."""
         try:
-            return told(others_on(str(self._device.pci_bus_id())))
+            return described(others_on(str(self._device.pci_bus_id())))
         except self.driver.Error:
             return ""
 

@@ -69,7 +69,7 @@ def others_on(bus_id: str, library: Any = None) -> tuple[Holder, ...]:
         nvml.nvmlShutdown()
 
 
-def told(holders: tuple[Holder, ...]) -> str:
+def described(holders: tuple[Holder, ...]) -> str:
     """What other processes hold, for an error; empty for none."""
     if not holders:
         return ""

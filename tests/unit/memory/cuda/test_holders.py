@@ -56,9 +56,9 @@ def test_others_come_by_what_they_hold_and_not_this_process() -> None:
 def test_what_is_not_shown_is_left_out() -> None:
     (found,) = holders.others_on(BUS, Nvml({7: (2**64 - 1, "")}))
     assert str(found) == "one (process 7)"
-    assert holders.told(()) == ""
+    assert holders.described(()) == ""
     many = tuple(holders.Holder(pid, "a", 1024) for pid in range(6))
-    assert holders.told(many).endswith("a (process 3) 1.0 KiB and 2 more")
+    assert holders.described(many).endswith("a (process 3) 1.0 KiB and 2 more")
 
 
 @pytest.mark.parametrize("broken", ["init", "processes"])
