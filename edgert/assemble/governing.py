@@ -23,8 +23,7 @@ from edgert.errors import BudgetError, EdgertError, StageError
 from edgert.meters.all import Meters, Model
 from edgert.meters.clocks import gpu_gauges
 from edgert.meters.reading import Reading, modeled
-from edgert.placement.cost.coefficients import coefficients
-from edgert.placement.cost.formulas import power as power_of
+from edgert.placement.cost.power import power as power_of
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.runtime import Source, SourceRateLimiter
 from edgert.runtime.metrics import RecentLatency
@@ -230,7 +229,7 @@ def power_model(root: Path) -> Model | None:
     if board is None:
         return None
     mode = board.mode(machine.mode) if board.has_mode(machine.mode) else board.usual_mode
-    watts = power_of(board, mode, coefficients(board.soc).power)
+    watts = power_of(board, mode)
 
     def read() -> Reading:
         percent = None if load is None else load().value

@@ -19,7 +19,7 @@ from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients
-from edgert.placement.cost.formulas import power
+from edgert.placement.cost.power import power
 from edgert.placement.cost.work import Work, units
 from edgert.placement.dla_share import Survey
 from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row
@@ -254,7 +254,7 @@ class _Scene:
         board, costs = planner.board, planner.costs
         self._contention = contention_of(board, mode, costs)
         self._limits = Limits(
-            static_w=power(board, mode, costs.power).static_w,
+            static_w=power(board, mode).static_w,
             traffic_bytes_s=self._contention.total_bytes_s,
             loadables={f"dla{core}": MAX_LOADABLES for core in range(mode.dla_cores)},
         )

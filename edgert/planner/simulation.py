@@ -18,7 +18,7 @@ from edgert.config import InferStage, PipelineFile, load_pipeline
 from edgert.config.flow import fallbacks, streams_of
 from edgert.errors import BudgetError, ConfigError, PlacementError
 from edgert.placement.cost.coefficients import Coefficients, coefficients
-from edgert.placement.cost.formulas import Power, power
+from edgert.placement.cost.power import Power, power
 from edgert.placement.plan_record import BoardPlan, Objective, Row
 from edgert.placement.profile import read_profile
 from edgert.planner.plan_rows import profile_of
@@ -96,7 +96,7 @@ def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, 
         _LOG.info("no prediction of the models to choose among: %s", error.what)
         return ()
     row = found.rows[found.chosen or 0]
-    watts = power(machine.board, mode, coefficients(machine.board.soc).power)
+    watts = power(machine.board, mode)
     return tuple(step_of(one, watts) for one in (row, *row.fallbacks))
 
 
@@ -123,14 +123,14 @@ def steps_of(
             where="--allow-power-control",
             fix="sudo nvpmodel -m, to a mode that edgert plan shows",
         )
-    steps = [step_of(now, power(board, here, costs.power))]
+    steps = [step_of(now, power(board, here))]
     steps += _capped(steps[0], board, here, control.gpu_steps_hz(), costs)
     for mode in board.modes:
         row = row_of(mode.name)
         # A mode is lower that is named for fewer watts; what has no limit is above all.
         is_lower = mode.watts is not None and (here.watts is None or mode.watts < here.watts)
         if row is not None and mode.name in reachable and is_lower:
-            step = step_of(row, power(board, mode, costs.power), f"power mode {mode.name}")
+            step = step_of(row, power(board, mode), f"power mode {mode.name}")
             steps.append(replace(step, mode=mode.name))
     return tuple(steps)
 
@@ -150,13 +150,13 @@ def _capped(
     """
     if mode.gpu_mhz is None:
         return
-    full = power(board, mode, costs.power).gpu_w
+    full = power(board, mode).gpu_w
     slower_hz = [hz for hz in steps_hz if _SLOWEST * mode.gpu_mhz * 1e6 <= hz < mode.gpu_mhz * 1e6]
     stride = -(-len(slower_hz) // _CAPS) or 1  # a few of them, evenly, the fastest first
     for hz in sorted(slower_hz, reverse=True)[::stride]:
         slower = hz / (mode.gpu_mhz * 1e6)
         headroom = first.headroom * slower
-        busy_w = power(board, mode.model_copy(update={"gpu_mhz": hz / 1e6}), costs.power).gpu_w
+        busy_w = power(board, mode.model_copy(update={"gpu_mhz": hz / 1e6})).gpu_w
         work = (first.power_w - first.idle_w) * (busy_w / full) / slower  # for as much work in longer time
         work *= min(1.0, headroom) / first.sustained()
         name = f"GPU at {hz / 1e6:.0f} MHz"

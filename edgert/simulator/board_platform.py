@@ -13,7 +13,7 @@ from edgert.engine import default_profile
 from edgert.graph import Graph, clean, inputs, load, read, with_shapes
 from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import Coefficients
-from edgert.placement.cost.formulas import power
+from edgert.placement.cost.power import power
 from edgert.placement.cutting import accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.plan_record import BoardPlan, Row
 from edgert.placement.profile import Profile, part_ms
@@ -39,7 +39,7 @@ def contention_of(board: Board, mode: Mode, costs: Coefficients) -> Contention:
 
 def platform_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float = AMBIENT_C) -> Platform:
     """Cores, memory, power and heat. What processor cores draw is not known apart; some of it is in the idle power."""
-    watts = power(board, mode, costs.power)
+    watts = power(board, mode)
     named = [one.watts for one in board.modes if one.watts is not None]
     most_w = max(named, default=watts.static_w + watts.gpu_w)
     return Platform(

@@ -9,7 +9,7 @@ from random import Random
 from edgert.jitter import SLOT_MS, Jitter, Quantiles, draw
 from edgert.meters.energy import SENSOR_AVERAGE_S
 from edgert.placement.contention import MEASURED, demand_of
-from edgert.placement.cost.formulas import Power, relative_energy
+from edgert.placement.cost.power import Power, relative_energy
 from edgert.placement.schedule import Progress, Then, Timeline, Used
 from edgert.placement.segment_engines import Step
 

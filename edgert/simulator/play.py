@@ -8,7 +8,7 @@ from random import Random
 from edgert.budget.loop import PERIOD_S, Loop
 from edgert.budget.rules import Action, Observation, Rules
 from edgert.placement.contention import Contention
-from edgert.placement.cost.formulas import Power
+from edgert.placement.cost.power import Power
 from edgert.placement.schedule import Accelerators, Then, Timeline, Used
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import Design

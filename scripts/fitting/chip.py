@@ -11,7 +11,6 @@ from scipy.stats import spearmanr
 
 from edgert.placement.cost.coefficients import Accuracy, Coefficients, ContentionCost, DlaCost, GpuCost, TransitionCost
 from scripts.fitting.parts import Fit, fit_dla, fit_gpu
-from scripts.fitting.power import fit_power, leave_one_out_power
 from scripts.fitting.solve import Trial
 
 _RANKED = 8  # rows a board must have for the order of its predictions to mean something
@@ -19,10 +18,6 @@ _HEAD = (
     "# Written by scripts/fit_costs from configs/costs/published.yaml; what the keys mean: docs/costs.md.\n"
     "# The accuracies are of networks that the fit had not seen.\n"
 )
-_ASSUMED = {
-    "power.dram_pj_per_byte": "typical of LPDDR4X and LPDDR5 with their controllers; no Jetson's is published",
-}
-_NO_POWER = "no published power of this chip with a network that is known; where the fit of the others starts"
 _NO_CROSSING = "fitted on AGX Xavier; nothing is published for this chip"
 _NO_CONTENTION = "fitted on AGX Xavier, as shares of the bandwidth; nothing is published for this chip"
 
@@ -47,19 +42,16 @@ def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | 
     dla = fit_dla(soc, like) if soc in ("tegra194", "tegra234") else None
     gpu_cost, dla_cost = gpu.solution.cost, dla.solution.cost if dla else None
     assert isinstance(gpu_cost, GpuCost) and not isinstance(dla_cost, GpuCost)
-    watts = leave_one_out_power(soc, gpu_cost, dla_cost)
     rows = [*gpu.rows, *(dla.rows if dla else ())]
     found = Coefficients(
         soc=soc,
         gpu=gpu_cost,
         dla=dla_cost,
         transition=transition or TransitionCost(to_dla_us=0, from_dla_us=0),
-        power=fit_power(soc, gpu_cost, dla_cost),
         contention=contention,
         gpu_accuracy=accuracy(gpu.trials),
         dla_accuracy=accuracy(dla.trials) if dla else None,
-        power_accuracy=_watts_accuracy([abs(watt / row.watts - 1) for row, watt in watts], {r.model for r, _ in watts}),
-        assumed=_assumed(soc, gpu, dla, has_power=bool(watts)),
+        assumed=_assumed(soc, gpu, dla),
         sources=tuple(dict.fromkeys(row.source for row in rows)),
     )
     return Chip(found, gpu, dla)
@@ -98,24 +90,18 @@ def rank_correlation(trials: Sequence[Trial]) -> float | None:
 def text(found: Coefficients) -> str:
     """The file of a chip."""
     data = found.model_dump(exclude_none=True, mode="json")
-    return _HEAD + yaml.safe_dump(_rounded(data), sort_keys=False, width=118, allow_unicode=True)
+    return _HEAD + yaml.safe_dump(rounded(data), sort_keys=False, width=118, allow_unicode=True)
 
 
-def _rounded(data: object) -> object:
+def rounded(data: object) -> object:
+    """The same, with four digits in every number."""
     if isinstance(data, dict):
-        return {key: _rounded(value) for key, value in data.items()}
+        return {key: rounded(value) for key, value in data.items()}
     return float(f"{data:.4g}") if isinstance(data, float) else data
 
 
-def _watts_accuracy(errors: Sequence[float], models: set[str]) -> Accuracy | None:
-    if not errors:
-        return None
-    median, p90 = (round(float(np.quantile(errors, part)), 3) for part in (0.5, 0.9))
-    return Accuracy(rows=len(errors), models=len(models), median=median, p90=p90)
-
-
-def _assumed(soc: str, gpu: Fit, dla: Fit | None, *, has_power: bool) -> dict[str, str]:
-    found = dict(_ASSUMED)
+def _assumed(soc: str, gpu: Fit, dla: Fit | None) -> dict[str, str]:
+    found: dict[str, str] = {}
     seen = {row.precision for row in gpu.rows}
     for precision in ("fp32", "fp16", "int8"):
         if precision not in seen:
@@ -131,6 +117,4 @@ def _assumed(soc: str, gpu: Fit, dla: Fit | None, *, has_power: bool) -> dict[st
         found["contention"] = _NO_CONTENTION
         if dla:
             found["transition"] = _NO_CROSSING
-    if not has_power:
-        found["power"] = _NO_POWER
     return found

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
+import yaml
 from scipy.optimize import least_squares
 
 from edgert.board.record import Board, board
 from edgert.board.sections import Mode
-from edgert.placement.cost.coefficients import DlaCost, GpuCost, PowerCost
-from edgert.placement.cost.formulas import gpu_bytes, gpu_seconds, gpu_speed, power
+from edgert.placement.cost.coefficients import Accuracy, DlaCost, GpuCost, coefficients
+from edgert.placement.cost.formulas import gpu_bytes, gpu_seconds, gpu_speed
+from edgert.placement.cost.power import ChipPower, PowerCost, power
 from edgert.placement.cost.work import Numbers, table
-from scripts.fitting.published import Design, Timing, published, set_mode, works
+from scripts.fitting.chip import rounded
+from scripts.fitting.published import PUBLISHED, Design, Timing, set_mode, works
 
 START = PowerCost(static_w=8.0, gpu_w=1.5, dla_w=2.0, dram_pj_per_byte=60.0)
 _KEYS = ("static_w", "gpu_w", "dla_w")
 _PULL, _OUTLIER = 0.1, 0.1
 _FASTEST = {"tegra194": {"agx-xavier-32gb": "MAXN", "xavier-nx-8gb": "MODE_20W_6CORE"},
             "tegra234": {"agx-orin-64gb": "MAXN"}}  # fmt: skip
+
+_HEAD = "# Written by scripts/fit_power from configs/costs/published_power.yaml; what the keys mean: docs/costs.md.\n"
+_ASSUMED = {"cost.dram_pj_per_byte": "typical of LPDDR4X and LPDDR5 with their controllers; no Jetson's is published"}
+_NO_POWER = "no published power of this chip with a network that is known; where the fit of the others starts"
+
+
+@cache
+def rows_of() -> dict[str, Any]:
+    """The file of published watts."""
+    data: dict[str, Any] = yaml.safe_load(PUBLISHED.with_name("published_power.yaml").read_text(encoding="utf-8"))
+    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +63,7 @@ class Draw:
 def draws(soc: str, gpu: GpuCost) -> list[Draw]:
     """Every published power of one chip whose network is known."""
     found = []
-    for group in published()["watts"]:
+    for group in rows_of()["watts"]:
         record = board(group["board"])
         if record.soc == soc:
             found += [_draw(record, row, gpu) for row in group["rows"]]
@@ -70,6 +86,26 @@ def predict_w(row: Draw, cost: PowerCost) -> float:
     found = power(row.board, row.mode, cost)
     engines = found.gpu_w * row.busy + found.dla_w * row.dlas
     return found.static_w + engines + row.traffic_bytes_s * found.dram_pj_per_byte * 1e-12
+
+
+def main() -> int:
+    """The command."""
+    chips = {soc: _chip(soc) for soc in ("tegra186", "tegra194", "tegra210", "tegra234", "tegra264")}
+    data = {soc: chip.model_dump(exclude_none=True, mode="json") for soc, chip in chips.items()}
+    text = yaml.safe_dump(rounded(data), sort_keys=False, width=118, allow_unicode=True)
+    PUBLISHED.with_name("power.yaml").write_text(_HEAD + text, encoding="utf-8")
+    return 0
+
+
+def _chip(soc: str) -> ChipPower:
+    costs = coefficients(soc)
+    watts = leave_one_out_power(soc, costs.gpu, costs.dla)
+    errors, accuracy = [abs(watt / row.watts - 1) for row, watt in watts], None
+    if errors:
+        median, p90 = (round(float(np.quantile(errors, part)), 3) for part in (0.5, 0.9))
+        accuracy = Accuracy(rows=len(errors), models=len({row.model for row, _ in watts}), median=median, p90=p90)
+    assumed = {**_ASSUMED, **({} if errors else {"cost": _NO_POWER})}
+    return ChipPower(cost=fit_power(soc, costs.gpu, costs.dla), accuracy=accuracy, assumed=assumed)
 
 
 def fit_power(soc: str, gpu: GpuCost, dla: DlaCost | None, rows: Sequence[Draw] | None = None) -> PowerCost:
@@ -104,7 +140,7 @@ def _ratios(gpu: GpuCost, dla: DlaCost) -> list[tuple[Mode, float, float]]:
     """(mode, images a second of a DLA core over the GPU's by the model, published ratio per watt)."""
     record = board("agx-orin-64gb")
     found = []
-    for model, size, gpu_batch, dla_batch, *ratios in published()["dla_over_gpu"]["rows"]:
+    for model, size, gpu_batch, dla_batch, *ratios in rows_of()["dla_over_gpu"]["rows"]:
         for name, ratio in zip(("MAXN", "MODE_50W", "MODE_30W", "MODE_15W"), ratios, strict=True):
             mode = record.mode(name)
             rows = [Timing(record, mode, model, size, "int8", batch, accelerator, 1.0, "")

@@ -96,9 +96,6 @@ def of_chip(chip: Chip) -> Iterator[Figure]:
             yield from haxconn(fit, soc)
     if soc == "tegra234" and chip.dla:
         yield from modes(chip.dla, soc)
-    watts = chip.coefficients.power_accuracy
-    if watts:
-        yield Figure(f"{soc} watts, left out, median error", watts.median, "", n=watts.rows, detail={"p90": watts.p90})
 
 
 def measure() -> Iterator[Figure]:

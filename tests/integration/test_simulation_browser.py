@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgert.budget.rules import Budget
-from edgert.placement.cost.formulas import Power
+from edgert.placement.cost.power import Power
 from edgert.placement.segment_engines import Step
 from edgert.planner.simulation import Simulation
 from edgert.planner.simulation_page import save

@@ -8,6 +8,7 @@ from edgert.board.sections import Mode, Precision
 from edgert.graph import Graph
 from edgert.placement.cost import formulas
 from edgert.placement.cost.coefficients import Coefficients
+from edgert.placement.cost.power import Power, power
 from edgert.placement.cost.work import Shapes, Table, Work, table, units
 from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
 
@@ -46,7 +47,7 @@ def network(
     works = units(graph, allowed) if works is None else works
     first = graph.inputs[0].shape[0] if graph.inputs and graph.inputs[0].shape else 1
     scale = batch / (first if isinstance(first, int) and first else 1)
-    watts, value_bytes = formulas.power(board, mode, coefficients.power), formulas.PRECISION_BYTES[precision]
+    watts, value_bytes = power(board, mode), formulas.PRECISION_BYTES[precision]
     costs = _costs(table(works, scale), board, mode, coefficients, precision, watts)
     reformat = formulas.Reformat.on(formulas.gpu_speed(board, mode, precision), coefficients.gpu)
     run_us = coefficients.dla.run_us if coefficients.dla else 0.0
@@ -68,7 +69,7 @@ def network(
 
 
 def _costs(
-    columns: Table, board: Board, mode: Mode, coefficients: Coefficients, precision: Precision, watts: formulas.Power
+    columns: Table, board: Board, mode: Mode, coefficients: Coefficients, precision: Precision, watts: Power
 ) -> dict[str, list[Cost]]:
     """Accelerator → what every unit would cost there."""
     speed, dla = formulas.gpu_speed(board, mode, precision), coefficients.dla

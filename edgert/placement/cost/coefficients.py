@@ -19,11 +19,13 @@ Amount = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """Numbers of a file, each of which must be there and possible."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class GpuCost(_Part):
+class GpuCost(Part):
     """Of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
@@ -48,7 +50,7 @@ class GpuCost(_Part):
     run_us: Amount
 
 
-class DlaCost(_Part):
+class DlaCost(Part):
     """Of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
@@ -75,7 +77,7 @@ class DlaCost(_Part):
     fp16_share: Share
 
 
-class TransitionCost(_Part):
+class TransitionCost(Part):
     """Of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
@@ -86,30 +88,14 @@ class TransitionCost(_Part):
     from_dla_us: Amount
 
 
-class PowerCost(_Part):
-    """Of :mod:`edgert.placement.cost.formulas`.
-
-    Attributes:
-        static_w: of a board with a 256-bit memory that is on and idle, supply included.
-        gpu_w: one SM busy at 1 GHz.
-        dla_w: one DLA core busy at 1 GHz.
-        dram_pj_per_byte: of traffic.
-    """
-
-    static_w: Amount
-    gpu_w: Amount
-    dla_w: Amount
-    dram_pj_per_byte: Amount
-
-
-class ContentionCost(_Part):
+class ContentionCost(Part):
     """Of :class:`edgert.placement.contention.Contention`; shares of the DRAM's bandwidth."""
 
     ceiling: Share
     floor: Share
 
 
-class Accuracy(_Part):
+class Accuracy(Part):
     """How far predictions were off for networks that the fit had not seen.
 
     Attributes:
@@ -125,13 +111,13 @@ class Accuracy(_Part):
     spearman: float | None = None
 
 
-class Coefficients(_Part):
+class Coefficients(Part):
     """Everything fitted for one chip.
 
     Attributes:
         soc: the chip, as boards name it.
         dla: None for chips without one.
-        gpu_accuracy, dla_accuracy, power_accuracy: of left-out networks; None: nothing published to compare with.
+        gpu_accuracy, dla_accuracy: of left-out networks; None: nothing published to compare with.
         assumed: dotted keys of numbers that were not fitted, and why they are what they are.
         sources: addresses of the rows.
     """
@@ -140,11 +126,9 @@ class Coefficients(_Part):
     gpu: GpuCost
     dla: DlaCost | None = None
     transition: TransitionCost
-    power: PowerCost
     contention: ContentionCost
     gpu_accuracy: Accuracy | None = None
     dla_accuracy: Accuracy | None = None
-    power_accuracy: Accuracy | None = None
     assumed: dict[str, str] = Field(default_factory=dict)
     sources: tuple[str, ...] = ()
 

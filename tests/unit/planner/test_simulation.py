@@ -16,8 +16,7 @@ from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, ConfigError
 from edgert.graph import load, to_bytes
 from edgert.jitter import AT, Quantiles, mean_of
-from edgert.placement.cost.coefficients import coefficients
-from edgert.placement.cost.formulas import power
+from edgert.placement.cost.power import power
 from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
 from edgert.placement.segment_engines import Step
 from edgert.planner import plan
@@ -124,7 +123,7 @@ def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path)
 
     (row,) = [one for one in plan(two(), mode="15W").boards[0].rows if one.name == "gpu"]
     record = find_board(ORIN)
-    step = step_of(row, power(record, record.mode("15W"), coefficients(record.soc).power))
+    step = step_of(row, power(record, record.mode("15W")))
     cap_w = step.drawn_w(0.2)  # more than 30 % of one stream takes, and less than of two
     played = simulate(two(f"budgets: {{power: {cap_w}W, when_exceeded: degrade}}"), mode="15W", scenario=SHORT).played
     assert played.governed is not None

@@ -7,7 +7,7 @@ import pytest
 from edgert.budget.rules import Budget, Rules, Setting
 from edgert.jitter import AT, Jitter
 from edgert.placement.contention import Contention
-from edgert.placement.cost.formulas import Power
+from edgert.placement.cost.power import Power
 from edgert.placement.segment_engines import Step
 from edgert.simulator import Cooling, Design, Edge, Governing, Node, Platform, Simulated, Source, Task, simulate
 

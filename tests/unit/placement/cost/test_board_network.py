@@ -12,7 +12,7 @@ from edgert.errors import ConfigError
 from edgert.installation import shipped
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients, load
-from edgert.placement.cost.formulas import power
+from edgert.placement.cost.power import power
 from edgert.placement.cost.work import units
 from edgert.placement.problem import Network
 from edgert.simulator.board_platform import contention_of
@@ -110,7 +110,7 @@ def test_transitions_take_gpu_time_and_start_the_loadable() -> None:
 
 def test_all_time_of_a_transition_is_somebodys() -> None:
     record = board("agx-orin-64gb")
-    watts = power(record, record.mode("MAXN"), coefficients("tegra234").power)
+    watts = power(record, record.mode("MAXN"))
     for (start, end), one in placed().edges[0].transitions.items():
         busy = dict.fromkeys(("gpu", "dla0", "dla1"), 0.0)
         for name, busy_ms in one.busy(start, end):
@@ -123,7 +123,7 @@ def test_all_time_of_a_transition_is_somebodys() -> None:
 
 def test_energy_is_engine_and_traffic() -> None:
     record = board("agx-orin-64gb")
-    watts = power(record, record.mode("MAXN"), coefficients("tegra234").power)
+    watts = power(record, record.mode("MAXN"))
     for accelerator in ("gpu", "dla0"):
         cost = placed().units[3].costs[accelerator]
         drawn_w = watts.gpu_w if accelerator == "gpu" else watts.dla_w
@@ -133,14 +133,14 @@ def test_energy_is_engine_and_traffic() -> None:
 
 def test_power_falls_faster_than_the_clock() -> None:
     record = board("agx-orin-64gb")
-    found = {name: power(record, record.mode(name), coefficients("tegra234").power) for name in ("MAXN", "MODE_50W")}
+    found = {name: power(record, record.mode(name)) for name in ("MAXN", "MODE_50W")}
     assert found["MODE_50W"].gpu_w < found["MAXN"].gpu_w * 816 / 1300.5
     assert found["MODE_50W"].static_w == found["MAXN"].static_w
 
 
 def test_board_without_dla_draws_nothing_for_it() -> None:
     record = board("orin-nano-8gb")
-    assert power(record, record.mode("15W"), coefficients("tegra234").power).dla_w == 0
+    assert power(record, record.mode("15W")).dla_w == 0
 
 
 def test_contention_leaves_a_floor() -> None:
