@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,7 +17,7 @@ OnHost = Literal["all", "outputs", "none"]
 others' memory is the GPU's own; their host side is made when it is asked for."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class GpuTensor:
     """A bound tensor in memory of host and GPU; owned by its session.
 
@@ -45,10 +46,10 @@ class GpuTensor:
         """Number of dimensions."""
         return len(self.shape)
 
-    @property
+    @cached_property
     def host(self) -> Array:
         """The host's side, of a plain tensor: the same bytes where memory is mapped, else what ``block.download``
-        brought."""
+        brought. The same array every time."""
         nbytes = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         array: Array = self.block.host[:nbytes].view(self.dtype).reshape(self.shape)
         return array

@@ -32,6 +32,8 @@ from edgert.units import format_bytes
 
 _NO_INT8 = "CHECK(dtype == myelinType"
 """In what TensorRT-RTX 1.4 logs about convolutions of INT8; 1.7 builds them."""
+_NEEDS_DQ = "You might want to add a DQ node"
+"""In what TensorRT-RTX 1.4 logs about an int8 input that is no quantized number; 1.7 builds it."""
 
 Report = Callable[[LogRecord], object]
 
@@ -111,6 +113,9 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool =
         return process.CompileError(what, why=why, where=request.title, fix=fix)
     elif request.explicit and any(_NO_INT8 in record.text for record in log):
         what, fix = "TensorRT has no INT8 kernel for a layer of this model", "precision: fp16, or a later TensorRT-RTX"
+    elif any(_NEEDS_DQ in record.text for record in log):
+        what = "TensorRT takes int8 only where a DequantizeLinear reads it"
+        fix = "a DequantizeLinear behind each int8 input, inputs of another type, or a later TensorRT-RTX"
     else:
         what, fix = "TensorRT built no engine", ""
     return process.CompileError(what, why=tail(log) or "it gave no reason", where=request.title, fix=fix)

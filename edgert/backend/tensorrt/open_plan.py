@@ -1,5 +1,6 @@
 """A deserialized plan: what execution contexts are made of."""
 
+import re
 from functools import partial
 
 from edgert.backend.base import Shapes
@@ -11,6 +12,9 @@ from edgert.backend.tensorrt.plugin import can_plug, register_operators
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, Stream
 from edgert.units import format_bytes
+
+_CAPABILITY = re.compile(r"compute capabilit|\bSM ?\d", re.IGNORECASE)
+"""What TensorRT-RTX 1.4 and 1.7 name where the GPU's compute capability is why they refuse."""
 
 
 class UnopenedError(DeviceError):
@@ -52,7 +56,7 @@ class OpenPlan:
         self._engine: api.ICudaEngine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
             why = tail(self._log) or "it logged no reason"
-            if self.unsupported and "memory" not in why:
+            if self.unsupported and _CAPABILITY.search(why):
                 raise self._refusal(why)
             raise (DeviceError if "memory" in why else UnopenedError)(
                 f"{library.title} cannot open this engine",
@@ -91,7 +95,8 @@ class OpenPlan:
         makes none, and ModelError as :class:`Context`."""
         kernels = self._kernels
         made: api.IExecutionContext = kernels.context() if kernels else self._engine.create_execution_context()
-        if made is None and self.unsupported and "memory" not in (why := tail(self._log)):
+        why = tail(self._log) if made is None else ""
+        if made is None and self.unsupported and (not why or _CAPABILITY.search(why)):
             raise self._refusal(why or "it made no execution context")
         if made is None:
             raise DeviceError(

@@ -283,6 +283,12 @@ class TestTrouble:
             session.enqueue()
         assert caught.value.why == "cudaMalloc is not permitted while a stream is captured"
 
+    def test_bound_tensors_are_the_same_arrays_every_time(self) -> None:
+        session = Bench().open().session()
+        first = [session.inputs["x"], *session.run(), *session.outputs]
+        again = [session.inputs["x"], *session.run(), *session.outputs]
+        assert all(one is other for one, other in zip(first, again, strict=True))
+
     def test_no_memory_for_a_context_tells_plan_and_actual(self, monkeypatch: pytest.MonkeyPatch) -> None:
         bench = Bench(memory=3 * 2**30)
         engine = bench.open(title="parts.onnx")

@@ -10,6 +10,7 @@ import pytest
 from edgert.backend import EngineOptions
 from edgert.backend.tensorrt.kernel_cache import Shelf
 from edgert.backend.tensorrt.library import library_of
+from edgert.backend.tensorrt.open_plan import UnopenedError
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.errors import ArtifactError, DeviceError
 from tests.helpers import models
@@ -162,6 +163,30 @@ class TestUnsupportedCapability:
             assert len(bench.requests) == (starts == 1) and bench.reported == []
         assert caught.value.why.startswith("compute capability 9.0 is not a supported capability of TensorRT-RTX 1.7")
         assert caught.value.why.endswith(refusal) and "onnxruntime-cuda" in caught.value.fix
+
+    def test_damage_is_no_refusal(self, store: MemoryStore) -> None:
+        """What TensorRT-RTX 1.4.0.76 logs about half a plan, on a GPU that it does not list: compiling again helps."""
+        damage = "Error Code 1: Serialization (Serialization assertion plan.header.size == blobSize failed."
+        with pytest.raises(UnopenedError, match="cannot open this engine") as caught:
+            self.bench(opens=False, refusal=damage).backend.compile(models.conv(), EngineOptions())
+        assert caught.value.why == damage
+        self.bench().backend.compile(models.conv(), EngineOptions(store=store))
+        bench = self.bench(foreign=[b"plan"], refusal=damage)
+        with pytest.raises(UnopenedError):
+            bench.backend.compile(models.conv(), EngineOptions(store=store))
+        assert len(bench.requests) == 1 and damage in bench.reported[0]
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "The engine does not support the current compute capability 9.0. Supported compute capabilities are: 8.6",
+            "The engine cannot run on this GPU, which has compute capability 9.0.",
+            "Target GPU SM 90 is not supported by this TensorRT-RTX release",
+        ],
+    )
+    def test_a_refusal_names_the_capability(self, line: str) -> None:
+        with pytest.raises(DeviceError, match="refuses this GPU"):
+            self.bench(opens=False, refusal=line).backend.compile(models.conv(), EngineOptions())
 
     def test_no_execution_context_is_a_refusal_too_and_not_for_lack_of_memory(
         self, monkeypatch: pytest.MonkeyPatch

@@ -353,6 +353,13 @@ class TestFailure:
             built("rtx-1.4", replace(REQUEST, precision="int8", explicit=True), script)
         assert caught.value.why == line and "precision: fp16" in caught.value.fix
 
+    def test_int8_that_no_dequantize_linear_reads(self) -> None:
+        """What TensorRT-RTX 1.4.0.76 logs about an Identity of int8."""
+        line = "Internal Error (Node {ForeignNode[y]} cannot be quantized by x. You might want to add a DQ node"
+        with pytest.raises(BuildError, match="takes int8 only where a DequantizeLinear reads it") as caught:
+            built("rtx-1.4", REQUEST, replace(SCRIPT, plan=None, lines=(("ERROR", line),)))
+        assert caught.value.why == line and "another type" in caught.value.fix
+
     def test_whatever_else_it_logs(self) -> None:
         with pytest.raises(BuildError, match="built no engine") as caught:
             built("10.3", REQUEST, replace(SCRIPT, plan=None, lines=(("INFO", "hello"), ("ERROR", "4: something"))))
