@@ -1,17 +1,20 @@
 """A float32 graph written again with parts of it in float16."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
+from edgert.board.host import core_count
 from edgert.graph import Graph, Names, Node, TensorSpec
 from edgert.graph.ir import free_name
 from edgert.graph.operator_types import cast_node
 from edgert.quantization.fp16.magnitudes import Array, Measured
 from edgert.quantization.fp16.plan import Plan, makes_float32, plan
-from edgert.quantization.fp16.rules import SCALE_ERROR, as_fp16
+from edgert.quantization.fp16.rules import LARGEST, SCALE_ERROR, as_fp16
 from edgert.quantization.lowering.weights import F64, arranged, kernel_of
 
 Precision = Literal["float32", "float16"]
@@ -159,10 +162,16 @@ class _Conversion:
 
     def _constants(self) -> dict[str, Array]:
         found, stored = dict(self._source.constants), self._source.constants
-        for name, dtype, alias in self._aliases():
-            if name in stored:
-                found[alias] = fp16_weight(self._source, name) if dtype == "float16" else stored[name]
-                found[alias].flags.writeable = False
+        wanted = [(name, dtype, alias) for name, dtype, alias in self._aliases() if name in stored]
+
+        def made(name: str, dtype: Precision, _: str) -> Array:
+            return fp16_weight(self._source, name) if dtype == "float16" else stored[name]
+
+        with ThreadPoolExecutor(min(_THREADS, core_count()), "edgert-fp16") as pool:  # NumPy lets go of Python's lock
+            arrays = list(pool.map(lambda each: made(*each), wanted))
+        for (_, _, alias), array in zip(wanted, arrays, strict=True):
+            found[alias] = array
+            array.flags.writeable = False
         return found
 
     def _specs(self) -> dict[str, TensorSpec]:
@@ -234,7 +243,8 @@ def _raised(graph: Graph, node: Node) -> tuple[Array, Array]:
 LONGEST = 8192
 """Weights of a filter above which errors are left to cancel by chance, which takes less time."""
 _MOST_FLIPS = 512  # candidates per filter; the errors of 8192 weights add up to some fifty steps
-_AT_ONCE = 1_000_000  # weights in memory at a time, in some ten float64 copies
+_AT_ONCE = 500_000  # weights of a thread in memory at a time, in some ten float64 copies
+_THREADS = 4
 
 
 def fp16_weight(graph: Graph, name: str) -> Array:
@@ -258,17 +268,27 @@ def balanced(rows: F64) -> F64:
     sum.
     """
     nearest = as_fp16(rows)
-    error = nearest.astype(np.float64) - rows
-    total = error.sum(axis=1)
-    away = np.where(error > 0, -np.inf, np.inf).astype(np.float16)
-    step = np.where(error == 0, 0.0, np.nextafter(nearest, away).astype(np.float64) - nearest)
-    helps = step * total[:, None] < 0
-    cost = np.divide((error + step) ** 2 - error**2, np.abs(step), out=np.full_like(step, np.inf), where=helps)
-    order, each = np.argsort(cost, axis=1, kind="stable")[:, :_MOST_FLIPS], np.arange(len(rows))
     values: F64 = nearest.astype(np.float64)
+    error = values - rows
+    total = error.sum(axis=1)
+    away = np.where(error > 0, np.float16(-np.inf), np.float16(np.inf))
+    step = np.where(error == 0, 0.0, np.nextafter(nearest, away).astype(np.float64) - values)
+    # (error + step)^2 - error^2 for each |step|: the two are of opposite sign
+    last = LARGEST + np.arange(rows.shape[1])  # of those that do not help: after all others, from left to right
+    cost = np.where(step * total[:, None] < 0, np.abs(step) - 2 * np.abs(error), last)
+    order, each = cheapest(cost), np.arange(len(rows))
     for column in order.T:
         move = step[each, column]
         flip = np.abs(total + move) < np.abs(total)
         values[each, column] += np.where(flip, move, 0.0)
         total += np.where(flip, move, 0.0)
     return values
+
+
+def cheapest(cost: F64) -> npt.NDArray[np.intp]:
+    """Columns of the lowest costs of each row, the lowest first; of equal ones that on the left."""
+    if cost.shape[1] <= _MOST_FLIPS:
+        return np.argsort(cost, axis=1, kind="stable")
+    some = np.sort(np.argpartition(cost, _MOST_FLIPS - 1, axis=1)[:, :_MOST_FLIPS], axis=1)
+    order = np.argsort(np.take_along_axis(cost, some, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(some, order, axis=1)

@@ -9,7 +9,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.graph import Graph, Model, infer, read, write
-from edgert.quantization.fp16.to_fp16 import balanced, to_fp16
+from edgert.quantization.fp16.to_fp16 import balanced, cheapest, to_fp16
 from tests.helpers.fp16_emulation import rounded
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
@@ -233,3 +233,10 @@ def test_a_layer_normalization_that_counts_in_float32_may_be_float16(stash: int,
     nodes = [node("LayerNormalization", ["x", "g"], ["y"], "n", stash_type=stash)]
     graph = read(make(nodes, {"x": [1, 8, 256]}, {"y": [1, 8, 256]}, stored))
     assert bool(to_fp16(graph).kept) == stays
+
+
+@pytest.mark.parametrize("columns", [1, 512, 513, 3000])
+def test_the_cheapest_steps_of_a_filter_are_those_of_a_whole_sort(columns: int) -> None:
+    cost = np.random.default_rng(0).integers(0, 1000, (7, columns)).astype(np.float64)
+    cost += np.arange(columns) * 1e-9  # costs of weights are seldom equal
+    assert (cheapest(cost) == np.argsort(cost, axis=1, kind="stable")[:, :512]).all()
