@@ -69,7 +69,8 @@ def gpu_inference(
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
     reading, feeding = (device.stream(), uploader.stream) if beside else (None, None)
     if is_urgent:  # before anything is recorded: graphs keep the priority that they were recorded with
-        _raise_priority([sessions[0].stream, *(one for one in (reading, feeding) if one)], where)
+        own: Sequence[Stream] = getattr(sessions[0], "streams", [sessions[0].stream])
+        _raise_priority([*own, *(one for one in (reading, feeding) if one)], where)
     slots = []
     for session in sessions:
         (image,) = session.inputs_on_gpu.values()

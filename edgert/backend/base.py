@@ -89,7 +89,7 @@ class Tuning:
         prepacking: a second copy of the weights, in the order in which kernels read them.
         balance: hands out work in ever smaller pieces, for cores that are not equally fast.
         parallel: runs branches of the model at the same time.
-        channels_last: on a GPU, kernels for NHWC tensors where there are some.
+        channels_last: on a GPU, kernels for NHWC tensors where they are faster, which is measured once.
         fused: on a GPU, when convolutions with their bias in one kernel are compiled, which takes seconds: ``start``
             for all sizes before the first frame; ``later`` for full batches, while others run; ``off``. With channels
             last only.

@@ -220,7 +220,9 @@ class TuningConfig(fields.Section):
     prepacking: bool = Field(default=True, description="a second copy of the weights in the order kernels read them")
     balance: bool = Field(default=False, description="work in ever smaller pieces, for cores of different speed")
     parallel: bool = Field(default=False, description="branches of the model run at the same time")
-    channels_last: bool = Field(default=True, description="GPU: kernels for NHWC tensors")
+    channels_last: bool = Field(
+        default=True, description="GPU: kernels for NHWC tensors where they are faster, which is measured once"
+    )
     fused: Literal["start", "later", "off"] = Field(
         default="off",
         description="GPU: convolutions with their bias in one kernel, compiled in seconds: start: before the first "

@@ -5,7 +5,8 @@
 ResNet-50 at 224 × 224 and a detector of YOLOX-s's size at 640 × 640, FP16, random weights, ONNX Runtime; EDGERT_NETWORK
 names one of them, ``resnet50`` or ``detector``. The engine of a model whose batch is left open, as a pipeline with
 ``batch: {max: 8}`` has it, at first and when its full batches run with fused kernels; beside it engines of one size, of
-a model that is fixed to it, with fused kernels from the start (``tuning: {fused: start}``). Times are of the CUDA graph
+a model that is fixed to it, with fused kernels from the start (``tuning: {fused: start}``), and for the memory of sizes
+an engine whose sizes have one layout. Times are of the CUDA graph
 alone, replayed; memory is what the driver reports; the start is from the model in memory, its cleaned form in a cache,
 to a recorded graph of every size, in a process that has run another model before.
 Needs a GPU, PyCUDA, PyTorch and ONNX Runtime with CUDA; says so and passes where one is missing.
@@ -141,12 +142,16 @@ def figures(title: str, device: CudaDevice, model: Model, store: FileStore) -> I
     """Of one network."""
     (name,) = (value.name for value in model.proto.graph.input)
 
-    def options(rows: int, fused: str) -> EngineOptions:
+    def options(rows: int, fused: str, channels_last: bool = True) -> EngineOptions:
         profiles = {"default": {name: shape_of(model, rows)}}
-        return EngineOptions(profiles=profiles, store=store, tuning=Tuning(fused=fused))
+        return EngineOptions(profiles=profiles, store=store, tuning=Tuning(fused=fused, channels_last=channels_last))
 
     measured(device, model, options(MOST, "off"), SIZES)  # libraries are loaded, and the cleaned model is cached
     of_all = measured(device, model, options(MOST, "later"), SIZES)
+    of_one_layout, full_alone = (
+        measured(device, one, options(MOST, "off", channels_last=False), sizes)
+        for one, sizes in ((model, SIZES), (with_shapes(model, {name: shape_of(model, MOST)}), (MOST,)))
+    )
     fixed = {
         size: measured(device, with_shapes(model, {name: shape_of(model, size)}), options(size, "start"), (size,))
         for size in (1, MOST)
@@ -156,8 +161,9 @@ def figures(title: str, device: CudaDevice, model: Model, store: FileStore) -> I
         what = f"{title}, batch of {size}: engine of all sizes / of this one, fused"
         yield Figure(what, us / fixed[size].us[size], "x", 1.05, n=ROUNDS * LAUNCHES, detail=detail)
     weights = sum(len(one.raw_data) for one in model.proto.graph.initializer)
-    detail = {"bytes": of_all.nbytes, "full_alone": fixed[MOST].nbytes, "weights": weights, "fused": of_all.full_nbytes}
-    more = (of_all.nbytes - fixed[MOST].nbytes) / weights
+    detail = {"bytes": of_all.nbytes, "weights": weights, "fused": of_all.full_nbytes}
+    detail |= {"of_one_layout": of_one_layout.nbytes, "full_alone": full_alone.nbytes}
+    more = (of_one_layout.nbytes - full_alone.nbytes) / weights
     yield Figure(
         f"{title}: memory of {len(SIZES)} sizes beyond the full one's / weights", more, "x", 0.5, detail=detail
     )

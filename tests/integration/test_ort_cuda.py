@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgert.backend import Engine, EngineOptions, Tuning
 from edgert.backend.gpu import GpuSession
-from edgert.backend.ort import cpu, cuda, cuda_model, runtime
+from edgert.backend.ort import cpu, cuda, cuda_model, layout, runtime
 from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, too_little
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
@@ -259,10 +260,11 @@ def test_why_a_run_cannot_be_recorded_is_not_told_to_whoever_runs_next(
         raise DeviceError("cuStreamEndCapture failed", why="a previous error during capture")
 
     monkeypatch.setattr(CudaDevice, "capture", fails)
-    assert engine.not_recorded() == "a previous error during capture" and len(tries) == 2
-    engine.session().run()
-    monkeypatch.setattr(CudaDevice, "capture", lambda *_: fails(*_) if len(tries) == 2 else None)
-    assert engine.not_recorded() == "" and len(tries) == 3
+    session = engine.session()
+    assert layout.recorded(session) == (None, "a previous error during capture") and len(tries) == 2
+    session.run()
+    monkeypatch.setattr(CudaDevice, "capture", lambda *_: fails(*_) if len(tries) == 2 else print)
+    assert layout.recorded(session) == (print, "") and len(tries) == 3
     engine.close()
     assert engine.device.live_bytes == 0
 
@@ -307,6 +309,146 @@ def test_a_single_row_is_a_full_batch_and_nothing_is_refined_unasked(gpu: CudaDo
     engine.refine()
     assert engine.refinement is None
     engine.close()
+
+
+class Paced(CudaLike):
+    """Takes so many milliseconds for a run of some rows."""
+
+    def __init__(self, ms: dict[int, float]) -> None:
+        super().__init__(open_session(to_bytes(OPEN), session_settings(1), OPEN))
+        self._ms, self.runs_of = ms, dict.fromkeys(ms, 0)
+
+    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+        super().run_with_iobinding(binding, options)
+        rows = binding.real.get_outputs()[0].shape()[0]
+        self.runs_of[rows] = self.runs_of.get(rows, 0) + 1
+        time.sleep(self._ms.get(rows, 0.0) / 1e3)
+
+
+@dataclass
+class Bench:
+    """A backend whose sessions of either layout are paced.
+
+    Attributes:
+        opened: the layout of each session that was asked for, with what was opened.
+        fails: layout → what opening it fails with.
+    """
+
+    backend: OrtCudaBackend
+    ms: dict[str, dict[int, float]]
+    opened: list[tuple[str, Paced]] = field(default_factory=list)
+    fails: dict[str, Exception] = field(default_factory=dict)
+
+    def open(self, content: bytes, settings: Any, options: Any, model: Model) -> Paced:
+        one = layout.LAST if "prefer_nhwc" in options else layout.FIRST
+        if one in self.fails:
+            raise self.fails[one]
+        self.opened.append((one, Paced(self.ms[one])))
+        return self.opened[-1][1]
+
+    def compile(self, store: FileStore | None, tuning: Tuning | None = None) -> OrtCudaEngine:
+        self.opened.clear()
+        return self.backend.compile(OPEN, EngineOptions(profiles=FOUR, store=store, tuning=tuning or Tuning()))
+
+
+@pytest.fixture
+def bench(gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Channels last is the faster one for four rows, and the slower one for one."""
+    ms = {layout.LAST: {1: 3.0, 4: 3.0}, layout.FIRST: {1: 1.0, 4: 5.0}}
+    made = Bench(OrtCudaBackend(CudaDevice(gpu, 0)), ms)
+    monkeypatch.setattr(cuda, "check_provider", lambda: None)
+    monkeypatch.setattr(cuda, "_open", made.open)
+    monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: enqueue)
+    monkeypatch.setattr(layout, "_WARM_S", 0.0)
+    return made
+
+
+def test_layouts_are_measured_once_and_every_size_has_the_faster_one(bench: Bench, tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    cold = bench.compile(store)
+    assert [one for one, _ in bench.opened] == [layout.LAST, layout.FIRST, layout.FIRST, layout.LAST]
+    cold.close()
+    assert cold.device.live_bytes == 0 and cold.device.leaked == 0
+    warm = bench.compile(store)
+    assert [one for one, _ in bench.opened] == [layout.FIRST, layout.LAST]
+    (_, first), (_, last) = bench.opened
+    assert str(warm.info["layout"]).startswith("channels last, ") and warm.info["layout"] == cold.info["layout"]
+    session, x = warm.session(), noise((4, 3, 8, 8), 11)
+    session.inputs["x"][...] = x
+    for rows in (4, 2, 1, 4, 3):
+        for found, wanted in zip(session.run(rows), exact(OPEN, x=x[:rows]), strict=True):
+            assert found.shape == wanted.shape and np.allclose(found, wanted, atol=1e-5)
+    assert not first.runs_of[4] and first.runs_of[1] and last.runs_of[4] and not last.runs_of[1]
+    assert session.streams == [warm.stream, session.streams[1]] and session.streams[1] is not warm.stream
+    warm.close()
+    assert warm.device.live_bytes == 0 and warm.device.leaked == 0
+
+
+def test_one_layout_that_is_as_fast_runs_all_sizes(bench: Bench, tmp_path: Path, caplog: Any) -> None:
+    bench.ms[layout.LAST] = {1: 1.0, 4: 2.0}
+    with caplog.at_level("INFO", "edgert.backend"):
+        engine = bench.compile(FileStore(tmp_path))
+    assert [one for one, _ in bench.opened] == [layout.LAST, layout.FIRST, layout.LAST]
+    assert engine.session().streams == [engine.stream]
+    assert f"test.onnx: {engine.info['layout']}" in caplog.messages and "for 1 row" in str(engine.info["layout"])
+    engine.close()
+
+
+def test_what_is_damaged_in_the_cache_is_measured_again(bench: Bench, tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    bench.compile(store).close()
+    keys = {path.name.split(".")[0] for path in tmp_path.iterdir()}
+    (key,) = [key for key in keys if layout.from_json(store.get(key) or b"") is not None]
+    store.put(key, b'{"channels last": {"1": "soon"}}')
+    bench.compile(store).close()
+    assert len(bench.opened) == 4 and layout.from_json(store.get(key) or b"") is not None
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_layout_that_cannot_be_had_is_left_out(bench: Bench, tmp_path: Path, lasting: bool) -> None:
+    why = "cuDNN has no such kernel" if lasting else "Failed to allocate memory for requested buffer"
+    bench.fails[layout.LAST] = BuildError("ONNX Runtime cannot run this model", why=why)
+    store = FileStore(tmp_path)
+    assert "channels last" not in str(bench.compile(store).info["layout"])
+    bench.fails.clear()
+    bench.compile(store).close()
+    assert len(bench.opened) == (1 if lasting else 4)  # another time there may be room
+
+
+def test_a_layout_whose_runs_cannot_be_recorded_is_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.ms[layout.LAST] = {1: 0.1, 4: 0.1}
+
+    def recorded(device: CudaDevice, stream: Any, enqueue: Any) -> Any:
+        if bench.opened[-1][0] == layout.LAST:
+            raise DeviceError("cuStreamEndCapture failed", why="operation not permitted when stream is capturing")
+        return enqueue
+
+    monkeypatch.setattr(CudaDevice, "capture", recorded)
+    engine = bench.compile(None)
+    assert "channels last" not in str(engine.info["layout"])
+    engine.close()
+
+
+def test_nothing_is_measured_where_channels_last_is_off(bench: Bench) -> None:
+    engine = bench.compile(None, Tuning(channels_last=False))
+    assert [one for one, _ in bench.opened] == [layout.FIRST] and "layout" not in engine.info
+    engine.close()
+
+
+def test_full_batches_of_their_own_layout_become_faster_too(bench: Bench, tmp_path: Path) -> None:
+    engine = bench.compile(FileStore(tmp_path), Tuning(fused="later"))
+    session, x = engine.session(), noise((4, 3, 8, 8), 12)
+    last = bench.opened[-1][1]
+    refined(engine)
+    before, fused = last.runs, bench.opened[-1][1]
+    later = engine.session()
+    for one in (session, later):
+        one.inputs["x"][...] = x
+        assert np.allclose(one.run(4)[0], exact(OPEN, x=x)[0], atol=1e-5)
+    assert session.renewed == {4} and not later.renewed
+    assert last.runs == before and fused is not last and fused.runs
+    engine.close()
+    assert engine.device.live_bytes == 0 and engine.device.leaked == 0
 
 
 def flattened() -> Model:
@@ -440,7 +582,9 @@ class TestOnAGpu:
         assert device is not None
         for rows in (1, 1, 8):  # the first pays for the libraries as well
             before = device.free_bytes()[0]
-            engine = real.compile(model, EngineOptions(profiles={"default": {"x": (rows, 3, 32, 32)}}))
+            in_one_layout = Tuning(channels_last=False)  # else full batches may have weights of their own
+            profiles = {"default": {"x": (rows, 3, 32, 32)}}
+            engine = real.compile(model, EngineOptions(profiles=profiles, tuning=in_one_layout))
             session = engine.session(None, "none")
             for size in run_sizes(rows, dynamic=True):
                 session.enqueue(size)

@@ -6,20 +6,23 @@ https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from edgert.backend import base
 from edgert.backend.gpu import GpuTensor, HostSides, OnHost
-from edgert.backend.ort import cpu, cuda_model, runtime
-from edgert.backend.ort.fused import FusedRun, Refinement
+from edgert.backend.ort import cpu, cuda_model, layout, runtime
+from edgert.backend.ort.fused import OwnRun, Refinement
+from edgert.backend.ort.layout import Layouts
 from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph import Model, read, with_shapes
 from edgert.graph.count import peak_bytes
@@ -44,8 +47,9 @@ _INSTALL = "pip install onnxruntime-gpu in place of onnxruntime; on a Jetson, th
 class OrtCudaBackend:
     """Compiles for the GPU; nodes that the provider cannot take run on the CPU, and ONNX Runtime copies between.
 
-    Float32 models may use TF32 in convolutions, as PyTorch does, by default. The cleaned model is cached in the store;
-    ONNX Runtime's plans of convolutions are made anew at every start, since it cannot save them.
+    Float32 models may use TF32 in convolutions, as PyTorch does, by default. The cleaned model is cached in the store,
+    and so is what was measured to choose a layout (:mod:`~edgert.backend.ort.layout`); ONNX Runtime's plans of
+    convolutions are made anew at every start, since it cannot save them.
 
     Args:
         device: the GPU; the first one, opened when a model is compiled, by default.
@@ -70,54 +74,114 @@ class OrtCudaBackend:
         device = self._device or open_device()
         profiles = options.profiles or {base.DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
-        content, cached = cuda_model.cleaned(model, profiles, static, options.store)
-        settings, tuning = runtime.session_settings(options.threads, options.tuning), options.tuning
-        cpu.fix_others(settings, model, static)
-        info = {
-            "backend": self.name,
-            "version": str(runtime.ort().__version__),
-            "device": device.name,
-            "cached": cached,
-        }
-
-        def session(stream: Stream, kernels: Mapping[str, str]) -> Any:
-            provider = {
-                "device_id": str(device.ordinal),
-                "user_compute_stream": str(stream.handle),  # ours, so that its work is ordered with ours
-                "arena_extend_strategy": "kSameAsRequested",  # not in powers of two
-                "cudnn_conv_algo_search": tuning.conv_search.upper(),
-                **({} if tuning.tf32 else {"use_tf32": "0"}),  # not known to releases before 1.18, where it is on, too
-                **kernels,
-            }
-            return _open(content, settings, provider, model)
-
-        def opened(kernels: Mapping[str, str]) -> OrtCudaEngine:
-            stream = device.stream()
-            first = session(stream, kernels)
-            info["compile_s"] = round(time.perf_counter() - started, 3)
-            is_refined = kernels == _CHANNELS_LAST and tuning.fused == "later"
-            fused = (lambda other: session(other, _FUSED)) if is_refined else None
-            return OrtCudaEngine(first, profiles, str(model.path), info, device, stream, fused)
-
-        fast = _FUSED if tuning.fused == "start" else _CHANNELS_LAST
+        opener = _Opener(model, profiles, static, options, device)
+        opener.info["backend"] = self.name
         try:
-            if not tuning.channels_last:
-                return opened({})
-            try:
-                engine = opened(fast)
-                if not engine.dynamic_batch or not (why := engine.not_recorded()):
-                    return engine
-                engine.close()
-            except BuildError as error:
-                if is_out_of_memory(error):
-                    raise
-                why = error.why  # cuDNN may have none for some layer
-            log.info("channels-last kernels are not used: %s", why)
-            return opened({})
+            layouts = opener.layouts()
+            return opener.engine(layouts, started)
         except (BuildError, DeviceError) as error:
             if not is_out_of_memory(error):
                 raise
             raise too_little(model, static, device) from error
+
+
+class _Opener:
+    """Opens engines of a model with the kernels of one layout or the other.
+
+    Attributes:
+        info: of engines that it opens.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        profiles: Mapping[str, base.Shapes],
+        static: base.Shapes,
+        options: base.EngineOptions,
+        device: CudaDevice,
+    ) -> None:
+        self._model, self._profiles, self._device, self._options = model, profiles, device, options
+        self._content, cached = cuda_model.cleaned(model, profiles, static, options.store)
+        self._settings = runtime.session_settings(options.threads, options.tuning)
+        cpu.fix_others(self._settings, model, static)
+        version = str(runtime.ort().__version__)
+        self.info = {"backend": "", "version": version, "device": device.name, "cached": cached}
+
+    def layouts(self) -> Layouts:
+        """What is fastest here, from the cache where it was measured before. Raises BuildError, DeviceError."""
+        if not self._options.tuning.channels_last:
+            return Layouts(layout.FIRST, layout.FIRST)
+        store = self._options.store
+        content = store.get(self._key()) if store else None
+        times = layout.from_json(content) if content is not None else None
+        if times is None:
+            times, is_lasting = self._measured()
+            if store and is_lasting:
+                base.cache_content(store, self._key(), layout.to_json(times))
+        found = layout.choose(times)
+        self.info["layout"] = layout.in_words(times, found)
+        log.info("%s: %s", self._model.path, self.info["layout"])
+        return found
+
+    def engine(self, layouts: Layouts, started: float) -> OrtCudaEngine:
+        """Opens it; full batches may have a session of their own. Raises BuildError, DeviceError.
+
+        Args:
+            started: when compiling began, on time.perf_counter's clock.
+        """
+        stream, own = self._device.stream(), None if layouts.is_one else self._device.stream()
+        first = self._session(stream, self._kernels(layouts.few))
+        full = None if own is None else (self._session(own, self._kernels(layouts.full)), own)
+        self.info["compile_s"] = round(time.perf_counter() - started, 3)
+        is_refined = self._options.tuning.fused == "later" and layouts.full == layout.LAST
+        fused = (lambda other: self._session(other, _FUSED)) if is_refined else None
+        return OrtCudaEngine(first, self._profiles, str(self._model.path), self.info, self._device, stream, fused, full)
+
+    def _measured(self) -> tuple[layout.Times, bool]:
+        """And whether it would be the same another time: not where a layout was left out for lack of memory. Raises
+        the last error where the model cannot be run in any."""
+        found, errors = dict[str, layout.Measured](), list[BuildError | DeviceError]()
+        for one in (layout.LAST, layout.FIRST):
+            engine = None
+            try:
+                engine = self.engine(Layouts(one, one), time.perf_counter())
+                found[one] = layout.measured(engine.session())
+            except (BuildError, DeviceError) as error:  # cuDNN may have no kernel for some layer
+                errors.append(error)
+                log.info("%s: kernels of %s are not used: %s", self._model.path, one, error.why)
+            finally:
+                if engine is not None:
+                    engine.close()
+        if not found:
+            raise errors[-1]
+        return layout.usable(found, str(self._model.path)), not any(map(is_out_of_memory, errors))
+
+    def _key(self) -> str:
+        """Of what was measured: it depends on the model, its shapes, the GPU, and what chooses kernels."""
+        tuning, device = self._options.tuning, self._device
+        here = [device.name, device.architecture, self.info["version"]]
+        kernels = [tuning.optimization, tuning.conv_search, tuning.tf32, tuning.fused == "start"]
+        shapes = {profile: dict(given) for profile, given in self._profiles.items()}
+        facts = json.dumps(["cuda layout", self._model.digest, shapes, here, kernels], sort_keys=True)
+        return hashlib.sha256(facts.encode()).hexdigest()[:32]
+
+    def _kernels(self, one: str) -> Mapping[str, str]:
+        """Options of a layout's kernels."""
+        if one == layout.FIRST:
+            return {}
+        return _FUSED if self._options.tuning.fused == "start" else _CHANNELS_LAST
+
+    def _session(self, stream: Stream, kernels: Mapping[str, str]) -> Any:
+        tuning = self._options.tuning
+        provider = {
+            "device_id": str(self._device.ordinal),
+            "user_compute_stream": str(stream.handle),  # ours, so that its work is ordered with ours
+            "arena_extend_strategy": "kSameAsRequested",  # not in powers of two
+            "cudnn_conv_algo_search": tuning.conv_search.upper(),
+            **({} if tuning.tf32 else {"use_tf32": "0"}),  # not known to releases before 1.18, where it is on, too
+            **kernels,
+        }
+        return _open(self._content, self._settings, provider, self._model)
 
 
 def why_not() -> str:
@@ -185,6 +249,10 @@ class OrtCudaEngine(runtime.OrtEngine):
     """See :class:`~edgert.backend.gpu.GpuEngine`. All sessions put their work on one stream, and share the weights.
 
     The sizes of all outputs must follow from the profile's shapes.
+
+    Args:
+        fused: opens ONNX Runtime's session with fused kernels on a stream, for :meth:`refine`.
+        full: the session that runs all rows of the first profile, and its stream; the same as others by default.
     """
 
     def __init__(
@@ -196,9 +264,12 @@ class OrtCudaEngine(runtime.OrtEngine):
         device: CudaDevice,
         stream: Stream,
         fused: Callable[[Stream], Any] | None = None,
+        full: tuple[Any, Stream] | None = None,
     ) -> None:
         self.device, self.stream, self._guard = device, stream, threading.RLock()
         self._sessions: list[OrtCudaSession] = []
+        self._full, self._retired = full, list[Any]()
+        self._known: dict[str, _OutputShapes] = {profile: {} for profile in profiles}
         super().__init__(session, profiles, path, info)
         self._sessions.pop().close()  # it showed the shapes
         self.outputs_known = True
@@ -207,8 +278,18 @@ class OrtCudaEngine(runtime.OrtEngine):
 
     def session(self, profile: str | None = None, on_host: OnHost = "all") -> OrtCudaSession:
         """A new set of bound tensors."""
-        shapes = self.shapes_of(profile)
-        made = OrtCudaSession(self.open_session(), shapes, self.path, self.device, self.stream, self._guard, on_host)
+        shapes, first = self.shapes_of(profile), self.profiles[0]
+        made = OrtCudaSession(
+            self.open_session(),
+            shapes,
+            self.path,
+            self.device,
+            self.stream,
+            self._guard,
+            on_host,
+            full=self._full if profile in (None, first) else None,
+            known=self._known[profile or first],
+        )
         self._sessions.append(made)
         return made
 
@@ -225,44 +306,28 @@ class OrtCudaEngine(runtime.OrtEngine):
         session = self._fused(own)
         trial = OrtCudaSession(session, shapes, self.path, self.device, own, threading.RLock(), "none", options)
         with self._guard:
+            self._retired.append(self._full)  # what was recorded of it is used until it is recorded anew
+            self._full = session, own
             for one in self._sessions:
                 if one.shapes == trial.shapes:
                     one.run_full_by(session, own)
         trial.close()
         self._fused = None  # and with it the model
 
-    def not_recorded(self) -> str:
-        """Why a run of all rows cannot be a CUDA graph; empty where it can. Without memory to find out, it closes."""
-        try:
-            session = self.session(None, "none")
-        except EdgertError:
-            self.close()
-            raise
-        reason = ""
-        for _ in range(2):  # another thread, or a library in this one, may come between once
-            try:
-                self.device.capture(self.stream, session.enqueue)
-                reason = ""
-                break
-            except (BuildError, DeviceError) as error:
-                reason = error.why or error.what
-                try:
-                    session.enqueue()  # CUDA reports it a second time, to whoever asks next in this thread
-                except BuildError as again:
-                    log.debug("reported once more: %s", again.why)
-        self._sessions.remove(session)
-        session.close()
-        return reason
-
     def close(self) -> None:
         """Drops ONNX Runtime's sessions and the memory of all of ours, once the GPU is done."""
         if self.refinement is not None:
             self.refinement.close()
-        self.refinement = self._fused = None
+        self.refinement = self._fused = self._full = None
+        self._retired.clear()
         for session in self._sessions:
             session.close()
         self._sessions.clear()
         super().close()
+
+
+_OutputShapes = dict[int, list[tuple[int, ...]]]
+"""Of all outputs, by the number of rows; filled by the first session that runs so many."""
 
 
 class OrtCudaSession(runtime.OrtSession):
@@ -270,6 +335,8 @@ class OrtCudaSession(runtime.OrtSession):
 
     Args:
         first: run options of what takes long, its first run of a number of rows.
+        full: another session that runs all rows, and its stream.
+        known: shapes of outputs that need not be found out.
 
     Attributes:
         renewed: numbers of rows whose runs have become faster since they were recorded.
@@ -286,57 +353,52 @@ class OrtCudaSession(runtime.OrtSession):
         guard: threading.RLock,
         on_host: OnHost = "all",
         first: Any = None,
+        full: tuple[Any, Stream] | None = None,
+        known: _OutputShapes | None = None,
     ) -> None:
         self.device, self.stream, self.exclusive, self.recordable = device, stream, guard, True
-        self._on_host, self._first = on_host, first
+        self._on_host, self._first, self._full = on_host, first, full
+        self._known: _OutputShapes = {} if known is None else known
         self.renewed: set[int] = set()
-        self._full: FusedRun | None = None
         self.inputs_on_gpu: dict[str, GpuTensor] = {}
         self.outputs_on_gpu: tuple[GpuTensor, ...] = ()
-        self._bindings: dict[int, Any] = {}
+        self._enqueued: dict[int, Callable[[], None]] = {}
         self._settings = runtime.ort().RunOptions()
         self._settings.add_run_config_entry("disable_synchronize_execution_providers", "1")
         super().__init__(session, shapes, path)
         self.shapes = {name: tensor.shape for name, tensor in self.inputs_on_gpu.items()}
         try:
-            self._prepare(self.rows)  # allocates the outputs, whose shapes a first run shows
+            self.enqueue(self.rows)  # allocates the outputs, whose shapes a first run shows, and what a run takes
+            self.stream.synchronize()
         except EdgertError:
             self.close()
             raise
 
+    @property
+    def streams(self) -> list[Stream]:
+        """All that its work is put on."""
+        return [self.stream] if self._full is None else [self.stream, self._full[1]]
+
     def enqueue(self, rows: int | None = None) -> None:
         """See :meth:`edgert.backend.gpu.GpuSession.enqueue`. Raises DeviceError, too, for too little memory."""
         count = self._count(rows)
-        if count not in self._bindings:
-            self._prepare(count)
         try:
             with self.exclusive:
-                if self._full is not None and count == self.rows:
-                    self._full.enqueue(self.stream, self._settings)
-                else:
-                    self._session.run_with_iobinding(self._bindings[count], self._settings)
+                if count not in self._enqueued:
+                    self._runs[count] = self._bind(count)
+                self._enqueued[count]()
         except runtime.ort_errors() as error:
             raise self._failed(error) from error
 
     def run_full_by(self, session: Any, own: Stream) -> None:
         """Has another ONNX Runtime session, on a stream of its own, run all rows from now on."""
-        binding = session.io_binding()
-        self._place_all(binding, self.shapes, [tensor.shape for tensor in self.outputs_on_gpu])
-        self._full = FusedRun(session, binding, self.device, own)
+        self._full = session, own
+        self._enqueued[self.rows] = self._bound(self.rows, [tensor.shape for tensor in self.outputs_on_gpu])
         self.renewed.add(self.rows)
-
-    def _prepare(self, rows: int) -> None:
-        """Binds the first ``rows`` rows and runs them once, over what the GPU holds, since a first run may allocate."""
-        try:
-            self._runs[rows] = self._bind(rows)
-        except runtime.ort_errors() as error:
-            raise self._failed(error) from error
-        self.enqueue(rows)
-        self.stream.synchronize()
 
     def close(self) -> None:
         """Frees the tensors, once the GPU is done with them. Twice is once."""
-        self._bindings.clear()
+        self._enqueued.clear()
         self._full = None
         self._runs.clear()
         tensors = [*self.inputs_on_gpu.values(), *self.outputs_on_gpu]
@@ -348,20 +410,18 @@ class OrtCudaSession(runtime.OrtSession):
 
     def _bind(self, rows: int) -> Callable[[], Sequence[base.Array]]:
         """Binds the first ``rows`` rows; what it returns runs from host memory to host memory."""
-        tensors, some = self.inputs_on_gpu.items(), rows < self.rows
-        shapes = {name: (rows, *one.shape[1:]) if some and one.shape else one.shape for name, one in tensors}
-        with self.exclusive:
-            zeros = {name: np.zeros(shapes[name], one.dtype) for name, one in tensors}
-            first = self._session.run(None, zeros, self._first)
-        arguments = self._session.get_outputs()
+        if rows not in self._known:
+            with self.exclusive:
+                zeros = {name: np.zeros(shape, one.dtype) for (name, one), shape in self._of_rows(rows)}
+                found = self._session_of(rows).run(None, zeros, self._first)
+            self._known[rows] = [array.shape for array in found]
+        shapes = self._known[rows]
         if not self.outputs_on_gpu:
-            for_host = self._on_host != "none"
-            pairs = zip(arguments, first, strict=True)
-            self.outputs_on_gpu = tuple(self._tensor(arg, array.shape, "output", for_host) for arg, array in pairs)
-        binding = self._session.io_binding()
-        self._place_all(binding, shapes, [array.shape for array in first])
-        self._bindings[rows] = binding
-        lengths = [len(array) if array.ndim else None for array in first]
+            for_host, arguments = self._on_host != "none", self._session.get_outputs()
+            pairs = zip(arguments, shapes, strict=True)
+            self.outputs_on_gpu = tuple(self._tensor(arg, shape, "output", for_host) for arg, shape in pairs)
+        self._enqueued[rows] = self._bound(rows, shapes)
+        lengths = [shape[0] if shape else None for shape in shapes]
 
         def run() -> Sequence[base.Array]:
             for tensor in self.inputs_on_gpu.values():
@@ -374,6 +434,28 @@ class OrtCudaSession(runtime.OrtSession):
             return [tensor.host if length is None else tensor.host[:length] for tensor, length in pairs]
 
         return run
+
+    def _bound(self, rows: int, outputs: Sequence[tuple[int, ...]]) -> Callable[[], None]:
+        """What puts a run of so many rows on the stream."""
+        session = self._session_of(rows)
+        binding = session.io_binding()
+        for (_, tensor), shape in self._of_rows(rows):
+            self._place(binding.bind_input, tensor, shape)
+        for tensor, shape in zip(self.outputs_on_gpu, outputs, strict=True):
+            self._place(binding.bind_output, tensor, shape)
+        if session is self._session:
+            return partial(session.run_with_iobinding, binding, self._settings)
+        assert self._full is not None
+        return partial(OwnRun(session, binding, self.device, self._full[1]).enqueue, self.stream, self._settings)
+
+    def _session_of(self, rows: int) -> Any:
+        """ONNX Runtime's session that runs so many."""
+        return self._session if self._full is None or rows < self.rows else self._full[0]
+
+    def _of_rows(self, rows: int) -> list[tuple[tuple[str, GpuTensor], tuple[int, ...]]]:
+        """Inputs, and their shapes for so many rows."""
+        items, some = self.inputs_on_gpu.items(), rows < self.rows
+        return [(item, (rows, *item[1].shape[1:]) if some and item[1].shape else item[1].shape) for item in items]
 
     def _bound_inputs(self, arguments: Sequence[Any], shapes: base.Shapes) -> Mapping[str, base.Array]:
         for arg in arguments:
@@ -388,12 +470,6 @@ class OrtCudaSession(runtime.OrtSession):
         dtype = runtime.dtype_of(arg, f"{role} {arg.name!r}", self._path)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         return GpuTensor(arg.name, tuple(shape), dtype, self.device.tensor_block(max(nbytes, 1), for_host=for_host))
-
-    def _place_all(self, binding: Any, inputs: base.Shapes, outputs: Sequence[tuple[int, ...]]) -> None:
-        for name, tensor in self.inputs_on_gpu.items():
-            self._place(binding.bind_input, tensor, inputs[name])
-        for tensor, shape in zip(self.outputs_on_gpu, outputs, strict=True):
-            self._place(binding.bind_output, tensor, shape)
 
     def _place(self, bind: Any, tensor: GpuTensor, shape: tuple[int, ...]) -> None:
         dtype = np.dtype(tensor.dtype).type

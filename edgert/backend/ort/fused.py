@@ -16,8 +16,8 @@ from edgert.memory.cuda import CudaDevice, Stream
 log = logging.getLogger("edgert.backend")
 
 
-class FusedRun:
-    """A run of a full batch by another ONNX Runtime session, over the same tensors.
+class OwnRun:
+    """A run by another ONNX Runtime session, over the same tensors.
 
     That session has a stream of its own, so that it can be made ready while the first one's is recorded; the run begins
     behind what is on the other stream, and what comes on that one begins behind the run.
