@@ -21,6 +21,7 @@ from typing import Any, overload
 
 from edgert.assemble import HERE, Bar, Callback, Environment, assemble, with_default_engines
 from edgert.assemble.calling import Calling
+from edgert.assemble.threads import share_threads
 from edgert.budget.footprint import Footprint
 from edgert.budget.watch import Watch
 from edgert.config import PipelineFile, load_pipeline
@@ -53,8 +54,8 @@ class Pipeline:
     Args:
         file: path of the YAML file, or a pipeline loaded by :func:`edgert.load_pipeline`.
         overrides: ``key.path=value`` strings, as given to ``--set``; for a path only.
-        callbacks: stage name → function called with each of that stage's results, in a thread of its own; also the
-            functions of ``sink: callback`` stages.
+        callbacks: stage name → function called with each of that stage's results, in a thread of the pipeline; also
+            the functions of ``sink: callback`` stages.
         bar: called with (what, done, total) while a model is calibrated, or compiled by TensorRT, which happens once,
             before anything starts.
         strict: an engine of ``engines:`` that would be skipped is an error; without that key, one that refuses a model.
@@ -126,6 +127,7 @@ class Pipeline:
                 self._assembly.listen(self._known(stage), listener, _TAP_QUEUE, drop)
                 self._assembly.nodes.append(listener)
         self._assembly.settle()
+        share_threads(self._assembly.nodes)
         self._taps, self._tapping = list[Node](), threading.RLock()
         self._runner = Runner(self._assembly.nodes, environment.clock, self.file.located)
         if not any(isinstance(node.work, CallbackSink) for node in self._assembly.nodes):

@@ -6,7 +6,7 @@ An :class:`Inlet` is the consumer's end of one or more edges; each edge has its 
 """
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from edgert.clock import REAL
 from edgert.policy import BoundedQueue, Drop
@@ -29,22 +29,25 @@ class Channel(BoundedQueue[Result]):
     Attributes:
         is_bare: whether frames go through without their pixels, which nobody behind reads.
         only: the sources whose frames pass; None for all.
+        work: works on a result at once, in the producer's thread, where the consumer has none; None: results wait.
     """
 
-    __slots__ = ("_abandoned", "_edge", "_ready", "_room", "is_bare", "only")
+    __slots__ = ("_abandoned", "_edge", "_ready", "_room", "is_bare", "only", "work")
 
     only: frozenset[str] | None
+    work: Callable[[Result], None] | None
 
     def __init__(self, capacity: int, drop: Drop, ready: queue.SimpleQueue[Ready], edge: int) -> None:
         super().__init__(capacity, drop)
-        self.is_bare, self.only = False, None
+        self.is_bare, self.only, self.work = False, None, None
         self._ready, self._edge, self._abandoned = ready, edge, False
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # as many as have room, where a producer waits for it
         for _ in range(capacity if self.waits else 0):
             self._room.put(None)
 
     def put(self, result: Result) -> None:
-        """Takes over a result together with one hold on its lease; blocks only when full and ``drop: never``."""
+        """Takes over a result together with one hold on its lease; blocks only when full and ``drop: never``, or while
+        the consumer works in this thread."""
         if self.only is not None and result.frame.stream not in self.only:
             result.frame.lease.release()
             return
@@ -52,6 +55,10 @@ class Channel(BoundedQueue[Result]):
             bare = result.let_go()
             result.frame.lease.release()
             result = bare
+        if self.work is not None and not self._abandoned:
+            self.count += 1
+            self.work(result)
+            return
         if self.waits:
             self._room.get()
         if self._abandoned:
@@ -146,6 +153,11 @@ class Inlet:
 
     def __iter__(self) -> Iterator[tuple[int, Result]]:
         return iter(self.get, None)
+
+    def direct(self, work: Callable[[Result], None]) -> None:
+        """From now on, before anything has come: what is put is worked on at once, by its producer's thread."""
+        for channel in self.channels:
+            channel.work = work
 
     def abandon(self) -> None:
         """Drops what waits and lets every producer run free; iteration ends when they have closed."""

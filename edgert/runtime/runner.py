@@ -38,7 +38,11 @@ class Runner:
         self.stop_event = threading.Event()
         self._error: EdgertError | None = None
         self._error_lock = threading.Lock()
-        self._workers = [Worker(node, clock, self.stop_event, self.fail) for node in nodes]
+        self._workers = [
+            Worker(node, clock, self.stop_event, self.fail, [one for one in nodes if one.host is node])
+            for node in nodes
+            if node.host is None
+        ]
         self._drain: threading.Timer | None = None
         self._listeners: list[Inlet] = []
         self.started_ns = self.ended_ns = 0
@@ -55,7 +59,8 @@ class Runner:
 
     def is_working(self, node: Node) -> bool:
         """Whether a node's thread still runs."""
-        return any(worker.node is node and worker.is_alive() for worker in self._workers)
+        own = node.host or node
+        return any(worker.node is own and worker.is_alive() for worker in self._workers)
 
     def raise_error(self) -> None:
         """Raises the first error of any stage, if there was one."""
@@ -103,7 +108,8 @@ class Runner:
         for inlet in self._listeners:
             inlet.abandon()
         if not self.wait(DRAIN_S + _EXIT_S):
-            stuck = ", ".join(worker.node.name for worker in self._workers if worker.is_alive())
+            alive = [worker for worker in self._workers if worker.is_alive()]
+            stuck = ", ".join(" or ".join(one.name for one in (worker.node, *worker.guests)) for worker in alive)
             raise StageError(
                 f"stage {stuck} does not end",
                 why=f"it is still busy {DRAIN_S + _EXIT_S:.0f} s after the stop; its thread is left behind",

@@ -1,4 +1,4 @@
-"""The protocols of sources, stages and sinks. Each runs in one thread of its own."""
+"""The protocols of sources, stages and sinks. Each is called by one thread."""
 
 import threading
 from collections.abc import Iterable, Iterator

@@ -19,6 +19,7 @@ class StageSummary:
         dropped: results this stage never saw because its queues were full or a join never got the other part.
         busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
         source: for a source, what it skipped and lost.
+        thread: the stage in whose thread this one is worked on; empty: in one of its own.
     """
 
     results_in: int
@@ -30,6 +31,7 @@ class StageSummary:
     busy_ms_per_result: float
     waiting: int
     source: SourceStats | None = None
+    thread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +139,5 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
         busy_ms_per_result=meter.busy_ns / meter.results_in / 1e6 if meter.results_in else 0.0,
         waiting=sum(channel.waiting for channel in channels),
         source=node.work.stats() if isinstance(node.work, Source) else None,
+        thread=node.host.name if node.host is not None else "",
     )

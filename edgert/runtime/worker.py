@@ -37,6 +37,7 @@ class Node:
         reads: which pixels the stage looks at; nothing of that where frames are never on a GPU.
         take: makes of a result what the stage gets, such as one on the host, and takes over its hold; None: nothing.
         lets_go: whether nobody behind looks at pixels, so that a frame's lease ends before the node waits for others.
+        host: the node in whose thread this one is worked on, too; None: it has a thread of its own.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Node:
     reads: Reads = "anywhere"
     take: Callable[[Result], Result] | None = None
     lets_go: bool = False
+    host: Node | None = None
 
     def __post_init__(self) -> None:
         self.inlet.wakeup = self.timing.wakeup
@@ -182,42 +184,101 @@ class Station:
             result.frame.lease.release()
 
 
-class Worker(threading.Thread):
-    """Runs one node until its input ends.
+class _Work:
+    """A node from its opening to its closing. What goes wrong is reported, and ends this node alone."""
 
-    Args:
-        stop: set to make sources end; everything downstream then ends by itself.
-        fail: called once with the error if the node fails.
-    """
+    def __init__(self, node: Node, clock: Clock, fail: Callable[[EdgertError], None]) -> None:
+        self.node, self._clock, self._fail = node, clock, fail
+        self.station = Station(node, clock)
+        self._has_ended = False
 
-    def __init__(self, node: Node, clock: Clock, stop: threading.Event, fail: Callable[[EdgertError], None]) -> None:
-        super().__init__(name=f"edgert:{node.name}", daemon=True)
-        self.node, self._clock, self._stop_event, self._fail = node, clock, stop, fail
-        self._station = Station(node, clock)
+    def open(self) -> bool:
+        """Opens the stage; whether it is open now."""
+        if self.succeeds(cast("Stage", self.node.work).open):
+            self.node.timing.opened_ns = self._clock.now_ns()
+            return True
+        self._finish()
+        return False
 
-    def run(self) -> None:
-        """The thread's body; never raises."""
-        node = self.node
-        if not isinstance(node.work, Stage):
-            self._succeeds(self._give_frames)
-            self._succeeds(node.work.close)
-        elif self._succeeds(node.work.open):
-            node.timing.opened_ns = self._clock.now_ns()
-            self._succeeds(self._loop)
-            self._succeeds(node.work.close)
-        node.inlet.abandon()
-        node.take = None  # with the memory for what it made
-        for outlet in node.outlets:
+    def end(self) -> None:
+        """Closes what was opened, and ends. Twice is once."""
+        if not self._has_ended:
+            self.succeeds(self.node.work.close)
+            self._finish()
+
+    def _finish(self) -> None:
+        """Nothing goes in any more, and nothing comes out."""
+        self._has_ended = True
+        self.node.inlet.abandon()
+        self.node.take = None  # with the memory for what it made
+        for outlet in self.node.outlets:
             outlet.close()
 
-    def _succeeds(self, step: Callable[[], None]) -> bool:
+    def succeeds(self, step: Callable[[], None]) -> bool:
         """Runs a step and reports its failure, so that a second one while closing does not hide the first."""
         try:
             step()
         except (Exception, SystemExit) as error:
-            self._fail(self._station.failure(error))
+            self._fail(self.station.failure(error))
             return False
         return True
+
+
+class _Guest(_Work):
+    """A node that is worked on in the thread of the one it listens to, which gives it each result at once.
+
+    Args:
+        host: the meter of that thread's own node.
+    """
+
+    def __init__(self, node: Node, clock: Clock, fail: Callable[[EdgertError], None], host: StageMeter) -> None:
+        super().__init__(node, clock, fail)
+        self._host = host
+
+    def put(self, result: Result) -> None:
+        """Works on a result and ends the hold on its frame."""
+        started = self._clock.now_ns()
+        try:
+            self.station.step(result)
+        except (Exception, SystemExit) as error:
+            self._fail(self.station.failure(error))
+            self.end()
+        self._host.wait_out_ns -= self._clock.now_ns() - started  # it worked, and did not wait for room
+
+
+class Worker(threading.Thread):
+    """Runs one node until its input ends, and its guests: those that are worked on in the same thread.
+
+    Args:
+        stop: set to make sources end; everything downstream then ends by itself.
+        fail: called once with the error if a node fails.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        clock: Clock,
+        stop: threading.Event,
+        fail: Callable[[EdgertError], None],
+        guests: Sequence[Node] = (),
+    ) -> None:
+        super().__init__(name=f"edgert:{node.name}", daemon=True)
+        self.node, self.guests, self._clock, self._stop_event = node, guests, clock, stop
+        self._own, self._guests = _Work(node, clock, fail), [_Guest(one, clock, fail, node.meter) for one in guests]
+        self._station = self._own.station
+
+    def run(self) -> None:
+        """The thread's body; never raises."""
+        own = self._own
+        for guest in reversed(self._guests):
+            if guest.open():
+                guest.node.inlet.direct(guest.put)
+        if not isinstance(self.node.work, Stage):
+            own.succeeds(self._give_frames)
+        elif own.open():
+            own.succeeds(self._loop)
+        for one in (own, *self._guests):
+            one.end()
 
     def _give_frames(self) -> None:
         node, source, meter, give = self.node, self.node.work, self.node.meter, self._station.give

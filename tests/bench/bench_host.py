@@ -22,6 +22,7 @@ from typing import Any, cast
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.assemble import FILE_QUEUE, STAGE_QUEUE
+from edgert.assemble.threads import share_threads
 from edgert.benchmark.measure import Figure
 from edgert.clock import REAL
 from edgert.config import InputConfig
@@ -218,6 +219,7 @@ def piped(device: CudaDevice, rows: int, on_gpu: bool) -> tuple[float, float]:
     connect(chain[-1], end, names, STAGE_QUEUE, "never")
     nodes = [source, *chain, end]
     let_go(nodes)
+    share_threads(nodes)
     gpu.is_busy, sink.gpu = True, gpu  # so that batches are full
     runner = Runner(nodes)
     runner.start()

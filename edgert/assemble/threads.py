@@ -1,0 +1,34 @@
+"""Which nodes are worked on in the thread of another, decided once, when a pipeline is assembled.
+
+A thread of its own lets a stage work while those before it do. One that waits for a GPU does nothing meanwhile, and the
+GPU goes on with the next batches whatever that thread does; so whoever takes its results, alone and with little to do,
+takes them there: a hop to another thread costs the processor more than all else that is done with a result.
+"""
+
+from collections.abc import Sequence
+
+from edgert.runtime import Node, Source
+from edgert.stages.gpu.infer_gpu import Collect
+from edgert.stages.infer import InferBatch
+from edgert.stages.sink.results import CallbackSink, NullSink
+
+
+def share_threads(nodes: Sequence[Node]) -> None:
+    """Has callbacks and ``sink: null`` be worked on in the thread that waits for a GPU, where nobody else listens.
+
+    Not callbacks behind batches of cameras: one that is slow gets the newest results out of a queue that drops others,
+    while here it would get all of several batches, late.
+
+    Args:
+        nodes: every one after those it listens to, connected; none has started.
+    """
+    live = any(isinstance(node.work, Source) and node.work.live for node in nodes)
+    for node in nodes:
+        if not isinstance(node.work, CallbackSink | NullSink) or len(node.producers) != 1:
+            continue
+        (host,) = node.producers
+        is_batched = any(isinstance(one.work, InferBatch) for one in host.producers)
+        if live and is_batched and not isinstance(node.work, NullSink):
+            continue
+        if isinstance(host.work, Collect) and len(host.outlets) == 1:
+            node.host = host

@@ -1,0 +1,72 @@
+"""Who shares a thread with whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgert.assemble.threads import share_threads
+from edgert.clock import REAL
+from edgert.runtime import Node
+from edgert.runtime.branches import Branch, branch_nodes, connect
+from edgert.stages.gpu.infer_gpu import Collect
+from edgert.stages.infer import Infer, InferBatch
+from edgert.stages.sink.results import CallbackSink, NullSink
+from tests.helpers.stages import Does, Numbers
+
+CAM = frozenset({"cam"})
+
+
+class Anything:
+    """Inference that is never run."""
+
+    rows, idle = 8, True
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+
+CALLBACK, NULL = CallbackSink("end", lambda result: None), NullSink()
+ONE, BATCH = Infer("find", Anything()), InferBatch("find", Anything(), 8, 0.005, REAL)  # type: ignore[arg-type]
+
+
+def hosts(first: Any, *ends: Any, live: bool = False, on_gpu: bool = True, copies: int = 1) -> list[str]:
+    """Of each end, in whose thread it is worked on."""
+    source = Node("cam", Numbers(live=live))
+    nodes, listening = [source], [Node(f"end{n}", end) for n, end in enumerate(ends)]
+    for number in range(copies):
+        stages = (first, Collect("find")) if on_gpu else (first,)
+        share = branch_nodes(f"find@{number}" if number else "find", [Branch(stages)], CAM, 1)
+        connect(source, share[0], CAM, 1, "never")
+        for end in listening:
+            connect(share[-1], end, CAM, 1, "never")
+        nodes += share
+    share_threads([*nodes, *listening])
+    assert all(node.host is None for node in nodes)
+    return [end.host.name if end.host else "" for end in listening]
+
+
+@pytest.mark.parametrize("end", [CALLBACK, NULL])
+@pytest.mark.parametrize("first", [ONE, BATCH])
+def test_whoever_alone_takes_what_a_gpu_made_does_so_where_it_is_waited_for(first: Any, end: Any) -> None:
+    assert hosts(first, end) == ["find"]
+
+
+def test_one_that_is_slow_keeps_cameras_from_nobody_else() -> None:
+    assert hosts(ONE, CALLBACK, live=True) == ["find"]  # it gets the frames that come as soon as it has time
+    assert hosts(BATCH, CALLBACK, live=True) == [""]  # it would get all of several batches, late
+    assert hosts(BATCH, NULL, live=True) == ["find"]
+
+
+def test_several_listeners_do_not_wait_for_each_other() -> None:
+    assert hosts(ONE, CALLBACK, NULL) == ["", ""]
+
+
+def test_a_stage_that_works_beside_those_before_it_keeps_its_thread() -> None:
+    assert hosts(ONE, CALLBACK, on_gpu=False) == [""]
+    assert hosts(ONE, Does()) == [""]
+
+
+def test_the_results_of_several_gpus_meet_in_a_thread_of_their_own() -> None:
+    assert hosts(ONE, CALLBACK, copies=2) == [""]

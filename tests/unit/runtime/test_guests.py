@@ -1,0 +1,144 @@
+"""Nodes that are worked on in the thread of the one that they listen to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from edgert.errors import DeviceError, EdgertError, StageError
+from edgert.memory import Counts
+from edgert.runtime import Node, Result, Runner, summarize
+from tests.helpers.stages import Does, Numbers, chain, link, tag
+
+LIMIT_S = 20.0
+
+
+def hosted(*works: object) -> list[Node]:
+    """A chain whose last node is a guest of the one before."""
+    nodes = chain(*works)
+    nodes[-1].host = nodes[-2]
+    return nodes
+
+
+def run(*nodes: Node) -> Runner:
+    runner = Runner(nodes)
+    runner.start()
+    try:
+        assert runner.wait(LIMIT_S)
+    except EdgertError:
+        assert not runner.running
+    return runner
+
+
+def test_a_guest_gets_every_result_in_the_thread_of_its_host() -> None:
+    threads = set[str]()
+
+    def double(result: Result) -> Iterator[Result]:
+        threads.add(threading.current_thread().name)
+        yield result
+        yield result
+
+    source, guest = Numbers(count=50), Does(lambda result: threads.add(threading.current_thread().name))
+    nodes = hosted(source, Does(double), guest)
+    run(*nodes).raise_error()
+    assert guest.indices == [index for index in range(50) for _ in range(2)] and threads == {"edgert:1"}
+    assert (guest.opened, guest.closed) == (1, 1) and source.is_full()
+    stages = summarize(nodes, 10**9, Counts(), 0, {}).stages
+    assert (stages["2"].results_in, stages["2"].dropped, stages["2"].thread, stages["1"].thread) == (100, 0, "1", "")
+
+
+def test_what_a_guest_works_is_its_own_time_and_no_waiting_of_its_host() -> None:
+    done = threading.Event()
+    nodes = hosted(Numbers(count=1), Does(), Does(lambda result: done.wait(0.05) or None))
+    run(*nodes).raise_error()
+    assert nodes[2].meter.busy_ns > 45_000_000 and nodes[2].meter.latency.counts().sum() == 1
+    assert abs(nodes[1].meter.wait_out_ns) < 20_000_000 and nodes[1].meter.busy_ns < 20_000_000
+
+
+def test_a_guest_passes_on_and_what_it_fails_with_is_its_own() -> None:
+    def fail(result: Result) -> Result:
+        if result.frame.index == 3:
+            raise ValueError("bad box")
+        return result
+
+    source, beside, behind = Numbers(count=9), Does(), Does()
+    nodes = hosted(source, tag("1"), Does(fail))
+    guest = nodes[2]
+    others = [Node("beside", beside), Node("behind", behind)]
+    link(nodes[1], others[0], capacity=20)
+    link(guest, others[1])
+    with pytest.raises(StageError, match="stage '2' failed: ValueError: bad box"):
+        run(*nodes, *others).raise_error()
+    assert behind.indices == [0, 1, 2] and beside.indices[:4] == [0, 1, 2, 3]
+    assert [one.closed for one in (guest.work, beside, behind)] == [1, 1, 1]  # type: ignore[union-attr]
+    assert source.is_full()
+
+
+def test_a_guest_that_cannot_open_is_not_closed_and_keeps_nobody() -> None:
+    def refuse() -> None:
+        raise DeviceError("no disk")
+
+    source, middle, broken = Numbers(count=None), Does(), Does(opening=refuse)
+    with pytest.raises(DeviceError, match="no disk") as caught:
+        run(*hosted(source, middle, broken)).raise_error()
+    assert caught.value.where == "stage '2'"
+    assert (broken.opened, broken.closed, broken.seen, middle.closed) == (1, 0, [], 1) and source.is_full()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_host_that_fails_ends_its_guest(late: bool) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no lens")
+
+    source, guest = Numbers(count=None), Does()
+    middle = Does(fail) if late else Does(opening=fail)
+    with pytest.raises(StageError, match="stage '1' failed: ValueError: no lens"):
+        run(*hosted(source, middle, guest)).raise_error()
+    assert (guest.opened, guest.closed, guest.seen) == (1, 1, []) and source.is_full()
+
+
+def stuck() -> tuple[Runner, threading.Event]:
+    """A pipeline whose guest has begun and does not end before the event."""
+    release, entered = threading.Event(), threading.Event()
+
+    def hang(result: Result) -> None:
+        entered.set()
+        release.wait(LIMIT_S)
+
+    nodes = hosted(Numbers(count=None), Does(), Does(hang))
+    runner = Runner(nodes)
+    runner.start()
+    assert entered.wait(LIMIT_S) and runner.is_working(nodes[2])
+    return runner, release
+
+
+def test_what_waits_behind_a_slow_guest_is_dropped_at_the_end_and_counted() -> None:
+    runner, release = stuck()
+    runner.stop()
+    source = runner.nodes[0].work
+    until(lambda: runner.nodes[1].inlet.channels[0].dropped > 0)
+    release.set()
+    assert runner.wait(LIMIT_S) and isinstance(source, Numbers) and source.is_full()
+    summary = summarize(runner.nodes, 10**9, Counts(), 0, {})
+    assert summary.frames_in == summary.frames_out + summary.dropped
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Waits for it, as long as a test may."""
+    done = threading.Event()
+    for _ in range(int(LIMIT_S / 0.01)):
+        if is_so():
+            return
+        done.wait(0.01)
+    raise AssertionError("it never came to that")
+
+
+def test_a_guest_that_does_not_end_is_named_beside_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgert.runtime.runner._EXIT_S", -1.0)
+    runner, release = stuck()
+    with pytest.raises(StageError, match="1 or 2 does not end"):
+        runner.shut_down()
+    release.set()
+    assert runner.wait(LIMIT_S)
