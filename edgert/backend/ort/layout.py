@@ -78,9 +78,7 @@ def in_words(times: Times, layouts: Layouts) -> str:
 
 def to_json(times: Times) -> bytes:
     """For a cache."""
-    return json.dumps(
-        {layout: {str(rows): round(us, 1) for rows, us in found.items()} for layout, found in times.items()}
-    ).encode()
+    return json.dumps({layout: dict(found) for layout, found in times.items()}).encode()
 
 
 def from_json(content: bytes) -> Times | None:
@@ -125,7 +123,7 @@ def measured(session: GpuSession) -> Measured:
     rows, us, no_graph = row_count(session.inputs_on_gpu.values()), dict[int, float](), ""
     for count in sorted({1, rows} if session.dynamic else {rows}, reverse=True):
         graph, reason = recorded(session, count)
-        us[count] = _median_us(session, graph or partial(session.enqueue, count))
+        us[count] = round(_median_us(session, graph or partial(session.enqueue, count)), 1)
         no_graph = no_graph or reason
     return Measured(us, no_graph)
 
