@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from edgert.backend import Engine
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile
 from edgert.config import stages as section
+from edgert.config.engine_choice import ORT_CUDA
 from edgert.config.flow import inputs_of, order, reads_of, sources_of, upstream
 from edgert.errors import EdgertError
 from edgert.memory import Counter
@@ -165,15 +167,28 @@ def assemble(
     board_of(file)
     is_own = backend_name is None and environment.engines is None  # whose engines are the file's
     numbers = gpus.gpus_of(file) if is_own else gpus.FIRST
-    first = Models(file, backend_name, bar, environment.clock, environment.engines, strict, numbers[0])
-    models, placed = {numbers[0]: first}, gpus.streams_on(file, numbers)
-    for gpu in sorted({*placed.values()} - {numbers[0]}):
-        if (more := first.on(gpu)) is not None:
-            models[gpu] = more
-    placed = {name: gpu if gpu in models else numbers[0] for name, gpu in placed.items()}
-    if len(models) > 1:
-        log.info("streams: %s", gpus.in_words(placed))
-    return _Assembler(file, callbacks or {}, environment.clock, models, placed, environment.label).build()
+    with _libraries_ahead(file, numbers[0]) if is_own else nullcontext():
+        first = Models(file, backend_name, bar, environment.clock, environment.engines, strict, numbers[0])
+        models, placed = {numbers[0]: first}, gpus.streams_on(file, numbers)
+        for gpu in sorted({*placed.values()} - {numbers[0]}):
+            if (more := first.on(gpu)) is not None:
+                models[gpu] = more
+        placed = {name: gpu if gpu in models else numbers[0] for name, gpu in placed.items()}
+        if len(models) > 1:
+            log.info("streams: %s", gpus.in_words(placed))
+        return _Assembler(file, callbacks or {}, environment.clock, models, placed, environment.label).build()
+
+
+def _libraries_ahead(file: PipelineFile, gpu: int) -> AbstractContextManager[None]:
+    """Loads what ONNX Runtime takes long for on a GPU, where models are to run there."""
+    config = file.config
+    used = {stage.infer for stage in config.stages.values() if isinstance(stage, section.InferStage)}
+    engines = {config.models[name].backend for name in used}
+    if ORT_CUDA in engines or ("auto" in engines and config.engines[:1] == (ORT_CUDA,)):
+        from edgert.backend.ort.ahead import libraries_ahead  # nobody else needs it
+
+        return libraries_ahead(gpu)
+    return nullcontext()
 
 
 def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool) -> tuple[int, Drop]:

@@ -185,7 +185,7 @@ def test_the_cleaned_model_is_cached_for_each_set_of_shapes(
     gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cuda, "check_provider", lambda: None)
-    monkeypatch.setattr(cuda, "_open", lambda content, settings, options, model: like(content, settings, model))
+    monkeypatch.setattr(cuda, "open_on_gpu", lambda content, settings, options, model: like(content, settings, model))
     model, store, backend = models.conv(("n", 3, 8, 8)), FileStore(tmp_path), OrtCudaBackend(CudaDevice(gpu, 0))
 
     def compiled(shapes: Any) -> OrtCudaEngine:
@@ -357,7 +357,7 @@ def bench(gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> Bench:
     ms = {layout.LAST: {1: 8.0, 4: 2.0}, layout.FIRST: {1: 2.0, 4: 8.0}}
     made = Bench(OrtCudaBackend(CudaDevice(gpu, 0)), ms)
     monkeypatch.setattr(cuda, "check_provider", lambda: None)
-    monkeypatch.setattr(cuda, "_open", made.open)
+    monkeypatch.setattr(cuda, "open_on_gpu", made.open)
     monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: enqueue)
     monkeypatch.setattr(layout, "_WARM_S", 0.0)
     return made

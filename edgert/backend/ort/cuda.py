@@ -181,7 +181,7 @@ class _Opener:
             **({} if tuning.tf32 else {"use_tf32": "0"}),  # not known to releases before 1.18, where it is on, too
             **kernels,
         }
-        return _open(self._content, self._settings, provider, self._model)
+        return open_on_gpu(self._content, self._settings, provider, self._model)
 
 
 def why_not() -> str:
@@ -229,7 +229,7 @@ def load_libraries() -> None:
         preload()
 
 
-def _open(content: bytes, settings: Any, options: Mapping[str, str], model: Model) -> Any:
+def open_on_gpu(content: bytes, settings: Any, options: Mapping[str, str], model: Model) -> Any:
     """A session that is really on the GPU: ONNX Runtime itself falls back to the CPU in silence."""
     load_libraries()
     providers = [(_PROVIDER, dict(options)), "CPUExecutionProvider"]

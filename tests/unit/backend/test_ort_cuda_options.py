@@ -27,7 +27,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Mapping[str, str], Any]
         raise BuildError("cuDNN has no such kernel")
 
     monkeypatch.setattr(cuda, "check_provider", lambda: None)
-    monkeypatch.setattr(cuda, "_open", opened)
+    monkeypatch.setattr(cuda, "open_on_gpu", opened)
     return found
 
 
