@@ -28,7 +28,7 @@ from edgert.placement.plan_record import Row
 from edgert.planner.planning import ALL, plan
 from edgert.planner.simulation import step_of
 from edgert.simulator import ThermalModel
-from edgert.simulator.board_platform import BoardSlots, platform_of
+from edgert.simulator.board_platform import BoardSlots, as_asked, platform_of
 from edgert.simulator.design import levels_of
 from edgert.simulator.paced_engine import PacedEngine, Pacer
 from edgert.simulator.pipeline_design import InferenceSlot
@@ -148,6 +148,7 @@ def emulate(file: PipelineFile, board: str, mode: str | None = None, *, slower: 
         ConfigError: no such board or mode, or no model.
         EdgertError: a model cannot be planned for the board, or not be run here.
     """
+    file = as_asked(file)
     made = plan(file, board=board, mode=mode or ALL).boards
     if len(made) != 1:
         raise ConfigError("one board at a time", where="--as", fix="edgert plan --board all compares them")

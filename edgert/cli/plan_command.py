@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, Row
 
 _MOST_REASONS = 6
-_RANKS = {"memory": 1, "DLA": 2, "mJ/frame": 3, "±": 4}  # columns that a narrow terminal leaves out
+_RANKS = {"memory": 1, "DLA": 2, "mJ/frame": 3}  # columns that a narrow terminal leaves out
 
 
 def plan(
@@ -22,8 +22,8 @@ def plan(
     board: Annotated[str | None, option.board("With all, every board; the pipeline's own when left out.")] = None,
     mode: Annotated[str, option.mode("With all, every mode is compared.")] = "all",
     objective: Annotated[
-        str, typer.Option("--objective", metavar="NAME", help="Optimize for throughput, latency or energy.")
-    ] = "throughput",
+        str, typer.Option("--objective", metavar="NAME", help="Optimize for energy, throughput or latency.")
+    ] = "energy",
     trt: option.Trt = None,
     profiles: option.Profiles = None,
     report: option.Report = None,
@@ -35,7 +35,7 @@ def plan(
 
     For every power mode and placement: frames per second, latency, power and memory, against the file's budgets. All
     of it comes from a cost model that was fitted to published measurements; nothing is run. Exit code 1 when no board
-    is within every budget.
+    is sure to keep every budget.
 
     Examples:
 
@@ -75,8 +75,8 @@ def show_plan(console: terminal.Console, plan: Plan) -> None:
     """Verdict, then a row for each mode and placement, or for each board."""
     from edgert.planner.plan_text import basis, board_headline, headline
 
-    good = plan.smallest is not None
-    console.print(headline(plan), style=f"bold {'green' if good else 'red'}", markup=False)
+    verdict = plan.boards[0].verdict if len(plan.boards) == 1 else "kept" if plan.smallest is not None else "missed"
+    console.print(headline(plan), style=f"bold {terminal.VERDICTS[verdict]}", markup=False)
     if len(plan.boards) == 1:
         _show_board(console, plan.boards[0])
     else:
@@ -123,7 +123,7 @@ def _show_board(console: terminal.Console, board: BoardPlan) -> None:
 def _show_table(
     screen: terminal.Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]], basis: str
 ) -> None:
-    from edgert.planner.plan_text import NUMBERS, numbers, to_spare
+    from edgert.planner.plan_text import NUMBERS, numbers, row_text
 
     columns = (
         terminal.Column(""),
@@ -134,8 +134,7 @@ def _show_table(
     shown = []
     for names, row, is_chosen in rows:
         mark = "→" if is_chosen else "·" if row.is_best else ""
-        missed = terminal.marked("; ".join(row.misses), "red")
-        budgets = missed if row.misses else terminal.marked(f"kept, {to_spare(row)}", "green")
+        budgets = terminal.marked(row_text(row), terminal.VERDICTS[row.verdict])
         cells: list[str | terminal.Text] = [mark, *names, *(text for text, _ in numbers(row)), budgets]
         shown.append(terminal.Row(cells, "bold" if is_chosen else ""))
     screen.print(terminal.table(columns, shown, width=screen.width))

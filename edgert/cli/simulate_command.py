@@ -74,7 +74,7 @@ def simulate(
     """Simulate a pipeline on a board that you do not have: frames, latency, drops, watts and degrees, second by second.
 
     Sources, queues, threads, accelerators and the governor of the budgets are simulated event by event, in a second
-    or two for a minute. Nothing is run. Exit code 1 when a budget of power or latency is exceeded.
+    or two for a minute. Nothing is run. Exit code 1 unless budgets of power and latency are sure to be kept.
 
     Examples:
 
@@ -86,7 +86,7 @@ def simulate(
     """
     from edgert.planner.simulation import Scenario
     from edgert.planner.simulation import simulate as simulate_pipeline
-    from edgert.planner.simulation_page import kept, save
+    from edgert.planner.simulation_page import save
 
     made = simulate_pipeline(
         pipeline,
@@ -102,18 +102,18 @@ def simulate(
         save(made, report)
         screen.print(f"report written to {report}", markup=False)
     terminal.write_json(made.to_json(), json)
-    if not kept(made)[0]:
+    if made.verdict != "kept":
         raise typer.Exit(1)
 
 
 def show_simulation(console: terminal.Console, simulation: Simulation) -> None:
     """Verdict, what happened over time, what was lost where, what the governor did, and what was assumed."""
-    from edgert.planner.simulation_page import kept, simulation_headline
+    from edgert.planner.simulation_page import simulation_headline, verdict_text
 
-    is_kept, budgets = kept(simulation)
-    console.print(simulation_headline(simulation), style=f"bold {'green' if is_kept else 'red'}", markup=False)
-    if budgets:
-        console.print(budgets, style="green" if is_kept else "red", markup=False)
+    style = terminal.VERDICTS[simulation.verdict]
+    console.print(simulation_headline(simulation), style=f"bold {style}", markup=False)
+    if budgets := verdict_text(simulation):
+        console.print(budgets, style=style, markup=False)
     played = simulation.played
     if played.moments:
         _show_moments(console, played.moments)

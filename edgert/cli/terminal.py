@@ -26,6 +26,8 @@ NONE = "–"
 """What stands where there is nothing."""
 UNKNOWN = "?"
 """What stands where nothing is known."""
+VERDICTS = {"kept": "green", "close": "yellow", "unknown": "dim", "missed": "red"}
+"""Styles of rich for what is said of budgets."""
 _WIDTH = 140  # of what no terminal shows
 _GAP = 2  # blank columns between two columns
 _LEAST = 30  # of a column whose text wraps, if it has as much

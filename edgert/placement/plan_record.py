@@ -2,14 +2,66 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from edgert.budget.footprint import Part
 from edgert.placement.constraints import Objective as Objective
 from edgert.placement.problem import Assignment, Network
 
 OBJECTIVES: tuple[Objective, ...] = ("throughput", "latency", "energy")
+
+Verdict = Literal["kept", "close", "unknown", "missed"]
+"""Whether a budget is kept: for sure, too close to tell, not known (which is neither), or missed for sure."""
+VERDICTS: tuple[Verdict, ...] = ("kept", "close", "unknown", "missed")
+"""From the best to the worst: a row is as good as its worst check."""
+_HAIR = 1 + 1e-6  # rounding is no reason to miss a budget
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One budget or limit, and how a row stands to it.
+
+    Attributes:
+        name: ``rate``, ``power``, ``latency`` or ``memory``.
+        used: the part of it that is predicted to be used; infinite where that never settles, None where nothing is
+            known.
+        error: relative error of ``used`` to expect; None where nobody has compared such a prediction.
+        text: the figure and its limit.
+        change: what the limit would have to be for it to be kept for sure.
+    """
+
+    name: str
+    used: float | None
+    error: float | None
+    text: str
+    change: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """Kept or missed only where it stays so at either end of the error bar."""
+        if self.used is None or self.error is None:
+            return "unknown"
+        if self.used * (1 + self.error) <= _HAIR:
+            return "kept"
+        return "missed" if self.used > _HAIR * (1 + self.error) or not self.used < math.inf else "close"
+
+    @property
+    def margin(self) -> float:
+        """The part of it that is to spare at the far end of the error bar; negative where it is exceeded there."""
+        if self.used is None or self.error is None:
+            return -math.inf
+        return 1 - self.used * (1 + self.error)
+
+    @property
+    def words(self) -> str:
+        """``"p99 49 of 50 ms ± 33 %: too close to tell"``."""
+        if self.verdict == "close":
+            return f"{self.text} ± {self.error:.0%}: too close to tell"
+        unknown = self.verdict == "unknown" and self.used is not None
+        return f"{self.text} ±?: not known" if unknown else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +111,21 @@ class Row:
         board, mode: names.
         name: of the placement: ``gpu``, ``dla``, ``mixed``.
         models: every model's part.
-        headroom: how many times the asked rates it sustains.
-        fps: frames a second that its sources could send: the asked rate times the headroom.
-        p99_ms: from a frame's first engine to its last result; engines only, without the host's work around them.
-        is_simulated: whether the whole pipeline was simulated for ``p99_ms``, with queues and dispatchers; otherwise it
-            is the sum of what each model needs at worst.
+        headroom: how many times the asked rates it sustains, by playing it with as many frames as are taken.
+        fps: frames a second that come out at the asked rates.
+        p99_ms: from a frame's capture to the end of its last stage, at the asked rates; infinite where none comes out.
         power_w: of the whole module at the asked rates, or at what it sustains where that is less;
             None where nothing is known of it.
         memory_bytes: of all that :mod:`edgert.planner.plan_rows` knows.
         energy_mj: of one frame, with the board's idle power.
-        busy: accelerator → part of its time at that rate, 0 to 1.
-        error: relative error to expect of times: the 90th percentile on networks that the cost model had not seen.
-        mode_w: what the power mode is named for; None for one without a limit.
-        misses: budgets it breaks, in words; empty if none.
-        tightest: the budget or limit with the least to spare: ``rate``, ``power``, ``latency`` or ``memory``.
-        margin: the part of it that is to spare; negative where it is exceeded.
+        busy: accelerator → part of its time at the asked rates, 0 to 1; of processor cores, how many are busy.
+        error: relative error to expect of times: the 90th percentile on networks that the cost model had not seen;
+            None where nothing was compared.
+        power_error: of watts.
+        asked_fps: frames a second of all sources.
+        p50_ms: as ``p99_ms``.
+        cores: processor cores that the mode has; 0 where that is not known.
+        checks: every budget and limit.
         memory: its parts.
         steps: what is changed in the pipeline so that it fits, in words.
         is_best: whether no other row of its board is better or equal in speed, latency, power and memory.
@@ -94,16 +146,37 @@ class Row:
     energy_mj: float | None
     busy: Mapping[str, float]
     error: float | None
-    mode_w: float | None = None
-    is_simulated: bool = False
-    misses: tuple[str, ...] = ()
-    tightest: str = ""
-    margin: float = 0.0
+    power_error: float | None = None
+    asked_fps: float = 0.0
+    p50_ms: float = math.nan
+    cores: int = 0
+    checks: tuple[Check, ...] = ()
     memory: tuple[Part, ...] = ()
     steps: tuple[str, ...] = ()
     is_best: bool = False
     fallback_models: tuple[str, ...] = ()
     fallbacks: tuple[Row, ...] = ()
+
+    @property
+    def most_fps(self) -> float:
+        """Frames a second that its sources could send before something is full."""
+        return self.asked_fps * self.headroom
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of all checks together."""
+        return max((check.verdict for check in self.checks), key=VERDICTS.index, default="unknown")
+
+    @property
+    def tightest(self) -> Check:
+        """The check with the least to spare."""
+        return min(self.checks, key=lambda check: check.margin)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Every check that is not kept for sure, in words, the worst first."""
+        found = [check for check in self.checks if check.verdict != "kept"]
+        return tuple(one.words for one in sorted(found, key=lambda one: -VERDICTS.index(one.verdict)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +186,7 @@ class BoardPlan:
     Attributes:
         board, title: its name and what people call it.
         rows: best first.
-        chosen: index of the one to take; None where no row keeps every budget.
+        chosen: index of the one to take, which keeps every budget or is too close to tell; None where there is none.
         advice: why the others were not taken, or what would have to be relaxed.
         skipped: modes that could not be planned, with the reason.
     """
@@ -124,6 +197,11 @@ class BoardPlan:
     chosen: int | None
     advice: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of its first row."""
+        return self.rows[0].verdict if self.rows else "unknown"
 
     @property
     def best(self) -> Row | None:
@@ -139,7 +217,7 @@ class Plan:
         pipeline: its name.
         objective: what was optimized.
         boards: in the order asked for.
-        smallest: the least board that keeps every budget, of those planned; None where none does.
+        smallest: the least board that keeps every budget for sure, of those planned; None where none does.
         notes: what was assumed.
     """
 

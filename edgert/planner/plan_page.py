@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from edgert.files import replace_text
-from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row
+from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row, Verdict
 from edgert.placement.problem import Edge
-from edgert.planner.plan_text import NUMBERS, basis, headline, listed, numbers, share_text, to_spare
+from edgert.planner import plan_text
 from edgert.report import html
 from edgert.report.diagram import Box, Line, network_image
 from edgert.report.numbers import counted, share, significant, size
@@ -21,7 +21,7 @@ def render(plan: Plan) -> str:
         names = {"boards": "Boards", **{board.board: board.title for board in plan.boards}}
         names |= {"notes": "What was assumed"} if plan.notes else {}
     body = [_header(plan), html.columns(_sections(plan), names)]
-    return html.document(f"{plan.pipeline}: plan", headline(plan), body, styles=_STYLES, scripts=_SCRIPTS)
+    return html.document(f"{plan.pipeline}: plan", plan_text.headline(plan), body, styles=_STYLES, scripts=_SCRIPTS)
 
 
 def save(plan: Plan, path: Path) -> None:
@@ -58,9 +58,9 @@ def _header(plan: Plan) -> html.Markup:
     first = plan.boards[0]
     row = first.rows[first.chosen] if len(plan.boards) == 1 and first.chosen is not None else None
     return html.header(
-        f"Plan for {plan.objective} · {basis(first)}",
+        f"Plan for {plan.objective} · {plan_text.basis(first)}",
         plan.pipeline,
-        headline(plan),
+        plan_text.headline(plan),
         html.figures(_figures(row)) if row else "",
         *(html.paragraph(text) for text in first.advice if len(plan.boards) == 1),
     )
@@ -68,10 +68,12 @@ def _header(plan: Plan) -> html.Markup:
 
 def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
     error = "error unknown" if row.error is None else f"± {share(row.error)} of times"
-    yield "Frames per second", significant(row.fps), f"{significant(row.headroom)} × what is asked; {error}"
-    yield "p99 of the engines", f"{significant(row.p99_ms)} ms", "with everything running"
+    most = f"at most {significant(row.most_fps)}, {significant(row.headroom)} × what is asked; {error}"
+    yield "Frames per second", significant(row.fps), most
+    yield ("p99", f"{significant(row.p99_ms)} ms", f"capture to last stage; p50 {significant(row.p50_ms)} ms")
     if row.power_w is not None and row.energy_mj is not None:
-        yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame"
+        bar = "error unknown" if row.power_error is None else f"± {share(row.power_error)}"
+        yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame; {bar}"
     yield "Memory", size(row.memory_bytes), "; ".join(("engines and frames", *row.steps))
 
 
@@ -83,29 +85,24 @@ def _boards(plan: Plan) -> html.Markup:
             html.Column(
                 "Board", [html.tag("b", one.title) if one.board == plan.smallest else one.title for one in plan.boards]
             ),
-            html.Column("Budgets", [_verdict(board) for board in plan.boards], "prose"),
-            html.Column("Mode", [row.mode if row else "–" for row in picked]),
-            html.Column("Placement", [row.name if row else "–" for row in picked]),
+            html.Column(
+                "Budgets", [_marked(board.verdict, plan_text.verdict_text(board)) for board in plan.boards], "prose"
+            ),
+            html.Column("Mode, placement", [plan_text.where(row) if row else "–" for row in picked]),
             *_numbers(picked),
         ],
         sortable=True,
     )
 
 
-def _verdict(board: BoardPlan) -> html.Markup:
-    if board.chosen is not None:
-        return html.join([_kept(()), f", {to_spare(board.rows[board.chosen])}"])
-    row = board.best
-    why = "; ".join(row.misses) if row else "; ".join(board.skipped) or "nothing can run"
-    return html.tag("span", f"✗ {why}", class_="bad")
-
-
-def _kept(misses: Sequence[str]) -> html.Markup:
-    return html.tag("span", "; ".join(misses) or "✓ kept", class_="bad" if misses else "good")
+def _marked(verdict: Verdict, text: str) -> html.Markup:
+    """A verdict's sign and color, and its text."""
+    mark, kind = html.VERDICTS[verdict]
+    return html.tag("span", f"{mark} {text}", class_=kind)
 
 
 def _rows(board: BoardPlan) -> html.Markup:
-    heads, rows = [head for head, _ in listed(board)], [row for _, row in listed(board)]
+    heads, rows = [head for head, _ in plan_text.listed(board)], [row for _, row in plan_text.listed(board)]
     chosen = None if board.chosen is None else board.rows[board.chosen]
     marks = ["chosen" if row is chosen else "Pareto" if row.is_best else "" for row in rows]
     whole = html.table(
@@ -115,7 +112,7 @@ def _rows(board: BoardPlan) -> html.Markup:
             html.Column("Placement", [placement for _, placement in heads]),
             html.Column("Choice", [html.tag("b", mark) if mark == "chosen" else mark for mark in marks]),
             *_numbers(rows),
-            html.Column("Budgets", [_kept(row.misses) for row in rows], "prose"),
+            html.Column("Budgets", [_marked(row.verdict, plan_text.row_text(row)) for row in rows], "prose"),
         ],
         sortable=True,
     )
@@ -140,8 +137,8 @@ def _memory(row: Row) -> html.Markup:
 
 
 def _numbers(rows: Sequence[Row | None]) -> Iterator[html.Column]:
-    cells = [numbers(row) if row else (("–", 0.0),) * len(NUMBERS) for row in rows]
-    for place, name in enumerate(NUMBERS):
+    cells = [plan_text.numbers(row) if row else (("–", 0.0),) * len(plan_text.NUMBERS) for row in rows]
+    for place, name in enumerate(plan_text.NUMBERS):
         yield html.Column(name, [html.Cell(*texts[place]) for texts in cells], "number")
 
 
@@ -149,8 +146,7 @@ def _model(model: ModelRow) -> html.Markup:
     """Every engine drawn, the one with the most frames first."""
     engines = sorted(model.engines, key=lambda engine: -engine.share)
     times = html.paragraph(
-        f"{significant(model.rate_hz)} runs a second asked; one run alone takes {significant(model.latency_ms)} ms, "
-        f"with everything running {significant(model.p50_ms)} ms (p50) and {significant(model.p99_ms)} ms (p99)."
+        f"{significant(model.rate_hz)} runs a second asked; one run alone takes {significant(model.latency_ms)} ms."
     )
     return html.join([times, *(_engine(model, engine) for engine in engines)])
 
@@ -158,7 +154,7 @@ def _model(model: ModelRow) -> html.Markup:
 def _engine(model: ModelRow, engine: EngineRow) -> html.Markup:
     names = engine.accelerators
     keys = [html.tag("span", name, class_=f"key {name}") for name in names]
-    caption = html.tag("figcaption", share_text(engine), " ", html.tag("span", *keys, class_="legend"))
+    caption = html.tag("figcaption", plan_text.share_text(engine), " ", html.tag("span", *keys, class_="legend"))
     if len(names) == 1:  # one color adds nothing to the caption
         return html.tag("figure", caption)
     boxes = []

@@ -5,6 +5,7 @@ TensorRT allocates for itself is not in it: it depends on its version, and no fi
 boards.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,9 +26,10 @@ from edgert.placement.profile import Profile, network_of
 from edgert.placement.schedule import play
 from edgert.placement.solver import solve
 from edgert.planner.planned_model import bound_to
-from edgert.planner.selection import Machine, judged, longest_ms
-from edgert.simulator.board_platform import static_graph
-from edgert.simulator.design import Demand, check_demands, counterpart, demands, levels_of, source_rates, with_fallbacks
+from edgert.planner.selection import Machine, judged
+from edgert.simulator import Platform
+from edgert.simulator.board_platform import played, static_graph
+from edgert.simulator.design import Demand, check_demands, counterpart, demands, levels_of, with_fallbacks
 
 _PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
 _IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
@@ -92,27 +94,28 @@ class RowMaker:
     parts: Callable[[PipelineFile, Sequence[Network], Placement], Sequence[Part]]
     macs: Sequence[Mapping[str, int]] = ()
 
-    def row(self, choice: Choice, placement: Placement, headroom: float) -> Row:
-        """A placement's row, without power; ``headroom``: how many times the rates asked for go through."""
+    def row(self, choice: Choice, placement: Placement, platform: Platform, error: float | None = None) -> Row:
+        """A placement's row, played on a platform; ``error``: relative, of its times."""
         name, networks = choice
         models = tuple(self._models(networks, placement))
         memory = row_memory(self.file, self.machine_bytes, lambda one: self.parts(one, networks, placement))
-        return Row(
+        made = Row(
             board=self.board,
             mode=self.mode,
             name=name,
             models=models,
-            headroom=headroom,
-            fps=sum(source_rates(self.file.config).values()) * headroom,
-            p99_ms=longest_ms(self.file.config, {model.name: model.p99_ms for model in models}),
+            headroom=0.0,
+            fps=0.0,
+            p99_ms=math.inf,
             power_w=None,
             memory_bytes=memory.total_bytes,
             energy_mj=None,
-            busy=dict(placement.utilization),
-            error=None,
+            busy={},
+            error=error,
             memory=memory.parts,
             steps=memory.steps,
         )
+        return played(self.file, made, platform)
 
     def _models(self, networks: Sequence[Network], placement: Placement) -> Iterator[ModelRow]:
         rates_hz = [network.rate_hz for network in networks]
@@ -205,14 +208,16 @@ def _engine(network: Network, assignment: Assignment) -> list[Part]:
 
 # Plans for this machine, or any other without a DLA, from profiles that were measured on it.
 
-_HEADROOM_RUNS, _ROUNDS, _KEPT_UP = 500, 5, 0.995
+PROFILED_ERROR = 0.2
+"""Relative error of times that come from profiles: the most that tests/bench/bench_simulate.py found in frames a second
+and latency of whole pipelines that were predicted from an earlier run on the same machine (docs/simulate.md)."""
 
 
 def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> BoardPlan:
     """Rows for one core, and for all cores together; times are those of the profiles, power is not known.
 
-    Cores that are busy at the same time slow one another as the whole model was measured to be slowed. Frames per
-    second are those of the engines, played with as many as go through; the host's work around them is not in it.
+    Cores that are busy at the same time slow one another as the whole model was measured to be slowed. The host's work
+    around the models is not in it.
 
     Args:
         profiles: one of each model, from ``edgert bench --units``.
@@ -273,7 +278,7 @@ def _rows(
         choices = choices[-1:]  # the file dispatches frames to several
     maker = RowMaker(file, HOST, "", system_memory().most_bytes, MEASURED, host_parts)
     for choice, placement in distinct(choices, partial(_solved, objective, cores)):
-        row = maker.row(choice, placement, _headroom(choice[1], placement))
+        row = maker.row(choice, placement, Platform(contention=MEASURED), error=PROFILED_ERROR)
         yield replace(row, name=row.models[0].engines[0].accelerators[0]) if row.name != "mixed" else row
 
 
@@ -285,18 +290,3 @@ def _solved(objective: Objective, cores: Sequence[str], choice: Choice) -> Place
     if objective != "latency" or most.value < 1:
         return most
     return solve(networks, "latency", limits, contention=MEASURED, time_limit_s=2.0)
-
-
-def _headroom(networks: Sequence[Network], placement: Placement) -> float:
-    """How many times the rates asked for go through, played: with all cores busy they slow one another the most."""
-    met = min(one.fps / network.rate_hz for network, one in zip(networks, placement.networks, strict=True))
-    wanted = met / max(*placement.utilization.values(), 1e-9)
-    for _ in range(_ROUNDS):
-        faster = [replace(network, rate_hz=network.rate_hz * wanted) for network in networks]
-        duration_ms = 1e3 * _HEADROOM_RUNS / min(network.rate_hz for network in faster)
-        flows = play(streams(faster, placement), duration_ms, MEASURED).streams
-        met = min(flow.fps / network.rate_hz for network, flow in zip(networks, flows, strict=True))
-        if met > _KEPT_UP * wanted:
-            break
-        wanted = met
-    return met

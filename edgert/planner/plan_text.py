@@ -1,5 +1,6 @@
 """A plan in sentences and as plain data, and checks of what ``edgert plan`` asks for."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -18,12 +19,15 @@ def headline(plan: Plan) -> str:
     """One sentence: does it fit, where, and how well."""
     if len(plan.boards) == 1:
         return board_headline(plan.boards[0])
-    fitting = [board for board in plan.boards if board.chosen is not None]
+    count = Counter(board.verdict for board in plan.boards)
     among = counted(len(plan.boards), "board")
-    title = next((board.title for board in fitting if board.board == plan.smallest), None)
+    title = next((board.title for board in plan.boards if board.board == plan.smallest), None)
+    others = [f"{count['close']} too close to tell"] if count["close"] else []
+    others += [f"{count['unknown']} not known"] if count["unknown"] else []
+    more = f" ({', '.join(others)})" if others else ""
     if title is None:
-        return f"None of {among} keeps every budget."
-    return f"{title} is the smallest of {len(fitting)} that keep every budget, of {among}."
+        return f"None of {among} is sure to keep every budget{more}."
+    return f"{title} is the smallest of {count['kept']} that keep every budget, of {among}{more}."
 
 
 def basis(board: BoardPlan) -> str:
@@ -35,16 +39,20 @@ def basis(board: BoardPlan) -> str:
 
 def board_headline(board: BoardPlan) -> str:
     """One sentence about one board."""
+    if not board.rows:
+        return f"{board.title} cannot be predicted."
+    row = board.rows[board.chosen or 0]
+    mode = f" in {row.mode}" if row.mode else ""
+    if row.verdict == "unknown":
+        return f"Whether {board.title} keeps every budget is not known."
     if board.chosen is None:
-        if not board.rows:
-            return f"{board.title} cannot be predicted."
         return f"{board.title} keeps every budget in no power mode."
-    row = board.rows[board.chosen]
+    if row.verdict == "close":
+        return f"Whether {board.title}{mode} keeps every budget is too close to tell."
     room = f", with room for {significant(row.headroom)} times as many" if row.headroom >= _ROOMY else ""
     watts = "" if row.power_w is None else f"at {significant(row.power_w, 2)} W, "
-    mode = f" in {row.mode}" if row.mode else ""
     return (
-        f"{board.title}{mode} keeps up with {significant(row.fps / row.headroom)} frames a second, models alone, "
+        f"{board.title}{mode} keeps up with {significant(row.asked_fps)} frames a second, models alone, "
         f"{watts}on {_used(row)}{room}."
     )
 
@@ -62,15 +70,19 @@ def share_text(engine: EngineRow) -> str:
 
 def why_not(row: Row, chosen: Row) -> str:
     """Why another row was not taken instead of the chosen one."""
-    if row.misses:
-        return f"{where(row)}: {'; '.join(row.misses)}"
+    if row.doubts:
+        return f"{where(row)}: {'; '.join(row.doubts)}"
     worse = []
-    if row.fps < chosen.fps * (1 - 1e-3):
-        worse.append(f"{share(1 - row.fps / chosen.fps)} slower")
+    if row.most_fps < chosen.most_fps * (1 - 1e-3):
+        worse.append(f"{share(1 - row.most_fps / chosen.most_fps)} slower")
+    if row.cores < chosen.cores:
+        worse.append(f"{row.cores} processor cores of {chosen.cores}")
     if (row.power_w or 0) > (chosen.power_w or 0) * (1 + 1e-3):
         worse.append(f"{significant((row.power_w or 0) - (chosen.power_w or 0))} W more")
     if row.p99_ms > chosen.p99_ms * (1 + 1e-3):
         worse.append(f"p99 {significant(row.p99_ms - chosen.p99_ms)} ms longer")
+    if (row.energy_mj or 0) > (chosen.energy_mj or 0) * (1 + 1e-3):
+        worse.append(f"{significant((row.energy_mj or 0) - (chosen.energy_mj or 0))} mJ a frame more")
     return f"{where(row)}: {', '.join(worse) or 'no better'}"
 
 
@@ -91,35 +103,53 @@ def where(row: Row) -> str:
 
 # A row in a table, on a page or in a terminal.
 
-NUMBERS = ("fps", "p99 ms", "W", "memory", "mJ/frame", "DLA", "±")
+NUMBERS = ("fps", "at most", "p99 ms", "W", "memory", "mJ/frame", "DLA")
 """Headers of :func:`numbers`."""
 
 
 def numbers(row: Row) -> tuple[tuple[str, float], ...]:
     """Each number of a row as text, and as what it is sorted by; a dash and 0 for what is not known."""
 
+    def within(error: float | None) -> str:
+        return " ±?" if error is None else f" ±{error:.0%}"
+
     def known(value: float | None, show: Callable[[float], str]) -> tuple[str, float]:
         return ("–", 0.0) if value is None else (show(value), value)
 
     return (
         known(row.fps, significant),
-        known(row.p99_ms, significant),
-        known(row.power_w, lambda value: fixed(value, 1)),
+        known(row.most_fps, significant),
+        known(row.p99_ms, lambda value: significant(value) + within(row.error)),
+        known(row.power_w, lambda value: fixed(value, 1) + within(row.power_error)),
         known(row.memory_bytes, lambda value: size(int(value))),
         known(row.energy_mj, significant),
-        known(max((model.dla_share for model in row.models), default=0.0), share),
-        known(row.error, share),
+        (_on_dla(row), max((model.dla_share for model in row.models), default=0.0)),
     )
 
 
-def to_spare(row: Row) -> str:
-    """``"40 % of latency to spare"``, of a row that keeps every budget."""
-    return f"{share(row.margin)} of {row.tightest} to spare"
+def _on_dla(row: Row) -> str:
+    """``"79 %"``; of several models ``"find 79 %, read none"``; ``"none"`` where none has any."""
+    shares = {model.name: share(model.dla_share) for model in row.models}
+    if len(set(shares.values())) <= 1:
+        return next(iter(shares.values()), "none")
+    return ", ".join(f"{name} {one}" for name, one in shares.items())
+
+
+def verdict_text(board: BoardPlan) -> str:
+    """Of a board's first row, or why there is none."""
+    return row_text(board.rows[0]) if board.rows else f"not known: {'; '.join(board.skipped) or 'nothing can run'}"
+
+
+def row_text(row: Row) -> str:
+    """``"kept, 40 % of latency to spare"``, or what is not kept for sure."""
+    spare = row.tightest
+    return "; ".join(row.doubts) or f"kept, {share(spare.margin)} of {spare.name} to spare"
 
 
 # A plan as plain data.
 
-SCHEMA = 1
+SCHEMA = 2
+_FIGURES = ("asked_fps", "fps", "most_fps", "headroom", "p50_ms", "p99_ms", "power_w", "memory_bytes", "cores")
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -137,6 +167,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
                 "board": board.board,
                 "title": board.title,
                 "chosen": board.chosen,
+                "verdict": board.verdict,
                 "advice": list(board.advice),
                 "skipped": list(board.skipped),
                 "rows": [_row(row, place == board.chosen) for place, row in enumerate(board.rows)],
@@ -150,13 +181,15 @@ def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
     return {
         "mode": row.mode,
         "placement": row.name,
-        **{name: getattr(row, name) for name in ("fps", "headroom", "p99_ms", "power_w", "memory_bytes")},
+        **{name: getattr(row, name) for name in _FIGURES},
         "memory": [asdict(part) for part in row.memory] if is_chosen else [],
         "memory_steps": list(row.steps),
         "energy_mj_per_frame": row.energy_mj,
         "busy": dict(row.busy),
         "relative_error": row.error,
-        "misses": list(row.misses),
+        "relative_power_error": row.power_error,
+        "verdict": row.verdict,
+        "checks": [{**asdict(check), "verdict": check.verdict} for check in row.checks],
         "pareto": row.is_best,
         "models": [_model(model, is_chosen) for model in row.models],
         "fallback_models": list(row.fallback_models),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from operator import itemgetter
 from pathlib import Path
 
 from dla import MAX_LOADABLES, USUAL_RELEASE
@@ -19,7 +19,7 @@ from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients
-from edgert.placement.cost.power import power
+from edgert.placement.cost.power import power, power_cost
 from edgert.placement.cost.work import Work, units
 from edgert.placement.dla_share import Survey
 from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row
@@ -30,8 +30,8 @@ from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts,
 from edgert.planner.plan_text import check_mode, check_objective, releases
 from edgert.planner.planned_model import PlannedModel, bound_to, planned_models, scaled
 from edgert.planner.selection import Machine, judged
-from edgert.simulator.board_platform import contention_of, platform_of, sized
-from edgert.simulator.design import check_demands, counterpart, demands, levels_of, source_rates, with_fallbacks
+from edgert.simulator.board_platform import contention_of, platform_of
+from edgert.simulator.design import check_demands, counterpart, demands, levels_of, with_fallbacks
 
 ALL = "all"
 _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
@@ -50,7 +50,7 @@ def plan(
     *,
     board: str | None = None,
     mode: str = ALL,
-    objective: Objective = "throughput",
+    objective: Objective = "energy",
     tensorrt: str | None = None,
     profiles: Sequence[str | Path] = (),
     overrides: Iterable[str] = (),
@@ -62,7 +62,7 @@ def plan(
         pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
         board: name or file, or ``all``; the pipeline's own by default.
         mode: a power mode's name, or ``all``.
-        objective: what each placement is made best in.
+        objective: what each placement is made best in, and what is taken of those that keep every budget.
         tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
         profiles: measured on the machine that is planned for, one of each model; needed for ``board="host"``, whose
             speed no model predicts. For a board: bundles that were finished there, whose engines' times are taken.
@@ -80,9 +80,9 @@ def plan(
     if asked_board in (HOST, "auto") and profiles:
         found = plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
         notes = dict.fromkeys([MODELS_ALONE, *(note for demand in demands(file.config) for note in demand.notes)])
-        smallest = found.board if found.chosen is not None else None
+        smallest = found.board if found.verdict == "kept" else None
         return Plan(file.config.name, objective, (found,), smallest, tuple(notes))
-    asked = _boards(asked_board, file)
+    asked = tuple(sorted(_boards(asked_board, file), key=_size))
     if mode != ALL:
         check_mode(asked, mode)
     about_trt = releases(asked, tensorrt)
@@ -97,16 +97,12 @@ def plan(
         planners = [_BoardPlanner(at, subjects, one, objective, tensorrt, measured) for at, subjects in levels]
         planner = replace(planners[0], fallbacks=tuple(planners[1:]))
         made.append(planner.plan(mode, strict=len(asked) == 1))
-    fitting = [  # smaller boards have less memory, then less speed
-        ((one.memory.bytes, one.gpu_tops(one.peak_mode, "fp16") or 0.0), one.name)
-        for one, result in zip(asked, made, strict=True)
-        if result.chosen is not None
-    ]
-    smallest = min(fitting, key=itemgetter(0))[1] if fitting else None
+    fitting = [board.board for board in made if board.verdict == "kept"]
+    smallest = fitting[0] if fitting else None
     rates = (note for subject in planned for note in subject.demand.notes)
     notes = dict.fromkeys(
         [
-            *_without_edgert(asked, sorted(fitting)),
+            *_without_edgert(asked, fitting),
             *_further_gpus(file.config),
             MODELS_ALONE,
             *rates,
@@ -126,14 +122,19 @@ def _further_gpus(config: PipelineConfig) -> Iterator[str]:
         yield f"the file names {named}: a board has GPU 0 alone, which is planned for; leave gpus: out of a file for it"
 
 
-def _without_edgert(asked: Sequence[Board], fitting: Sequence[tuple[object, str]]) -> Iterator[str]:
+def _size(board: Board) -> tuple[float, float, str]:
+    """Smaller boards have less memory, then less speed; one whose clocks nobody knows is the last of its memory."""
+    return board.memory.bytes, board.gpu_tops(board.peak_mode, "fp16") or math.inf, board.name
+
+
+def _without_edgert(asked: Sequence[Board], fitting: Sequence[str]) -> Iterator[str]:
     """A note about boards that edgert itself does not run on; ``fitting`` keep the budgets, the smallest first."""
     found = {one.name: one.without_edgert for one in asked if one.without_edgert}
     if not found:
         return
     many = f"edgert itself does not run on {', '.join(found)} (edgert boards NAME has the reason)"
-    runs = next((name for _, name in fitting if name not in found), "")
-    smallest = f"; the smallest that it runs on is {runs}" if runs and fitting[0][1] in found else ""
+    runs = next((name for name in fitting if name not in found), "")
+    smallest = f"; the smallest that it runs on is {runs}" if runs and fitting[0] in found else ""
     way = "edgert export --format onnx writes the models for the TensorRT there"
     yield f"{many if len(found) > 1 else ''.join(found.values())}; {way}{smallest}"
 
@@ -201,13 +202,7 @@ class _BoardPlanner:
             f"{name}: {error.what}" + (f" ({error.why})" if error.why else "") for name, error in errors.items()
         )
         machine = Machine(self.board.name, self.board.title, self.board.memory.most_bytes)
-        budgets, objective = self.file.config.budgets, self.objective
-        return sized(
-            self.file,
-            rows,
-            lambda found: judged(machine, found, budgets, objective, skipped),
-            lambda mode: platform_of(self.board, self.board.mode(mode), self.costs),
-        )
+        return judged(machine, rows, self.file.config.budgets, self.objective, skipped)
 
     def _rows(self, mode: Mode) -> Iterator[Row]:
         """A mode's rows. Raises PlacementError where the file puts a node on a DLA that the board has not."""
@@ -229,6 +224,12 @@ class _BoardPlanner:
     @cached_property
     def costs(self) -> Coefficients:
         return coefficients(self.board.soc)
+
+    @property
+    def power_error(self) -> float | None:
+        """Relative, of watts; None: nobody has published any to compare with."""
+        accuracy = power_cost(self.board.soc).accuracy
+        return None if accuracy is None else accuracy.p90
 
     @cached_property
     def surveys(self) -> tuple[Survey | None, ...]:
@@ -312,21 +313,12 @@ class _Scene:
             board_parts,
             tuple(subject.macs for subject in planner.subjects),
         )
-        # The rates asked for go through until the busiest accelerator has no time left; never more often than what
-        # limits of traffic and loadables leave.
-        pairs = zip(choice[1], placement.networks, strict=True)
-        met = min(one.fps / (network.rate_hz * network.batch) for network, one in pairs)
-        headroom = met / max(max(placement.utilization.values(), default=0.0), 1e-9)
-        made = maker.row(choice, placement, headroom)
+        platform = platform_of(planner.board, self._mode, planner.costs)
+        made = maker.row(choice, placement, platform)
         dla = [planner.costs.dla_accuracy] if any(model.dla_share for model in made.models) else []
         errors = [None if one is None else one.p90 for one in (planner.costs.gpu_accuracy, *dla)]
-        return replace(
-            made,
-            power_w=placement.power_w,
-            energy_mj=1e3 * placement.power_w / (sum(source_rates(planner.file.config).values()) * min(1.0, headroom)),
-            error=None if None in errors else max(filter(None, errors), default=0.0),
-            mode_w=self._mode.watts,
-        )
+        error = None if None in errors else max(filter(None, errors), default=0.0)
+        return replace(made, error=error, power_error=planner.power_error)
 
 
 def _allowed(found: Survey | None) -> Collection[str]:

@@ -1,41 +1,30 @@
-"""Rows against budgets: which budgets each row misses, which row is taken, and what would have to be relaxed."""
+"""Rows against budgets: which of them each row keeps, which row is taken, and what would have to be relaxed."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from edgert.config import InferStage, PipelineConfig
-from edgert.config.flow import inputs_of, order
 from edgert.config.pipeline_file import BudgetConfig
-from edgert.placement.plan_record import BoardPlan, Objective, Row
+from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, Row
 from edgert.planner.plan_text import where
 from edgert.units import format_bytes
 
-
-def longest_ms(config: PipelineConfig, latency_ms: Mapping[str, float]) -> float:
-    """The longest chain of models that a frame passes, crops one after the other.
-
-    Adding up what each model needs at worst is more than a frame needs at worst, so a plan is on the safe side.
-
-    Args:
-        latency_ms: of one run of every model.
-    """
-    ends: dict[str, float] = {}
-    for name in order(config.stages):
-        stage = config.stages[name]
-        before = max((ends[other] for other in inputs_of(stage)), default=0.0)
-        own = 0.0
-        if isinstance(stage, InferStage):
-            own = latency_ms.get(stage.infer, math.nan) * (stage.crop.limit if stage.crop is not None else 1)
-        ends[name] = before + own
-    return max(ends.values(), default=0.0)
+_SAME = 0.05
+"""Energies that differ by less are a tie: no prediction of watts is that good."""
 
 
-_KEYS: Mapping[Objective, Callable[[Row], tuple[float, ...]]] = {
-    "throughput": lambda row: (-round(row.headroom, 6), _or_none(row.power_w)),
-    "latency": lambda row: (row.p99_ms, _or_none(row.power_w)),
-    "energy": lambda row: (_or_none(row.energy_mj), row.p99_ms),
+def _frugal(row: Row, least_mj: float) -> tuple[float, ...]:
+    """Least energy; of ties most cores, then fewest engines."""
+    energy_mj = _or_none(row.energy_mj)
+    rank = math.floor(math.log(energy_mj / least_mj) / _SAME) if least_mj and energy_mj else 0
+    return rank, -row.cores, sum(len(model.engines) for model in row.models), energy_mj, row.p99_ms
+
+
+_KEYS: Mapping[Objective, Callable[[Row, float], tuple[float, ...]]] = {
+    "energy": _frugal,
+    "throughput": lambda row, _: (-round(row.headroom, 6), _or_none(row.power_w), -row.cores),
+    "latency": lambda row, _: (row.p99_ms, _or_none(row.power_w), -row.cores),
 }
 _CLOSEST = 3
 T = TypeVar("T")
@@ -48,9 +37,6 @@ class Machine:
     name: str
     title: str
     memory_bytes: int
-
-
-_HAIR = 1 + 1e-6  # rounding is no reason to miss a budget
 
 
 def _or_none(value: float | None) -> float:
@@ -73,7 +59,7 @@ def pareto(rows: Iterable[T], *keys: Callable[[T], float]) -> list[T]:
 def judged(
     board: Machine, rows: Sequence[Row], budgets: BudgetConfig, objective: Objective, skipped: tuple[str, ...] = ()
 ) -> BoardPlan:
-    """The rows best first, with what each misses; the first that misses nothing is taken."""
+    """The rows best first, with what each keeps; the first is taken unless it misses something or is not known."""
     rated = [_rated(row, budgets, board) for row in rows]
     best = pareto(
         rated,
@@ -83,66 +69,60 @@ def judged(
         lambda row: float(row.memory_bytes),
     )
     marked = [replace(row, is_best=any(row is one for one in best)) for row in rated]
-    ordered = (
-        sorted(  # those that keep their budgets by the objective, then by how far the others are from keeping them
-            marked, key=lambda row: (bool(row.misses), *((-row.margin,) if row.misses else _KEYS[objective](row)))
-        )
-    )
-    chosen = 0 if ordered and not ordered[0].misses else None
-    advice = () if chosen is not None else tuple(_relaxed(row, budgets, board) for row in ordered[:_CLOSEST])
+
+    best_verdict = min((VERDICTS.index(row.verdict) for row in marked), default=0)
+    near = [row.energy_mj for row in marked if VERDICTS.index(row.verdict) == best_verdict and row.energy_mj]
+    least_mj = min(near, default=0.0)
+
+    def order(row: Row) -> tuple[float, ...]:
+        """By the objective among those that keep their budgets, then by how far the others are from it."""
+        is_near = row.verdict in ("close", "missed")
+        return VERDICTS.index(row.verdict), *((-row.tightest.margin,) if is_near else _KEYS[objective](row, least_mj))
+
+    ordered = sorted(marked, key=order)
+    chosen = 0 if ordered and ordered[0].verdict in ("kept", "close") else None
+    is_kept = bool(ordered) and ordered[0].verdict == "kept"
+    advice = () if is_kept else tuple(_relaxed(row) for row in ordered[:_CLOSEST])
     return BoardPlan(board.name, board.title, tuple(ordered), chosen, advice, skipped)
 
 
 def _rated(row: Row, budgets: BudgetConfig, board: Machine) -> Row:
-    limits = _limits(row, budgets, board)
-    tightest = max(limits, key=lambda limit: limit.used)
-    misses = tuple(limit.miss for limit in limits if limit.is_missed)
     fallbacks = tuple(_rated(one, budgets, board) for one in row.fallbacks)
-    return replace(row, misses=misses, tightest=tightest.name, margin=1 - tightest.used, fallbacks=fallbacks)
+    return replace(row, checks=tuple(checks_of(row, budgets, board)), fallbacks=fallbacks)
 
 
-class _Limit(NamedTuple):
-    """The part of a limit that is used; where it is missed, how, and what would have to change."""
-
-    name: str
-    used: float
-    is_missed: bool
-    miss: str
-    change: str
-
-
-def _limits(row: Row, budgets: BudgetConfig, board: Machine) -> list[_Limit]:
-    """Every limit that there is for a row."""
-    rate, watts, fps = 1 / max(row.headroom, 1e-9), _or_none(row.power_w), f"{row.fps:.3g} of"
-    less = f"at most {row.headroom:.0%} of the frames (every:, or fps: of the source)"
-    found = [_Limit("rate", rate, row.headroom * _HAIR < 1, f"{fps} {row.fps / row.headroom:.3g} fps", less)]
-    if budgets.power is not None:
-        used, miss, change = watts / budgets.power, f"{watts:.3g} of {budgets.power:g} W", f"power: {_up(watts)}W"
-        if row.power_w is None:
-            miss, change = "power unknown", "no power budget, since nothing is known of what this machine draws"
-        found.append(_Limit("power", used, row.power_w is None or used > _HAIR, miss, change))
-    if row.mode_w is not None:
-        miss, change = f"W in a mode of {row.mode_w:g} W", "fewer frames, since the mode would slow its clocks"
-        found.append(_Limit("power", watts / row.mode_w, watts > row.mode_w * _HAIR, f"{watts:.3g} {miss}", change))
+def checks_of(row: Row, budgets: BudgetConfig, board: Machine) -> Iterable[Check]:
+    """Every limit that there is for a row. What a power mode is named for is none: it is a set of clocks."""
+    rate = 1 / max(row.headroom, 1e-9)
+    text = f"{row.most_fps:.3g} of {row.asked_fps:.3g} fps"
+    share = row.headroom / (1 + (row.error or 0.0))
+    yield Check("rate", rate, row.error, text, f"at most {share:.0%} of the frames (every:, or fps: of the source)")
+    if budgets.power is not None and row.power_w is None:
+        change = "no power budget, since nothing is known of what this machine draws"
+        yield Check("power", None, None, "power unknown", change)
+    elif budgets.power is not None and row.power_w is not None:
+        text, change = f"{row.power_w:.3g} of {budgets.power:g} W", f"power: {_most(row.power_w, row.power_error)}W"
+        yield Check("power", row.power_w / budgets.power, row.power_error, text, change)
     if budgets.latency is not None:
-        used, miss = row.p99_ms / (1e3 * budgets.latency), f"p99 {row.p99_ms:.3g} of {1e3 * budgets.latency:g} ms"
-        found.append(_Limit("latency", used, not used <= _HAIR, miss, f"latency: {_up(row.p99_ms)}ms"))
+        used = row.p99_ms / (1e3 * budgets.latency)
+        text, change = f"p99 {row.p99_ms:.3g} of {1e3 * budgets.latency:g} ms", _most(row.p99_ms, row.error)
+        yield Check("latency", used, row.error, text, f"latency: {change}ms")
     most, size = min(budgets.memory or board.memory_bytes, board.memory_bytes), format_bytes(row.memory_bytes)
     is_too_small = row.memory_bytes > board.memory_bytes
     change = f"a board with {size} of memory for programs" if is_too_small else f"memory: {size}"
-    is_missed = row.memory_bytes > most
-    return [*found, _Limit("memory", row.memory_bytes / most, is_missed, f"{size} of {format_bytes(most)}", change)]
+    yield Check("memory", row.memory_bytes / most, 0.0, f"{size} of {format_bytes(most)}", change)
 
 
-def _up(number: float) -> str:
-    """Three digits, rounded up, so that a budget of that much is kept."""
+def _most(number: float, error: float | None) -> str:
+    """At the far end of its error bar, as three digits, rounded up, so that a budget of that much is kept."""
+    number *= 1 + (error or 0.0)
     if not 0 < number < math.inf:
         return f"{number:g}"
     step = 10.0 ** (math.floor(math.log10(number)) - 2)
-    return f"{math.ceil(number / step / _HAIR) * step:g}"
+    return f"{math.ceil(number / step / (1 + 1e-6)) * step:g}"
 
 
-def _relaxed(row: Row, budgets: BudgetConfig, board: Machine) -> str:
+def _relaxed(row: Row) -> str:
     """What would have to change for a row to be taken."""
-    changes = [limit.change for limit in _limits(row, budgets, board) if limit.is_missed]
-    return f"closest: {where(row)}: {'; '.join(row.misses)}. It would do with {', '.join(changes)}"
+    changes = [check.change for check in row.checks if check.verdict != "kept"]
+    return f"closest: {where(row)}: {'; '.join(row.doubts)}. It would do with {', '.join(changes)}"

@@ -1,6 +1,7 @@
 """``edgert simulate``: a pipeline file played on any board, and what a governor may do to that board's clocks."""
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,13 +20,13 @@ from edgert.config.flow import fallbacks, streams_of
 from edgert.errors import BudgetError, ConfigError, PlacementError
 from edgert.placement.cost.coefficients import Coefficients, coefficients
 from edgert.placement.cost.power import Power, power
-from edgert.placement.plan_record import BoardPlan, Objective, Row
+from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, Row, Verdict
 from edgert.placement.profile import read_profile
-from edgert.planner.plan_rows import profile_of
+from edgert.planner.plan_rows import PROFILED_ERROR, profile_of
 from edgert.planner.planning import ALL, plan
 from edgert.simulator import Design, Governing, Platform, Simulated
 from edgert.simulator import simulate as play
-from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, platform_of
+from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as_asked, platform_of
 from edgert.simulator.design import check_demands, demands, levels_of, source_rates
 from edgert.simulator.pipeline_design import Scene, Slots, design_of
 from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
@@ -202,6 +203,9 @@ class Simulation:
         basis: what the numbers rest on.
         notes: what was assumed.
         played: what came out.
+        checks: budgets of latency and power, against what was played.
+        most_fps: frames a second that the sources could send, as the plan has it; None for this machine.
+        error, power_error: relative, of times and watts, as the plan has them; None: nobody has compared any.
     """
 
     pipeline: str
@@ -213,10 +217,21 @@ class Simulation:
     basis: str
     notes: tuple[str, ...]
     played: Simulated = field(repr=False)
+    checks: tuple[Check, ...] = ()
+    most_fps: float | None = None
+    error: float | None = None
+    power_error: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of all budgets together; kept where there is none."""
+        return max((check.verdict for check in self.checks), key=VERDICTS.index, default="kept")
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, marked as simulated."""
-        return {"simulated": True, **asdict(self), "played": self.played.to_json()}
+        checks = [{**asdict(one), "verdict": one.verdict} for one in self.checks]
+        plain = {**asdict(self), "played": self.played.to_json(), "checks": checks}
+        return {"simulated": True, "verdict": self.verdict, **plain}
 
 
 def simulate(
@@ -224,7 +239,7 @@ def simulate(
     *,
     board: str | None = None,
     mode: str | None = None,
-    objective: Objective = "throughput",
+    objective: Objective = "energy",
     tensorrt: str | None = None,
     profiles: Sequence[str | Path] = (),
     overrides: Iterable[str] = (),
@@ -236,7 +251,7 @@ def simulate(
         pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
         board: a board's name or file, or ``host`` with ``profiles``; the pipeline's own by default.
         mode: a power mode; the one that a plan would choose by default.
-        objective: what the plan's placement is made best in: ``throughput``, ``latency`` or ``energy``.
+        objective: what the plan's placement is made best in: ``energy``, ``throughput`` or ``latency``.
         tensorrt: the release that the plan is for; by default that of the board's usual JetPack.
         profiles: measured times, as a plan takes them: for this machine one of each model.
         overrides: ``key.path=value``, as given to ``--set``.
@@ -273,7 +288,7 @@ def simulate(
     closest = f"no row of the plan keeps every budget; {row.mode}, {row.name} is closest"
     notes = () if found.chosen is not None else (closest,)
     slots = [BoardSlots(at, one) for at, one in zip(levels_of(file), (row, *row.fallbacks), strict=True)]
-    return _played(file, (row.board, found.title, row), slots, platform, scene, scenario, notes)
+    return _played(as_asked(file), (row.board, found.title, row), slots, platform, scene, scenario, notes)
 
 
 def _played(
@@ -303,6 +318,7 @@ def _played(
             steps.append(PowerStep("", 0.0, 0.0, 1.0, slowest_ms))
     governing = _governing(file, budget, steps)
     played = play(design, platform, scenario.seconds, seed=scenario.seed, governing=governing)
+    errors = (PROFILED_ERROR, None) if row is None else (row.error, row.power_error)
     return Simulation(
         pipeline=file.config.name,
         board=board,
@@ -313,7 +329,22 @@ def _played(
         basis=_MODELED if row else _PROFILED,
         notes=(*notes, *_notes(file, design, scene, row)),
         played=played,
+        checks=tuple(_checks(budget, played, errors)),
+        most_fps=row.most_fps if row else None,
+        error=errors[0],
+        power_error=errors[1],
     )
+
+
+def _checks(budget: Budget, played: Simulated, errors: tuple[float | None, float | None]) -> Iterator[Check]:
+    """Budgets that a simulation can be held against."""
+    if budget.latency_ms is not None:
+        p99_ms = played.latency_ms.p99 if played.frames_out else math.inf
+        text = f"p99 {p99_ms:.3g} of {budget.latency_ms:g} ms"
+        yield Check("latency", p99_ms / budget.latency_ms, errors[0], text, "")
+    if budget.power_w is not None and played.power_w is not None:
+        text = f"{played.power_w:.3g} of {budget.power_w:g} W"
+        yield Check("power", played.power_w / budget.power_w, errors[1], text, "")
 
 
 def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -> Governing | None:

@@ -7,7 +7,7 @@ from edgert.budget.loop import GovernorReport
 from edgert.files import replace_text
 from edgert.planner.simulation import Simulation
 from edgert.report import html
-from edgert.report.numbers import counted, fixed, milliseconds, significant
+from edgert.report.numbers import counted, fixed, milliseconds, share, significant
 from edgert.report.plots import LINES, Series, series_chart
 from edgert.simulator import Moment
 
@@ -28,18 +28,10 @@ def simulation_headline(simulation: Simulation) -> str:
     )
 
 
-def kept(simulation: Simulation) -> tuple[bool, str]:
-    """Whether budgets of power and latency were kept on average, and how; empty without any."""
-    played, budgets = simulation.played, simulation.budgets
-    pairs = []
-    if budgets.latency_ms is not None:
-        pairs.append(("p99", played.latency_ms.p99, budgets.latency_ms, "ms"))
-    if budgets.power_w is not None and played.power_w is not None:
-        pairs.append(("power", played.power_w, budgets.power_w, "W"))
-    missed = [f"{name} {significant(value)} of {limit:g} {unit}" for name, value, limit, unit in pairs if value > limit]
-    if not pairs:
-        return True, ""
-    return not missed, "; ".join(missed) or "budgets kept"
+def verdict_text(simulation: Simulation) -> str:
+    """Whether budgets of power and latency are kept; empty without any."""
+    doubts = "; ".join(check.words for check in simulation.checks if check.verdict != "kept")
+    return doubts or ("budgets kept" if simulation.checks else "")
 
 
 def render(simulation: Simulation) -> str:
@@ -55,10 +47,10 @@ def save(simulation: Simulation, path: Path) -> None:
 
 
 def _header(simulation: Simulation) -> html.Markup:
-    is_kept, budgets = kept(simulation)
+    budgets = verdict_text(simulation)
     badges = [html.tag("span", "simulated", class_="badge open")]
     if budgets:
-        mark, kind = ("✓", "good") if is_kept else ("✗", "bad")
+        mark, kind = html.VERDICTS[simulation.verdict]
         badges.append(html.tag("span", f"{mark} {budgets}", class_=f"badge {kind}"))
     return html.header(
         f"Simulation · {simulation.basis}",
@@ -72,13 +64,21 @@ def _header(simulation: Simulation) -> html.Markup:
 def _figures(simulation: Simulation) -> Iterator[tuple[str, str, str]]:
     played = simulation.played
     lost = counted(played.dropped, "result")
-    yield "Frames per second", significant(played.fps), f"{played.frames_out} of {played.frames_in}; {lost} dropped"
+    most = "" if simulation.most_fps is None else f"; at most {significant(simulation.most_fps)}"
+    out = f"{played.frames_out} of {played.frames_in}; {lost} dropped{most}{_bar(simulation.error)}"
+    yield "Frames per second", significant(played.fps), out
     latency = played.latency_ms
-    yield "Latency p99", f"{significant(latency.p99)} ms", f"p50 {significant(latency.p50)} ms, capture to sink"
+    p50 = f"p50 {significant(latency.p50)} ms, capture to last stage{_bar(simulation.error)}"
+    yield "Latency p99", f"{significant(latency.p99)} ms", p50
     if played.power_w is not None and played.energy_j_per_frame is not None:
-        yield "Power", f"{fixed(played.power_w, 1)} W", f"{significant(played.energy_j_per_frame)} J a frame"
+        joules = f"{significant(played.energy_j_per_frame)} J a frame{_bar(simulation.power_error)}"
+        yield "Power", f"{fixed(played.power_w, 1)} W", joules
     if played.temperature_c is not None:
         yield "Hottest", f"{fixed(played.temperature_c, 0)} °C", f"{significant(played.throttled_s)} s throttled"
+
+
+def _bar(error: float | None) -> str:
+    return "; error unknown" if error is None else f"; ± {share(error)}"
 
 
 def _sections(simulation: Simulation) -> Iterator[tuple[str, str, html.Markup]]:

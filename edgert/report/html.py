@@ -17,6 +17,9 @@ _VOID = frozenset({"meta", "link", "br", "input"})
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})  # controls, direction overrides, lone surrogates, ...
 _NAME_HEAD, _NAME_TAIL = 52, 18  # characters of a name that are shown at most; all of it on hover
 
+VERDICTS = {"kept": ("✓", "good"), "close": ("≈", "doubt"), "unknown": ("?", "open"), "missed": ("✗", "bad")}
+"""Sign and class of what is said of a budget."""
+
 
 class Markup(str):
     """Text that is HTML already."""

@@ -1,6 +1,7 @@
 """What simulations run on: a board in a power mode, and engines placed by a plan's row or timed by profiles."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,11 +16,11 @@ from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import Coefficients
 from edgert.placement.cost.power import power
 from edgert.placement.cutting import accelerators_of, assign, check_accelerators, partition, weights_of
-from edgert.placement.plan_record import BoardPlan, Row
+from edgert.placement.plan_record import Row
 from edgert.placement.profile import Profile, part_ms
 from edgert.placement.segment_engines import Step, steps
 from edgert.simulator import Cooling, Platform, simulate
-from edgert.simulator.design import ASSUMED_HZ, levels_of, source_rates
+from edgert.simulator.design import ASSUMED_HZ, Design, source_rates
 from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 
@@ -141,47 +142,72 @@ def static_graph(config: ModelConfig) -> Graph:
     return read(clean(with_shapes(model, shapes))[0])
 
 
-# The rows of a plan that may be chosen, simulated as whole pipelines.
+# Figures of a row, each with one meaning wherever it stands: a whole pipeline is played at the rates that it asks for,
+# and once more with as many frames as are taken.
 
 _FRAMES = 240  # of the slowest source: enough for a 99th percentile
+_FEWEST = 24  # of the slowest source, where only frames a second are asked for
+_SLOWEST = 1e3  # times the time that these frames should take, after which it is given up
 
-Judge = Callable[[list[Row]], BoardPlan]
-"""Orders rows by the budgets and takes one."""
 
-
-def sized(file: PipelineFile, rows: list[Row], judge: Judge, platform_of: Callable[[str], Platform]) -> BoardPlan:
-    """A board's plan whose chosen row, or closest where there is none, has a simulated p99.
-
-    What the models need at worst, one after the other, comes first; a row that keeps its budgets by that is played, and
-    has to keep them then, too.
+def as_asked(file: PipelineFile, limit: bool = True) -> PipelineFile:
+    """The pipeline with its sources at their rates, as it will run on cameras, even where they are files now.
 
     Args:
-        platform_of: called with a power mode's name.
+        limit: whether sources end where the file has them end, and are as fast as they are taken where it has
+            ``realtime: false``.
     """
-    made = judge(rows)
-    live = levels_of(as_live(file))
-    while made.rows and not (picked := made.rows[made.chosen or 0]).is_simulated:
-        played = _played(live, picked, platform_of(picked.mode))
-        made = judge([played if row is picked else row for row in made.rows])
-    return made
-
-
-def as_live(file: PipelineFile) -> PipelineFile:
-    """The pipeline with all sources at their rate, as it will run on cameras, even where they are files now."""
-    stages = {
-        name: stage.model_copy(update={"realtime": True, "fps": stage.fps or ASSUMED_HZ, "limit": None})
-        if isinstance(stage, SourceStage)
-        else stage
-        for name, stage in file.config.stages.items()
-    }
+    stages = dict(file.config.stages)
+    for name, stage in file.config.stages.items():
+        if not isinstance(stage, SourceStage):
+            continue
+        if not limit:
+            update = {"realtime": True, "fps": stage.fps or ASSUMED_HZ, "limit": None}
+        elif stage.realtime is None:
+            update = {"realtime": True, "fps": stage.fps or ASSUMED_HZ}
+        else:
+            continue
+        stages[name] = stage.model_copy(update=update)
     return replace(file, config=file.config.model_copy(update={"stages": stages}))
 
 
-def _played(levels: Sequence[PipelineFile], row: Row, platform: Platform) -> Row:
-    """The row with the p99 of a simulation, and each of its fallbacks with its own."""
-    fallbacks = [_played([file], one, platform) for file, one in zip(levels[1:], row.fallbacks, strict=True)]
-    file = levels[0]
-    slowest_hz = min(source_rates(file.config).values())
-    played = simulate(design_of(file, BoardSlots(file, row), Scene({})), platform, _FRAMES / slowest_hz)
-    p99_ms = played.latency_ms.p99 if played.frames_out else row.p99_ms
-    return replace(row, p99_ms=p99_ms, is_simulated=True, fallbacks=tuple(fallbacks))
+def saturated(design: Design, frames: Mapping[str, int]) -> Design:
+    """A design whose sources give so many frames each, as fast as they are taken; none is lost."""
+    sources = tuple(
+        replace(one, rate_hz=None, times_ms=(), late_ms=(), start_ms=0.0, is_ahead=True, is_live=False, limit=count)
+        for one, count in ((source, frames[source.name]) for source in design.sources)
+    )
+    nodes = []
+    for node in design.nodes:
+        inputs = tuple(replace(edge, drop="never") for edge in node.inputs)
+        nodes.append(replace(node, inputs=inputs))
+    return Design(sources, tuple(nodes))
+
+
+_NO_TRACES = Scene({})
+
+
+def played(file: PipelineFile, row: Row, platform: Platform, scene: Scene = _NO_TRACES) -> Row:
+    """The row with its figures: frames a second, latency, power, and how many times the asked rates it sustains."""
+    asked = as_asked(file, limit=False)
+    rates_hz = source_rates(asked.config)
+    total_hz, slowest_hz = sum(rates_hz.values()), min(rates_hz.values())
+    design = design_of(asked, BoardSlots(asked, row), scene)
+    found = simulate(design, platform, _FRAMES / slowest_hz)
+    seconds = max(_FRAMES / total_hz, _FEWEST / slowest_hz)
+    frames = {name: math.ceil(rate_hz * seconds) for name, rate_hz in rates_hz.items()}
+    most = simulate(saturated(design, frames), platform, _SLOWEST * seconds)
+    headroom = most.steady_hz * seconds / max(most.latency_ms.count, 1)
+    per_frame_j = found.energy_j_per_frame
+    return replace(
+        row,
+        headroom=headroom,
+        fps=found.fps,
+        asked_fps=total_hz,
+        p50_ms=found.latency_ms.p50 if found.frames_out else math.inf,
+        p99_ms=found.latency_ms.p99 if found.frames_out else math.inf,
+        power_w=found.power_w,
+        energy_mj=None if per_frame_j is None else 1e3 * per_frame_j,
+        busy=found.busy,
+        cores=len(platform.cores),
+    )

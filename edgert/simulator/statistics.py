@@ -70,6 +70,8 @@ class Simulated:
         temperature_c: the highest.
         throttled_s: for how long heat kept clocks down.
         busy: accelerator → part of the time; of cores, how many were busy.
+        steady_hz: results of all last stages a second, after the first quarter of them: without what filling the
+            queues takes.
         governed: what a governor did; None without one.
     """
 
@@ -86,6 +88,7 @@ class Simulated:
     busy: Mapping[str, float]
     stages: Mapping[str, StageCount]
     moments: tuple[Moment, ...]
+    steady_hz: float = 0.0
     governed: GovernorReport | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -172,6 +175,7 @@ class Meter:
                 **{one.node.name: StageCount(one.taken, one.passed, one.dropped) for one in self._threads},
             },
             moments=tuple(self._moments),
+            steady_hz=self._steady_hz(),
             governed=governed,
         )
 
@@ -194,6 +198,11 @@ class Meter:
         )
         self._seen, self._out, self._dropped, self._energy_j = len(self._latencies_ms), out, dropped, energy_j
         return made
+
+    def _steady_hz(self) -> float:
+        times_ms = self._times_ms[len(self._times_ms) // 4 :]
+        passed_ms = times_ms[-1] - times_ms[0] if times_ms else 0.0
+        return 1e3 * (len(times_ms) - 1) / passed_ms if passed_ms > 0 else 0.0
 
     def _lost(self) -> int:
         return sum(thread.dropped for thread in self._threads)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row
+from edgert.placement.plan_record import BoardPlan, Check, EngineRow, ModelRow, Plan, Row
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 from edgert.planner.plan_page import save
 from tests.helpers.browser import Page, browser
@@ -39,7 +39,9 @@ def made() -> Plan:
     model = ModelRow(
         "net", Network("net", units, edges), (EngineRow(assignment, 1.0),), 30.0, 5.0, 5.0, 6.0, 0.5, {"dla0": 9}
     )
-    row = Row("b", "15W", "mixed", (model,), 2.0, 60.0, 6.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2, is_best=True)
+    check = Check("latency", 0.9, 0.2, "p99 45 of 50 ms", "latency: 54ms")
+    row = Row("b", "15W", "mixed", (model,), 2.0, 30.0, 6.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2, 0.3, 30.0, 5.0)
+    row = replace(row, checks=(check,), is_best=True)
     return Plan("p", "throughput", (BoardPlan("b", "A Board", (row,), 0, ()),), "b", ("something was assumed",))
 
 

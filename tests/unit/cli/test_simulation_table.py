@@ -13,7 +13,7 @@ from edgert.installation import pipeline_named
 from edgert.planner.simulation import Scenario, simulate
 
 
-@pytest.mark.parametrize(("overrides", "has_table"), [((), False), (("stages.belt.realtime=true",), True)])
+@pytest.mark.parametrize(("overrides", "has_table"), [((), True), (("stages.belt.realtime=false",), False)])
 def test_what_ends_within_a_second_has_no_empty_table(overrides: tuple[str, ...], has_table: bool) -> None:
     path = pipeline_named("hello")
     assert path is not None

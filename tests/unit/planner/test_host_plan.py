@@ -60,8 +60,8 @@ def test_one_core_and_all_of_them_with_company_slowing_both(tmp_path: Path) -> N
     rows = {row.name: row for row in board.rows}
     count = len(rows["cpu0"].models[0].network.units)
     assert made.smallest == "host" and board.title == "Test CPU"
-    assert rows["cpu0"].fps == pytest.approx(1000 / count)
-    assert rows["mixed"].fps == pytest.approx(2 * 1000 / count / 1.25, rel=0.01)
+    assert rows["cpu0"].most_fps == pytest.approx(1000 / count, rel=0.01)
+    assert rows["mixed"].most_fps == pytest.approx(2 * 1000 / count / 1.25, rel=0.01)
     assert all(row.power_w is None and row.energy_mj is None for row in board.rows)
     assert rows["mixed"].memory_bytes > rows["cpu0"].memory_bytes > 0
     assert "measured on this machine" in render(made)
@@ -72,7 +72,7 @@ def test_a_power_budget_without_a_meter_is_not_called_kept(tmp_path: Path) -> No
     file = pipeline(tmp_path, more="budgets: {power: 5W}")
     made = plan(file, profiles=[profiled(tmp_path / "net.onnx", tmp_path / "profile.json")])
     assert made.smallest is None
-    assert all(row.misses == ("power unknown",) for row in made.boards[0].rows)
+    assert all(row.doubts == ("power unknown",) for row in made.boards[0].rows)
 
 
 def test_the_placement_of_the_file_is_kept(tmp_path: Path) -> None:
@@ -114,4 +114,4 @@ def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
     assert {engine.accelerators: round(engine.share, 9) for engine in engines} == {("cpu0",): 0.75, ("cpu1",): 0.25}
     units = len(row.models[0].network.units)
     # Of four frames cpu0 runs three; while cpu1 runs the fourth, 1.25 times as long, it goes on as slowly.
-    assert row.fps == pytest.approx(4e3 / ((3 - 1 + 1.25) * units), rel=0.01)
+    assert row.most_fps == pytest.approx(4e3 / ((3 - 1 + 1.25) * units), rel=0.01)

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 
 from edgert.config.pipeline_file import BudgetConfig
-from edgert.placement.plan_record import BoardPlan, Objective, Row
+from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Objective, Row, Verdict
+from edgert.placement.problem import Network
 from edgert.planner.plan_text import board_headline
 from edgert.planner.selection import Machine, judged, pareto
 
 BOARD = Machine("orin-nx-16gb", "Jetson Orin NX 16GB", 2**34)
-ROW = Row(BOARD.name, "15W", "gpu", (), 2.0, 60.0, 8.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2)
-QUICK = replace(ROW, mode="MAXN", headroom=4.0, fps=120.0, p99_ms=4.0, power_w=14.0, energy_mj=450.0)
-FRUGAL = replace(ROW, name="dla", headroom=1.5, fps=45.0, p99_ms=12.0, power_w=7.0, energy_mj=230.0)
+ROW = Row(BOARD.name, "15W", "gpu", (), 2.0, 30.0, 8.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2, 0.1, 30.0)
+QUICK = replace(ROW, mode="MAXN", headroom=4.0, p99_ms=4.0, power_w=14.0, energy_mj=450.0)
+FRUGAL = replace(ROW, name="dla", headroom=1.5, p99_ms=12.0, power_w=7.0, energy_mj=230.0)
 
 
 @pytest.mark.parametrize(("objective", "best"), [("throughput", QUICK), ("latency", QUICK), ("energy", FRUGAL)])
@@ -29,16 +30,15 @@ def test_the_best_row_by_the_objective_is_taken(objective: Objective, best: Row)
     ("budgets", "row", "expected"),
     [
         (BudgetConfig(power="10W"), QUICK, "14 of 10 W"),
-        (BudgetConfig(latency="10ms"), FRUGAL, "p99 12 of 10 ms"),
+        (BudgetConfig(latency="9ms"), FRUGAL, "p99 12 of 9 ms"),
         (BudgetConfig(memory="512KiB"), ROW, "1.0 MiB of 512.0 KiB"),
         (BudgetConfig(), replace(ROW, headroom=0.5, fps=15.0), "15 of 30 fps"),
-        (BudgetConfig(), replace(ROW, mode_w=8.0), "9 W in a mode of 8 W"),
     ],
 )  # fmt: skip
 def test_missed_budgets_and_what_would_have_to_be_relaxed(budgets: BudgetConfig, row: Row, expected: str) -> None:
     plan = judged(BOARD, [row], budgets, "throughput")
     assert plan.chosen is None
-    assert plan.rows[0].misses == (expected,)
+    assert plan.rows[0].verdict == "missed" and plan.rows[0].doubts == (expected,)
     assert expected in plan.advice[0] and plan.advice[0].startswith("closest")
 
 
@@ -46,25 +46,74 @@ def test_the_budget_that_is_advised_is_kept() -> None:
     row = replace(ROW, p99_ms=1.1801, power_w=10.04)
     tight = BudgetConfig(latency="1ms", power="10W")
     (advice,) = judged(BOARD, [row], tight, "throughput").advice
-    assert advice.endswith("It would do with power: 10.1W, latency: 1.19ms")
-    assert judged(BOARD, [row], BudgetConfig(latency="1.19ms", power="10.1W"), "throughput").chosen == 0
+    assert advice.endswith("It would do with power: 11.1W, latency: 1.42ms")
+    assert judged(BOARD, [row], BudgetConfig(latency="1.42ms", power="11.1W"), "throughput").verdict == "kept"
+
+
+@pytest.mark.parametrize(
+    ("latency", "error", "expected"),
+    [
+        ("11ms", 0.33, "kept"),
+        ("10ms", 0.33, "close"),
+        ("7ms", 0.33, "close"),
+        ("6ms", 0.33, "missed"),
+        ("1s", None, "unknown"),
+        ("1ms", None, "unknown"),
+    ],
+)
+def test_what_an_error_bar_reaches_over_is_too_close_to_tell(
+    latency: str, error: float | None, expected: Verdict
+) -> None:
+    plan = judged(BOARD, [replace(ROW, error=error)], BudgetConfig(latency=latency), "energy")
+    check = next(check for check in plan.rows[0].checks if check.name == "latency")
+    assert check.verdict == plan.verdict == expected
+    assert plan.chosen == (0 if expected in ("kept", "close") else None)
+    assert ("too close to tell" in check.words) == (expected == "close")
+    assert (check.words in plan.rows[0].doubts) == (expected != "kept")
+
+
+def test_what_is_not_known_is_neither_kept_nor_missed() -> None:
+    unknown = replace(ROW, power_w=None, power_error=None)
+    plan = judged(BOARD, [unknown], BudgetConfig(power="999W"), "energy")
+    assert plan.verdict == "unknown" and plan.chosen is None
+    assert board_headline(plan) == "Whether Jetson Orin NX 16GB keeps every budget is not known."
+    guessed = judged(BOARD, [replace(ROW, power_error=None)], BudgetConfig(power="999W"), "energy")
+    assert guessed.verdict == "unknown" and "±?: not known" in guessed.rows[0].doubts[0]
+    assert judged(BOARD, [replace(ROW, power_error=None)], BudgetConfig(), "energy").verdict == "kept"
+
+
+def test_a_row_that_surely_keeps_its_budgets_comes_before_one_that_is_too_close_to_tell() -> None:
+    close = replace(FRUGAL, p99_ms=9.0)
+    plan = judged(BOARD, [close, ROW], BudgetConfig(latency="10ms"), "energy")
+    assert [row.verdict for row in plan.rows] == ["kept", "close"] and plan.rows[0].power_w == ROW.power_w
+
+
+def test_of_energies_that_nobody_can_tell_apart_the_one_with_most_cores_then_fewest_engines_is_taken() -> None:
+    engine = EngineRow(("gpu",), 1.0)
+    model = ModelRow("net", Network("net", (), (), "gpu", 30.0), (engine,), 30.0, 1.0, 1.0, 1.0, 0.0, {})
+    few, many = replace(ROW, cores=4), replace(ROW, energy_mj=306.0, cores=8, models=(model,))
+    several = replace(many, energy_mj=302.0, models=(replace(model, engines=(engine, engine)),))
+    plan = judged(BOARD, [few, several, many], BudgetConfig(), "energy")
+    assert [(row.cores, row.energy_mj) for row in plan.rows] == [(8, 306.0), (8, 302.0), (4, 300.0)]
+    thirsty = replace(many, energy_mj=340.0)
+    assert judged(BOARD, [few, thirsty], BudgetConfig(), "energy").rows[0].cores == 4
 
 
 def test_rows_that_keep_budgets_come_first_then_the_closest(monkeypatch: pytest.MonkeyPatch) -> None:
-    far, near = replace(QUICK, power_w=40.0), replace(ROW, power_w=11.0)
+    far, near = replace(QUICK, power_w=40.0), replace(ROW, power_w=12.0)
     plan = judged(BOARD, [far, near, FRUGAL], BudgetConfig(power="10W"), "throughput")
-    assert [row.power_w for row in plan.rows] == [7.0, 11.0, 40.0]
+    assert [row.power_w for row in plan.rows] == [7.0, 12.0, 40.0]
     assert plan.chosen == 0
 
 
 def test_pareto_rows_are_marked() -> None:
-    beaten = replace(ROW, headroom=1.0, fps=30.0, p99_ms=20.0, power_w=20.0)
+    beaten = replace(ROW, headroom=1.0, p99_ms=20.0, power_w=20.0)
     plan = judged(BOARD, [ROW, QUICK, FRUGAL, beaten], BudgetConfig(), "throughput")
     assert {row.power_w: row.is_best for row in plan.rows} == {9.0: True, 14.0: True, 7.0: True, 20.0: False}
 
 
 def test_latency_that_never_settles_is_a_miss() -> None:
-    plan = judged(BOARD, [replace(ROW, p99_ms=float("nan"))], BudgetConfig(latency="10ms"), "throughput")
+    plan = judged(BOARD, [replace(ROW, p99_ms=float("inf"))], BudgetConfig(latency="10ms"), "throughput")
     assert plan.chosen is None
 
 
@@ -81,5 +130,5 @@ def test_pareto_keeps_what_nothing_beats() -> None:
 
 
 def test_a_headline_gives_the_headroom_as_the_page_does() -> None:
-    plan = judged(BOARD, [replace(ROW, headroom=107.6, fps=30 * 107.6)], BudgetConfig(), "throughput")
+    plan = judged(BOARD, [replace(ROW, headroom=107.6)], BudgetConfig(), "throughput")
     assert "with room for 108 times as many" in board_headline(plan)
