@@ -8,7 +8,7 @@ takes them there: a hop to another thread costs the processor more than all else
 from collections.abc import Sequence
 
 from edgert.runtime import Node, Source
-from edgert.stages.gpu.infer_gpu import Collect
+from edgert.stages.gpu.infer_gpu import SLOTS, Collect
 from edgert.stages.infer import InferBatch
 from edgert.stages.sink.results import CallbackSink, NullSink
 
@@ -24,11 +24,12 @@ def share_threads(nodes: Sequence[Node]) -> None:
     """
     live = any(isinstance(node.work, Source) and node.work.live for node in nodes)
     for node in nodes:
-        if not isinstance(node.work, CallbackSink | NullSink) or len(node.producers) != 1:
+        if len(node.producers) != 1 or len(node.producers[0].outlets) != 1:
             continue
-        (host,) = node.producers
-        is_batched = any(isinstance(one.work, InferBatch) for one in host.producers)
-        if live and is_batched and not isinstance(node.work, NullSink):
-            continue
-        if isinstance(host.work, Collect) and len(host.outlets) == 1:
-            node.host = host
+        (before,) = node.producers
+        if isinstance(node.work, Collect) and not live:
+            node.host, node.lag = before, SLOTS - 1
+        elif isinstance(node.work, CallbackSink | NullSink) and isinstance(before.work, Collect):
+            is_batched = isinstance(before.producers[0].work, InferBatch)
+            if not (live and is_batched) or isinstance(node.work, NullSink):
+                node.host = before.host or before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import thread_time_ns
@@ -38,6 +39,7 @@ class Node:
         take: makes of a result what the stage gets, such as one on the host, and takes over its hold; None: nothing.
         lets_go: whether nobody behind looks at pixels, so that a frame's lease ends before the node waits for others.
         host: the node in whose thread this one is worked on, too; None: it has a thread of its own.
+        lag: of such a node, how many results may wait for it: it waits itself, for a GPU that goes on meanwhile.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Node:
     take: Callable[[Result], Result] | None = None
     lets_go: bool = False
     host: Node | None = None
+    lag: int = 0
 
     def __post_init__(self) -> None:
         self.inlet.wakeup = self.timing.wakeup
@@ -225,25 +228,47 @@ class _Work:
 
 
 class _Guest(_Work):
-    """A node that is worked on in the thread of the one it listens to, which gives it each result at once.
+    """A node that is worked on in the thread of another.
 
-    Args:
-        host: the meter of that thread's own node.
+    Attributes:
+        late: results that wait until that thread has nothing else to do, or there are more than the node's ``lag``.
     """
 
-    def __init__(self, node: Node, clock: Clock, fail: Callable[[EdgertError], None], host: StageMeter) -> None:
+    def __init__(self, node: Node, clock: Clock, fail: Callable[[EdgertError], None]) -> None:
         super().__init__(node, clock, fail)
-        self._host = host
+        self.late = deque[Result]()
 
-    def put(self, result: Result) -> None:
-        """Works on a result and ends the hold on its frame."""
+    def open(self) -> bool:
+        """Opens the stage, and has its edge lead here."""
+        if super().open():
+            self.node.inlet.direct(self.late.append if self.node.lag else self._put)
+        return not self._has_ended
+
+    def catch_up(self, lag: int) -> int:
+        """Works on what waits beyond so many; returns how many nanoseconds that took."""
+        if len(self.late) <= lag:
+            return 0
         started = self._clock.now_ns()
+        while len(self.late) > lag:
+            self._work(self.late.popleft())
+        return self._clock.now_ns() - started
+
+    def _put(self, result: Result) -> None:
+        started = self._clock.now_ns()
+        self._work(result)
+        producer = self.node.producers[0].meter
+        producer.wait_out_ns -= self._clock.now_ns() - started  # it worked, and did not wait for room
+
+    def _work(self, result: Result) -> None:
+        """Works on a result and ends the hold on its frame."""
+        if self._has_ended:
+            self.node.inlet.channels[0].lose(result)
+            return
         try:
             self.station.step(result)
         except (Exception, SystemExit) as error:
             self._fail(self.station.failure(error))
             self.end()
-        self._host.wait_out_ns -= self._clock.now_ns() - started  # it worked, and did not wait for room
 
 
 class Worker(threading.Thread):
@@ -264,19 +289,21 @@ class Worker(threading.Thread):
     ) -> None:
         super().__init__(name=f"edgert:{node.name}", daemon=True)
         self.node, self.guests, self._clock, self._stop_event = node, guests, clock, stop
-        self._own, self._guests = _Work(node, clock, fail), [_Guest(one, clock, fail, node.meter) for one in guests]
+        self._own, self._guests = _Work(node, clock, fail), [_Guest(one, clock, fail) for one in guests]
+        self._late = [guest for guest in self._guests if guest.node.lag]
         self._station = self._own.station
 
     def run(self) -> None:
         """The thread's body; never raises."""
         own = self._own
         for guest in reversed(self._guests):
-            if guest.open():
-                guest.node.inlet.direct(guest.put)
+            guest.open()
         if not isinstance(self.node.work, Stage):
             own.succeeds(self._give_frames)
         elif own.open():
             own.succeeds(self._loop)
+        for guest in self._late:
+            guest.catch_up(0)
         for one in (own, *self._guests):
             one.end()
 
@@ -307,37 +334,53 @@ class Worker(threading.Thread):
         meter, now = node.meter, self._clock.now_ns
         station.join = join_of(node.carried, node.under_way(), merged) if node.joins else None
         waiting = now()
-        arrivals = self._arrivals(stage) if isinstance(stage, Batching) else node.inlet
+        batching = stage if isinstance(stage, Batching) else None
+        arrivals = self._arrivals(batching) if batching is not None or self._late else node.inlet
         try:
             for edge, result in arrivals:
                 joined = station.joined(edge, result)
                 if joined is not None:
                     meter.wait_in_ns += now() - waiting
                     station.step(joined)
+                    for guest in self._late:
+                        guest.catch_up(guest.node.lag)
                     waiting = now()
                 # A variable left over would keep the frame's memory in use while this thread waits.
                 del result, joined
         finally:
             station.give_up()
 
-    def _arrivals(self, stage: Batching) -> Iterator[tuple[int, Result]]:
-        """Yields what comes in; in between, the stage passes results on when they are due, and at the end."""
+    def _arrivals(self, batching: Batching | None) -> Iterator[tuple[int, Result]]:
+        """Yields what comes in; in between, guests catch up, and a batching stage passes on what is due, at the end
+        everything."""
         inlet, station = self.node.inlet, self._station
         while True:
             wait_s: float | None = 0.0  # what has come goes with what is held; the stage sees whether that is late
             if inlet.is_empty:
-                due_ns = stage.due_ns()
+                due_ns = batching.due_ns() if batching is not None else None
                 wait_s = None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9
+                if wait_s != 0.0 and self._caught_up():
+                    continue  # meanwhile something may have come
             try:
                 arrived = inlet.get(wait_s)
             except queue.Empty:
-                station.flush()
+                if batching is not None:
+                    station.flush()
                 continue
             if arrived is None:
                 break
             yield arrived
             del arrived  # like the loop's own variables: it would keep the frame's memory in use
-        station.flush(last=True)
+        if batching is not None:
+            station.flush(last=True)
+
+    def _caught_up(self) -> bool:
+        """Works on the oldest result that waits for a guest, where there is one."""
+        for guest in self._late:
+            if guest.late:
+                self.node.meter.wait_in_ns -= guest.catch_up(len(guest.late) - 1)  # it worked, and did not wait
+                return True
+        return False
 
 
 def merged(first: Result, second: Result) -> Result:

@@ -9,7 +9,7 @@ import pytest
 
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counts
-from edgert.runtime import Node, Result, Runner, summarize
+from edgert.runtime import Frame, Node, Result, Runner, summarize
 from tests.helpers.stages import Does, Numbers, chain, link, tag
 
 LIMIT_S = 20.0
@@ -142,3 +142,94 @@ def test_a_guest_that_does_not_end_is_named_beside_its_host(monkeypatch: pytest.
         runner.shut_down()
     release.set()
     assert runner.wait(LIMIT_S)
+
+
+def lagging(count: int | None, work: Callable[[Result], None], lag: int = 2) -> list[Node]:
+    """A source, a stage, and a guest of it that may lag behind."""
+    nodes = hosted(Numbers(count=count), Does(), Does(work))
+    nodes[-1].lag = lag
+    return nodes
+
+
+def test_a_guest_that_waits_lags_behind_its_host_while_there_is_more_to_do_and_no_further() -> None:
+    begun, behind = threading.Event(), list[int]()
+
+    def note(result: Result) -> None:
+        behind.append(len(host.seen) - 1 - result.frame.index)
+
+    nodes = lagging(40, note)
+    source, host = nodes[0].work, nodes[1].work
+    assert isinstance(source, Numbers) and isinstance(host, Does)
+    host.function = lambda result: (begun.wait(LIMIT_S) and result) or None
+    runner = Runner(nodes)
+    runner.start()
+    until(lambda: nodes[1].inlet.channels[0].count == 3)  # one that is worked on, and a full queue
+    begun.set()
+    assert runner.wait(LIMIT_S)
+    assert nodes[2].work.indices == list(range(40)) and source.is_full()  # type: ignore[union-attr]
+    assert max(behind) == 2 and behind[-1] == 0
+    assert summarize(nodes, 10**9, Counts(), 0, {}).dropped == 0
+
+
+def test_it_does_not_lag_where_nothing_more_comes() -> None:
+    """A program that brings the next frame when it has the result of the last would wait for ever."""
+    came, given = threading.Semaphore(0), list[int]()
+
+    class Loop(Numbers):
+        def frames(self, stop: threading.Event) -> Iterator[Frame]:
+            for frame in super().frames(stop):
+                yield frame
+                assert came.acquire(timeout=LIMIT_S)
+
+    nodes = lagging(None, lambda result: given.append(result.frame.index) or came.release())
+    nodes[0].work = Loop(count=5)
+    run(*nodes).raise_error()
+    assert given == [0, 1, 2, 3, 4]
+    assert abs(nodes[1].meter.wait_in_ns) < 10**9
+
+
+def test_a_guest_that_fails_late_keeps_no_frame() -> None:
+    def fail(result: Result) -> None:
+        raise ValueError("lost")
+
+    nodes = lagging(None, fail)
+    with pytest.raises(StageError, match="stage '2' failed: ValueError: lost"):
+        run(*nodes).raise_error()
+    source = nodes[0].work
+    assert isinstance(source, Numbers) and source.is_full() and nodes[2].work.closed == 1  # type: ignore[union-attr]
+    summary = summarize(nodes, 10**9, Counts(), 0, {})
+    assert nodes[2].meter.results_in + nodes[2].inlet.channels[0].dropped <= summary.frames_in
+
+
+def test_a_host_that_fails_has_its_guest_work_on_what_it_passed_on() -> None:
+    seen = list[int]()
+    nodes = lagging(None, lambda result: seen.append(result.frame.index))
+
+    def fail(result: Result) -> Result:
+        if result.frame.index == 4:
+            raise ValueError("broken")
+        return result
+
+    nodes[1].work = Does(fail)
+    with pytest.raises(StageError, match="stage '1' failed: ValueError: broken"):
+        run(*nodes).raise_error()
+    source = nodes[0].work
+    assert seen == [0, 1, 2, 3] and isinstance(source, Numbers) and source.is_full()
+
+
+def test_an_edge_that_ends_before_another_ends_nothing_else() -> None:
+    ended = threading.Event()
+
+    class Second(Numbers):
+        def frames(self, stop: threading.Event) -> Iterator[Frame]:
+            assert ended.wait(LIMIT_S)
+            yield from super().frames(stop)
+
+    nodes = lagging(0, lambda result: None)
+    second = Node("second", Second("second", count=3))
+    link(second, nodes[1], "second")
+    beside = Does(closing=ended.set)  # when the first source has ended
+    nodes.append(Node("beside", beside))
+    link(nodes[0], nodes[-1])
+    run(second, *nodes).raise_error()
+    assert nodes[2].work.seen == [("second", index) for index in range(3)]  # type: ignore[union-attr]
