@@ -15,3 +15,16 @@ def held() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def making_what_stays() -> Iterator[None]:
+    """Held, and what is made meanwhile counts as old, such as classes: else the next pass, of what is young, would be
+    over all of it. A pass over everything still finds what is garbage of it."""
+    with held():
+        try:
+            yield
+        finally:
+            if not gc.get_freeze_count():  # nobody wants something left out of all passes, which this would undo
+                gc.freeze()
+                gc.unfreeze()  # to the oldest generation (https://docs.python.org/3/library/gc.html#gc.unfreeze)
