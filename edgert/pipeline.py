@@ -17,13 +17,11 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from edgert.assemble import HERE, Bar, Callback, Environment, assemble, with_default_engines
 from edgert.assemble.calling import Calling
 from edgert.assemble.threads import share_threads
-from edgert.budget.footprint import Footprint
-from edgert.budget.watch import Watch
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, StageError, nearest
 from edgert.meters import peak_rss_bytes
@@ -35,6 +33,10 @@ from edgert.stages.gpu.download import Downloader
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.user_memory import Buffer
+
+if TYPE_CHECKING:  # most pipelines start without budgets
+    from edgert.budget.footprint import Footprint
+    from edgert.budget.watch import Watch
 
 _LOG = logging.getLogger(__name__)
 _TAP_QUEUE = 4

@@ -1,12 +1,13 @@
 """A pipeline file without ``engines:``: the best that is really here runs its models, and one line says so."""
 
+from __future__ import annotations
+
 import platform
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from edgert.backend.chain import why_not
-from edgert.backend.tensorrt.engine_cache import last_build
-from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board import HOST, Machine, detect
 from edgert.board.detect import is_jetson
 from edgert.board.devices import cuda_driver
@@ -15,6 +16,9 @@ from edgert.config.engine_choice import ENGINES, ORT, ORT_CUDA, TENSORRT, TENSOR
 from edgert.config.flow import users_of
 from edgert.engine import engine_store
 from edgert.placement.cutting import accelerators_of
+
+if TYPE_CHECKING:  # most pipelines start without it
+    from edgert.backend.tensorrt.trt_backend import TrtBackend
 
 
 def with_default_engines(
@@ -33,6 +37,8 @@ def with_default_engines(
     is_settled = bool(config.engines) or file.passed_over is not None
     if is_settled or config.board == HOST or not models or not has_gpu():
         return file, ""
+    from edgert.backend.tensorrt.trt_backend import TrtBackend
+
     here, trt = machine or detect(), trt or TrtBackend()
     wants_dla = any(name.startswith("dla") for model in models.values() for name in accelerators_of(model.placement))
     wanted = [name for name in ENGINES if name != TENSORRT_DLA or wants_dla]
@@ -80,6 +86,8 @@ def _title(engine: str, trt: TrtBackend, models: Mapping[str, ModelConfig]) -> s
 
 def _compiled_first(models: Mapping[str, ModelConfig], trt: TrtBackend) -> list[str]:
     """What TensorRT must compile before anything runs, as far as that is known before the models are read."""
+    from edgert.backend.tensorrt.engine_cache import last_build
+
     store, named = engine_store(), []
     for name, model in models.items():
         facts, seconds = last_build(store, str(model.onnx))

@@ -1,20 +1,20 @@
 """Engines of a pipeline's models: which backend compiles each, and on which cores of this machine it runs."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from edgert.assemble.default_engines import leaves_engine
 from edgert.backend import Backend, Engine, backend
 from edgert.backend.chain import Chain, Skipped, why_not
-from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
 from edgert.board import HOST, detect
 from edgert.board.devices import cuda_driver
 from edgert.board.host import core_accelerators
-from edgert.board.record import Board, find_board
 from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.config.engine_choice import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.engine import build_engine, default_profile
@@ -25,6 +25,10 @@ from edgert.kinds import BACKENDS
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.placement.cutting import Part, accelerators_of, assign, check_accelerators, partition, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
+
+if TYPE_CHECKING:  # most pipelines start without them
+    from edgert.backend.tensorrt.trt_backend import TrtBackend
+    from edgert.board.record import Board
 
 log = logging.getLogger("edgert.backend")
 THIS_MACHINE = ("auto", HOST)
@@ -46,6 +50,8 @@ def board_of(file: PipelineFile) -> Board | None:
     name = file.config.board
     if name in THIS_MACHINE:
         return None
+    from edgert.board.record import find_board
+
     try:
         return find_board(name, file.document.path.parent)
     except ConfigError as error:
@@ -96,6 +102,8 @@ class ChainEngines:
         trt: TrtBackend | None = None,
         gpu: int = 0,
     ) -> None:
+        from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
+
         moved = bar or (lambda what, done, total: None)
         listener = Listener(step=lambda title, done, total: moved(f"compiling {title}", done, total))
         self._model, self._gpu, self._title = model, gpu, ""
@@ -123,8 +131,10 @@ class ChainEngines:
         """Whether the first engine that can run here is on a GPU. Raises BuildError as :meth:`Chain.unable`."""
         return self.chain.engines[len(self.chain.unable())] in (TENSORRT, ORT_CUDA)
 
-    def on(self, gpu: int) -> "ChainEngines":
+    def on(self, gpu: int) -> ChainEngines:
         """The same on another GPU."""
+        from edgert.backend.tensorrt.trt_backend import TrtBackend
+
         other = copy(self)
         other._gpu, other._title = gpu, f" on GPU {gpu}"
         other._trt = TrtBackend(listener=self._trt.listener, device=_opens(gpu))

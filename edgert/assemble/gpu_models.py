@@ -16,7 +16,6 @@ from edgert.stages.decode.decoder import Decoder, Size
 from edgert.stages.gpu.gpu_preprocess import ITEM_BYTES, GpuPreprocessor, Target, ValueType, plain, strided
 from edgert.stages.gpu.infer_gpu import SLOTS, GpuInference, InferenceSlot
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.readers import reader_for, why_on_host
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.preprocess import layout_of
 
@@ -51,6 +50,8 @@ def gpu_inference(
         ModelError: the model's input is no image, or of a type that images cannot be written in.
         DeviceError: too little memory.
     """
+    from edgert.stages.gpu.readers import reader_for  # with all decoders
+
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
     reason = kernels.why_not()
     on_host = _on_host(engine, profile, config, decoder_for, where)
@@ -96,6 +97,8 @@ def _on_host(
 ) -> OnHost:
     """What the host touches where images are prepared on the GPU, as far as the engine's own shapes show it: nothing
     that is decoded there, too. It matters where host and GPU share memory."""
+    from edgert.stages.gpu.readers import why_on_host
+
     shapes = [one.shape for one in engine.inputs]
     is_known = profile in (None, engine.profiles[0]) and len(shapes) == 1 and len(shapes[0]) == 4
     if engine.device.kind != "mapped" or not is_known:

@@ -1,16 +1,17 @@
 """From a pipeline file to connected nodes: every engine and stage is made, nothing is started."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgert.assemble import gpus
 from edgert.assemble.engines import Bar, Engines, board_of
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
 from edgert.assemble.pixels import put_on_gpu, settle
-from edgert.assemble.run_settings import PowerStep, PowerSteps
 from edgert.backend import Engine
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile
@@ -19,7 +20,6 @@ from edgert.config.engine_choice import ORT_CUDA
 from edgert.config.flow import inputs_of, order, reads_of, sources_of, upstream
 from edgert.errors import EdgertError
 from edgert.memory import Counter
-from edgert.meters.all import Meters
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop
 from edgert.runtime import Node, Result, Source, Stage
@@ -34,6 +34,10 @@ from edgert.stages.python import python_stage
 from edgert.stages.source.kinds import source_for
 from edgert.stages.track import Track
 from edgert.user_code import load_object
+
+if TYPE_CHECKING:  # most pipelines start without budgets
+    from edgert.assemble.run_settings import PowerStep, PowerSteps
+    from edgert.meters.all import Meters
 
 log = logging.getLogger("edgert.backend")
 Callback = Callable[[Result], object]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from edgert.backend.chain import why_not
 from edgert.backend.ort.cuda import OrtCudaEngine
-from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board.detect import detect
 from edgert.budget.footprint import Part
 from edgert.config import InferStage, PipelineFile, SinkStage, SourceStage
@@ -196,6 +195,8 @@ def _needed(file: PipelineFile) -> list[str]:
     wants_gpu = chained or bool(backends & {"tensorrt", ORT_CUDA}) or any(one.decode == "gpu" for one in sources)
     takes_ort_cuda = ORT_CUDA in backends
     if not takes_ort_cuda and "auto" in backends and ORT_CUDA in config.engines:  # unless an engine before it can
+        from edgert.backend.tensorrt.trt_backend import TrtBackend
+
         before = config.engines[: config.engines.index(ORT_CUDA)]
         takes_ort_cuda = all(why_not(name, detect(), TrtBackend()) for name in before)
     wanted = {

@@ -3,18 +3,22 @@
 What was skipped is logged when it happens, and is part of the ``info`` of the engine that runs.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from edgert.backend.base import Engine, Session
-from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board import Machine
 from edgert.config.engine_choice import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.errors import BuildError, DeviceError, ModelError, PlacementError
+
+if TYPE_CHECKING:  # most pipelines start without it
+    from edgert.backend.tensorrt.trt_backend import TrtBackend
 
 # Several engines of one model, each with its share of the frames, as one.
 

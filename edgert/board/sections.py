@@ -29,7 +29,7 @@ def _bytes_or_unknown(value: object) -> int | None:
 class Part(BaseModel):
     """A mapping of a board file: frozen; a key it does not know, or a value of another type, is a mistake."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 class Origin(Part):

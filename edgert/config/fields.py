@@ -73,7 +73,7 @@ def expected(detail: Mapping[str, Any]) -> str:
 class Section(BaseModel):
     """A mapping of the file: frozen, and a key it does not know is an error that names the nearest one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgert.backend import EngineOptions, Store, Tensor
 from edgert.backend.base import Array, share_first_dimension
@@ -19,8 +19,9 @@ from edgert.graph import Graph, Model
 from edgert.jitter import Quantiles, mean_of
 from edgert.memory import aligned_empty
 from edgert.placement.cutting import Part, cut
-from edgert.placement.problem import Assignment, Network
-from edgert.placement.run_load import segments, transitions_of
+
+if TYPE_CHECKING:
+    from edgert.placement.problem import Assignment, Network
 
 # An engine as steps, one after the other: what its execution context does with a frame.
 
@@ -67,6 +68,8 @@ def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
     busy right after its segment, who reformats and who takes it right before theirs; the rest only takes time. The
     times add up to the latency of a run. The traffic of a transition is with who moves it.
     """
+    from edgert.placement.run_load import segments, transitions_of  # for plans; a pipeline starts without it
+
     cuts = segments(network, assignment)
     place = {unit: index for index, segment in enumerate(cuts) for unit in segment.units}
     before: list[list[Step]] = [[] for _ in range(len(cuts) + 1)]

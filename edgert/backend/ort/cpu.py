@@ -165,7 +165,7 @@ class OrtBackend:
         started = time.perf_counter()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
-        if not static:
+        if len(profiles) > 1:
             for shapes in profiles.values():
                 with_shapes(model, shapes)  # raises where they do not fit; one engine then serves all of them
         session, cached = _session(model, static, options)
@@ -190,6 +190,8 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     if cached is not None:
         settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
         return open_session(cached, settings, model), True
+    if not static and len(options.profiles) < 2:
+        with_shapes(model, {})  # raises where its own do not fit
     ready = prepared(model, static)
     fix_others(settings, model, static)
     if options.store is None:

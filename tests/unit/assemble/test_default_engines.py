@@ -135,7 +135,7 @@ class TestJetson:
     def test_what_was_placed_on_it_then_runs_on_the_gpu(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         on, nano = bench(), replace(ORIN, name="orin-nano-8gb", board=board("orin-nano-8gb"))
         monkeypatch.setattr("edgert.assemble.engines.detect", lambda: nano)
-        monkeypatch.setattr("edgert.assemble.engines.TrtBackend", lambda **_: on.backend)
+        monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.TrtBackend", lambda **_: on.backend)
         file, _ = with_default_engines(written(tmp_path, placement="dla"), machine=nano, trt=on.backend)
         assembly = assemble(file)
         assembly.close()
@@ -310,7 +310,7 @@ class TestTurns:
             written(folder, text, degrade_to="small", **section), machine=ORIN, trt=on.backend
         )
         monkeypatch.setattr("edgert.assemble.engines.detect", lambda: ORIN)
-        monkeypatch.setattr("edgert.assemble.engines.TrtBackend", lambda **_: on.backend)
+        monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.TrtBackend", lambda **_: on.backend)
         assembly = assemble(file)
         assembly.close()
         return {name: engine.info for name, engine in assembly.engines.items()}
