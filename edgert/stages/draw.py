@@ -22,7 +22,7 @@ from edgert.runtime.stage import Stage
 from edgert.stages import shapes
 from edgert.stages.context import SimpleStage
 from edgert.stages.gpu.download import Downloader
-from edgert.stages.paint import INK, Bgr, Pen, Shape, color_of, paint
+from edgert.stages.paint import INK, Bgr, Pen, Shape, color_of, load_font, paint
 from edgert.stages.shapes import Canvas
 
 if TYPE_CHECKING:
@@ -360,6 +360,12 @@ class Draw(SimpleStage):
         self._width = config.width
         self._overlay = Overlay(config.draw, clock)
         self._images = Images()
+        self._writes = not {"labels", "stats"}.isdisjoint(config.draw)
+
+    def open(self) -> None:
+        """Loads the font, beside others that open files and models."""
+        if self._writes:
+            load_font()
 
     def process(self, result: Result) -> Result:
         """The result with its image. One that has been drawn on is not painted over but copied: others see it."""

@@ -99,6 +99,11 @@ class Pen:
         return int(left + width)
 
 
+def load_font() -> None:
+    """What OpenCV else does while it writes its first word, which takes longer than all of the first frames."""
+    Pen(_HERSHEY_PX).label((_HERSHEY_PX, _HERSHEY_PX), "a", 0, 0, INK)
+
+
 SUBPIXEL_BITS = 4
 """Of the sixteenths of a pixel that strokes and dots are placed by, OpenCV's ``shift``."""
 

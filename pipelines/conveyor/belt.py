@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from .parts import U8, Look, Sprite, sprite
+from .parts import U8, Look, Sprite, merged, sprite
 
 F32 = npt.NDArray[np.float32]
 Rng = np.random.Generator
@@ -43,7 +43,7 @@ def draw_belt(width: int, height: int, period_px: int, look: Look, rng: Rng) -> 
     strip = np.tile(tone, (1, -(-columns // period_px)))[:, :columns]
     strip = cv2.blur(strip.astype(np.float32), (look.blur_px, 1), borderType=cv2.BORDER_REFLECT_101)
     hue = np.array(_HUES[int(rng.integers(len(_HUES)))], np.float32) * np.float32(rng.uniform(0.95, 1.3))
-    return _bytes(strip[..., None] * hue)
+    return merged([strip * shade for shade in hue])
 
 
 def _cloud(rows: int, columns: int, long_px: int, high_px: int, rng: Rng) -> F32:
@@ -75,8 +75,8 @@ def draw_rails(width: int, height: int, rng: Rng) -> tuple[U8, U8]:
     profile = 0.60 + 0.16 * np.sin(y * 9.0) + 0.10 * (y < 0.10) - 0.42 * np.exp(-np.square((y - 0.86) / 0.045))
     profile = profile - 0.25 * np.exp(-np.square((y - 0.30) / 0.03)) - 0.5 * (y > 0.95)
     brushed = cv2.blur(rng.standard_normal((rows, width), dtype=np.float32), (max(width // 12, 1), 1))
-    metal = np.repeat((profile * 0.86 + 0.35 * brushed)[..., None], 3, axis=2) * np.array((1.02, 1.0, 0.97), np.float32)
-    image = _bytes(metal)
+    metal = profile * 0.86 + 0.35 * brushed
+    image = merged([metal * np.float32(shade) for shade in (1.02, 1.0, 0.97)])
     radius = max(round(rows * 0.13), 2)
     for x in range(round(width / 14), width, round(width / 7)):
         _screw(image, (x, round(rows * 0.60)), radius)
@@ -105,9 +105,8 @@ def draw_gantry(height: int, rng: Rng) -> Sprite:
     cover, light, dark = _cable(width, height, rng)
     keep = (1 - bar) * (1 - shadow) * (1 - 0.4 * dark)
     keep, add = keep * (1 - cover), add * (1 - cover) + light
-    tint = np.array((0.98, 1.0, 1.0), np.float32)
     solid = (np.broadcast_to(bar > 0.5, cover.shape)) | (cover > 0.5)
-    return sprite(np.repeat(keep[..., None], 3, axis=2), np.clip(add[..., None] * tint, 0, 1), solid, (middle, 0))
+    return sprite(keep, [add * np.float32(0.98), add, add], solid, (middle, 0))
 
 
 def _near(distance: F32, half: float, soft: float) -> F32:
@@ -144,8 +143,8 @@ def draw_carriage(height: int) -> Sprite:
     edge = 0.5 * (mask - cv2.GaussianBlur(np.roll(mask, (1, 1), axis=(0, 1)), (0, 0), 0.025 * w))
     shadow = cv2.GaussianBlur(np.roll(mask, (pad // 3, pad // 2), axis=(0, 1)), (0, 0), pad * 0.3)
     keep = (1 - mask) * (1 - 0.6 * shadow)
-    add = np.clip((body + edge[..., None]) * mask[..., None], 0, 1)
-    return sprite(np.repeat(keep[..., None], 3, axis=2), add, mask > 0.5, (pad + w // 2, pad + h // 2))
+    add = [(shade + edge) * mask for shade in cv2.split(body)]
+    return sprite(keep, add, mask > 0.5, (pad + w // 2, pad + h // 2))
 
 
 def _draw_lens(body: F32, center: tuple[int, int], width: int) -> None:
@@ -176,8 +175,8 @@ def draw_light(width: int, height: int, rng: Rng) -> U8:
     inner = 1 - 2 * RAIL
     gain *= 1 - 0.42 * _near(np.abs(y) - np.float32(inner - 0.02), 0.004, 0.03) * (np.abs(y) < inner)
     warm = np.float32(rng.uniform(-0.06, 0.06))
-    tint = np.dstack((1 - warm * (1 + x) + 0 * y, np.ones_like(gain), 1 + warm * (1 + x) + 0 * y))
-    return _bytes(gain[..., None] * tint * np.float32(UNIT_GAIN / 255 * rng.uniform(0.92, 1.12)))
+    level = np.float32(UNIT_GAIN / 255 * rng.uniform(0.92, 1.12))
+    return merged([gain * tint * level for tint in (1 - warm * (1 + x), 1, 1 + warm * (1 + x))])
 
 
 def draw_noise(width: int, height: int, rng: Rng) -> U8:
@@ -186,7 +185,3 @@ def draw_noise(width: int, height: int, rng: Rng) -> U8:
     tile = rng.standard_normal((256, 256, 1), dtype=np.float32) + 0.5 * rng.standard_normal((256, 256, 3), np.float32)
     levels = np.clip(8 + spread * tile, 0, 32).astype(np.uint8)
     return np.ascontiguousarray(np.tile(levels, (-(-height // 256), -(-width // 256), 1))[:height, :width])
-
-
-def _bytes(image: npt.NDArray[np.floating]) -> U8:
-    return np.asarray(np.clip(image * 255 + 0.5, 0, 255), np.uint8)

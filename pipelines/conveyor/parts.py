@@ -7,7 +7,7 @@ Angles differ in the sprite, not at run time; a symmetric part needs few (a wash
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -211,19 +211,27 @@ def _finish(layers: F32, radius_px: float, color: tuple[float, float, float], bl
     side = 2 * round(MARGIN * radius_px)
     small = cv2.resize(layers, (side, side), interpolation=cv2.INTER_AREA)
     small = cv2.blur(small, (blur_px, 1), borderType=cv2.BORDER_CONSTANT)
-    dull, gloss, cover, shadow = (small[..., i : i + 1] for i in range(4))
-    add = dull * np.array(color, np.float32) * 1.15 + gloss
-    keep = np.repeat((1 - cover) * (1 - shadow), 3, axis=2)
-    return sprite(keep, np.minimum(add, 1), cover[..., 0] > 0.5, (side // 2, side // 2))
+    dull, gloss, cover, shadow = cv2.split(small)
+    add = [dull * np.float32(shade) * 1.15 + gloss for shade in color]
+    return sprite((1 - cover) * (1 - shadow), add, cover > 0.5, (side // 2, side // 2))
 
 
-def sprite(keep: F32, add: F32, solid: npt.NDArray[np.bool_], center: tuple[int, int]) -> Sprite:
-    """A Sprite, cut to what it changes, from (h, w, 3) float arrays in 0 to 1 and its (h, w) mask, not empty.
+def merged(channels: Sequence[npt.NDArray[np.floating]]) -> U8:
+    """(h, w, channels) uint8 of (h, w) arrays in 0 to 1; what is outside is cut off."""
+    return np.asarray(cv2.merge([np.clip(one * 255 + 0.5, 0, 255).astype(np.uint8) for one in channels]), np.uint8)
 
-    ``center`` is the (x, y) pixel that will lie at the point the sprite is placed at.
+
+def sprite(keep: F32, add: Sequence[F32], solid: npt.NDArray[np.bool_], center: tuple[int, int]) -> Sprite:
+    """A Sprite, cut to what it changes.
+
+    Args:
+        keep: what is left of each channel of what is beneath, (h, w), 0 to 1.
+        add: to each channel, (h, w), 0 to 1; what is outside is cut off.
+        solid: its mask, (h, w), not empty.
+        center: the (x, y) pixel that will lie at the point the sprite is placed at.
     """
-    keep8, add8 = (np.clip(layer * 255 + 0.5, 0, 255).astype(np.uint8) for layer in (keep, add))
-    x1, y1, x2, y2 = _extent(solid | (keep8 < 254).any(axis=2))
+    keep8, add8 = merged([keep] * 3), merged(add)
+    x1, y1, x2, y2 = _extent(solid | (keep8[..., 0] < 254))
     cut = np.s_[y1:y2, x1:x2]
     keep8, add8, solid = (np.ascontiguousarray(layer[cut]) for layer in (keep8, add8, solid))
     return Sprite(
