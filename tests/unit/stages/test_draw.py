@@ -57,6 +57,14 @@ def test_a_box_changes_its_border_and_nothing_else() -> None:
     assert (abs(left - 40), abs(top - 60), abs(right - 200), abs(bottom - 180)) <= (3, 3, 3, 3)
 
 
+@pytest.mark.parametrize(("element", "loads"), [("labels", True), ("stats", True), ("boxes", False)])
+def test_the_font_is_loaded_before_the_first_frame(monkeypatch: pytest.MonkeyPatch, element: str, loads: bool) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(Pen, "_measured", lambda self, text, size: measured.append(text) or 1)
+    stage(element).open()
+    assert bool(measured) == loads
+
+
 def test_the_frame_itself_is_never_touched() -> None:
     frame = plain_frame()
     drawn(["boxes", "labels", "stats"], {"find": detections((40, 60, 200, 180))}, frame)

@@ -1,0 +1,58 @@
+"""Python's garbage collector: what it passes over, and that nothing is lost to it for good."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from edgert.collector import held, making_what_stays
+
+
+class Circle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    gc.collect()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+@pytest.mark.parametrize("context", [held, making_what_stays])
+def test_it_runs_afterwards_as_before(context: type) -> None:
+    with context():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    with context():
+        pass
+    assert not gc.isenabled()
+
+
+def test_what_stays_is_old_at_once() -> None:
+    with making_what_stays():
+        made = [Circle() for _ in range(1000)]
+    young = [one for generation in (0, 1) for one in gc.get_objects(generation)]
+    assert not any(isinstance(one, Circle) for one in young)
+    assert len(made) == 1000 and gc.get_freeze_count() == 0
+
+
+def test_garbage_of_it_is_found_by_a_whole_pass() -> None:
+    with making_what_stays():
+        gone = weakref.ref(Circle())
+    gc.collect(1)
+    assert gone() is not None
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_a_program_keeps_out_of_all_passes_stays_out() -> None:
+    gc.freeze()
+    before = gc.get_freeze_count()
+    with making_what_stays():
+        made = Circle()
+    assert gc.get_freeze_count() >= before > 0 and made.itself is made
