@@ -52,6 +52,7 @@ class Found:
         us: rows → microseconds of a run; ``full_us``: of all rows with fused kernels.
         ready_s: until graphs of all its sizes were recorded; ``full_s``: from then until those kernels were ready.
         nbytes: of the GPU's memory, that one of its sessions is bound to left out; ``full_nbytes``: more for them.
+        differs: how far outputs of a full batch are apart with and without those kernels, in parts of the largest.
     """
 
     us: dict[int, float]
@@ -60,6 +61,7 @@ class Found:
     full_us: float
     full_s: float
     full_nbytes: int
+    differs: float
 
 
 def measured(device: CudaDevice, model: Model, options: EngineOptions, sizes: tuple[int, ...]) -> Found:
@@ -74,19 +76,32 @@ def measured(device: CudaDevice, model: Model, options: EngineOptions, sizes: tu
     ready_s = time.perf_counter() - started
     device.settle()
     bound = sum(one.block.nbytes for one in (*session.inputs_on_gpu.values(), *session.outputs_on_gpu))
-    after, full_us, full_s = device.free_bytes()[0], 0.0, 0.0
+    after, full_us, full_s, differs = device.free_bytes()[0], 0.0, 0.0, 0.0
     us = {size: replayed_us(device, session, graph) for size, graph in graphs.items()}
     engine.refine()
     if engine.refinement is not None:
         started = time.perf_counter()
         engine.refinement.wait()
         full_s = time.perf_counter() - started
-        full_us = replayed_us(device, session, recorded(device, session, max(sizes)))
+        before_them = outputs(session, graphs[max(sizes)])
+        graphs[max(sizes)] = recorded(device, session, max(sizes))
+        full_us = replayed_us(device, session, graphs[max(sizes)])
+        pairs = zip(before_them, outputs(session, graphs[max(sizes)]), strict=True)
+        differs = max(float(np.abs(one - other).max() / np.abs(one).max()) for one, other in pairs)
     device.settle()
     more = after - device.free_bytes()[0]
     graphs.clear()
     engine.close()
-    return Found(us, ready_s, before - after - bound, full_us, full_s, more)
+    return Found(us, ready_s, before - after - bound, full_us, full_s, more, differs)
+
+
+def outputs(session: GpuSession, graph: Any) -> list[Any]:
+    """Of a launch, as float32."""
+    graph()
+    for tensor in session.outputs_on_gpu:
+        tensor.block.download(session.stream)
+    session.stream.synchronize()
+    return [tensor.host.astype(np.float32) for tensor in session.outputs_on_gpu]
 
 
 def recorded(device: CudaDevice, session: GpuSession, size: int) -> Any:
@@ -158,6 +173,8 @@ def figures(title: str, device: CudaDevice, model: Model, store: FileStore) -> I
     }
     for size, us in ((1, of_all.us[1]), (MOST, of_all.full_us)):
         detail = {"us": of_all.us[size], "fixed_and_fused_us": fixed[size].us[size], "fused_us": us}
+        if size == MOST:
+            detail["fused_differs"] = of_all.differs
         what = f"{title}, batch of {size}: engine of all sizes / of this one, fused"
         yield Figure(what, us / fixed[size].us[size], "x", 1.05, n=ROUNDS * LAUNCHES, detail=detail)
     weights = sum(len(one.raw_data) for one in model.proto.graph.initializer)
