@@ -16,7 +16,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from edgert.backend import Engine, EngineOptions, Tuning
-from edgert.backend.gpu import GpuSession
+from edgert.backend.gpu import GpuSession, Planner
 from edgert.backend.ort import cpu, cuda, cuda_model, layout, runtime
 from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, too_little
 from edgert.backend.ort.runtime import open_session, session_settings
@@ -200,6 +200,28 @@ def test_the_cleaned_model_is_cached_for_each_set_of_shapes(
     session.inputs["x"][...] = x
     for rows in (4, 2):
         assert np.allclose(session.run(rows)[0], exact(model, x=x[:rows])[0], atol=1e-5)
+
+
+def test_an_engine_is_made_ready_for_a_size_without_touching_tensors(gpu: CudaDouble) -> None:
+    model = models.conv(("n", 3, 8, 8))
+    engine, ort = engine_on(gpu, model, FOUR)
+    session, other, x = engine.session(), engine.session(), noise((4, 3, 8, 8), 13)
+    assert isinstance(session, Planner) and session.planning is other.planning is not session.exclusive
+    session.inputs["x"][...] = x
+    full = [array.copy() for array in session.run()]
+    runs = ort.runs
+    session.plan(2)
+    assert ort.runs == runs  # of bound tensors
+    for found, wanted in zip(session.outputs_on_gpu, full, strict=True):
+        found.block.download(session.stream)
+        assert np.array_equal(found.host, wanted)
+    other.inputs["x"][...] = x
+    other.enqueue(2)
+    assert ort.runs == runs + 1 and np.allclose(other.run(2)[0], full[0][:2], atol=1e-5)
+    ort.broken = RuntimeError("CUDA failure 2: out of memory ; GPU=0")
+    with pytest.raises(DeviceError, match="too little memory"):
+        session.plan(3)
+    engine.close()
 
 
 OPEN = models.conv(("n", 3, 8, 8))

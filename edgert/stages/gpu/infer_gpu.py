@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
-from edgert.backend.gpu import GpuSession
+from edgert.backend.gpu import GpuSession, Planner
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import Event, Graph, SharedLease, Stream
 from edgert.policy import run_sizes
@@ -74,12 +75,13 @@ class InferenceSlot:
         feeding: Stream | None = None,
     ) -> None:
         device = session.device
-        self._session, self._preprocessor, self._reader = session, preprocessor, reader
+        self.session = session
+        self._preprocessor, self._reader = preprocessor, reader
         self._reading, self._is_beside = reading, reading is not session.stream
         self._feeding = feeding or session.stream
         self.rows, self.network, self.plans = preprocessor.target.rows, preprocessor.network, preprocessor.plans
         self.sizes = run_sizes(self.rows, session.dynamic)
-        self._size_of = [next(size for size in self.sizes if size >= count) for count in range(self.rows + 1)]
+        self.serve(self.sizes)
         self._fed, self._ran = device.event(), device.event()
         self._at_once, self._asleep = device.event(), Event(device, patient=True)
         self._done = self._asleep
@@ -98,12 +100,12 @@ class InferenceSlot:
         if rows in self._warm:
             return
         self._warm.add(rows)
-        with self._session.exclusive:
-            self._session.enqueue(rows)
-            self._session.stream.synchronize()
+        with _planning(self.session), self.session.exclusive:
+            self.session.enqueue(rows)
+            self.session.stream.synchronize()
             self._reader.enqueue(rows, self._reading)
             self._reading.synchronize()
-            if not self._session.recordable:
+            if not self.session.recordable:
                 return
             self._preprocessor.compile()  # a kernel that does not compile is no reason to go without a graph
             for tries_left in (1, 0):  # another thread, or a library in this one, may come between once
@@ -115,11 +117,22 @@ class InferenceSlot:
                     log.info("a CUDA graph could not be recorded, %d more tries: %s", tries_left, reason)
                     # CUDA reports a recording that failed a second time, to whoever asks next in this thread.
                     try:
-                        self._session.enqueue(rows)
+                        self.session.enqueue(rows)
                     except BuildError as again:
                         log.debug("reported once more: %s", again.why)
-                    self._session.stream.synchronize()
+                    self.session.stream.synchronize()
             self.no_graph = reason
+
+    def serve(self, sizes: Collection[int]) -> None:
+        """Has a batch be run as the next larger of these, the largest of :attr:`sizes` among them."""
+        self._size_of = [min(size for size in sizes if size >= count) for count in range(self.rows + 1)]
+
+    def record(self, rows: int) -> None:
+        """Records one of :attr:`sizes` that the engine has run before; nothing is run, so that what is under way here
+        stays as it is. Raises DeviceError, BuildError."""
+        with self.session.exclusive:
+            self._graphs[rows] = self._recorded(rows)
+        self._warm.add(rows)
 
     def enqueue(self, frames: Sequence[Ready], *, patient: bool = True) -> None:
         """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
@@ -127,7 +140,7 @@ class InferenceSlot:
         Args:
             patient: whoever waits sleeps until the GPU is done, instead of looking again and again.
         """
-        preprocessor, stream, feeding = self._preprocessor, self._session.stream, self._feeding
+        preprocessor, stream, feeding = self._preprocessor, self.session.stream, self._feeding
         launches = preprocessor.launches(frames)
         rows = self._size_of[len(frames)]
         if rows in self._renewed:
@@ -135,7 +148,7 @@ class InferenceSlot:
             self._warm.discard(rows)
             self.warm_up(rows)
         graphs = self._graphs.get(rows)
-        with self._session.exclusive:
+        with self.session.exclusive:
             preprocessor.wait_for(frames, feeding)
             for launch in launches:  # images of several formats take several
                 launch.enqueue(feeding)
@@ -143,12 +156,12 @@ class InferenceSlot:
             if feeding is not stream:
                 stream.wait(self._fed)
             if graphs is None:
-                self._session.enqueue(rows)
+                self.session.enqueue(rows)
             else:
                 graphs[0]()
             self._decode(rows, graphs)
-        self._done = self._asleep if patient else self._at_once
-        self._done.record(self._reading)
+            self._done = self._asleep if patient else self._at_once
+            self._done.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """Waits for the GPU, and makes the records. Raises DeviceError when its work failed."""
@@ -157,34 +170,39 @@ class InferenceSlot:
 
     def close(self) -> None:
         """Frees what the session does not own, once the GPU is done. Twice is once."""
-        self._session.device.settle()
+        self.session.device.settle()
         self._graphs.clear()
         self._reader.close()
 
     def _decode(self, rows: int, graphs: tuple[Graph, ...] | None) -> None:
         if self._is_beside:
-            self._reading.wait(self._ran.record(self._session.stream))
+            self._reading.wait(self._ran.record(self.session.stream))
         if graphs is None:
             self._reader.enqueue(rows, self._reading)
             return
         for graph in graphs[1:]:
             graph()
         for nbytes in self._reader.copied(rows):
-            self._session.device.counter.copied(nbytes)
+            self.session.device.counter.copied(nbytes)
 
     def _recorded(self, rows: int) -> tuple[Graph, ...]:
-        device, stream = self._session.device, self._session.stream
+        device, stream = self.session.device, self.session.stream
 
         def decode() -> None:
             self._reader.enqueue(rows, self._reading)
 
         def run() -> None:
-            self._session.enqueue(rows)
+            self.session.enqueue(rows)
             if not self._is_beside:
                 decode()
 
         whole = device.capture(stream, run)
         return (whole, device.capture(self._reading, decode)) if self._is_beside else (whole,)
+
+
+def _planning(session: GpuSession) -> AbstractContextManager[object]:
+    """To be held around recordings of an engine that is run beside them; see :class:`~edgert.backend.gpu.Planner`."""
+    return session.planning if isinstance(session, Planner) else nullcontext()
 
 
 class Batch(PendingRecords):
@@ -251,6 +269,8 @@ class GpuInference:
         self._frames: dict[int, Ready] = {}
         self._batches: dict[int, Batch] = {}
         self._turn = 0
+        self._later: threading.Thread | None = None
+        self._is_closing = False
         self.rows, self.network = slots[0].rows, slots[0].network
         self._plans = slots[0].plans  # all have the same
 
@@ -260,14 +280,52 @@ class GpuInference:
         return self._slots[self._turn - 1].idle  # the last; the others are done before it
 
     def warm_up(self) -> None:
-        """Runs and records every number of rows once, so that the first frames do not pay for that."""
+        """Runs and records every number of rows once, so that the first frames do not pay for that.
+
+        Where the engine can plan beside, one row and all are enough to begin with: the numbers between are recorded in
+        a thread of their own, and run as the next larger one until then.
+        """
+        if self._later is not None:
+            return
         gc.collect()  # once, and not for each graph: what others left there is freed before anything is recorded
+        sizes, session = self._slots[0].sizes, self._slots[0].session
+        between = sizes[1:-1] if isinstance(session, Planner) else ()
         # One after another, as an engine may plan anew whenever the number changes; first all, as when it was opened.
-        for rows in reversed(self._slots[0].sizes):
-            for slot in self._slots:
-                slot.warm_up(rows)
+        self._warm_up([rows for rows in reversed(sizes) if rows not in between])
         if reason := next((slot.no_graph for slot in self._slots if slot.no_graph), ""):
             self._without_graph(reason)
+            self._warm_up(between)  # each is put on the stream piece by piece, which nothing else may mix with
+        elif between and isinstance(session, Planner):
+            for slot in self._slots:
+                slot.serve({sizes[0], sizes[-1]})
+            self._later = threading.Thread(target=self._record_later, args=(session, between), name="edgert:sizes")
+            self._later.start()
+            return
+        self._is_warm()
+
+    def _warm_up(self, sizes: Sequence[int]) -> None:
+        for rows in sizes:
+            for slot in self._slots:
+                slot.warm_up(rows)
+
+    def _record_later(self, session: Planner, between: Sequence[int]) -> None:
+        """Numbers of rows between one and all, the largest first, while others are run."""
+        sizes = {1, self.rows}
+        try:
+            for rows in reversed(between):
+                with session.planning:
+                    if self._is_closing:
+                        return
+                    session.plan(rows)
+                    for slot in self._slots:
+                        slot.record(rows)
+                sizes.add(rows)
+                for slot in self._slots:
+                    slot.serve(sizes)
+        except (DeviceError, BuildError) as error:
+            log.info(
+                "batches are run as of %s rows: %s (%s)", " or ".join(map(str, sorted(sizes))), error.what, error.why
+            )
         self._is_warm()
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
@@ -321,6 +379,9 @@ class GpuInference:
 
     def close(self) -> None:
         """Frees what the inference slot allocated; no thread may use it any more. Twice is once."""
+        self._is_closing = True
+        if self._later is not None:
+            self._later.join()
         if self._frames:
             self._device.settle()  # they may be on their way up
         for frame in self._frames.values():
