@@ -575,6 +575,49 @@ class TestOnAGpu:
         graphs.clear()
         engine.close()
 
+    def test_sizes_are_planned_and_recorded_while_others_run(self, real: OrtCudaBackend) -> None:
+        """What runs meanwhile is right every time, and so is what was planned."""
+        model, x = with_open_batch(clean(resnet50(size_px=64))[0]), noise((8, 3, 64, 64), 14)
+        engine = real.compile(model, EngineOptions(profiles={"default": {"x": x.shape}}))
+        session, found = engine.session(), list[Any]()
+        session.inputs["x"][...] = x
+        wanted = session.run()[0].copy()
+        session.inputs_on_gpu["x"].block.upload(session.stream)
+        (output,), graphs = session.outputs_on_gpu, {}
+
+        def record(rows: int) -> None:
+            with session.exclusive:
+                graphs[rows] = session.device.capture(session.stream, partial(session.enqueue, rows))
+
+        def plan() -> None:
+            for rows in (4, 2):
+                with session.planning:
+                    session.plan(rows)
+                    record(rows)
+
+        record(8)
+        planning = threading.Thread(target=plan)
+        planning.start()
+        while planning.is_alive() or not found:
+            with session.exclusive:
+                graphs[8]()
+                output.block.download(session.stream)
+            session.stream.synchronize()
+            found.append(output.host.copy())
+        planning.join()
+        worst = max(float(np.abs(one - wanted).max()) for one in found)
+        assert worst <= 0.02 * np.abs(wanted).max()
+        for rows in (4, 2, 8, 2):
+            output.host.fill(0)
+            output.block.upload(session.stream)
+            graphs[rows]()
+            output.block.download(session.stream)
+            session.stream.synchronize()
+            assert np.allclose(output.host[:rows], wanted[:rows], atol=0.02 * np.abs(wanted).max())
+            assert not output.host[rows:].any()
+        graphs.clear()
+        engine.close()
+
     def test_full_batches_compute_the_same_when_they_have_become_faster(self, real: OrtCudaBackend) -> None:
         model, x = models.conv(("n", 3, 8, 8)), noise((4, 3, 8, 8), 8)
         engine = real.compile(model, EngineOptions(profiles=FOUR, tuning=Tuning(fused="later")))
