@@ -74,6 +74,15 @@ class Channel(BoundedQueue[Result]):
             return
         self._announce()
 
+    def has_room(self, timeout_s: float | None = None) -> bool:
+        """Whether the producer, who asks, may put a result without waiting for room; waits for that."""
+        if self.waits and self.work is None:
+            try:
+                self._room.put(self._room.get(timeout=timeout_s))
+            except queue.Empty:
+                return False
+        return True
+
     def _announce(self) -> None:
         self._ready.put((self._edge, _now_ns()))
         if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest

@@ -48,6 +48,27 @@ class Source(Protocol):
         ...
 
 
+class FrameTaker(Protocol):
+    """Where a :class:`ServedSource` puts its frames. For one thread at a time."""
+
+    def has_room(self, timeout_s: float | None) -> bool:
+        """Whether :meth:`give` will not wait for room; waits for that, without a timeout as long as it takes."""
+        ...
+
+    def give(self, frame: Frame) -> None:
+        """Takes a frame over, with its lease. Only after :meth:`has_room`."""
+        ...
+
+
+@runtime_checkable
+class ServedSource(Source, Protocol):
+    """A source whose frames are brought by threads of others, in which they are given on."""
+
+    def serve(self, taker: FrameTaker, stop: threading.Event) -> None:
+        """Gives to ``taker`` what others bring, until the stream ends or ``stop`` is set; from then on, nothing."""
+        ...
+
+
 @runtime_checkable
 class Stage(Protocol):
     """Turns one result into another, several, or none (a filter or a sink)."""

@@ -18,7 +18,7 @@ from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Frame
 from edgert.runtime.metrics import Lateness, StageMeter, Timing
 from edgert.runtime.records import Result, Together
-from edgert.runtime.stage import Batching, Source, Stage
+from edgert.runtime.stage import Batching, ServedSource, Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
 
 
@@ -271,11 +271,45 @@ class _Guest(_Work):
             self.end()
 
 
+class _Taking:
+    """A source's node at work in the threads that bring its frames, one at a time."""
+
+    def __init__(self, station: Station, clock: Clock, stop: threading.Event) -> None:
+        self._station, self._clock, self._stop_event = station, clock, stop
+        self._began_ns = self._ended_ns = clock.now_ns()
+
+    def has_room(self, timeout_s: float | None) -> bool:
+        """See :class:`~edgert.runtime.stage.FrameTaker`."""
+        meter, came_ns = self._station.node.meter, self._clock.now_ns()
+        until_ns = None if timeout_s is None else came_ns + round(timeout_s * 1e9)
+        for outlet in self._station.node.outlets:
+            left_s = None if until_ns is None else max(until_ns - self._clock.now_ns(), 0) / 1e9
+            if not outlet.has_room(left_s):
+                found = False
+                break
+        else:
+            found = True
+        self._began_ns = self._clock.now_ns()
+        meter.wait_in_ns += came_ns - self._ended_ns
+        meter.wait_out_ns += self._began_ns - came_ns
+        self._ended_ns = self._began_ns
+        return found
+
+    def give(self, frame: Frame) -> None:
+        """See :class:`~edgert.runtime.stage.FrameTaker`."""
+        node, made_ns = self._station.node, self._clock.now_ns()
+        if node.limiter is not None and not node.limiter.passes(self._stop_event):
+            frame.lease.release()
+            return
+        self._station.give(frame, made_ns, made_ns - self._began_ns)
+        self._ended_ns = self._clock.now_ns()
+
+
 class Worker(threading.Thread):
     """Runs one node until its input ends, and its guests: those that are worked on in the same thread.
 
     Args:
-        stop: set to make sources end; everything downstream then ends by itself.
+        stop: set to make sources end; everything downstream then ends by itself; :attr:`stop_event`.
         fail: called once with the error if a node fails.
     """
 
@@ -288,7 +322,7 @@ class Worker(threading.Thread):
         guests: Sequence[Node] = (),
     ) -> None:
         super().__init__(name=f"edgert:{node.name}", daemon=True)
-        self.node, self.guests, self._clock, self._stop_event = node, guests, clock, stop
+        self.node, self.guests, self._clock, self.stop_event = node, guests, clock, stop
         self._own, self._guests = _Work(node, clock, fail), [_Guest(one, clock, fail) for one in guests]
         self._late = [guest for guest in self._guests if guest.node.lag]
         self._station = self._own.station
@@ -309,11 +343,14 @@ class Worker(threading.Thread):
 
     def _give_frames(self) -> None:
         node, source, meter, give = self.node, self.node.work, self.node.meter, self._station.give
+        if isinstance(source, ServedSource):
+            source.serve(_Taking(self._station, self._clock, self.stop_event), self.stop_event)
+            return
         assert isinstance(source, Source)
         now, live = self._clock.now_ns, source.live
         started, before_ns, lateness = now(), thread_time_ns(), Lateness()
-        for frame in source.frames(self._stop_event):
-            if node.limiter is not None and not node.limiter.passes(self._stop_event):
+        for frame in source.frames(self.stop_event):
+            if node.limiter is not None and not node.limiter.passes(self.stop_event):
                 frame.lease.release()
                 del frame
                 continue
@@ -381,6 +418,12 @@ class Worker(threading.Thread):
                 self.node.meter.wait_in_ns -= guest.catch_up(len(guest.late) - 1)  # it worked, and did not wait
                 return True
         return False
+
+
+def works_for(stop: threading.Event) -> bool:
+    """Whether the current thread is one of the pipeline that is ended by this event."""
+    thread = threading.current_thread()
+    return isinstance(thread, Worker) and thread.stop_event is stop
 
 
 def merged(first: Result, second: Result) -> Result:

@@ -1,6 +1,7 @@
 """Images that Python code puts into the pipeline: ``source: api``."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +14,8 @@ from edgert.errors import EdgertError, StageError
 from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice, foreign
 from edgert.runtime.frame import U8, Frame, PixelFormat
-from edgert.runtime.stage import SourceStats
+from edgert.runtime.stage import FrameTaker, SourceStats
+from edgert.runtime.worker import works_for
 from edgert.stages.source.planes import CHANNELS, as_planes, checked_planes, parts_of
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 from edgert.stages.source.user_memory import Buffer, Buffers, Tensors
@@ -24,6 +26,9 @@ _POLL_S = 0.1
 
 class ApiSource:
     """Takes frames from any thread and gives them out in the order they came. Loses none: :meth:`submit` waits.
+
+    While it is served, a frame goes on in the thread that submits it; before that, and for whoever iterates over
+    :meth:`frames`, it waits here.
 
     Without ``copy=True`` no pixel is copied here: the frame *is* the caller's memory, which must not change until the
     pipeline has let go of it, which is when the results of that frame have been taken and released.
@@ -40,6 +45,9 @@ class ApiSource:
         self._first_ns: int | None = None
         self._submitted = 0
         self._timeline = Timeline(name, config, clock, MediaClock(False), fps=config.fps, paced=False)
+        self._taker: FrameTaker | None = None
+        self._stop = threading.Event()  # of whoever serves
+        self._turn = threading.Lock()  # of one who gives a frame on
         self._device: CudaDevice | None = None
         self._tensors: Tensors | None = None
         self._buffers: Buffers | None = None
@@ -149,6 +157,26 @@ class ApiSource:
         finally:
             self.close()
 
+    def serve(self, taker: FrameTaker, stop: threading.Event) -> None:
+        """See :class:`~edgert.runtime.stage.ServedSource`: until :meth:`finish`, the limit, or ``stop``."""
+        with self._turn:  # nobody overtakes those that wait
+            with self._changed:
+                self._taker, self._stop = taker, stop
+                self._changed.notify_all()
+            self._give_waiting(taker)
+        try:
+            while not self._refuses:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._waiting or self._is_finished or self._is_over, _POLL_S)
+                with self._turn:
+                    self._give_waiting(taker)
+                self.settle()
+        finally:
+            with self._turn:  # whoever gives a frame on has done so
+                self.close()
+                self._timeline.close()
+                self._taker = None  # which holds this
+
     def settle(self) -> None:
         """Lets go of images on a GPU that were read."""
         if self._tensors is not None:
@@ -172,22 +200,71 @@ class ApiSource:
             tensors.close()
 
     def _put(self, image: Image, timeout_s: float | None) -> int:
+        # A thread of the pipeline itself makes the room that it would wait for, so its images wait.
+        is_kept = (self._taker is None or works_for(self._stop)) and self._keep(image, timeout_s)
+        if not is_kept:
+            self._give_now(image, timeout_s)
+        self._submitted += 1
+        return self._submitted - 1
+
+    def _keep(self, image: Image, timeout_s: float | None) -> bool:
+        """Has the image wait, once there is room for it; False where somebody serves by then, and it need not."""
         with self._changed:
-            may_go_on = lambda: self._is_over or self._is_finished or len(self._waiting) < self._capacity  # noqa: E731
+            may_go_on = lambda: self._taker or self._refuses or len(self._waiting) < self._capacity  # noqa: E731
             if not self._changed.wait_for(may_go_on, timeout_s):
-                raise StageError(
-                    f"no room for a frame within {timeout_s:g} s",
-                    why=f"{len(self._waiting)} frames wait already; the pipeline is slower than they come",
-                    where=self._where,
-                    fix="submit less often, wait longer, or raise queue:",
-                )
-            if self._is_over or self._is_finished:
-                why = "finish() was called" if self._is_finished else "the pipeline has ended"
-                raise StageError("no more frames can be submitted", why=why, where=self._where)
+                raise self._no_room(timeout_s)
+            self._check_open()
+            if self._taker is not None and not works_for(self._stop):
+                return False
             self._waiting.append(image)
             self._changed.notify_all()
-            self._submitted += 1
-            return self._submitted - 1
+            return True
+
+    def _give_now(self, image: Image, timeout_s: float | None) -> None:
+        """Gives the image's frame on, in this thread."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        if not self._turn.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
+            raise self._no_room(timeout_s)
+        try:
+            self._check_open()
+            taker = self._taker
+            assert taker is not None  # as long as it is open
+            if not taker.has_room(None if until is None else max(until - time.monotonic(), 0.0)):
+                raise self._no_room(timeout_s)
+            self._check_open()
+            self._give(image, taker)
+        finally:
+            self._turn.release()
+
+    def _give_waiting(self, taker: FrameTaker) -> None:
+        while self._waiting and not (self._is_over or self._stop.is_set()) and taker.has_room(None):
+            self._give(self._waiting.popleft(), taker)
+
+    def _give(self, image: Image, taker: FrameTaker) -> None:
+        frame = self._timeline.frame(image, self._stop)
+        if frame is not None:
+            taker.give(frame)
+        if self._timeline.is_over:
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+
+    @property
+    def _refuses(self) -> bool:
+        return self._is_over or self._is_finished or self._stop.is_set()
+
+    def _check_open(self) -> None:
+        if self._refuses:
+            why = "finish() was called" if self._is_finished else "the pipeline has ended"
+            raise StageError("no more frames can be submitted", why=why, where=self._where)
+
+    def _no_room(self, timeout_s: float | None) -> StageError:
+        return StageError(
+            f"no room for a frame within {timeout_s:g} s",
+            why="the queue is full: the pipeline is slower than frames come",
+            where=self._where,
+            fix="submit less often, wait longer, or raise queue:",
+        )
 
     def _pixels(self, array: Any, format: PixelFormat, copy: bool) -> tuple[tuple[U8, ...], Lease]:
         if isinstance(array, Buffer) and not copy:

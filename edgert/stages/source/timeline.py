@@ -165,6 +165,7 @@ class Timeline:
         self._thinner = Thinner(fps)
         self._pacer = Pacer(clock) if paced else None
         self._staging: Staging | None = None
+        self._index = self._count = 0
 
     def share(self, device: CudaDevice) -> None:
         """From now on, frames lie in memory that this GPU reads; those of others are copied there, and counted."""
@@ -173,26 +174,41 @@ class Timeline:
     def frames(self, images: Iterable[Image], stop: threading.Event) -> Iterator[Frame]:
         """Frames until the images end, the limit is reached or ``stop`` is set. Leases pass on to the frames;
         those of images that are left out end here."""
-        index = count = 0
+        self._index = self._count = 0
         try:
             for image in images:
-                media_ns = self.media.at(image.media_ns, image.timestamp_ns)
-                index += image.lost
-                is_kept = self._thinner.keeps(media_ns)
-                if stop.is_set() or (is_kept and self._pacer and not self._pacer.wait(media_ns, stop)):
-                    image.lease.release()
-                    return
-                if not is_kept:
-                    image.lease.release()
-                    continue
-                yield self._frame(image, index, media_ns)
+                frame = self.frame(image, stop)
                 del image  # nothing here holds on to a camera's buffer while the next frame is awaited
-                index, count = index + 1, count + 1
-                if count == self._limit:
+                if frame is not None:
+                    yield frame
+                    del frame
+                if self.is_over or stop.is_set():
                     return
         finally:
-            if self._staging is not None:
-                self._staging.close()
+            self.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the limit is reached."""
+        return self._count == self._limit
+
+    def frame(self, image: Image, stop: threading.Event) -> Frame | None:
+        """The frame that an image becomes, with its lease; None, and its lease ended, where it is left out, or ``stop``
+        is set."""
+        media_ns = self.media.at(image.media_ns, image.timestamp_ns)
+        self._index += image.lost
+        is_kept = self._thinner.keeps(media_ns)
+        if stop.is_set() or not is_kept or (self._pacer and not self._pacer.wait(media_ns, stop)):
+            image.lease.release()
+            return None
+        frame = self._frame(image, self._index, media_ns)
+        self._index, self._count = self._index + 1, self._count + 1
+        return frame
+
+    def close(self) -> None:
+        """Gives memory of its own back when the last frame in it is gone."""
+        if self._staging is not None:
+            self._staging.close()
 
     def _frame(self, image: Image, index: int, media_ns: int) -> Frame:
         height, width = image.planes[0].shape[:2]
