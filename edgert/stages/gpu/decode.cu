@@ -196,9 +196,6 @@ __device__ __forceinline__ bool overlaps(const Box& a, const Rest& first, const 
 }
 #endif
 
-// Of the pairs of words (better, worse) of a chunk, better <= worse, which place one has.
-__device__ __forceinline__ int place_of(int better, int worse) { return worse * (worse + 1) / 2 + better; }
-
 struct Chunk {
     Box boxes[CHUNK];
     Rest rests[CHUNK];
@@ -208,58 +205,31 @@ struct Chunk {
 union Room {
     u64 keys[CAPACITY];
     struct {
-        u32 over[WORDS * (WORDS + 1) / 2][32];  // [pair of words][worse]: the better ones that overlap it, as bits
-        u16 order[CAPACITY];
+        Chunk stay;             // those of a chunk that stay, in their order; or of an earlier chunk
+        u16 order[CONSIDERED];
         u16 kept[CONSIDERED];
-        u32 gone[WORDS], left[WORDS];           // overlapped by one of an earlier chunk; kept
+        int ends[WORDS];        // how many stay, of all chunks, up to the end of a word
     } ranked;
 };
 
-// Which candidates of a chunk overlap each other: a warp for a better word and two worse ones, a thread for two worse
-// candidates. With one for each, reading the better ones from shared memory would take longer than comparing.
-__device__ __forceinline__ void compare(const Chunk& chunk, u32 (*over)[32], int size, float more) {
-    const int lane = threadIdx.x % 32, words = (size + 31) / 32, pairs = (words + 1) / 2;
-    const u32 before = (1u << lane) - 1;
-    for (int task = threadIdx.x / 32; task < pairs * (pairs + 1); task += WORDS) {
-        int worse = 0, better = task;
-        for (; better >= worse + 2; worse += 2) better -= worse + 2;
-        if (better >= words) continue;
-        const int mine = min(32 * worse + lane, size - 1), also = min(32 * worse + 32 + lane, size - 1);
-        const Box box = chunk.boxes[mine], other = chunk.boxes[also];
-        const Rest rest = chunk.rests[mine], others = chunk.rests[also];
-        u32 found = 0, more_found = 0;
-#pragma unroll 8
-        for (int i = 0; i < 32; ++i) {  // better words are whole; in its own, only those before it count
-            const Box one = chunk.boxes[32 * better + i];
-            const Rest ones = chunk.rests[32 * better + i];
-            if (overlaps(one, ones, box, rest, more)) found |= 1u << i;
-            if (overlaps(one, ones, other, others, more)) more_found |= 1u << i;
-        }
-        if (better <= worse) over[place_of(better, worse)][lane] = better == worse ? found & before : found;
-        if (worse + 1 < words)
-            over[place_of(better, worse + 1)][lane] = better == worse + 1 ? more_found & before : more_found;
-    }
+// Whether one of these of a chunk overlaps a candidate.
+__device__ __forceinline__ bool any_overlaps(const Chunk& chunk, int from, int to, const Box& box, const Rest& rest, float more) {
+    bool found = false;
+#pragma unroll 4
+    for (int i = from; i < to; ++i) found |= overlaps(chunk.boxes[i], chunk.rests[i], box, rest, more);
+    return found;
 }
 
-// What greedy suppression leaves of a chunk, as bits, word after word; by one warp. In a word, "not overlapped by one that
-// is left" is repeated until it stands still, which it does after as many rounds as the longest chain.
-__device__ __forceinline__ void choose(const u32 (*over)[32], const u32* gone, u32* left, int size) {
-    const int lane = threadIdx.x;
-#pragma unroll 1
-    for (int word = 0; 32 * word < size; ++word) {
-        const u32 own = over[place_of(word, word)][lane];
-        u32 by = gone[word] >> lane & 1;
-#pragma unroll 4
-        for (int better = 0; better < word; ++better) by |= over[place_of(better, word)][lane] & left[better];
-        const bool alive = 32 * word + lane < size && !by;
-        u32 now = __ballot_sync(~0u, alive), before;
-        do {
-            before = now;
-            now = __ballot_sync(~0u, alive && !(own & before));
-        } while (now != before);
-        if (lane == 0) left[word] = now;
-        __syncwarp();
-    }
+// What greedy suppression leaves of a word, as bits, to each of its threads; `by` are the better ones that overlap its
+// candidate. "Not overlapped by one that is left" is repeated until it stands still, which it does after as many rounds as
+// the longest chain.
+__device__ __forceinline__ u32 left_of(u32 by, bool is_alive) {
+    u32 now = __ballot_sync(~0u, is_alive), before;
+    do {
+        before = now;
+        now = __ballot_sync(~0u, is_alive && !(by & before));
+    } while (now != before);
+    return now;
 }
 
 // One block per image. Leaves the count of candidates at 0, ready for the next.
@@ -292,61 +262,68 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
     for (int k = 0; k < MOST; ++k)
         if (k * CHUNK + thread < padded) slots[k] = (u16)(room.keys[k * CHUNK + thread] & (CAPACITY - 1));
     __syncthreads();
+    u16 *order = room.ranked.order, *kept = room.ranked.kept;
+    Chunk& stay = room.ranked.stay;
 #pragma unroll
     for (int k = 0; k < MOST; ++k)
-        if (k * CHUNK + thread < padded) room.ranked.order[k * CHUNK + thread] = slots[k];
+        if (k * CHUNK + thread < min(padded, CONSIDERED)) order[k * CHUNK + thread] = slots[k];
     __syncthreads();
-    const int count = min(all, head.considered);
-    u16* kept = room.ranked.kept;
-    u32 *gone = room.ranked.gone, *left = room.ranked.left;
-    int before = 0;
+    const int count = min(all, head.considered), word = thread / 32;
+    const u32 lower = (1u << thread % 32) - 1;
+    int before = 0;  // how many stay
     for (int first = 0; first < count && before < head.limit; first += CHUNK) {
-        const int size = min(CHUNK, count - first);
+        const int size = min(CHUNK, count - first), earlier = before;
         Box box;
         Rest rest;
         u32 slot = 0;
         if (thread < size) {
-            slot = room.ranked.order[first + thread];
+            slot = order[first + thread];
             if (all <= CHUNK) box = chunk.boxes[slot], rest = chunk.rests[slot];
             else box = found[slot].box, rest = compared(found[slot]);
         }
-        if (thread < WORDS) gone[thread] = 0;
         __syncthreads();
-        if (thread < size) {
-            chunk.boxes[thread] = box, chunk.rests[thread] = rest;
-            for (int i = 0; i < before; ++i) {
-                const Candidate& better = found[kept[i]];
-                if (!overlaps(better.box, compared(better), box, rest, head.more)) continue;
-                atomicOr(&gone[thread / 32], 1u << thread % 32);
-                break;
+        if (thread < size) chunk.boxes[thread] = box, chunk.rests[thread] = rest;
+        bool is_alive = thread < size;
+        for (int start = 0; start < earlier; start += CHUNK) {  // those that stay of earlier chunks
+            const int some = min(CHUNK, earlier - start);
+            if (thread < some) {
+                const Candidate& better = found[kept[start + thread]];
+                stay.boxes[thread] = better.box, stay.rests[thread] = compared(better);
             }
+            __syncthreads();
+            if (is_alive) is_alive = !any_overlaps(stay, 0, some, box, rest, head.more);
+            __syncthreads();
         }
-        __syncthreads();
-        compare(chunk, room.ranked.over, size, head.more);
-        __syncthreads();
-        if (thread < 32) choose(room.ranked.over, gone, left, size);
-        __syncthreads();
-        int place = before, all_left = 0;
-        for (int word = 0; word < (size + 31) / 32; ++word) {
-            all_left += __popc(left[word]);
-            if (word < thread / 32) place += __popc(left[word]);
+        __syncwarp();  // a warp wrote what it reads
+        u32 by = 0;
+        if (is_alive) {
+#pragma unroll 8
+            for (int i = 0; i < 32; ++i)
+                by |= (u32)overlaps(chunk.boxes[32 * word + i], chunk.rests[32 * word + i], box, rest, head.more) << i;
         }
-        if (thread < size && left[thread / 32] >> thread % 32 & 1) {
-            place += __popc(left[thread / 32] & ((1u << thread % 32) - 1));
-            if (place < head.limit) {
-                boxes[place] = box, kinds[place] = rest.kind;
-                scores[place] = ROTATED ? found[slot].rest.score : rest.score;
-                kept[place] = (u16)slot;
+        for (int turn = 0; 32 * turn < size && before < head.limit; ++turn) {
+            if (word == turn) {
+                const u32 left = left_of(by & lower, is_alive);
+                const int place = before + __popc(left & lower);
+                if (left >> thread % 32 & 1 && place < head.limit) {
+                    boxes[place] = box, kinds[place] = rest.kind;
+                    scores[place] = ROTATED ? found[slot].rest.score : rest.score;
+                    kept[place] = (u16)slot;
+                    stay.boxes[place - earlier] = box, stay.rests[place - earlier] = rest;
+                }
+                if (thread % 32 == 0) room.ranked.ends[turn] = min(before + __popc(left), head.limit);
             }
+            __syncthreads();
+            const int end = room.ranked.ends[turn];
+            if (word > turn && is_alive) is_alive = !any_overlaps(stay, before - earlier, end - earlier, box, rest, head.more);
+            before = end;
         }
         __syncthreads();
-        const int after = min(before + all_left, head.limit);
-        for (int i = thread + before * head.extras; i < after * head.extras; i += CHUNK) {
+        for (int i = thread + earlier * head.extras; i < before * head.extras; i += CHUNK) {
             const int last = i % head.extras, behind = head.classes + (HEAD == 2 ? 4 : 5);
             const int which = ROTATED ? (last < 4 ? last : behind) : behind + last;  // an oriented box's place is one
             extras[i] = number(head, image, found[kept[i / head.extras]].rest.row, which);
         }
-        before = after;
     }
     if (thread == 0) *(int*)out = before;
 }
