@@ -72,6 +72,13 @@ def detected(out: Tensor, score: float) -> Tensor:
     return torch.cat([boxes, torch.stack([scores, kinds, stays.float()], 2)], 2)
 
 
+def telling_score(out: Tensor) -> float:
+    """What a hundred candidates of the median frame of (n, 84, 8400) reach; or more, so that no frame has more of them
+    than there is room for."""
+    best = out[:, 4:].amax(1).float().topk(CANDIDATES).values
+    return round(max(float(best[:, 100].median()), float(best[:, -1].max())), 3)
+
+
 class Lines(nn.Module):
     """(n, 1620, 1920) uint8 NV12 on the GPU → the answer, packed into one tensor on the GPU."""
 

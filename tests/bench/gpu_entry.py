@@ -44,7 +44,7 @@ class Entry:
         self.model = self.exported(None)
         self.lines = gpu_careful.Lines(self.task, net).cuda().half().to(memory_format=torch.channels_last)
         if self.task.detects:
-            self.lines.task = self.task = replace(self.task, score=self._hundredth())
+            self.lines.task = self.task = replace(self.task, score=self._score())
 
     def exported(self, rows: int | None) -> Path:
         """ONNX of a batch size, or of any; made once in a folder."""
@@ -67,7 +67,7 @@ class Entry:
     @cached_property
     def rounded(self) -> list[Answer]:
         """The same network's to frames made ready as edgert's kernel does it, number for number: in whole gray levels,
-        as OpenCV does, where PyTorch has fractions. Random weights make much of that."""
+        as OpenCV does, where PyTorch has fractions."""
         import torch
 
         side, config = self.task.side, self.task.config
@@ -78,18 +78,15 @@ class Entry:
             packed = torch.cat([self.lines.packed(self.lines.net(image.cuda())) for image in images])
         return self.lines.answers(packed.cpu().numpy())
 
-    def _hundredth(self) -> float:
-        """Of the frames, the median of the hundredth best score; but never so low that some frame has too many."""
+    def _score(self) -> float:
         import torch
 
-        from tests.bench.gpu_careful import CANDIDATES
+        from tests.bench.gpu_careful import telling_score
 
         with torch.no_grad():
-            scores = [
-                self.lines.net(self.lines.prepare(each.cuda()[None]))[0, 4:].max(0).values for each in self.pinned
-            ]
-            best = torch.stack(scores).float().topk(CANDIDATES, 1).values.cpu()
-        return round(max(float(best[:, 100].median()), float(best[:, -1].max())), 3)
+            return telling_score(
+                torch.cat([self.lines.net(self.lines.prepare(each.cuda()[None])) for each in self.pinned])
+            )
 
 
 def missing() -> str:

@@ -13,6 +13,12 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 CLASSES = 80
 INPUT = "images"
+LINEAR = 2.0
+"""The mean of what comes out of a normalization, whose deviation is 1: the activation behind it is then nearly linear.
+With a mean of 0, random weights make another answer of a difference of half a gray level, and many boxes of one image
+where another has none."""
+SPREAD = 2.0
+"""Deviation of a classifier's logits from image to image."""
 RARE = -4.6
 """Objectness where there is nothing in particular, as YOLOX starts with: a probability of 0.01."""
 
@@ -212,22 +218,31 @@ def network(name: str) -> nn.Module:
             head.object.bias.data[:] = RARE
     else:
         for branch in net.head.kinds:
-            branch[-1].weight.data /= 4.0  # scores close to one are alike in FP16
+            branch[-1].weight.data /= 2.0  # scores close to one are alike in FP16
             branch[-1].bias.data[:] = RARE
     return net.eval()
 
 
 def settled(net: nn.Module, images: Tensor) -> nn.Module:
-    """The network with the statistics of these images in its normalization: only then do the answers of random weights
-    differ from image to image, and far enough to tell a right answer from a wrong one."""
+    """The network with the statistics of these images in its normalization, and of a classifier in its last layer: only
+    then do the answers of random weights differ from image to image, and far enough to tell a right answer from a wrong
+    one; and not between roundings."""
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.momentum = None  # the mean of what it sees
             part.reset_running_stats()
+            nn.init.constant_(part.bias, LINEAR)
     net.train()
     with torch.no_grad():
         net(images)
-    return net.eval()
+        net.eval()
+        if isinstance(last := getattr(net, "fc", None), nn.Linear):
+            logits = net(images)
+            last.bias -= logits.mean(0)
+            scale = SPREAD / (logits - logits.mean(0)).std()
+            last.weight *= scale
+            last.bias *= scale
+    return net
 
 
 def fused(net: nn.Module) -> nn.Module:

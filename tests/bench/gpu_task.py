@@ -102,8 +102,8 @@ def agreement(answer: Answer, other: Answer, score: float = 0.0) -> float:
 
 
 def _found(answer: Answer, other: Answer, score: float) -> float:
-    if not len(answer.scores) or not len(other.scores):
-        return float(len(answer.scores) == len(other.scores))
+    if not len(answer.scores):
+        return 1.0
     apart = np.abs(np.subtract.outer(answer.scores, other.scores))
     near = np.maximum(0.02 * (answer.boxes is not None), 0.1 * answer.scores)[:, None]
     alike = np.equal.outer(answer.classes, other.classes) & (apart <= near)

@@ -109,6 +109,7 @@ def test_answers_agree_as_far_as_each_has_what_the_other_has() -> None:
     assert agreement(boxes(near, far), boxes(near), 0.58) == 1.0  # the second might have missed the lowest score
     assert agreement(boxes(near), boxes(near, kind=1), 0.3) == 0.0
     assert agreement(boxes(), boxes(), 0.3) == 1.0 and agreement(boxes(), boxes(near), 0.3) == 0.0
+    assert agreement(boxes(), boxes(near), 0.59) == 1.0  # weak enough to be missed, although nothing else is there
     one, other = (Answer(np.array([0.5, 0.3]), np.array(order)) for order in ([7, 8], [8, 7]))
     assert agreement(one, one) == 1.0 and agreement(one, other) == 0.5  # 8 is weak enough to be missed, 7 is not
     tie = Answer(np.array([0.5, 0.31]), np.array([7, 9]))

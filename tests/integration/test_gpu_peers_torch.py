@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,20 +21,23 @@ from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.yolo import YoloV8
 from edgert.stages.preprocess import Preprocessor
 from tests.bench.gpu_run import frame_of
-from tests.bench.gpu_task import IOU, LIMIT, TASKS, TOP, Answer, scenes, worst
+from tests.bench.gpu_task import IOU, LIMIT, TASKS, TOP, Answer, agreement, scenes, worst
+from tests.helpers.gpu_reference import preprocess
+from tests.helpers.gpu_target import target
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 from tests.bench import gpu_careful, gpu_peer  # noqa: E402
 
-PIXELS = scenes(2)
+PIXELS = scenes(4)
+AGREEMENT, FEWEST = 0.8, 40
 
 
 def lines_of(name: str, score: float = 0.0) -> gpu_careful.Lines:
     """In float32 on the processor."""
     task = replace(TASKS[name], score=score)
-    images = gpu_careful.Prepared(task)(torch.from_numpy(np.stack(PIXELS)))
+    images = gpu_careful.Prepared(task)(torch.from_numpy(np.stack(PIXELS[:2])))
     return gpu_careful.Lines(task, gpu_peer.fused(gpu_peer.settled(gpu_peer.network(name), images)))
 
 
@@ -63,13 +69,53 @@ def test_frames_are_made_ready_as_edgert_does(name: str) -> None:
     assert levels.mean() < 1.0 and np.percentile(levels, 99) < 8.0
 
 
+def half(lines: gpu_careful.Lines) -> gpu_careful.Lines:
+    """The same, with what comes out of every layer in FP16."""
+    lines = copy.deepcopy(lines)
+    for part in lines.net.modules():
+        if isinstance(part, torch.nn.Conv2d | torch.nn.Linear | torch.nn.SiLU | torch.nn.ReLU):
+            part.register_forward_hook(lambda part, given, out: out.half().float())
+    return lines
+
+
+def answers_of(lines: gpu_careful.Lines, images: Any) -> list[Answer]:
+    with torch.no_grad():
+        return lines.answers(torch.cat([lines.packed(lines.net(image[None])) for image in images]).numpy())
+
+
+def moved(answer: Answer, pixels: float) -> Answer:
+    return answer if answer.boxes is None else replace(answer, boxes=answer.boxes + pixels)
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_answers_agree_through_roundings_and_not_between_frames(name: str) -> None:
+    """Of weights in FP16; no frame's are but a few."""
+    lines = lines_of(name)
+    lines.net.half().float()
+    images = lines.prepare(torch.from_numpy(np.stack(PIXELS)))
+    with torch.no_grad():
+        if lines.task.detects:
+            lines.task = replace(lines.task, score=gpu_careful.telling_score(lines.net(images)))
+    score, task = lines.task.score, lines.task
+    wanted, room = answers_of(lines, images), target("nchw", "float16", 1, task.side, task.side)
+    whole = [preprocess(frame_of(each), task.config, room) for each in PIXELS]
+    levels = [torch.from_numpy(each).permute(2, 0, 1).float() for each in whole]
+    assert worst(answers_of(half(lines), images), wanted, score) >= AGREEMENT
+    assert worst(answers_of(half(lines), levels), answers_of(lines, levels), score) >= AGREEMENT
+    assert worst(answers_of(lines, levels), wanted, score) >= 0.6  # gray levels with fractions, and without
+    assert max(agreement(one, other, score) for one, other in combinations(wanted, 2)) <= 0.4
+    if task.detects:
+        assert min(len(each.scores) for each in wanted) >= FEWEST
+        assert max(agreement(each, moved(each, 48.0), score) for each in wanted) <= 0.5
+
+
 @pytest.mark.parametrize("name", list(TASKS))
 def test_answers_are_edgerts_and_those_of_the_exported_model(name: str, tmp_path: Path) -> None:
     lines = lines_of(name)
     with torch.no_grad():
-        out = lines.net(lines.prepare(torch.from_numpy(np.stack(PIXELS))))
+        out = lines.net(lines.prepare(torch.from_numpy(np.stack(PIXELS[:2]))))
         if lines.task.detects:
-            lines.task = replace(lines.task, score=round(float(out[:, 4:].amax(1).topk(100).values[:, -1].max()), 3))
+            lines.task = replace(lines.task, score=gpu_careful.telling_score(out))
         packed = lines.packed(out).numpy()
     task, found = lines.task, lines.answers(packed)
     decoder = Detector(YoloV8(), task.score, IOU, LIMIT) if task.detects else Classify("logits", TOP)
@@ -86,6 +132,6 @@ def test_answers_are_edgerts_and_those_of_the_exported_model(name: str, tmp_path
         path = gpu_peer.export(lines.net, task.side, False, tmp_path / f"{rows}.onnx", rows)
         profiles = {} if rows else {"default": {gpu_peer.INPUT: (2, 3, task.side, task.side)}}
         session = OrtBackend().compile(load(path), EngineOptions(profiles=profiles)).session()
-        session.inputs[gpu_peer.INPUT][:] = lines.prepare(torch.from_numpy(np.stack(PIXELS))).numpy()
+        session.inputs[gpu_peer.INPUT][:] = lines.prepare(torch.from_numpy(np.stack(PIXELS[:2]))).numpy()
         (again,) = session.run()
         assert np.abs(again - out.numpy()).max() <= 1e-3 * np.abs(out.numpy()).max()
