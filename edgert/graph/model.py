@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,16 +184,24 @@ class Model:
     Attributes:
         proto: the ONNX message. Read it; to change a model, make a new one with a pass or :meth:`derive`.
         path: the file it came from, for messages; models derived from it have it, too.
-        digest: SHA-256 in hex. For a loaded model, of the file's bytes (followed, where there is external data, by
-            each data file's name and bytes); for a derived one, of ``to_bytes``. Equal digests mean equal models.
+        known_digest: :attr:`digest`, or nothing until it is asked for.
     """
 
     proto: onnx.ModelProto
     path: Path
-    digest: str
+    known_digest: str = ""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 in hex. For a loaded model, of the file's bytes (followed, where there is external data, by each data
+        file's name and bytes); for a derived one, of ``to_bytes``, which takes as long as writing it. Equal digests
+        mean equal models. Raises ModelError above 2 GiB."""
+        if not self.known_digest:
+            object.__setattr__(self, "known_digest", hashlib.sha256(to_bytes(self)).hexdigest())
+        return self.known_digest
 
     def derive(self, proto: onnx.ModelProto) -> Model:
-        """A model made from this one; takes ownership of ``proto``. Raises ModelError above 2 GiB."""
+        """A model made from this one; takes ownership of ``proto``."""
         return from_proto(proto, self.path)
 
     def copied_proto(self) -> onnx.ModelProto:
@@ -204,9 +212,8 @@ class Model:
 
 
 def from_proto(proto: onnx.ModelProto, path: str | Path = "<memory>") -> Model:
-    """A model around a message made in memory; takes ownership of it. Raises ModelError above 2 GiB."""
-    made = Model(proto, Path(path), "")
-    return replace(made, digest=hashlib.sha256(to_bytes(made)).hexdigest())
+    """A model around a message made in memory; takes ownership of it."""
+    return Model(proto, Path(path))
 
 
 def from_bytes(content: bytes, path: str | Path = "<memory>") -> Model:
