@@ -221,7 +221,7 @@ def power_model(root: Path) -> Model | None:
     """Gives modeled watts of the board that ``root`` is the file system of, from its idle power and the GPU's reported
     load; None for any other machine.
 
-    Its CPU cores are not in it, so it is too low rather than too high: edgert.placement.cost.formulas has the
+    Its CPU cores are not in it, so it is too low rather than too high: edgert.placement.cost.power has the
     formula and where its numbers come from.
     """
     machine = detect(root)
@@ -230,10 +230,14 @@ def power_model(root: Path) -> Model | None:
         return None
     mode = board.mode(machine.mode) if board.has_mode(machine.mode) else board.usual_mode
     watts = power_of(board, mode)
+    if not watts.is_known:
+        return None
 
     def read() -> Reading:
         percent = None if load is None else load().value
         busy = 1.0 if percent is None else percent / 100
-        return modeled(watts.static_w + watts.gpu_w * busy, "W", f"cost model of {board.name}", "without CPU cores")
+        return modeled(
+            watts.static_w + watts.busy_gpu_w * busy, "W", f"cost model of {board.name}", "without CPU cores"
+        )
 
     return read

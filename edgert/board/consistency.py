@@ -96,6 +96,8 @@ def contradictions(data: Any) -> list[Mistake]:
     found = [*_units(data), *_named(data, modes)]
     for n, mode in modes:
         found += [*_clocks(data, n, mode), *_origins(("modes", n), mode)]
+    for n, line in enumerate(_list(data.get("idle"))):
+        found += _origins(("idle", n), line)
     for name, section in data.items():
         found += _origins((name,), section)
     return found
@@ -116,6 +118,10 @@ def _clocks(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mist
         if value < most and key in uncapped and key in _CLOCKS:
             why = f"uncapped is a clock that the mode leaves free, and {section}.{limit} is {most:g}"
             yield Mistake(loc, f"mode {name}: {key}: {value:g} is a cap", why, f"{key}: {most:g}")
+    for key in _list(mode.get("estimated")):
+        if mode.get(key) is None:
+            what, fix = f"mode {name}: estimated: {key!r} has no value", "write the estimate, or remove the key"
+            yield Mistake(("modes", n, "estimated"), what, fix=fix)
     for key in uncapped:
         if key not in _CLOCKS:
             what = f"mode {name}: uncapped: {key!r} is no clock"
@@ -136,6 +142,11 @@ def _named(data: dict[str, Any], modes: list[tuple[int, dict[str, Any]]]) -> Ite
     if default is not None and default not in names:
         what = f"default_mode.name: {default!r} is none of the modes{nearest(str(default), names)}"
         yield Mistake(("default_mode", "name"), what, fix=f"modes: {', '.join(names)}")
+    for n, line in enumerate(_list(data.get("idle"))):
+        for name in _list(line.get("modes")) if isinstance(line, dict) else []:
+            if str(name) not in names:
+                what = f"idle watts of {name!r}, which is none of the modes{nearest(str(name), names)}"
+                yield Mistake(("idle", n, "modes"), what, fix=f"modes: {', '.join(names)}")
 
 
 def _units(data: dict[str, Any]) -> Iterator[Mistake]:

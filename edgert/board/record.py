@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError
@@ -38,6 +38,7 @@ class Board(Part):
         match: how a running system is recognized as this board; None: it never is.
         encoder: of video; None where nothing is said of it, as it is where a board has one.
         advertised: the speed on the box; None where there is none in INT8.
+        idle: readings of the module's watts while nothing ran; empty: not known.
         modes: power modes, as ``nvpmodel`` lists them.
         default_mode: the one it boots into; None where that is unknown.
     """
@@ -53,6 +54,7 @@ class Board(Part):
     jetpack: sections.JetPack
     encoder: sections.VideoEncoder | None = None
     advertised: sections.Advertised | None = None
+    idle: Annotated[tuple[sections.Idle, ...], Field(strict=False)] = ()
     modes: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)]
     default_mode: DefaultMode | None = None
 
@@ -109,6 +111,20 @@ class Board(Part):
             source="the maxima of this board's sections",
             confidence="low",
         )
+
+    def idle_w(self, mode: Mode, clocks: Literal["up", "down"] | None = None) -> float | None:
+        """Watts of the module in a mode while nothing runs: the mean of the readings.
+
+        Args:
+            clocks: of which readings; None: the mean of both kinds, as governors move the clocks with the load.
+        """
+        if clocks is None:
+            both = [found for found in (self.idle_w(mode, "down"), self.idle_w(mode, "up")) if found is not None]
+            return sum(both) / len(both) if both else None
+        lines = [line for line in self.idle if line.clocks == clocks]
+        own = [line.watts for line in lines if mode.name in line.modes]
+        every = own or [line.watts for line in lines if not line.modes]
+        return sum(every) / len(every) if every else None
 
     # How fast the board is on paper: what clocks, units and bus allow at most. No workload reaches these numbers. None
     # is what cannot be known: a clock or a rate that nobody has published, or a unit that is not there.

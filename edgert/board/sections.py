@@ -203,9 +203,27 @@ class Advertised(Sourced):
     tops: Rate
 
 
-# A power mode of a board, as ``nvpmodel`` sets it.
-
 Watts = Annotated[float, Field(gt=0)]
+
+
+class Idle(Sourced):
+    """Watts that were read while nothing ran, on one power rail or several that together are the module.
+
+    Attributes:
+        watts: the reading.
+        rail: what was read: ``VDD_IN``, ``VIN``, or the rails that were added up.
+        clocks: ``"up"`` where they were locked at their maximum or the GPU was on at its slowest, as while a pipeline
+            runs; ``"down"`` where governors had lowered everything.
+        modes: power modes it holds for; empty: all.
+    """
+
+    watts: Watts
+    rail: Text
+    clocks: Literal["up", "down"] = "down"
+    modes: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+
+
+# A power mode of a board, as ``nvpmodel`` sets it.
 
 
 class Mode(Sourced):
@@ -226,6 +244,7 @@ class Mode(Sourced):
         second_dla_mhz: that of the second core, where it has a limit of its own; None where it has not.
         emc_mhz: fastest clock of the memory controller.
         uncapped: clocks, of those above, that the mode leaves at the board's maximum.
+        estimated: keys, of those above, that nobody has published: what stands there follows from published ratios.
     """
 
     name: Text
@@ -239,6 +258,7 @@ class Mode(Sourced):
     second_dla_mhz: Mhz | None = None
     emc_mhz: Mhz | None
     uncapped: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    estimated: Annotated[tuple[Text, ...], Field(strict=False)] = ()
 
     @property
     def unknown(self) -> tuple[str, ...]:

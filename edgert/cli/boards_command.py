@@ -41,7 +41,8 @@ _LIST = (
 LIST = tuple(column.heading for column in _LIST)
 """What a list of boards shows."""
 LEGEND = (
-    "TOPS are dense, clocks upper limits; ? is unknown, – is not there; † edgert plans for it and does not run on it."
+    "TOPS are dense, clocks upper limits; ? is unknown, ~ estimated, – is not there; "
+    "† edgert plans for it and does not run on it."
 )
 
 
@@ -151,8 +152,8 @@ def mode_row(board: Board, mode: Mode) -> tuple[str, ...]:
     return (
         f"{mode.name} *" if is_default else mode.name,
         NONE if mode.watts is None else f"{mode.watts:g}",
-        f"{_exact(mode.cpu_cores)} @ {_exact(mode.cpu_mhz)}",
-        f"{_exact(mode.sms)} @ {_exact(mode.gpu_mhz)}",
+        f"{_clock(mode, 'cpu_cores')} @ {_clock(mode, 'cpu_mhz')}",
+        f"{_clock(mode, 'sms')} @ {_clock(mode, 'gpu_mhz')}",
         f"{_tops(board, mode, 'int8')} / {_tops(board, mode, 'fp16')}",
         *dla,
         _number(board.bandwidth_gb_s(mode)),
@@ -171,6 +172,8 @@ def facts(board: Board) -> Iterable[tuple[str, str]]:
     yield "GPU", f"{gpu.architecture}, compute {gpu.compute}, {cores}, {_exact(gpu.max_mhz)} MHz"
     yield "CPU", f"{_count(cpu.cores, 'core')}, {cpu.model}, {_exact(cpu.max_mhz)} MHz"
     yield "DLA", _dla(board.dla)
+    if idle := [f"{line.watts:g} W ({line.rail}, clocks {line.clocks})" for line in board.idle]:
+        yield "idle", "; ".join(dict.fromkeys(idle))
     yield "JetPack", "; ".join(filter(None, (", ".join(map(str, board.jetpack.majors)), board.without_edgert)))
     if board.advertised is not None:
         sparse = "sparse" if board.gpu.sparse_speedup > 1 else "dense"
@@ -226,6 +229,11 @@ def _number(value: float | None) -> str:
 def _exact(value: float | None) -> str:
     """A clock or a count, as its file has it."""
     return UNKNOWN if value is None else f"{value:g}"
+
+
+def _clock(mode: Mode, key: str) -> str:
+    """Of a mode, with ``~`` where it is estimated."""
+    return ("~" if key in mode.estimated else "") + _exact(getattr(mode, key))
 
 
 def _value(value: object) -> str:

@@ -87,11 +87,13 @@ class Used:
         busy_ms: how long it ran.
         worked_ms: how long that would have taken alone on the board.
         traffic_bytes: to and from DRAM.
+        energy_mj: drawn for that beyond what the board draws anyway, at full clocks.
     """
 
     busy_ms: float = 0.0
     worked_ms: float = 0.0
     traffic_bytes: float = 0.0
+    energy_mj: float = 0.0
 
 
 @dataclass(slots=True)
@@ -101,6 +103,7 @@ class _Server:
     waiting: deque[tuple[Step, Then]] = field(default_factory=deque)
     running: Progress | None = None
     asked: float = 0.0
+    drawn_w: float = 0.0
     used: Used = field(default_factory=Used)
 
     def catch_up(self) -> None:
@@ -112,6 +115,7 @@ class _Server:
         self.used.busy_ms += passed_ms
         self.used.worked_ms += worked_ms
         self.used.traffic_bytes += worked_ms * self.asked / 1e3
+        self.used.energy_mj += worked_ms * self.drawn_w
 
 
 class Accelerators:
@@ -154,6 +158,7 @@ class Accelerators:
         step, then = server.waiting.popleft()
         server.running = Progress(self._timeline, step.time_ms, partial(self._finish, server, then))
         server.asked = 1e3 * step.traffic_bytes / step.time_ms
+        server.drawn_w = step.energy_mj / step.time_ms
         if self._contention is None:
             server.running.go_on(self._clock)
         else:

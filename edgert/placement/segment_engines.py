@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # An engine as steps, one after the other: what its execution context does with a frame.
 
+_AMOUNTS = ("time_ms", "traffic_bytes", "energy_mj")  # of a step, that add up
 _NO_TIME_MS = 1e-9  # what is left of a time when all shares of it are taken away may not be exactly nothing
 
 
@@ -40,6 +41,7 @@ class Step:
         threads: cores that it runs on at once, each doing its part.
         jitter: how its time jitters about ``time_ms``.
         rows: parts of it that jitter each by itself, as what disturbs a run comes more often the longer it takes.
+        energy_mj: drawn for it beyond what the board draws anyway, alone and at full clocks.
     """
 
     accelerator: str | None
@@ -49,6 +51,7 @@ class Step:
     threads: int = 1
     jitter: Quantiles = ()
     rows: int = 1
+    energy_mj: float = 0.0
 
     @property
     def mean_ms(self) -> float:
@@ -57,8 +60,8 @@ class Step:
 
     def times(self, factor: float) -> Step:
         """So many of it, one after the other."""
-        time_ms, traffic_bytes = self.time_ms * factor, self.traffic_bytes * factor
-        return replace(self, time_ms=time_ms, traffic_bytes=traffic_bytes, rows=max(1, round(self.rows * factor)))
+        amounts = {name: getattr(self, name) * factor for name in _AMOUNTS}
+        return replace(self, rows=max(1, round(self.rows * factor)), **amounts)
 
 
 def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
@@ -66,7 +69,7 @@ def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
 
     A tensor makes one transition to an accelerator, before the first segment there that reads it. Who gives it away is
     busy right after its segment, who reformats and who takes it right before theirs; the rest only takes time. The
-    times add up to the latency of a run. The traffic of a transition is with who moves it.
+    times add up to the latency of a run. The traffic and the energy of a transition are with who moves it.
     """
     from edgert.placement.run_load import segments, transitions_of  # for plans; a pipeline starts without it
 
@@ -77,8 +80,8 @@ def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
     for edge, start, end, transition in transitions_of(network, assignment):
         shares, mover = transition.busy(start, end), 1 if transition.gpu_ms else 0
         given, *taken = (
-            Step(name, busy_ms, transition.traffic_bytes * (number == mover))
-            for number, (name, busy_ms) in enumerate(shares)
+            Step(name, busy_ms, transition.traffic_bytes * is_mover, energy_mj=transition.energy_mj * is_mover)
+            for name, busy_ms, is_mover in ((*share, number == mover) for number, share in enumerate(shares))
         )
         taken.append(Step(None, transition.time_ms - sum(busy_ms for _, busy_ms in shares)))
         reader = min((place[unit] for unit in edge.consumers if assignment[unit] == end), default=len(cuts))
@@ -88,7 +91,8 @@ def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
     for index, segment in enumerate(cuts):
         costs = [network.units[unit].costs[segment.accelerator] for unit in segment.units]
         traffic_bytes = sum(cost.traffic_bytes for cost in costs)
-        run = Step(segment.accelerator, sum(cost.time_ms for cost in costs), traffic_bytes)
+        energy_mj = sum(cost.energy_mj for cost in costs)
+        run = Step(segment.accelerator, sum(cost.time_ms for cost in costs), traffic_bytes, energy_mj=energy_mj)
         found += [*_in_turn(before[index], segment.accelerator), run, *after[index]]
     return _joined([*found, *_in_turn(before[-1], network.home)])
 
@@ -106,8 +110,8 @@ def _joined(found: list[Step]) -> tuple[Step, ...]:
             continue
         if joined and joined[-1].accelerator == step.accelerator:
             before = joined.pop()
-            traffic = before.traffic_bytes + step.traffic_bytes
-            step = replace(step, time_ms=before.time_ms + step.time_ms, traffic_bytes=traffic)
+            both = {name: getattr(before, name) + getattr(step, name) for name in _AMOUNTS}
+            step = replace(step, **both)
         joined.append(step)
     return tuple(joined)
 

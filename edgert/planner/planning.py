@@ -19,7 +19,7 @@ from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients
-from edgert.placement.cost.power import power, power_cost
+from edgert.placement.cost.power import about_watts, power, power_cost
 from edgert.placement.cost.work import Work, units
 from edgert.placement.dla_share import Survey
 from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row
@@ -105,6 +105,7 @@ def plan(
             *_without_edgert(asked, fitting),
             *_further_gpus(file.config),
             MODELS_ALONE,
+            *about_watts(tuple(asked)),
             *rates,
             *describe(measured),
             *about_trt,
@@ -318,6 +319,8 @@ class _Scene:
         dla = [planner.costs.dla_accuracy] if any(model.dla_share for model in made.models) else []
         errors = [None if one is None else one.p90 for one in (planner.costs.gpu_accuracy, *dla)]
         error = None if None in errors else max(filter(None, errors), default=0.0)
+        if {"sms", "gpu_mhz", "emc_mhz"} & set(self._mode.estimated):  # nobody knows how far these are off
+            return replace(made, error=None, power_error=None)
         return replace(made, error=error, power_error=planner.power_error)
 
 

@@ -39,15 +39,15 @@ def contention_of(board: Board, mode: Mode, costs: Coefficients) -> Contention:
 
 
 def platform_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float = AMBIENT_C) -> Platform:
-    """Cores, memory, power and heat. What processor cores draw is not known apart; some of it is in the idle power."""
+    """Cores, memory, power and heat; no power and no heat where nobody has published what such a board draws."""
     watts = power(board, mode)
     named = [one.watts for one in board.modes if one.watts is not None]
-    most_w = max(named, default=watts.static_w + watts.gpu_w)
+    most_w = max(named, default=watts.static_w + watts.busy_gpu_w)
     return Platform(
         cores=tuple(f"cpu{number}" for number in range(mode.cpu_cores or board.cpu.cores)),
         contention=contention_of(board, mode, costs),
-        power=watts,
-        cooling=Cooling(_RISE_C / most_w, ambient_c=ambient_c),
+        power=watts if watts.is_known else None,
+        cooling=Cooling(_RISE_C / most_w, ambient_c=ambient_c) if watts.is_known else None,
     )
 
 

@@ -160,7 +160,7 @@ class ThermalModel:
     """A board's power and temperature, tick by tick.
 
     Args:
-        power: watts of idling and of each accelerator, joules of each byte.
+        power: watts of idling and of each busy core; what accelerators draw stands in their steps.
         cooling: how heat leaves.
 
     Attributes:
@@ -194,10 +194,10 @@ class ThermalModel:
         """
         drawn_mj = 0.0
         for name, one in used.items():
-            worked_ms, traffic = self._before.get(name, (0.0, 0.0))
-            time_ms = (one.worked_ms - worked_ms) * relative_energy(self.clock)
-            drawn_mj += self.power.energy_mj(name, time_ms, one.traffic_bytes - traffic)
-            self._before[name] = one.worked_ms, one.traffic_bytes
+            busy_ms, energy_mj = self._before.get(name, (0.0, 0.0))
+            cores_ms = one.busy_ms - busy_ms if name == ANY_CORE else 0.0
+            drawn_mj += self.power.cpu_w * cores_ms + relative_energy(self.clock) * (one.energy_mj - energy_mj)
+            self._before[name] = one.busy_ms, one.energy_mj
         self.power_w = self.power.static_w + drawn_mj / 1e3 / seconds
         self.energy_j += self.power_w * seconds
         self._ticks.append(self.power_w)

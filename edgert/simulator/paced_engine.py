@@ -46,6 +46,7 @@ class Pacer:
             used.busy_ms += busy_ms
             used.worked_ms += step.time_ms
             used.traffic_bytes += step.traffic_bytes
+            used.energy_mj += step.energy_mj
         return ends_ns
 
     def wait(self, until_ns: int) -> None:
@@ -68,7 +69,10 @@ class Pacer:
     def used(self) -> Mapping[str, Used]:
         """Accelerator → what it did, or has begun to do."""
         with self._lock:
-            return {name: Used(one.busy_ms, one.worked_ms, one.traffic_bytes) for name, one in self._used.items()}
+            return {
+                name: Used(one.busy_ms, one.worked_ms, one.traffic_bytes, one.energy_mj)
+                for name, one in self._used.items()
+            }
 
 
 class PacedEngine:

@@ -1,8 +1,8 @@
-"""Watts: MLPerf's measurements at the wall, and NVIDIA's ratios of images a second and watt between DLA and GPU."""
+"""Watts: measurements at the plug, of modules and of rails, and ratios of images a second and watt of DLA over GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,22 +13,76 @@ from scipy.optimize import least_squares
 
 from edgert.board.record import Board, board
 from edgert.board.sections import Mode
-from edgert.placement.cost.coefficients import Accuracy, DlaCost, GpuCost, coefficients
+from edgert.placement.cost import power as watts
+from edgert.placement.cost.board_network import gpu_work
+from edgert.placement.cost.coefficients import Accuracy, coefficients
 from edgert.placement.cost.formulas import gpu_bytes, gpu_seconds, gpu_speed
-from edgert.placement.cost.power import ChipPower, PowerCost, power
 from edgert.placement.cost.work import Numbers, table
 from scripts.fitting.chip import rounded
 from scripts.fitting.published import PUBLISHED, Design, Timing, set_mode, works
 
-START = PowerCost(static_w=8.0, gpu_w=1.5, dla_w=2.0, dram_pj_per_byte=60.0)
-_KEYS = ("static_w", "gpu_w", "dla_w")
-_PULL, _OUTLIER = 0.1, 0.1
-_FASTEST = {"tegra194": {"agx-xavier-32gb": "MAXN", "xavier-nx-8gb": "MODE_20W_6CORE"},
-            "tegra234": {"agx-orin-64gb": "MAXN"}}  # fmt: skip
-
 _HEAD = "# Written by scripts/fit_power from configs/costs/published_power.yaml; what the keys mean: docs/costs.md.\n"
-_ASSUMED = {"cost.dram_pj_per_byte": "typical of LPDDR4X and LPDDR5 with their controllers; no Jetson's is published"}
-_NO_POWER = "no published power of this chip with a network that is known; where the fit of the others starts"
+_CLOCKS = {
+    "tegra186": watts.Clocks(gpu=1300.5, cpu=2035),
+    "tegra194": watts.Clocks(gpu=1377, cpu=2265.6, dla=1395.2),
+    "tegra210": watts.Clocks(gpu=921.6, cpu=1479),
+    "tegra234": watts.Clocks(gpu=1300.5, cpu=2201.6, dla=1600),
+    "tegra264": watts.Clocks(gpu=1575, cpu=2601),
+}
+"""The highest of configs/boards."""
+_START = {"gpu_w": 1.7, "stalled": 0.65, "dla_w": 3.0, "cpu_w": 0.55, "dram_pj_per_byte": 50.0, "overhead": 1.2}
+_PULL = {"gpu_w": 0.1, "stalled": 0.3, "dla_w": 0.1, "cpu_w": 0.1, "dram_pj_per_byte": 0.5, "overhead": 0.3}
+"""How firmly each number is held to where the fit starts: hardly where rows tell it, firmly where they do not."""
+_OUTLIER = 0.1
+_EFFICIENCY = 0.88
+_CARRIER_W = 3.0
+_STRESS, _ORDINARY = 0.8, 0.35
+"""Parts of its peak at which a GPU multiplies in an endless matrix product, and in an application that is not named."""
+_BATCH = 16
+"""Of a GPU whose batch a source does not name."""
+_FASTEST = {"agx-xavier-32gb": "MAXN", "xavier-nx-8gb": "MODE_20W_6CORE", "agx-orin-64gb": "MAXN"}
+_FITTED = ("tegra234", "tegra194")
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One measured power.
+
+    Attributes:
+        board, mode: with the clocks that were set.
+        idle_w: what the meter reads of it without work: of the module, or of the rail.
+        model: what ran; rows that have it in common are left out together.
+        gpu: part of the time that kernels run, and part of its peak that it multiplies at.
+        dlas, cores: that are busy.
+        bytes_s: DRAM bytes a second.
+        meter: ``"wall"``, ``"module"`` or ``"rail"``.
+        watts: what it read.
+        source: address.
+    """
+
+    board: Board
+    mode: Mode
+    idle_w: float
+    model: str
+    gpu: tuple[float, float]
+    dlas: int
+    cores: float
+    bytes_s: float
+    meter: str
+    watts: float
+    source: str
+
+    def predicted_w(self, cost: watts.PowerCost, carriers: Mapping[str, float]) -> float:
+        """By these numbers; a carrier that is not known is like the mean of the others."""
+        if self.meter == "rail":
+            cost = cost.model_copy(update={"overhead": 1.0})
+        made = watts.power(self.board, self.mode, cost)
+        engines = made.gpu_w * self.gpu[0] + made.math_w * self.gpu[1] + made.dla_w * self.dlas
+        drawn = self.idle_w + engines + made.cpu_w * self.cores + self.bytes_s * made.dram_pj_per_byte * 1e-12
+        if self.meter != "wall":
+            return drawn
+        usual = float(np.mean(list(carriers.values()))) if carriers else _CARRIER_W
+        return drawn / _EFFICIENCY + carriers.get(self.board.name, usual)
 
 
 @cache
@@ -38,119 +92,195 @@ def rows_of() -> dict[str, Any]:
     return data
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """One measured power.
-
-    Attributes:
-        board, mode: with the clocks that were set.
-        model: for the table.
-        traffic_bytes_s: DRAM bytes a second at the published rate.
-        dlas: DLA cores that were busy; the GPU always was.
-        busy: share of the time that the GPU was, by the model.
-        watts: at the wall.
-    """
-
-    board: Board
-    mode: Mode
-    model: str
-    traffic_bytes_s: float
-    dlas: int
-    busy: float
-    watts: float
-
-
-def draws(soc: str, gpu: GpuCost) -> list[Draw]:
-    """Every published power of one chip whose network is known."""
+def draws(soc: str) -> list[Draw]:
+    """Every published power of one chip."""
     found = []
-    for group in rows_of()["watts"]:
-        record = board(group["board"])
-        if record.soc == soc:
-            found += [_draw(record, row, gpu) for row in group["rows"]]
+    for kind, made in (("watts", _at_the_wall), ("module", _of_the_module), ("rails", _of_a_rail)):
+        for group in rows_of()[kind]:
+            record = board(group["board"])
+            if record.soc == soc:
+                found += [made(record, group, row) for row in group["rows"]]
     return found
 
 
-def _draw(record: Board, row: Sequence[float], gpu: GpuCost) -> Draw:
-    model, size, batch, gpu_mhz, dla_mhz, emc_mhz, watts, fps = row
+def _at_the_wall(record: Board, group: Mapping[str, Any], row: Sequence[Any]) -> Draw:
+    """A run at its full rate, GPU alone or with both DLA cores; one CPU core is taken to feed it."""
+    model, size, batch, gpu_mhz, dla_mhz, emc_mhz, read_w, fps = row
     clocks = {"gpu_mhz": gpu_mhz, "emc_mhz": emc_mhz} | ({"dla_mhz": dla_mhz} if dla_mhz else {})
-    mode = set_mode(record, _FASTEST[record.soc][record.name], clocks)
-    columns = table(works(str(model), int(size)), max(batch, 1))
-    speed = gpu_speed(record, mode, "int8")
-    traffic = float(gpu_bytes(columns, speed).sum()) / max(batch, 1) * fps
-    seconds = float(gpu_seconds(columns, speed, gpu).sum()) / max(batch, 1)
-    return Draw(record, mode, str(model), traffic, 0 if batch else 2, min(seconds * fps, 1.0) if batch else 1.0, watts)
+    mode = set_mode(record, _FASTEST[record.name], clocks)
+    cost, speed, frames = coefficients(record.soc).gpu, gpu_speed(record, mode, "int8"), batch or _BATCH
+    columns = table(works(model, int(size)), frames)
+    running, at_peak = (float(part.sum()) for part in gpu_work(columns, gpu_seconds(columns, speed, cost), speed, cost))
+    rate = fps / frames if batch else 1 / running  # of both together, who does how much is not published
+    gpu = min(running * rate, 1.0), min(at_peak * rate, 1.0)
+    bytes_s = float(gpu_bytes(columns, speed).sum()) / frames * fps
+    near = min(record.modes, key=lambda one: abs((one.emc_mhz or 0.0) - emc_mhz))  # whose memory's clock is nearest
+    idle_w = record.idle_w(near)
+    assert idle_w is not None
+    return Draw(record, mode, idle_w, model, gpu, 0 if batch else 2, 1, bytes_s, "wall", read_w, group["source"])
 
 
-def predict_w(row: Draw, cost: PowerCost) -> float:
-    """Watts of a run with the GPU and perhaps both DLA cores busy."""
-    found = power(row.board, row.mode, cost)
-    engines = found.gpu_w * row.busy + found.dla_w * row.dlas
-    return found.static_w + engines + row.traffic_bytes_s * found.dram_pj_per_byte * 1e-12
+def _of_the_module(record: Board, group: Mapping[str, Any], row: Sequence[Any]) -> Draw:
+    model, name, gpu_mhz, busy, cores, share, read_w = row
+    mode = set_mode(record, name, {"gpu_mhz": gpu_mhz})
+    idle_w, rate = record.idle_w(mode), record.bandwidth_gb_s(mode)
+    assert idle_w is not None and rate is not None
+    gpu = busy, busy * (_STRESS if model == "gemm" else _ORDINARY)
+    return Draw(record, mode, idle_w, model, gpu, 0, cores, share * rate * 1e9, "module", read_w, group["source"])
+
+
+def _of_a_rail(record: Board, group: Mapping[str, Any], row: Sequence[Any]) -> Draw:
+    mode = record.mode(row[0])
+    is_gpu = group["engine"] == "gpu"
+    gpu, cores = (1.0, _STRESS) if is_gpu else (0.0, 0.0), 0 if is_gpu else mode.cpu_cores or 0
+    return Draw(record, mode, group["idle_w"], "gemm", gpu, 0, cores, 0.0, "rail", row[1], group["source"])
+
+
+Solution = tuple[watts.PowerCost, dict[str, float]]
+"""Numbers of a chip, and watts of the carriers at the plug."""
+
+
+def fit_power(soc: str, rows: Sequence[Draw], start: Mapping[str, float]) -> Solution:
+    """The numbers of one chip for these rows, and what the carriers of its kits draw."""
+    keys, carriers = list(start), sorted({row.board.name for row in rows if row.meter == "wall"})
+    first = np.log([*start.values(), *([_CARRIER_W] * len(carriers))])
+    ratios = _ratios() if soc == "tegra234" else []
+    pulls = np.array([*(_PULL[key] for key in keys), *([0.05] * len(carriers))])
+
+    def solution(values: Numbers) -> Solution:
+        numbers = np.exp(values).tolist()
+        made = dict(zip(keys, numbers, strict=False))
+        made = {**made, "stalled": min(made["stalled"], 1.0), "overhead": max(made["overhead"], 1.0)}
+        return watts.PowerCost(clocks=_CLOCKS[soc], **made), dict(zip(carriers, numbers[len(keys) :], strict=True))
+
+    def residuals(values: Numbers) -> Numbers:
+        cost, carried = solution(values)
+        errors = [np.log(row.predicted_w(cost, carried) / row.watts) for row in rows]
+        shares = [0.3 * np.log(_ratio(cost, mode, gain) / ratio) for mode, gain, ratio in ratios]
+        return np.concatenate([errors, shares, pulls * (values - first)])
+
+    found = least_squares(residuals, first, loss="soft_l1", f_scale=_OUTLIER)
+    return solution(found.x)
+
+
+def left_out(soc: str, start: Mapping[str, float]) -> list[tuple[Draw, float]]:
+    """Each network's watts by a fit to the others'."""
+    rows, found = draws(soc), []
+    for model in dict.fromkeys(row.model for row in rows):
+        solution = fit_power(soc, [row for row in rows if row.model != model], start)
+        found += [(row, row.predicted_w(*solution)) for row in rows if row.model == model]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A chip's numbers, and how they do on what was left out: rows and predicted watts."""
+
+    chip: watts.ChipPower
+    trials: list[tuple[Draw, float]]
+
+
+def fit_all() -> dict[str, Fitted]:
+    """Chip → its watts."""
+    found: dict[str, Fitted] = {}
+    start = dict(_START)
+    for soc in _FITTED:
+        rows = draws(soc)
+        cost, carriers = fit_power(soc, rows, start)
+        trials = left_out(soc, start)
+        whole = [abs(predicted / row.watts - 1) for row, predicted in trials if row.meter != "rail"]
+        median, p90 = (round(float(np.quantile(whole, part)), 3) for part in (0.5, 0.9))
+        models = len({row.model for row, _ in trials if row.meter != "rail"})
+        note = f"a power supply's; carriers are what is left: {', '.join(carriers)}"
+        chip = watts.ChipPower(
+            cost=cost.model_copy(update={"decoder_w": decoder_w()}),
+            wall=watts.Wall(efficiency=_EFFICIENCY, carrier_w=carriers, source=note),
+            accuracy=Accuracy(rows=len(whole), models=models, median=median, p90=p90),
+            assumed=_ASSUMED[soc],
+            sources=tuple(dict.fromkeys(row.source for row in rows)),
+        )
+        found[soc] = Fitted(chip, trials)
+        start = {**start, "cpu_w": cost.cpu_w or 0.0, "overhead": cost.overhead, "stalled": cost.stalled}
+    orin = found["tegra234"].chip.cost
+    return {**found, **{soc: Fitted(chip, []) for soc, chip in _others(orin).items()}}
+
+
+def _others(orin: watts.PowerCost) -> dict[str, watts.ChipPower]:
+    """Chips with one row of a rail, or none."""
+    thor = draws("tegra264")
+    kept = orin.model_copy(update={"clocks": _CLOCKS["tegra264"], "dla_w": None})
+    one_w = watts.power(thor[0].board, thor[0].mode, kept.model_copy(update={"overhead": 1.0}))
+    drawn_w = one_w.gpu_w * thor[0].gpu[0] + one_w.math_w * thor[0].gpu[1]
+    gpu_w = (orin.gpu_w or 0.0) * (thor[0].watts - thor[0].idle_w) / drawn_w
+    found = {
+        "tegra264": watts.ChipPower(
+            cost=kept.model_copy(update={"gpu_w": gpu_w}), assumed=_ASSUMED["tegra264"], sources=(thor[0].source,)
+        )
+    }
+    for soc in ("tegra186", "tegra210"):
+        nothing = {"clocks": _CLOCKS[soc], "gpu_w": None, "dla_w": None, "decoder_w": decoder_w()}
+        found[soc] = watts.ChipPower(cost=orin.model_copy(update=nothing), assumed=_ASSUMED[soc])
+    return found
+
+
+def decoder_w() -> float:
+    """What the decoder of a Jetson Nano added that neither its GPU nor its CPU did."""
+    rows = rows_of()["decoder"]
+    whole, gpu, cpu = (after - before for before, after in zip(rows["before"], rows["with"], strict=True))
+    return round(float(whole - gpu - cpu), 3)
+
+
+_NANO = {"cost.decoder_w": "of a Jetson Nano; none of another is published"}
+_ORIN = "of AGX Orin; none of this chip is published"
+_ASSUMED = {
+    "tegra234": _NANO,
+    "tegra194": {
+        **_NANO,
+        "cost.cpu_w": _ORIN,
+        "cost.overhead": "drawn to AGX Orin's; no module's reading of this chip under load is published",
+    },
+    "tegra264": {
+        **_NANO,
+        "cost": "GPU watts of one reading of its rail in a matrix product; all else is AGX Orin's",
+    },
+    "tegra186": {**_NANO, "cost": "no watts under load are published: not known; what stands here is AGX Orin's"},
+    "tegra210": {"cost": "no watts of its GPU under load are published: not known; what stands here is AGX Orin's"},
+}
 
 
 def main() -> int:
     """The command."""
-    chips = {soc: _chip(soc) for soc in ("tegra186", "tegra194", "tegra210", "tegra234", "tegra264")}
-    data = {soc: chip.model_dump(exclude_none=True, mode="json") for soc, chip in chips.items()}
+    chips = fit_all()
+    for soc, fitted in chips.items():
+        print(f"{soc}: {fitted.chip.cost} {fitted.chip.wall and fitted.chip.wall.carrier_w} {fitted.chip.accuracy}")
+        for row, predicted in fitted.trials:
+            print(
+                f"  {row.board.name:20}{row.mode.name:12}{row.meter:7}{row.model:20}{row.watts:7.2f}{predicted:7.2f}"
+                f"  x{predicted / row.watts:.2f}"
+            )
+    data = {soc: chips[soc].chip.model_dump(exclude_none=True, mode="json") for soc in sorted(chips)}
     text = yaml.safe_dump(rounded(data), sort_keys=False, width=118, allow_unicode=True)
     PUBLISHED.with_name("power.yaml").write_text(_HEAD + text, encoding="utf-8")
     return 0
 
 
-def _chip(soc: str) -> ChipPower:
-    costs = coefficients(soc)
-    watts = leave_one_out_power(soc, costs.gpu, costs.dla)
-    errors, accuracy = [abs(watt / row.watts - 1) for row, watt in watts], None
-    if errors:
-        median, p90 = (round(float(np.quantile(errors, part)), 3) for part in (0.5, 0.9))
-        accuracy = Accuracy(rows=len(errors), models=len({row.model for row, _ in watts}), median=median, p90=p90)
-    assumed = {**_ASSUMED, **({} if errors else {"cost": _NO_POWER})}
-    return ChipPower(cost=fit_power(soc, costs.gpu, costs.dla), accuracy=accuracy, assumed=assumed)
-
-
-def fit_power(soc: str, gpu: GpuCost, dla: DlaCost | None, rows: Sequence[Draw] | None = None) -> PowerCost:
-    """Static, GPU and DLA watts of one chip; a chip without a published power keeps where the fit starts."""
-    rows = draws(soc, gpu) if rows is None else rows
-    ratios = _ratios(gpu, dla) if soc == "tegra234" and dla else []
-    if not rows:
-        return START
-    first = np.log([getattr(START, key) for key in _KEYS])
-
-    def residuals(values: Numbers) -> Numbers:
-        cost = START.model_copy(update=dict(zip(_KEYS, np.exp(values).tolist(), strict=True)))
-        errors = [np.log(predict_w(row, cost) / row.watts) for row in rows]
-        shares = [0.3 * np.log(_ratio(cost, mode, gain) / ratio) for mode, gain, ratio in ratios]
-        return np.concatenate([errors, shares, _PULL * (values - first)])
-
-    found = least_squares(residuals, first, loss="soft_l1", f_scale=_OUTLIER)
-    return START.model_copy(update=dict(zip(_KEYS, np.exp(found.x).tolist(), strict=True)))
-
-
-def leave_one_out_power(soc: str, gpu: GpuCost, dla: DlaCost | None) -> list[tuple[Draw, float]]:
-    """Each network's watts by a fit to the others'."""
-    rows = draws(soc, gpu)
-    found = []
-    for model in dict.fromkeys(row.model for row in rows):
-        cost = fit_power(soc, gpu, dla, [row for row in rows if row.model != model])
-        found += [(row, predict_w(row, cost)) for row in rows if row.model == model]
-    return found
-
-
-def _ratios(gpu: GpuCost, dla: DlaCost) -> list[tuple[Mode, float, float]]:
+@cache
+def _ratios() -> list[tuple[Mode, float, float]]:
     """(mode, images a second of a DLA core over the GPU's by the model, published ratio per watt)."""
-    record = board("agx-orin-64gb")
+    record, costs = board("agx-orin-64gb"), coefficients("tegra234")
+    assert costs.dla is not None
     found = []
     for model, size, gpu_batch, dla_batch, *ratios in rows_of()["dla_over_gpu"]["rows"]:
         for name, ratio in zip(("MAXN", "MODE_50W", "MODE_30W", "MODE_15W"), ratios, strict=True):
             mode = record.mode(name)
             rows = [Timing(record, mode, model, size, "int8", batch, accelerator, 1.0, "")
                     for batch, accelerator in ((gpu_batch, "gpu"), (dla_batch, "dla0"))]  # fmt: skip
-            gpu_ms = Design(rows[:1], 1.0).predict_ms(gpu)[0] / gpu_batch
-            dla_ms = Design(rows[1:], dla.fp16_share).predict_ms(dla)[0] / dla_batch
+            gpu_ms = Design(rows[:1], 1.0).predict_ms(costs.gpu)[0] / gpu_batch
+            dla_ms = Design(rows[1:], costs.dla.fp16_share).predict_ms(costs.dla)[0] / dla_batch
             found.append((mode, float(gpu_ms / dla_ms), float(ratio)))
     return found
 
 
-def _ratio(cost: PowerCost, mode: Mode, gain: float) -> float:
-    found = power(board("agx-orin-64gb"), mode, cost)
-    return gain * found.gpu_w / found.dla_w
+def _ratio(cost: watts.PowerCost, mode: Mode, gain: float) -> float:
+    found = watts.power(board("agx-orin-64gb"), mode, cost)
+    return gain * found.busy_gpu_w / found.dla_w

@@ -154,7 +154,7 @@ def test_the_governor_moves_the_work_to_the_boards_dla(tmp_path: Path) -> None:
     file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, {"models": models, "budgets": {"when_exceeded": "degrade"}})
     gpu_w, dla_w = (step.power_w for step in emulate(file, XAVIER, XAVIER_MODE).predicted)
     assert dla_w < gpu_w
-    budgets = {"power": f"{(gpu_w + dla_w) / 2:.3f}W", "when_exceeded": "degrade"}
+    budgets = {"power": f"{0.9 * gpu_w + 0.1 * dla_w:.3f}W", "when_exceeded": "degrade"}
     file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, {"models": models, "budgets": budgets})
     place = emulate(file, XAVIER, XAVIER_MODE, slower=SLOWER)
     with Pipeline.within(place.environment, place.file) as running:

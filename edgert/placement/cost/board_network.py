@@ -7,9 +7,9 @@ from edgert.board.record import Board
 from edgert.board.sections import Mode, Precision
 from edgert.graph import Graph
 from edgert.placement.cost import formulas
-from edgert.placement.cost.coefficients import Coefficients
+from edgert.placement.cost.coefficients import Coefficients, GpuCost
 from edgert.placement.cost.power import Power, power
-from edgert.placement.cost.work import Shapes, Table, Work, table, units
+from edgert.placement.cost.work import Numbers, Shapes, Table, Work, table, units
 from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
 
 
@@ -74,19 +74,29 @@ def _costs(
     """Accelerator → what every unit would cost there."""
     speed, dla = formulas.gpu_speed(board, mode, precision), coefficients.dla
     seconds = formulas.gpu_seconds(columns, speed, coefficients.gpu)
+    running, at_peak = gpu_work(columns, seconds, speed, coefficients.gpu)
     seconds[:1] += coefficients.gpu.run_us * 1e-6
-    found = {GPU: (seconds, formulas.gpu_bytes(columns, speed))}
+    found = {GPU: (seconds, formulas.gpu_bytes(columns, speed), running, at_peak)}
     for core in range(mode.dla_cores):
         own = formulas.dla_speed(board, mode, precision, core, dla.fp16_share) if dla is not None else None
         if dla is not None and own is not None:
-            found[f"dla{core}"] = formulas.dla_seconds(columns, own, dla), formulas.dla_bytes(columns, own, dla)
+            time_s = formulas.dla_seconds(columns, own, dla)
+            found[f"dla{core}"] = time_s, formulas.dla_bytes(columns, own, dla), time_s, 0 * time_s
     return {
         name: [
-            Cost(1e3 * time_s, watts.energy_mj(name, 1e3 * time_s, traffic), traffic)
-            for time_s, traffic in zip(seconds.tolist(), traffics.tolist(), strict=True)
+            Cost(1e3 * time_s, watts.energy_mj(name, 1e3 * running_s, traffic, 1e3 * peak_s), traffic)
+            for time_s, traffic, running_s, peak_s in zip(*(column.tolist() for column in each), strict=True)
         ]
-        for name, (seconds, traffics) in found.items()
+        for name, each in found.items()
     }
+
+
+def gpu_work(columns: Table, seconds: Numbers, speed: formulas.Speed, cost: GpuCost) -> tuple[Numbers, Numbers]:
+    """Of every unit's seconds on the GPU those in which a kernel runs, and those it would take at the GPU's peak."""
+    launch_s = cost.launch_us * 1e-6 + cost.launch_kcycles * 1e3 / speed.clock_hz
+    macs = columns.rows * columns.groups * columns.channels * columns.columns * columns.taps
+    running = (seconds - columns.launches * launch_s).clip(0.0)
+    return running, (columns.is_dense * macs / speed.macs_per_s).clip(0.0, running)
 
 
 def _edges(

@@ -6,9 +6,9 @@ on networks that were left out, and which numbers nobody has measured.
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from edgert.config.document import read
 from edgert.errors import ConfigError, nearest
@@ -133,6 +133,11 @@ class Coefficients(Part):
     sources: tuple[str, ...] = ()
 
 
+def folder() -> Path:
+    """Where the files of numbers are."""
+    return data_folder("configs") / "costs"
+
+
 @cache
 def coefficients(soc: str) -> Coefficients:
     """The coefficients of a chip.
@@ -140,25 +145,32 @@ def coefficients(soc: str) -> Coefficients:
     Raises:
         ConfigError: there are none for it, or the file is damaged.
     """
-    folder = data_folder("configs") / "costs"
-    known = sorted(path.stem for path in folder.glob("tegra*.yaml"))
+    known = sorted(path.stem for path in folder().glob("tegra*.yaml"))
     if soc not in known:
         raise ConfigError(
             f"no cost coefficients for chip {soc!r}{nearest(soc, known)}",
             why=f"there are some for {', '.join(known)}",
             fix="measure a profile on the board itself: edgert bench --units",
         )
-    return load(folder / f"{soc}.yaml")
+    return load(folder() / f"{soc}.yaml")
 
 
 def load(path: Path) -> Coefficients:
     """Reads one file of coefficients. Raises ConfigError: unreadable, a missing or impossible number."""
+    return validated(path, TypeAdapter(Coefficients), "cost coefficients")
+
+
+_Kind = TypeVar("_Kind")
+
+
+def validated(path: Path, kind: TypeAdapter[_Kind], what: str) -> _Kind:
+    """Reads one file of numbers. Raises ConfigError: unreadable, a missing or impossible number."""
     document = read(path, env={})
     try:
-        return Coefficients.model_validate(document.data)
+        return kind.validate_python(document.data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
         raise ConfigError(
-            f"wrong value in a file of cost coefficients at {key}", why=first["msg"], where=document.where(first["loc"])
+            f"wrong value in a file of {what} at {key}", why=first["msg"], where=document.where(first["loc"])
         ) from error

@@ -1,35 +1,82 @@
-"""What a board draws: the numbers of ``configs/costs/power.yaml``, written by ``scripts/fit_power``, and formulas."""
+"""What a board draws: its idle readings, the numbers of ``configs/costs/power.yaml``, and formulas.
+
+The module's watts, as its own sensor reads them, in a mode:
+
+    idle + overhead · (GPU + DLA + CPU + decoder + bytes · pJ)
+
+An engine's watts are linear in its units and clock and quadratic in its voltage, which falls with the clock from that
+of the *chip's* fastest to a floor: one chip draws the same at the same clocks on every module.
+A GPU draws its watts while kernels run, part of them only for what is multiplied, and between kernels nothing: a launch
+costs time, not energy. ``overhead`` is what memory controllers, the fabric and regulators draw with each of these.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from edgert.board.record import Board
 from edgert.board.sections import Mode
-from edgert.config.document import read
 from edgert.errors import ConfigError, nearest
-from edgert.installation import data_folder
-from edgert.placement.cost.coefficients import Accuracy, Amount, Part
+from edgert.placement.cost.coefficients import Accuracy, Amount, Part, Share, folder, validated
 from edgert.placement.problem import GPU
+
+_FLOOR = 0.7
+_GPU_SLOPE, _CPU_SLOPE = 0.53, 0.8
+"""Of voltage over the highest, and what is lost of it from the fastest clock to standstill, were it not for the floor:
+from one AGX Orin's GPU and CPU rails under stress in four modes,
+https://forums.developer.nvidia.com/t/maximum-power-consumption-bounds-for-orin-agx/323456. Of other chips none are
+published. A DLA is taken to be like a GPU."""
+_USUAL_MATH = 0.35
+"""Part of the peak at which published networks multiply, where only the GPU's load is known."""
+
+
+class Clocks(Part):
+    """The fastest clocks that any module gives a chip, MHz; at these its voltages are the highest."""
+
+    gpu: Amount
+    cpu: Amount
+    dla: Amount | None = None
 
 
 class PowerCost(Part):
-    """Of this module.
+    """Watts of a chip's parts at their fastest clock's voltage; None: nothing is published to tell.
 
     Attributes:
-        static_w: of a board with a 256-bit memory that is on and idle, supply included.
-        gpu_w: one SM busy at 1 GHz.
-        dla_w: one DLA core busy at 1 GHz.
+        clocks: at which these voltages are reached.
+        gpu_w: one SM at 1 GHz with all its units busy.
+        stalled: part of that while a kernel runs that multiplies nothing.
+        dla_w: one busy DLA core at 1 GHz.
+        cpu_w: one busy core at 1 GHz.
+        decoder_w: the video decoder, busy.
         dram_pj_per_byte: of traffic.
+        overhead: watts of the module for each of these.
     """
 
-    static_w: Amount
-    gpu_w: Amount
-    dla_w: Amount
+    clocks: Clocks
+    gpu_w: Amount | None = None
+    stalled: Share = 0.65
+    dla_w: Amount | None = None
+    cpu_w: Amount | None = None
+    decoder_w: Amount | None = None
     dram_pj_per_byte: Amount
+    overhead: float = Field(default=1.0, ge=1)
+
+
+class Wall(Part):
+    """From the module to the plug: ``module / efficiency + carrier``.
+
+    Attributes:
+        efficiency: of the power supply and the carrier's regulators.
+        carrier_w: board → watts of its developer kit's carrier at the plug, fan included.
+        source: where it comes from.
+    """
+
+    efficiency: Share
+    carrier_w: dict[str, Amount]
+    source: str
 
 
 class ChipPower(Part):
@@ -37,12 +84,14 @@ class ChipPower(Part):
 
     Attributes:
         cost: the numbers.
-        accuracy: of left-out networks; None: nothing published to compare with.
+        wall: of developer kits; None: not known.
+        accuracy: on networks that the fit had not seen; None: nothing published to compare with.
         assumed: dotted keys of numbers that were not fitted, and why they are what they are.
         sources: addresses of the rows.
     """
 
     cost: PowerCost
+    wall: Wall | None = None
     accuracy: Accuracy | None = None
     assumed: dict[str, str] = Field(default_factory=dict)
     sources: tuple[str, ...] = ()
@@ -58,15 +107,7 @@ def power_cost(soc: str) -> ChipPower:
     Raises:
         ConfigError: nothing is, or the file is damaged.
     """
-    document = read(data_folder("configs") / "costs" / "power.yaml", env={})
-    try:
-        chips = _CHIPS.validate_python(document.data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ConfigError(
-            f"wrong value in a file of watts at {key}", why=first["msg"], where=document.where(first["loc"])
-        ) from error
+    chips = validated(folder() / "power.yaml", _CHIPS, "watts")
     if soc not in chips:
         raise ConfigError(
             f"no watts for chip {soc!r}{nearest(soc, chips)}", why=f"there are some for {', '.join(chips)}"
@@ -74,63 +115,117 @@ def power_cost(soc: str) -> ChipPower:
     return chips[soc]
 
 
-# What a board draws: idle, plus each busy engine, plus every byte of DRAM traffic.
-#
-# energy = static * time + engine * busy time + traffic * energy per byte
-#
-# An engine's watts grow with its clock and the square of its voltage. Voltages are not published; they are taken to
-# rise from 0.6 of the highest at standstill to the highest at full clock, as is typical of the tables in nvpmodel's
-# kernels.
-
-_LOWEST_VOLTAGE = 0.6
-
-
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Watts of a board in a mode.
+    """Watts of a module in a mode, ``overhead`` included.
 
     Attributes:
         static_w: on and idle.
-        gpu_w: more while the GPU computes.
+        gpu_w: more while a kernel runs.
         dla_w: more while one DLA core computes; 0 without one.
         dram_pj_per_byte: of traffic.
+        math_w: more while the GPU multiplies at its peak.
+        cpu_w: more for each busy core.
+        decoder_w: more while the video decoder is busy; None: not known.
+        unknown: parts of the board of which nothing is published, counted as 0 above: ``idle``, ``GPU``, ``DLA``,
+            ``CPU``.
     """
 
     static_w: float
     gpu_w: float
     dla_w: float
     dram_pj_per_byte: float
+    math_w: float = 0.0
+    cpu_w: float = 0.0
+    decoder_w: float | None = None
+    unknown: tuple[str, ...] = ()
 
-    def energy_mj(self, accelerator: str, time_ms: float, traffic_bytes: float) -> float:
-        """Drawn beyond idle by an accelerator that is busy for so long and moves so much."""
-        watts = self.gpu_w if accelerator == GPU else self.dla_w
-        return watts * time_ms + traffic_bytes * self.dram_pj_per_byte * 1e-9
+    @property
+    def is_known(self) -> bool:
+        """Whether watts can be predicted at all: the idle board's and its GPU's are published."""
+        return not {"idle", "GPU"} & set(self.unknown)
+
+    @property
+    def busy_gpu_w(self) -> float:
+        """More while the GPU runs what networks usually are."""
+        return self.gpu_w + _USUAL_MATH * self.math_w
+
+    def energy_mj(self, accelerator: str, time_ms: float, traffic_bytes: float, peak_ms: float = 0.0) -> float:
+        """Drawn beyond idle by an accelerator.
+
+        Args:
+            time_ms: that it is busy; of a GPU, without launches.
+            traffic_bytes: to and from DRAM.
+            peak_ms: that a GPU would take for what it multiplies, at its peak.
+        """
+        engine = self.gpu_w * time_ms + self.math_w * peak_ms if accelerator == GPU else self.dla_w * time_ms
+        return engine + traffic_bytes * self.dram_pj_per_byte * 1e-9
 
 
 def power(board: Board, mode: Mode, cost: PowerCost | None = None) -> Power:
-    """What the board draws in this mode; engines whose clock is unknown count nothing.
+    """What the board draws in this mode.
 
     Args:
         cost: None: that of the board's chip.
+
+    Raises:
+        ConfigError: nothing at all is known of the board's chip.
     """
     cost = cost or power_cost(board.soc).cost
-    gpu = cost.gpu_w * (mode.sms or 0) * _dynamic(mode.gpu_mhz, board.gpu.max_mhz)
-    dla = cost.dla_w * _dynamic(mode.dla_clock_mhz(), board.dla.max_mhz)
-    return Power(cost.static_w * static_size(board), gpu, dla, cost.dram_pj_per_byte)
+    idle_w, clocks, dla_mhz = board.idle_w(mode), cost.clocks, mode.dla_clock_mhz()
+    gpu = _dynamic(cost.gpu_w, mode.sms, mode.gpu_mhz, clocks.gpu, _GPU_SLOPE)
+    dla = 0.0 if not mode.dla_cores else _dynamic(cost.dla_w, 1, dla_mhz, clocks.dla, _GPU_SLOPE)
+    cpu = _dynamic(cost.cpu_w, 1, mode.cpu_mhz, clocks.cpu, _CPU_SLOPE)
+    parts = {"idle": idle_w, "GPU": gpu, "DLA": dla, "CPU": cpu}
+    full = cost.overhead * (gpu or 0.0)
+    return Power(
+        static_w=idle_w or 0.0,
+        gpu_w=cost.stalled * full,
+        dla_w=cost.overhead * (dla or 0.0),
+        dram_pj_per_byte=cost.overhead * cost.dram_pj_per_byte,
+        math_w=(1 - cost.stalled) * full,
+        cpu_w=cost.overhead * (cpu or 0.0),
+        decoder_w=None if cost.decoder_w is None else cost.overhead * cost.decoder_w,
+        unknown=tuple(name for name, watts in parts.items() if watts is None),
+    )
 
 
-def static_size(board: Board) -> float:
-    """Memory channels of a board over those of the widest: what idle watts of boards with one chip are scaled by."""
-    return max(board.memory.bus_bits / 256, 0.5)
+def wall_w(board: Board, module_w: float) -> float | None:
+    """Watts at the plug of the board's developer kit where the module draws so many; None: not known."""
+    wall = power_cost(board.soc).wall
+    if wall is None or board.name not in wall.carrier_w:
+        return None
+    return module_w / wall.efficiency + wall.carrier_w[board.name]
 
 
-def relative_energy(clock: float) -> float:
-    """Of the same work at a part of the full clock: the square of the voltage over the highest."""
-    return (_LOWEST_VOLTAGE + (1 - _LOWEST_VOLTAGE) * clock) ** 2
+MODULE_WATTS = "watts are of the module, as its own sensor reads them, not of the developer kit at the plug"
 
 
-def _dynamic(clock_mhz: float | None, max_mhz: float | None) -> float:
-    """Gigahertz times the square of the voltage over the highest."""
-    if clock_mhz is None:
-        return 0.0
-    return clock_mhz / 1e3 * relative_energy(min(clock_mhz / (max_mhz or clock_mhz), 1.0))
+def about_watts(boards: tuple[Board, ...]) -> list[str]:
+    """What is assumed of the watts of these boards, and of modes that nobody has published; all of it of one board,
+    of several what they have each by itself."""
+    found = [MODULE_WATTS]
+    for board in boards:
+        estimated = {mode.name: ", ".join(mode.estimated) for mode in board.modes if mode.estimated}
+        ratios = "estimated by ratios of what is published, not measured"
+        found += [f"{board.name} {name}: {ratios}: {keys}" for name, keys in estimated.items()]
+        assumed = power_cost(board.soc).assumed
+        shown = assumed if len(boards) == 1 else {key: why for key, why in assumed.items() if key == "cost"}
+        found += [f"watts of {board.soc}: {key.removeprefix('cost.')}: {why}" for key, why in shown.items()]
+        if not board.idle:
+            found.append(f"watts of {board.name} are not known: no reading of it idle (idle: in its board file)")
+    return found
+
+
+def relative_energy(clock: float, slope: float = _GPU_SLOPE) -> float:
+    """Of the same work at a part of the chip's fastest clock: the square of the voltage over the highest."""
+    return max(_FLOOR, 1 - slope * (1 - min(clock, 1.0))) ** 2
+
+
+def _dynamic(
+    watts: float | None, units: int | None, clock_mhz: float | None, fastest_mhz: float | None, slope: float
+) -> float | None:
+    """Of so many units at a clock; None where one of the numbers is unknown."""
+    if watts is None or units is None or clock_mhz is None or fastest_mhz is None:
+        return None
+    return watts * units * clock_mhz / 1e3 * relative_energy(clock_mhz / fastest_mhz, slope)

@@ -55,13 +55,37 @@ def test_a_second_dla_core_may_be_slower() -> None:
 
 
 def test_what_nobody_published_is_unknown_not_zero() -> None:
-    orin, nano, thor = board("agx-orin-64gb"), board("jetson-nano-4gb"), board("thor-t5000")
+    orin, nano = board("agx-orin-64gb"), board("jetson-nano-4gb")
     assert orin.dla_tops(orin.usual_mode, "fp16") is None and orin.dla_tops(orin.usual_mode, "fp32") is None
     assert nano.gpu_tops(nano.usual_mode, "int8") is None and nano.dla_tops(nano.usual_mode, "int8") is None
     assert nano.gpu_tops(nano.usual_mode, "fp16") == pytest.approx(0.472, abs=0.001)
-    assert thor.mode("70W").unknown == ("cpu_cores", "cpu_mhz", "sms", "gpu_mhz", "emc_mhz")
-    assert thor.gpu_tops(thor.mode("70W"), "int8") is None and thor.bandwidth_gb_s(thor.mode("70W")) is None
+    dark = orin.usual_mode.model_copy(update={"sms": None, "gpu_mhz": None, "emc_mhz": None})
+    assert dark.unknown == ("sms", "gpu_mhz", "emc_mhz")
+    assert orin.gpu_tops(dark, "int8") is None and orin.bandwidth_gb_s(dark) is None
     assert orin.usual_mode.unknown == ()
+
+
+def test_estimated_modes_of_thor_follow_from_published_speed() -> None:
+    """2070 sparse FP4 TFLOPS of 20 SMs at 1575 MHz; a T4000 has 1200 at 70 W."""
+    t5000, t4000 = board("thor-t5000"), board("thor-t4000")
+    full = t5000.gpu_tops(t5000.mode("MAXN"), "int8") or 0.0
+    for record, name in ((t4000, "unknown"), (t5000, "70W")):
+        mode = record.mode(name)
+        assert {"sms", "gpu_mhz", "emc_mhz"} <= set(mode.estimated) and mode.confidence == "low"
+        assert 2070 * (record.gpu_tops(mode, "int8") or 0.0) / full == pytest.approx(1200, rel=0.01)
+    assert t5000.mode("MAXN").estimated == () and t5000.mode("120W").estimated == ("cpu_mhz",)
+
+
+def test_idle_watts_are_those_that_were_read() -> None:
+    nx, agx, nano = board("orin-nx-16gb"), board("agx-orin-64gb"), board("orin-nano-8gb-super")
+    assert nx.idle_w(nx.mode("15W")) == pytest.approx((4.6 + 5.3) / 2)
+    assert nx.idle_w(nx.mode("15W"), "up") is None
+    assert nano.idle_w(nano.mode("15W"), "down") == pytest.approx(4.6)
+    assert nano.idle_w(nano.mode("15W"), "up") == pytest.approx(5.97)
+    assert nano.idle_w(nano.mode("15W")) == pytest.approx((4.6 + 5.97) / 2)
+    assert agx.idle_w(agx.mode("MODE_15W")) == pytest.approx(6.76)  # of that mode alone
+    assert agx.idle_w(agx.mode("MODE_30W")) == pytest.approx(9.43)
+    assert agx.model_copy(update={"idle": ()}).idle_w(agx.mode("MAXN")) is None
 
 
 def test_xavier_knows_fp16_on_the_dla() -> None:

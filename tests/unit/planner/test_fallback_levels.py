@@ -84,17 +84,22 @@ def test_all_that_are_loaded_count_in_its_memory(tmp_path: Path) -> None:
 
 
 def test_a_power_budget_that_the_gpu_breaks_is_kept_on_the_dla_without_losing_a_frame(tmp_path: Path) -> None:
-    file = pipeline(tmp_path, "power: 5.5W")
-    played = simulate(file, mode=MODE, scenario=Scenario(seconds=4.0)).played
+    (row,) = plan(pipeline(tmp_path, "power: 30W"), mode=MODE).boards[0].rows
+    assert row.power_w is not None and row.fallbacks[0].power_w is not None
+    cap_w = (row.power_w + row.fallbacks[0].power_w) / 2
+    played = simulate(pipeline(tmp_path, f"power: {cap_w:.3f}W"), mode=MODE, scenario=Scenario(seconds=4.0)).played
     assert played.governed is not None and played.governed.seconds == {"all frames, with net-dla": pytest.approx(4.0)}
     assert played.dropped == 0 and played.fps == pytest.approx(240, rel=0.02)
-    assert played.power_w is not None and played.power_w < 5.5
+    assert played.power_w is not None and played.power_w < cap_w
     assert played.busy["dla0"] > 5 * played.busy["gpu"]
 
 
 def test_a_governor_moves_the_work_to_the_dla_when_the_board_gets_hot(tmp_path: Path) -> None:
-    file = pipeline(tmp_path, "power: 30W", fps=120)
-    played = simulate(file, mode=MODE, scenario=Scenario(seconds=90.0, ambient_c=83.6)).played
+    file = pipeline(tmp_path, "power: 30W", fps=480)
+    (row,) = plan(file, mode=MODE).boards[0].rows
+    assert row.power_w is not None and row.fallbacks[0].power_w is not None
+    between_c = 95.0 - 3.0 - 2.0 * (row.power_w + row.fallbacks[0].power_w) / 2  # 3 to be kept, 2 for each watt
+    played = simulate(file, mode=MODE, scenario=Scenario(seconds=240.0, ambient_c=between_c)).played
     assert played.governed is not None
     event = played.governed.events[0]
     assert event.kind == "switch" and event.setting == "all frames, with net-dla"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgert.budget.rules import Budget, Rules, Setting
@@ -15,7 +17,8 @@ NEWEST, WAIT = (1, "oldest"), (2, "never")
 
 
 def gpu(time_ms: float, traffic: float = 0.0) -> tuple[Step, ...]:
-    return (Step("gpu", time_ms, traffic),)
+    """A step of a GPU that draws 20 W, and 100 pJ for each byte."""
+    return (Step("gpu", time_ms, traffic, energy_mj=20.0 * time_ms + traffic * 100e-9),)
 
 
 def line(run_ms: float, source: Source, task: Task | None = None) -> Design:
@@ -215,6 +218,13 @@ def test_power_is_idle_plus_work_and_heat_follows_slowly() -> None:
     first, last = played.moments[0].temperature_c, played.moments[-1].temperature_c
     assert first is not None and first == pytest.approx(40.0 + 2.0, abs=1.0)
     assert last == pytest.approx(30.0 + 2.0 * expected_w, abs=0.5)
+
+
+def test_busy_cores_draw_too() -> None:
+    platform = Platform(("cpu0", "cpu1"), power=replace(POWER, cpu_w=2.0), cooling=Cooling(1.0))
+    task = Task((Step("cpu", 10.0), Step("cpu", 5.0, threads=2)))
+    played = simulate(line(0.0, Source("camera", 20.0), task), platform, 20.0)
+    assert played.power_w == pytest.approx(5.0 + 2.0 * 20 * (10 + 2 * 5) / 1e3, rel=0.02)
 
 
 def test_heat_lowers_clocks_until_the_trip_point_is_kept_and_frames_are_lost() -> None:

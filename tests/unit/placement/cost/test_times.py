@@ -157,6 +157,7 @@ def test_dla_speed_is_none_where_there_is_nothing() -> None:
 
 def test_mode_with_unknown_clocks_is_told() -> None:
     thor = board("thor-t5000")
+    dark = thor.mode("90W").model_copy(update={"gpu_mhz": None})
     with pytest.raises(ConfigError, match=r"thor-t5000 in mode '90W' cannot be predicted") as error:
-        gpu_speed(thor, thor.mode("90W"), "int8")
+        gpu_speed(thor, dark, "int8")
     assert "MAXN" in str(error.value.fix)
