@@ -122,6 +122,7 @@ class Row:
         error: relative error to expect of times: the 90th percentile on networks that the cost model had not seen;
             None where nothing was compared.
         power_error: of watts.
+        wall_w: at the plug of the board's developer kit while the module draws ``power_w``; None: not known.
         asked_fps: frames a second of all sources.
         p50_ms: as ``p99_ms``.
         cores: processor cores that the mode has; 0 where that is not known.
@@ -147,6 +148,7 @@ class Row:
     busy: Mapping[str, float]
     error: float | None
     power_error: float | None = None
+    wall_w: float | None = None
     asked_fps: float = 0.0
     p50_ms: float = math.nan
     cores: int = 0

@@ -73,7 +73,8 @@ def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
     yield ("p99", f"{significant(row.p99_ms)} ms", f"capture to last stage; p50 {significant(row.p50_ms)} ms")
     if row.power_w is not None and row.energy_mj is not None:
         bar = "error unknown" if row.power_error is None else f"± {share(row.power_error)}"
-        yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame; {bar}"
+        wall = "" if row.wall_w is None else f"; about {significant(row.wall_w, 2)} W at the plug of a developer kit"
+        yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame; {bar}{wall}"
     yield "Memory", size(row.memory_bytes), "; ".join(("engines and frames", *row.steps))
 
 

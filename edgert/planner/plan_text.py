@@ -188,6 +188,7 @@ def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
         "busy": dict(row.busy),
         "relative_error": row.error,
         "relative_power_error": row.power_error,
+        "wall_w": row.wall_w,
         "verdict": row.verdict,
         "checks": [{**asdict(check), "verdict": check.verdict} for check in row.checks],
         "pareto": row.is_best,

@@ -19,7 +19,7 @@ from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients
-from edgert.placement.cost.power import about_watts, power, power_cost
+from edgert.placement.cost.power import about_watts, power, power_cost, wall_w
 from edgert.placement.cost.work import Work, units
 from edgert.placement.dla_share import Survey
 from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row
@@ -316,6 +316,7 @@ class _Scene:
         )
         platform = platform_of(planner.board, self._mode, planner.costs)
         made = maker.row(choice, placement, platform)
+        made = replace(made, wall_w=None if made.power_w is None else wall_w(planner.board, made.power_w))
         dla = [planner.costs.dla_accuracy] if any(model.dla_share for model in made.models) else []
         errors = [None if one is None else one.p90 for one in (planner.costs.gpu_accuracy, *dla)]
         error = None if None in errors else max(filter(None, errors), default=0.0)

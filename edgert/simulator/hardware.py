@@ -160,7 +160,7 @@ class ThermalModel:
     """A board's power and temperature, tick by tick.
 
     Args:
-        power: watts of idling and of each busy core; what accelerators draw stands in their steps.
+        power: watts of idling, of busy cores and of the video decoder; what accelerators draw stands in their steps.
         cooling: how heat leaves.
 
     Attributes:
@@ -195,8 +195,8 @@ class ThermalModel:
         drawn_mj = 0.0
         for name, one in used.items():
             busy_ms, energy_mj = self._before.get(name, (0.0, 0.0))
-            cores_ms = one.busy_ms - busy_ms if name == ANY_CORE else 0.0
-            drawn_mj += self.power.cpu_w * cores_ms + relative_energy(self.clock) * (one.energy_mj - energy_mj)
+            drawn_mj += self.power.unit_w(name) * (one.busy_ms - busy_ms)
+            drawn_mj += relative_energy(self.clock) * (one.energy_mj - energy_mj)
             self._before[name] = one.busy_ms, one.energy_mj
         self.power_w = self.power.static_w + drawn_mj / 1e3 / seconds
         self.energy_j += self.power_w * seconds

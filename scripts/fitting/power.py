@@ -191,10 +191,16 @@ def fit_all() -> dict[str, Fitted]:
         whole = [abs(predicted / row.watts - 1) for row, predicted in trials if row.meter != "rail"]
         median, p90 = (round(float(np.quantile(whole, part)), 3) for part in (0.5, 0.9))
         models = len({row.model for row, _ in trials if row.meter != "rail"})
-        note = f"a power supply's; carriers are what is left: {', '.join(carriers)}"
+        more = rows_of()["repeated"]
+        sold = {more["board"]: float(np.mean([again - first for _, first, again in more["rows"]]))}
         chip = watts.ChipPower(
             cost=cost.model_copy(update={"decoder_w": decoder_w()}),
-            wall=watts.Wall(efficiency=_EFFICIENCY, carrier_w=carriers, source=note),
+            wall=watts.Wall(
+                efficiency=_EFFICIENCY,
+                carrier_w=carriers,
+                peripherals_w={name: round(more_w, 2) for name, more_w in sold.items() if name in carriers},
+                source=f"efficiency assumed, carriers fitted to what is left; peripherals: {more['source']}",
+            ),
             accuracy=Accuracy(rows=len(whole), models=models, median=median, p90=p90),
             assumed=_ASSUMED[soc],
             sources=tuple(dict.fromkeys(row.source for row in rows)),
@@ -230,21 +236,24 @@ def decoder_w() -> float:
     return round(float(whole - gpu - cpu), 3)
 
 
-_NANO = {"cost.decoder_w": "of a Jetson Nano; none of another is published"}
-_ORIN = "of AGX Orin; none of this chip is published"
+_NANO = {
+    "cost.decoder_w": "the video decoder draws what a Jetson Nano's does; none of another is published",
+    "encoder": "the video encoder draws nothing; none is published",
+}
+_ORIN = "a processor core draws what AGX Orin's does; none of this chip is published"
 _ASSUMED = {
     "tegra234": _NANO,
     "tegra194": {
         **_NANO,
         "cost.cpu_w": _ORIN,
-        "cost.overhead": "drawn to AGX Orin's; no module's reading of this chip under load is published",
+        "cost.overhead": "overhead is near AGX Orin's; no module's reading of this chip under load is published",
     },
     "tegra264": {
         **_NANO,
-        "cost": "GPU watts of one reading of its rail in a matrix product; all else is AGX Orin's",
+        "cost": "the GPU's are of one reading of its rail in a matrix product; all else is AGX Orin's",
     },
-    "tegra186": {**_NANO, "cost": "no watts under load are published: not known; what stands here is AGX Orin's"},
-    "tegra210": {"cost": "no watts of its GPU under load are published: not known; what stands here is AGX Orin's"},
+    "tegra186": {**_NANO, "cost": "none under load are published: not known; what stands here is AGX Orin's"},
+    "tegra210": {"cost": "none of its GPU under load are published: not known; what stands here is AGX Orin's"},
 }
 
 

@@ -66,16 +66,18 @@ class PowerCost(Part):
 
 
 class Wall(Part):
-    """From the module to the plug: ``module / efficiency + carrier``.
+    """From the module to the plug: ``module / efficiency + carrier + peripherals``.
 
     Attributes:
         efficiency: of the power supply and the carrier's regulators.
-        carrier_w: board → watts of its developer kit's carrier at the plug, fan included.
+        carrier_w: board → watts of its developer kit's carrier at the plug with all else off, as MLPerf's runs were.
+        peripherals_w: board → what the kit as it is sold draws more.
         source: where it comes from.
     """
 
     efficiency: Share
     carrier_w: dict[str, Amount]
+    peripherals_w: dict[str, Amount] = Field(default_factory=dict)
     source: str
 
 
@@ -150,6 +152,10 @@ class Power:
         """More while the GPU runs what networks usually are."""
         return self.gpu_w + _USUAL_MATH * self.math_w
 
+    def unit_w(self, name: str) -> float:
+        """More while a unit is busy whose steps have no energy of their own: a core, or the video decoder."""
+        return {"cpu": self.cpu_w, "nvdec": self.decoder_w or 0.0}.get(name, 0.0)
+
     def energy_mj(self, accelerator: str, time_ms: float, traffic_bytes: float, peak_ms: float = 0.0) -> float:
         """Drawn beyond idle by an accelerator.
 
@@ -191,11 +197,11 @@ def power(board: Board, mode: Mode, cost: PowerCost | None = None) -> Power:
 
 
 def wall_w(board: Board, module_w: float) -> float | None:
-    """Watts at the plug of the board's developer kit where the module draws so many; None: not known."""
+    """Watts at the plug of the board's developer kit, as it is sold, while the module draws so many; None: unknown."""
     wall = power_cost(board.soc).wall
-    if wall is None or board.name not in wall.carrier_w:
+    if wall is None or board.name not in wall.peripherals_w:
         return None
-    return module_w / wall.efficiency + wall.carrier_w[board.name]
+    return module_w / wall.efficiency + wall.carrier_w[board.name] + wall.peripherals_w[board.name]
 
 
 MODULE_WATTS = "watts are of the module, as its own sensor reads them, not of the developer kit at the plug"
@@ -211,7 +217,7 @@ def about_watts(boards: tuple[Board, ...]) -> list[str]:
         found += [f"{board.name} {name}: {ratios}: {keys}" for name, keys in estimated.items()]
         assumed = power_cost(board.soc).assumed
         shown = assumed if len(boards) == 1 else {key: why for key, why in assumed.items() if key == "cost"}
-        found += [f"watts of {board.soc}: {key.removeprefix('cost.')}: {why}" for key, why in shown.items()]
+        found += [f"watts of {board.soc}: {why}" for why in shown.values()]
         if not board.idle:
             found.append(f"watts of {board.name} are not known: no reading of it idle (idle: in its board file)")
     return found
