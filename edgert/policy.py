@@ -286,6 +286,7 @@ class Batcher(Generic[T]):
     Attributes:
         held: what waits, and whether the model looks at it.
         rows: of ``held``, those that it looks at.
+        is_patient: whether a free engine waits for the rest of what is held.
     """
 
     def __init__(self, most: int, wait: float, every: int = 1, fills: bool = False) -> None:
@@ -293,7 +294,7 @@ class Batcher(Generic[T]):
         self.held: list[tuple[T, bool]] = []
         self.rows = 0
         self._deadline = 0.0
-        self._is_patient = False
+        self.is_patient = False
         self._pause = self._left = 0  # batches that are run without waiting: after this failure, and still to come
 
     def passes(self, index: int) -> bool:
@@ -307,8 +308,8 @@ class Batcher(Generic[T]):
         if not is_wanted:
             return None
         if not self.rows:
-            self._is_patient = self._fills and not self._left
-        if not self.rows or self._is_patient:
+            self.is_patient = self._fills and not self._left
+        if not self.rows or self.is_patient:
             self._deadline = now + self.wait
         self.rows += 1
         return self.rows - 1
@@ -320,18 +321,18 @@ class Batcher(Generic[T]):
             idle: whether the engine is free and no other frame has come yet.
             last: whether none will come any more.
         """
-        is_free = idle and not self._is_patient
+        is_free = idle and not self.is_patient
         return bool(self.held) and (last or is_free or self.rows == self.most or now >= self._deadline)
 
     def due(self, now: float, idle: bool) -> float | None:
         """Until when to wait for more; None while nothing is held."""
         if not self.held:
             return None
-        return now if idle and not self._is_patient else self._deadline
+        return now if idle and not self.is_patient else self._deadline
 
     def take(self) -> list[tuple[T, bool]]:
         """The batch; the next one is empty."""
-        if self._is_patient:
+        if self.is_patient:
             failed = self.rows < self.most
             self._pause = self._left = min(2 * self._pause or 1, _LONGEST_PAUSE) if failed else 0
         else:

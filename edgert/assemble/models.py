@@ -160,7 +160,7 @@ class Models:
             waiting = [Submitting(inference, itself=True) for inference in inferences]
             return Branch((self._infer(name, stage, self._choosing(waiting)),), reads="anywhere")
         submitting = self._infer(name, stage, self._choosing(list(map(Submitting, inferences))), on_gpu=True)
-        return Branch((submitting, Collect(name)), reads="anywhere")
+        return Branch((submitting, Collect(name)), reads="anywhere", context=inferences[0].device)
 
     def _with_fallbacks(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """The model and its fallback models, all loaded, in the same threads."""

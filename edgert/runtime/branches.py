@@ -5,6 +5,7 @@ reorder buffer restores the order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 
@@ -93,12 +94,14 @@ class Branch:
     Attributes:
         level: at which level of degraded models frames are sent here.
         reads: what its first stage looks at; those behind it only work on what that one made.
+        context: of the first stage's thread; see :class:`~edgert.runtime.worker.Node`.
     """
 
     stages: tuple[Stage, ...]
     weight: int = 1
     level: int = 0
     reads: Reads = "host"
+    context: AbstractContextManager[object] | None = None
 
 
 def branch_nodes(
@@ -125,7 +128,7 @@ def branch_nodes(
     if len(branches) == 1:
         *before, last = branches[0].stages
         nodes = [*(Node(next(labels), stage, reads="nothing") for stage in before), Node(name, last, reads="nothing")]
-        nodes[0].reads = branches[0].reads
+        nodes[0].reads, nodes[0].context = branches[0].reads, branches[0].context
         _link(nodes, streams, capacity)
         return nodes
     dispatcher = Dispatcher([branch.weight for branch in branches], every, [branch.level for branch in branches])
@@ -134,7 +137,7 @@ def branch_nodes(
     tail = Node(name, Reorder(dispatcher), joins=False, reads="nothing")
     chains = [[Node(next(labels), stage, reads="nothing") for stage in branch.stages] for branch in branches]
     for branch, chain in zip(branches, chains, strict=True):
-        chain[0].reads = branch.reads
+        chain[0].reads, chain[0].context = branch.reads, branch.context
         _link([head, *chain, tail], streams, capacity)
     return [head, *(node for chain in chains for node in chain), tail]
 

@@ -149,10 +149,12 @@ class Inlet:
         Raises:
             queue.Empty: nothing came within ``timeout_s``.
         """
+        ready = self._ready
         while self._closed < len(self.channels):
-            is_waiting = self._ready.empty()
-            edge, ready_ns = self._ready.get(timeout=timeout_s)
-            if is_waiting:
+            try:
+                edge, _ = ready.get_nowait()
+            except queue.Empty:
+                edge, ready_ns = ready.get(timeout=timeout_s)
                 self.wakeup.add(_now_ns() - ready_ns)
             if edge < 0:
                 self._closed += 1

@@ -180,6 +180,10 @@ class _Place(Station):
         if node.joins and len(node.carried) > 1:
             self.join = Join(node.carried, _ALL, merged)
 
+    def hand_over(self, result: Result) -> None:
+        self.send(result)
+        result.frame.lease.release()
+
     def send(self, result: Result) -> None:
         node, index = self.node, result.frame.index
         if isinstance(result, Together):

@@ -195,7 +195,7 @@ class Together(Result):
     def of(cls, results: Sequence[Result], outputs: Mapping[str, Record]) -> Together:
         """All of them, as one; takes no hold on their frames."""
         first = results[0].frame
-        frame = replace(first, lease=_AllLeases([one.frame.lease for one in results], first.lease.counter))
+        frame = first.moved(first.planes, _AllLeases([one.frame.lease for one in results], first.lease.counter))
         return cls(frame, outputs, None, 0, tuple(results))
 
     def let_go(self) -> Together:

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import thread_time_ns
 from typing import cast
@@ -40,6 +41,8 @@ class Node:
         lets_go: whether nobody behind looks at pixels, so that a frame's lease ends before the node waits for others.
         host: the node in whose thread this one is worked on, too; None: it has a thread of its own.
         lag: of such a node, how many results may wait for it: it waits itself, for a GPU that goes on meanwhile.
+        context: in which its thread works, such as a GPU's, instead of entering it for every call; its guests work
+            outside, as their code may be a user's.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Node:
     lets_go: bool = False
     host: Node | None = None
     lag: int = 0
+    context: AbstractContextManager[object] | None = None
 
     def __post_init__(self) -> None:
         self.inlet.wakeup = self.timing.wakeup
@@ -80,6 +84,7 @@ class Station:
         self._stage = cast("Stage", node.work)  # looked at whether it is one by whoever opens it; that takes long
         self.is_batching = isinstance(node.work, Batching)
         self.join: Join[Result] | None = None
+        self._is_end = not node.outlets  # those who listen for a while come later
 
     def give(self, frame: Frame, made_ns: int, worked_ns: int) -> None:
         """Passes a source's frame on, with its hold; ``made_ns`` is when it was made, in ``worked_ns`` of work."""
@@ -88,8 +93,7 @@ class Station:
         meter.busy_ns += worked_ns
         timing.worked(worked_ns)
         timing.passed_on(made_ns)
-        self.send(Result(frame))
-        frame.lease.release()
+        self.hand_over(Result(frame))
         meter.results_out += 1
 
     def joined(self, edge: int, result: Result) -> Result | None:
@@ -125,18 +129,18 @@ class Station:
             if isinstance(result, Together):
                 meter.results_in += len(result.results)
                 timing.worked(worked_ns, len(result.results))
-                for one in result.results:
-                    meter.latency.add(done - one.frame.timestamp_ns)
             else:
                 meter.results_in += 1
                 timing.worked(worked_ns)
-                meter.latency.add(done - result.frame.timestamp_ns)
+            if self._is_end:
+                for one in result.results if isinstance(result, Together) else (result,):
+                    meter.latency.add(done - one.frame.timestamp_ns)
             if out is None:
                 timing.passed_on(done)
-            else:
-                if not self._pass_on(out, done):
-                    timing.filled(worked_ns)
+            elif self._pass_on(out, done):
                 meter.wait_out_ns += now() - done
+            else:
+                timing.filled(worked_ns)
         finally:
             lease.release()
 
@@ -153,13 +157,22 @@ class Station:
         node.meter.wait_out_ns += now() - done
 
     def send(self, result: Result) -> None:
-        """Gives a result to those that listen."""
-        node = self.node
+        """Gives a result to those that listen; the caller's hold on its frame goes on."""
+        if self.node.outlets:
+            result.frame.lease.retain()
+            self.hand_over(result)
+
+    def hand_over(self, result: Result) -> None:
+        """Gives a result to those that listen, and with it the caller's hold on its frame."""
+        node, lease = self.node, result.frame.lease
         outlets = node.outlets if node.branch is None else (node.outlets[node.branch(result)],)
-        if outlets:
-            result.frame.lease.retain(len(outlets))
-            for outlet in outlets:
-                outlet.put(result)
+        if len(outlets) != 1:
+            if not outlets:
+                lease.release()
+                return
+            lease.retain(len(outlets) - 1)
+        for outlet in outlets:
+            outlet.put(result)
 
     def failure(self, error: BaseException) -> EdgertError:
         """An error of the stage as that of the pipeline, with the stage's name."""
@@ -244,13 +257,17 @@ class _Guest(_Work):
             self.node.inlet.direct(self.late.append if self.node.lag else self._put)
         return not self._has_ended
 
-    def catch_up(self, lag: int) -> int:
-        """Works on what waits beyond so many; returns how many nanoseconds that took."""
+    def catch_up(self, lag: int, outside: AbstractContextManager[object] | None = None) -> int:
+        """Works on what waits beyond so many, outside of a context; returns how many nanoseconds that took."""
         if len(self.late) <= lag:
             return 0
         started = self._clock.now_ns()
+        if outside is not None:
+            outside.__exit__(None, None, None)
         while len(self.late) > lag:
             self._work(self.late.popleft())
+        if outside is not None:
+            outside.__enter__()
         return self._clock.now_ns() - started
 
     def _put(self, result: Result) -> None:
@@ -335,7 +352,8 @@ class Worker(threading.Thread):
         if not isinstance(self.node.work, Stage):
             own.succeeds(self._give_frames)
         elif own.open():
-            own.succeeds(self._loop)
+            with self.node.context or nullcontext():
+                own.succeeds(self._loop)
         for guest in self._late:
             guest.catch_up(0)
         for one in (own, *self._guests):
@@ -380,7 +398,7 @@ class Worker(threading.Thread):
                     meter.wait_in_ns += now() - waiting
                     station.step(joined)
                     for guest in self._late:
-                        guest.catch_up(guest.node.lag)
+                        guest.catch_up(guest.node.lag, node.context)
                     waiting = now()
                 # A variable left over would keep the frame's memory in use while this thread waits.
                 del result, joined
@@ -415,7 +433,7 @@ class Worker(threading.Thread):
         """Works on the oldest result that waits for a guest, where there is one."""
         for guest in self._late:
             if guest.late:
-                self.node.meter.wait_in_ns -= guest.catch_up(len(guest.late) - 1)  # it worked, and did not wait
+                self.node.meter.wait_in_ns -= guest.catch_up(len(guest.late) - 1, self.node.context)  # it worked
                 return True
         return False
 

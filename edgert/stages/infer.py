@@ -233,15 +233,18 @@ class InferBatch(SimpleStage):
         return self._run() if batch.is_due(self._clock.now_ns(), idle=False) else ()
 
     def due_ns(self) -> int | None:
-        """See :class:`~edgert.runtime.Batching`; while the engine is busy, it is looked at again and again."""
-        now = self._clock.now_ns()
-        due = self._batch.due(now, self._inference.idle)
-        return None if due is None else min(round(due), now + _LOOK_NS)
+        """See :class:`~edgert.runtime.Batching`; where the batch goes as soon as the engine is free, that is looked at
+        again and again."""
+        batch, now = self._batch, self._clock.now_ns()
+        if batch.is_patient or not batch.held:
+            due = batch.due(now, idle=False)
+            return None if due is None else round(due)
+        return min(round(batch.due(now, self._inference.idle) or now), now + _LOOK_NS)
 
     def flush(self, last: bool = False) -> Iterable[Result]:
         """Runs what is held and gives it out, if the engine is free, or it is late, or the end."""
-        is_due = self._batch.is_due(self._clock.now_ns(), self._inference.idle, last)
-        return self._run() if is_due else ()
+        idle = not self._batch.is_patient and self._inference.idle
+        return self._run() if self._batch.is_due(self._clock.now_ns(), idle, last) else ()
 
     def close(self) -> None:
         """Lets go of what was held when a pipeline was broken off."""

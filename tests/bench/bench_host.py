@@ -214,7 +214,7 @@ def piped(device: CudaDevice, rows: int, on_gpu: bool) -> tuple[float, float]:
     feed, film, sink = Submitting(inference), Film(device, COUNT, on_gpu), Marks()
     first = InferBatch("find", feed, rows, WAIT_S, REAL, fills=True) if rows > 1 else Infer("find", feed)
     source, end = Node("cam", film, reads="nothing"), Node("sink", sink, reads="nothing")
-    chain = branch_nodes("find", [Branch((first, Collect("find")), reads="anywhere")], names, 1)
+    chain = branch_nodes("find", [Branch((first, Collect("find")), reads="anywhere", context=device)], names, 1)
     connect(source, chain[0], names, max(FILE_QUEUE, rows), "never")
     connect(chain[-1], end, names, STAGE_QUEUE, "never")
     nodes = [source, *chain, end]

@@ -159,9 +159,12 @@ def copy_up(driver: Any) -> Callable[[int, Any, Any], object]:
     if function is None:  # a stand-in for PyCUDA
         return cast("Callable[[int, Any, Any], object]", driver.memcpy_htod_async)
 
+    if isinstance(library, ctypes.CDLL):  # then plain numbers are taken, which costs less than to wrap them
+        function.argtypes = ctypes.c_ulonglong, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+
     def copy(address: int, source: Any, stream: Any) -> None:
-        start, nbytes = ctypes.c_void_p(source.ctypes.data), ctypes.c_size_t(source.nbytes)
-        if code := function(ctypes.c_ulonglong(address), start, nbytes, ctypes.c_void_p(stream.handle)):
+        start = source.__array_interface__["data"][0]
+        if code := function(address, start, source.nbytes, int(stream.handle)):
             raise error_of(library, code, "cuMemcpyHtoDAsync")
 
     return copy

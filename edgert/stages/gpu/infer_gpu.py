@@ -252,6 +252,7 @@ class GpuInference:
     Attributes:
         is_patient: whether :meth:`run`, too, sleeps while it waits.
         sleeps: whether one sleeps who waits for what :class:`Submitting` submits; not where nobody else is to work.
+        device: that has the slots.
     """
 
     is_patient = False
@@ -264,7 +265,7 @@ class GpuInference:
         without_graph: Callable[[str], None] = lambda reason: None,
         warm: Callable[[], None] = lambda: None,
     ) -> None:
-        self._slots, self._uploader, self._device = slots, uploader, uploader.device
+        self._slots, self._uploader, self.device = slots, uploader, uploader.device
         self._without_graph, self._is_warm = without_graph, warm
         self._frames: dict[int, Ready] = {}
         self._batches: dict[int, Batch] = {}
@@ -332,9 +333,8 @@ class GpuInference:
         """Brings a frame to the GPU for a row of the next batch; the host's may be released at once."""
         first: object = frame.planes[0]
         if isinstance(first, np.ndarray):
-            with self._device:
-                frame = self._uploader.shared(frame)
-                writer = cast("SharedLease", frame.lease).send(self._uploader.stream, is_read=True)
+            frame = self._uploader.shared(frame)
+            writer = cast("SharedLease", frame.lease).send(self._uploader.stream, is_read=True)
         else:
             frame.lease.retain()
             stream = getattr(first, "stream", None)
@@ -360,12 +360,12 @@ class GpuInference:
         slot, turn = self._slots[self._turn], self._turn
         self._turn = (turn + 1) % len(self._slots)
         try:
-            with self._device:  # once, instead of around every call
+            with self.device:  # once, instead of around every call
                 if turn in self._batches:
                     self._batches.pop(turn).records()
                 slot.enqueue(frames, patient=patient)
         except BaseException:
-            self._device.settle()  # no event stands behind the copies that may be under way
+            self.device.settle()  # no event stands behind the copies that may be under way
             raise
         finally:
             for frame in frames:
@@ -383,7 +383,7 @@ class GpuInference:
         if self._later is not None:
             self._later.join()
         if self._frames:
-            self._device.settle()  # they may be on their way up
+            self.device.settle()  # they may be on their way up
         for frame in self._frames.values():
             frame.lease.release()
         self._frames.clear()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counts
 from edgert.runtime import Frame, Node, Result, Runner, summarize
+from edgert.runtime.branches import Branch, branch_nodes
 from tests.helpers.stages import Does, Numbers, chain, link, tag
 
 LIMIT_S = 20.0
@@ -233,3 +235,31 @@ def test_an_edge_that_ends_before_another_ends_nothing_else() -> None:
     link(nodes[0], nodes[-1])
     run(second, *nodes).raise_error()
     assert nodes[2].work.seen == [("second", index) for index in range(3)]  # type: ignore[union-attr]
+
+
+def test_a_host_works_in_its_context_and_its_guest_outside() -> None:
+    inside, found = list[bool](), dict[str, set[bool]]({"host": set(), "guest": set()})
+
+    class Context:
+        def __enter__(self) -> None:
+            inside.append(True)
+
+        def __exit__(self, *_: object) -> None:
+            inside.pop()
+
+    def note(who: str, result: Result) -> Result:
+        found[who].add(bool(inside))
+        return result
+
+    nodes = lagging(9, lambda result: note("guest", result) and None)
+    nodes[1].work = Does(lambda result: note("host", result))
+    nodes[1].context = Context()
+    run(*nodes).raise_error()
+    assert found == {"host": {True}, "guest": {False}} and not inside
+
+
+def test_the_first_stage_of_a_branch_has_its_context() -> None:
+    branch = Branch((Does(), Does()), context=nullcontext())
+    for count, expected in ((1, [True, False]), (2, [False, True, False, True, False, False])):
+        nodes = branch_nodes("find", [branch] * count, frozenset({"cam"}), 1)
+        assert [node.context is not None for node in nodes] == expected

@@ -152,8 +152,8 @@ class Copies(Library):
     """libcuda that copies."""
 
     def cuMemcpyHtoDAsync_v2(self, address: Any, start: Any, nbytes: Any, stream: Any) -> int:
-        self.calls.append(f"{address.value} {nbytes.value} {stream.value}")
-        self.copied = ctypes.string_at(start.value, nbytes.value)
+        self.calls.append(f"{address} {nbytes} {stream}")
+        self.copied = ctypes.string_at(start, nbytes)
         return self.fails.get("copy", 0)
 
 
