@@ -17,6 +17,12 @@ from tests.unit.board.tree import jetson, write
 from tests.unit.diagnosis.evidence import ABSENT, WORKING
 
 
+@pytest.fixture(autouse=True)
+def a_cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of whoever runs this may hold gigabytes, which are all looked through."""
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+
+
 def _working(names: Iterable[str]) -> dict[str, Answer]:
     return {name: WORKING[name] for name in names}
 
@@ -25,16 +31,14 @@ def _nothing(names: Iterable[str]) -> dict[str, Answer]:
     return dict.fromkeys(names, ABSENT)
 
 
-def test_a_jetson_with_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+def test_a_jetson_with_everything(tmp_path: Path) -> None:
     found = doctor(root=jetson(tmp_path), ask=_working)
     assert [finding.name for finding in found] == list(PROBES)
     assert not [finding for finding in found if finding.state == "no"]
     assert {finding.name: finding.state for finding in found}["DLA"] == "yes"
 
 
-def test_a_machine_with_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+def test_a_machine_with_nothing(tmp_path: Path) -> None:
     found = doctor(root=tmp_path, ask=_nothing)
     broken = {finding.name for finding in found if finding.state == "no"}
     assert broken == {"ONNX Runtime", "PyAV", "OpenCV"}
