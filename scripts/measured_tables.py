@@ -76,14 +76,12 @@ def of_cameras(folder: Path) -> dict[str, list[str]]:
 
 def by_gpu(runs: Sequence[Run], rows_of: Callable[[Sequence[Run]], list[Row]]) -> list[str]:
     """A table for each kind of GPU; the first row is its heading."""
-    lines = []
+    found = []
     for gpu in dict.fromkeys(run.gpu for run in runs):
         own = [run for run in runs if run.gpu == gpu]
         head, *rows = rows_of(own)
-        lines += [f"{gpu}, {len(own)} {'run' if len(own) == 1 else 'runs'}:", ""]
-        lines += [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)]
-        lines.append("")
-    return lines
+        found += [f"{gpu}, {len(own)} {'run' if len(own) == 1 else 'runs'}:", "", *lines(head, rows)]
+    return found
 
 
 def race_rows(runs: Sequence[Run], what: str, digits: int) -> list[Row]:
@@ -140,3 +138,67 @@ def camera_rows(runs: Sequence[Run]) -> list[Row]:
 def total(found: Sequence[Mapping[str, Any]], name: str) -> int:
     """The sum of one detail."""
     return round(sum(one[name] for one in found))
+
+
+LEFT_OUT = re.compile(r"GPU, (network|family) left out, (\S+), (median error|90 % below)")
+"""``GPU, family left out, int8, 90 % below``, of bench_costs.py."""
+BOARD = re.compile(r"(\S+) (gpu|dla), left out, (median error|Spearman)")
+"""``orin-nx-16gb gpu, left out, Spearman``, of the same."""
+
+
+def of_costs(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the tables of bench_costs.py."""
+    figures = json.loads((folder / "costs.json").read_text(encoding="utf-8"))["figures"]
+    left_out: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: "–"))
+    boards: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: "–"))
+    for figure in figures:
+        value = f"{100 * figure['value']:.1f} %"
+        if match := LEFT_OUT.fullmatch(figure["name"]):
+            left_out[match[2]].update({f"{match[1]} {match[3]}": value, f"{match[1]} rows": str(figure["n"])})
+            left_out[match[2]].update({"networks": str(figure["detail"]["networks"])} if figure["detail"] else {})
+        elif match := BOARD.fullmatch(figure["name"]):
+            row = boards[f"{match[1]}, {match[2].upper()}"]
+            row.update({"rows": str(figure["n"]), match[3]: value})
+            if match[3] == "Spearman":
+                row["Spearman"] = f"{figure['value']:.3f}"
+            else:
+                row.update(networks=str(figure["detail"]["networks"]), p90=f"{100 * figure['detail']['p90']:.1f} %")
+    sides = [(group, part) for group in ("network", "family") for part in ("rows", "median error", "90 % below")]
+    return {
+        "left-out": lines(
+            ("", "networks", *(f"{group} left out: {part}" for group, part in sides)),
+            [(name, row["networks"], *(row[f"{group} {part}"] for group, part in sides))
+             for name, row in left_out.items()],
+        ),
+        "boards": lines(
+            ("", "rows", "networks", "median error", "90 % below", "Spearman"),
+            [(name, *(row[key] for key in ("rows", "networks", "median error", "p90", "Spearman")))
+             for name, row in boards.items()],
+        ),
+    }  # fmt: skip
+
+
+def of_bars(accuracy: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
+    """Name → lines of the table of error bars.
+
+    Args:
+        accuracy: chip → accelerator → precision → rows, networks and bar, as the files in configs/costs have them.
+    """
+    rows = [
+        (
+            soc,
+            kind.upper(),
+            precision.upper(),
+            str(one["rows"]) if one["rows"] else "none",
+            f"± {100 * one['bar']:.0f} %",
+        )
+        for soc, kinds in accuracy.items()
+        for kind, own in kinds.items()
+        for precision, one in own.items()
+    ]
+    return {"bars": lines(("chip", "accelerator", "precision", "rows of its own", "bar"), rows)}
+
+
+def lines(head: Row, rows: Iterable[Row]) -> list[str]:
+    """A Markdown table and the empty line after it."""
+    return [*(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)), ""]

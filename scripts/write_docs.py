@@ -14,6 +14,7 @@ from typing import Any
 
 import measured_tables
 import typer
+import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -300,6 +301,13 @@ def benchmarks_page() -> str:
     return with_tables("benchmarks.md", {**measured_tables.of_races(MEASURED), **measured_tables.of_cameras(MEASURED)})
 
 
+def costs_page() -> str:
+    """Its tables are of the coefficients themselves, and of a run of tests/bench/bench_costs.py that is kept."""
+    chips = sorted((DOCS.parent / "configs/costs").glob("tegra*.yaml"))
+    accuracy = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["accuracy"] for path in chips}
+    return with_tables("costs.md", {**measured_tables.of_costs(MEASURED), **measured_tables.of_bars(accuracy)})
+
+
 def dla_tables() -> dict[str, list[str]]:
     """Name → lines of every table of docs/dla.md."""
     pages = {address: f"[{name}]" for name, address in SOURCE_PAGES.items()}
@@ -337,6 +345,7 @@ PAGES = {
     "benchmarks.md": benchmarks_page,
     "boards.md": boards_page,
     "cli.md": cli_page,
+    "costs.md": costs_page,
     "dla.md": dla_page,
     "pipeline-file.md": pipeline_page,
     "results.md": results_page,

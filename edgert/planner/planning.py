@@ -19,6 +19,7 @@ from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients
+from edgert.placement.cost.formulas import ran
 from edgert.placement.cost.power import about_watts, power, power_cost, wall_w
 from edgert.placement.cost.work import Work, units
 from edgert.placement.dla_share import Survey
@@ -317,12 +318,20 @@ class _Scene:
         platform = platform_of(planner.board, self._mode, planner.costs)
         made = maker.row(choice, placement, platform)
         made = replace(made, wall_w=None if made.power_w is None else wall_w(planner.board, made.power_w))
-        dla = [planner.costs.dla_accuracy] if any(model.dla_share for model in made.models) else []
-        errors = [None if one is None else one.p90 for one in (planner.costs.gpu_accuracy, *dla)]
+        errors = self._errors(made)
         error = None if None in errors else max(filter(None, errors), default=0.0)
         if {"sms", "gpu_mhz", "emc_mhz"} & set(self._mode.estimated):  # nobody knows how far these are off
             return replace(made, error=None, power_error=None)
         return replace(made, error=error, power_error=planner.power_error)
+
+    def _errors(self, row: Row) -> list[float | None]:
+        """The bar of every precision on every accelerator that the row's models use."""
+        found: list[float | None] = []
+        for model, subject in zip(row.models, self._planner.subjects, strict=True):
+            for name in sorted({name for engine in model.engines for name in engine.accelerators}):
+                on_gpu = ran(self._planner.board, subject.precision)
+                found.append(self._planner.costs.bar(name, subject.precision if is_dla(name) else on_gpu))
+        return found
 
 
 def _allowed(found: Survey | None) -> Collection[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,11 @@ import yaml
 from scipy.stats import spearmanr
 
 from edgert.placement.cost.coefficients import Accuracy, Coefficients, ContentionCost, DlaCost, GpuCost, TransitionCost
+from edgert.placement.cost.formulas import PRECISIONS, ran
 from scripts.fitting.parts import Fit, fit_dla, fit_gpu
 from scripts.fitting.solve import Trial
 
+_ENOUGH = 12  # rows of a chip, accelerator and precision that a bar of its own needs
 _RANKED = 8  # rows a board must have for the order of its predictions to mean something
 _HEAD = (
     "# Written by scripts/fit_costs from configs/costs/published.yaml; what the keys mean: docs/costs.md.\n"
@@ -29,6 +32,11 @@ class Chip:
     coefficients: Coefficients
     gpu: Fit
     dla: Fit | None
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Of both, each network left out."""
+        return [*self.gpu.trials, *(self.dla.trials if self.dla else ())]
 
 
 def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | None, like: DlaCost | None) -> Chip:
@@ -49,26 +57,58 @@ def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | 
         dla=dla_cost,
         transition=transition or TransitionCost(to_dla_us=0, from_dla_us=0),
         contention=contention,
-        gpu_accuracy=accuracy(gpu.trials),
-        dla_accuracy=accuracy(dla.trials) if dla else None,
         assumed=_assumed(soc, gpu, dla),
         sources=tuple(dict.fromkeys(row.source for row in rows)),
     )
     return Chip(found, gpu, dla)
 
 
-def accuracy(trials: Sequence[Trial]) -> Accuracy:
-    """Of whole networks; single layers do not count."""
-    whole = [trial for trial in trials if trial.row.part is None]
-    errors = [trial.error for trial in whole]
-    ranks = [rank for rank in map(rank_correlation, by_board(whole).values()) if rank is not None]
+def accuracy(trials: Mapping[str, Sequence[Trial]]) -> dict[str, dict[str, dict[str, Accuracy]]]:
+    """Chip → accelerator → precision → how far off.
+
+    A bar is that of a chip's own rows of this precision where they are enough, else of all its precisions that have
+    too few, else of this precision on all chips, else of everything on such accelerators.
+
+    Args:
+        trials: chip → those of its GPU and its DLA; single layers do not count. A chip without any gets bars too.
+    """
+    every = [trial for own in trials.values() for trial in own if trial.row.part is None]
+    found: dict[str, dict[str, dict[str, Accuracy]]] = {soc: {} for soc in trials}
+    for kind in ("gpu", "dla"):
+        alike = [trial for trial in every if kind_of(trial)[0] == kind]
+        for soc in trials:
+            here = [trial for trial in alike if trial.row.board.soc == soc]
+            for precision in PRECISIONS if kind == "gpu" else PRECISIONS[1:]:
+                own = [trial for trial in here if kind_of(trial)[1] == precision]
+                counts = Counter(kind_of(trial)[1] for trial in here)
+                few = [trial for trial in here if counts[kind_of(trial)[1]] < _ENOUGH]
+                same = [trial for trial in alike if kind_of(trial)[1] == precision]
+                shown = next((some for some in (own, few, same) if len(some) >= _ENOUGH), alike)
+                found[soc].setdefault(kind, {})[precision] = _accuracy(own, shown)
+    return found
+
+
+def kind_of(trial: Trial) -> tuple[str, str]:
+    """Accelerator and precision that a time was taken in."""
+    kind = trial.row.accelerator.rstrip("01")
+    return kind, trial.row.precision if kind == "dla" else ran(trial.row.board, trial.row.precision)
+
+
+def _accuracy(own: Sequence[Trial], shown: Sequence[Trial]) -> Accuracy:
+    """Of a chip's own rows, with the bar of those that are enough to have one."""
+    errors = [trial.error for trial in own or shown]
     return Accuracy(
-        rows=len(whole),
-        models=len({trial.row.model for trial in whole}),
+        rows=len(own),
+        models=len({trial.row.model for trial in own}),
         median=round(float(np.median(errors)), 3),
         p90=round(float(np.quantile(errors, 0.9)), 3),
-        spearman=round(min(ranks), 3) if ranks else None,
+        bar=round(bar(shown) + 5e-4, 3),
     )
+
+
+def bar(trials: Sequence[Trial]) -> float:
+    """What nine of ten of these were at most off by."""
+    return float(np.quantile([trial.off for trial in trials], 0.9, method="higher"))
 
 
 def by_board(trials: Sequence[Trial]) -> dict[str, list[Trial]]:

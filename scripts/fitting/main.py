@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from edgert.placement.cost.coefficients import Coefficients, DlaCost, GpuCost
-from scripts.fitting.chip import Chip, by_board, fit_chip, rank_correlation, text
+from scripts.fitting.chip import Chip, accuracy, by_board, fit_chip, rank_correlation, text
 from scripts.fitting.parts import Fit, contention_error, fit_contention, fit_transition
 from scripts.fitting.published import PUBLISHED, Design
 from scripts.fitting.solve import Trial
@@ -40,7 +41,18 @@ def fit_all() -> list[Chip]:
         like = like or chip.coefficients.dla
         chips.append(chip)
     transition = fit_transition(next(chip.coefficients.gpu for chip in chips if chip.coefficients.soc == "tegra194"))
-    return [Chip(chip.coefficients.model_copy(update={"transition": transition}), chip.gpu, chip.dla) for chip in chips]
+    trials = {chip.coefficients.soc: chip.trials for chip in chips}
+    bars = accuracy({**trials, **{soc: [] for soc in _LIKE}})
+    made = []
+    for chip in chips:
+        own = bars[chip.coefficients.soc]
+        known = {"gpu": own["gpu"]} | ({"dla": own["dla"]} if chip.dla else {})
+        made.append(
+            replace(
+                chip, coefficients=chip.coefficients.model_copy(update={"transition": transition, "accuracy": known})
+            )
+        )
+    return made
 
 
 def _keep(found: Sequence[Coefficients], *, is_check: bool) -> int:
@@ -57,7 +69,11 @@ def _borrowed(found: Sequence[Coefficients]) -> Iterator[Coefficients]:
     """Chips without a published row, with the coefficients of the most similar one and no accuracy."""
     for soc, (like, why) in _LIKE.items():
         base = next(item for item in found if item.soc == like)
-        yield base.model_copy(update={"soc": soc, "gpu_accuracy": None, "assumed": {**base.assumed, "gpu": why}})
+        unseen = {
+            kind: {name: one.model_copy(update={"rows": 0, "models": 0}) for name, one in own.items()}
+            for kind, own in base.accuracy.items()
+        }
+        yield base.model_copy(update={"soc": soc, "accuracy": unseen, "assumed": {**base.assumed, "gpu": why}})
 
 
 def _file(soc: str) -> Path:

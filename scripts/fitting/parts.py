@@ -10,15 +10,17 @@ from scipy.optimize import minimize
 from edgert.board.record import board
 from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import ContentionCost, DlaCost, GpuCost, TransitionCost
-from edgert.placement.cost.formulas import Reformat, gpu_speed
+from edgert.placement.cost.formulas import PRECISIONS, Reformat, gpu_speed, ran
 from scripts.fitting.published import Design, Timing, published, timings
-from scripts.fitting.solve import Solution, Trial, fit, leave_one_out
+from scripts.fitting.solve import Solution, Trial, fit, leave_out
+from scripts.networks.table import family_of, network_of
 
 # Time of GPU and DLA, chip by chip: which coefficients are fitted, where they start, what stays assumed.
 
 GPU_START = GpuCost(
-    dense_fp32=0.6, dense_fp16=0.6, dense_int8=0.5, half_depth=64, half_columns=20, plain=0.3, bandwidth=0.7,
-    launch_us=3, launch_kcycles=6, run_us=50,
+    dense_fp32=0.75, dense_fp16=0.8, dense_int8=0.9, half_depth=250, half_columns=35, int8_depth=250, int8_columns=25,
+    fill=4, attention=0.2, plain=0.25, bandwidth=0.85, curved_passes=0.2, int8_curved=1.1, launch_us=0.5,
+    launch_kcycles=4, enqueue_us=6, run_us=50,
 )  # fmt: skip
 DLA_START = DlaCost(
     dense=0.8, half_depth=100, half_columns=20, bandwidth=0.25, plain_per_clock=32, layer_us=3, layer_kcycles=1,
@@ -42,20 +44,22 @@ _SRAM_BYTES = {"tegra194": 0, "tegra234": 2**20}
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Coefficients, and how they do on networks that were left out."""
+    """Coefficients, and how they do on networks, and on families of networks, that were left out."""
 
     rows: list[Timing]
     solution: Solution
     trials: list[Trial]
+    by_family: list[Trial]
 
 
 def fit_gpu(soc: str) -> Fit:
     """The GPU of one chip. Precisions without a row keep where they started."""
     rows = timings(soc, "gpu")
-    seen = {_ran(row) for row in rows}
-    keys = [key for key in GPU_KEYS if not key.startswith("dense_") or key.removeprefix("dense_") in seen]
+    seen = {ran(row.board, row.precision) for row in rows}
+    unseen = {precision for precision in PRECISIONS if precision not in seen}
+    keys = [key for key in GPU_KEYS if unseen.isdisjoint(key.split("_"))]
     found = fit(Design(rows, 1.0), GPU_START, keys)
-    return Fit(rows, found, leave_one_out(rows, GPU_START, keys, 1.0))
+    return Fit(rows, found, *(leave_out(rows, GPU_START, keys, 1.0, group) for group in (network_of, family_of)))
 
 
 def fit_dla(soc: str, like: DlaCost | None) -> Fit:
@@ -64,11 +68,8 @@ def fit_dla(soc: str, like: DlaCost | None) -> Fit:
     start = (like or DLA_START).model_copy(update=shares)
     rows = timings(soc, "dla0")
     found = fit(Design(rows, start.fp16_share), start, DLA_KEYS)
-    return Fit(rows, found, leave_one_out(rows, start, DLA_KEYS, start.fp16_share))
-
-
-def _ran(row: Timing) -> str:
-    return "fp16" if row.precision == "int8" and row.board.gpu.ops_per_clock.int8 is None else row.precision
+    groups = (network_of, family_of)
+    return Fit(rows, found, *(leave_out(rows, start, DLA_KEYS, start.fp16_share, group) for group in groups))
 
 
 # What a transition costs, from HaX-CoNN's GoogleNet whose result was forced out after single layers.

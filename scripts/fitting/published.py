@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,8 @@ from edgert.placement.cost.formulas import Speed, dla_seconds, dla_speed, gpu_se
 from edgert.placement.cost.work import Numbers, Table, Work, table, units
 from scripts.networks.table import build
 
+_CALLERS = {"Python": "torch2trt", "inference only": "ultralytics"}
+"""What a source measures → whose Python call is in its times."""
 PUBLISHED = Path(__file__).parents[2] / "configs" / "costs" / "published.yaml"
 
 
@@ -33,7 +35,8 @@ class Timing:
         accelerator: ``"gpu"`` or ``"dla0"``.
         time_ms: of one run, which is one batch.
         source: address.
-        is_call: whether a Python call around the engine was timed, not the engine.
+        caller: whose call around the engine was timed; empty: the engine alone.
+        recorded: whether the engine ran as a CUDA graph.
         part: index of the one unit that was timed; None: the whole network.
     """
 
@@ -46,7 +49,8 @@ class Timing:
     accelerator: str
     time_ms: float
     source: str
-    is_call: bool = False
+    caller: str = ""
+    recorded: bool = False
     part: int | None = None
 
     @property
@@ -84,9 +88,11 @@ def _networks() -> Iterator[Timing]:
     for group in published()["timings"]:
         record = board(group["board"])
         mode = set_mode(record, group["mode"], group.get("clocks", {}))
-        is_call = group["measures"].startswith("Python")
+        caller = next((name for measures, name in _CALLERS.items() if group["measures"].startswith(measures)), "")
+        recorded = group.get("recorded", False)
         for model, size, precision, batch, accelerator, time_ms in group["rows"]:
-            yield Timing(record, mode, model, size, precision, batch, accelerator, time_ms, group["source"], is_call)
+            what = (model, size, precision, batch, accelerator, time_ms)
+            yield Timing(record, mode, *what, group["source"], caller, recorded)
 
 
 def _layers() -> Iterator[Timing]:
@@ -105,29 +111,43 @@ class Design:
 
     def __init__(self, rows: Sequence[Timing], fp16_share: float) -> None:
         self.rows = list(rows)
-        tables = [table(row.works, row.batch) for row in rows]
+        tables, repeats = zip(*(_distinct(table(row.works, row.batch)) for row in rows), strict=True)
         counts = [len(item) for item in tables]
+        self._repeats = np.concatenate(repeats)
         self._table = Table(*(np.concatenate([getattr(one, part.name) for one in tables]) for part in fields(Table)))
         self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
         self._speed = _joined([_speed(row, fp16_share) for row in rows], counts)
+        self._recorded = np.repeat([_recorded(row) for row in rows], counts)
         self._runs = np.array([row.part is None for row in rows], dtype=np.float64)
-        self._calls = np.array([row.is_call for row in rows], dtype=np.float64)
+        self.callers = tuple(sorted({row.caller for row in rows} - {""}))
+        self._calls = np.array([[row.caller == name for name in self.callers] for row in rows], dtype=np.float64)
         self.measured_ms: Numbers = np.array([row.time_ms for row in rows])
         self.models = np.array([row.model for row in rows])
 
-    @property
-    def has_calls(self) -> bool:
-        """Whether some timings are of a Python call."""
-        return bool(self._calls.any())
-
-    def predict_ms(self, cost: GpuCost | DlaCost, call_us: float = 0.0) -> Numbers:
-        """Milliseconds of every timing; ``call_us`` is what a Python call adds where that was timed."""
+    def predict_ms(self, cost: GpuCost | DlaCost, call_us: Mapping[str, float] | None = None) -> Numbers:
+        """Milliseconds of every timing; ``call_us`` is what whose call adds where one was timed."""
         if isinstance(cost, GpuCost):
-            seconds = gpu_seconds(self._table, self._speed, cost)
+            seconds = gpu_seconds(self._table, self._speed, cost, self._recorded)
         else:
             seconds = dla_seconds(self._table, self._speed, cost)
-        sums: Numbers = np.add.reduceat(seconds, self._starts)
-        return np.asarray(1e3 * (sums + (self._runs * cost.run_us + self._calls * call_us) * 1e-6))
+        sums: Numbers = np.add.reduceat(self._repeats * seconds, self._starts)
+        added = self._calls @ np.array([(call_us or {}).get(name, 0.0) for name in self.callers])
+        return np.asarray(1e3 * (sums + (self._runs * cost.run_us + added) * 1e-6))
+
+
+_CPU_MHZ = 2000.0  # what a launch without a graph is counted for; a slower processor takes longer
+
+
+def _recorded(row: Timing) -> float:
+    """1 for a CUDA graph; without one so far below that a launch takes what it does on this processor."""
+    return 1.0 if row.recorded else 1.0 - _CPU_MHZ / (row.mode.cpu_mhz or _CPU_MHZ)
+
+
+def _distinct(whole: Table) -> tuple[Table, Numbers]:
+    """The units of a network that differ, and how often each of them is there."""
+    columns = np.stack([getattr(whole, part.name) for part in fields(Table)])
+    rows, repeats = np.unique(columns, axis=1, return_counts=True)
+    return Table(*rows), repeats.astype(np.float64)
 
 
 def _speed(row: Timing, fp16_share: float) -> Speed:

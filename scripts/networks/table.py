@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from edgert.graph import Graph
-from scripts.networks import classify, detect, elan, yolo, yolox
+from scripts.networks import classify, detect, elan, transformer, yolo, yolox
 
 _FIXED: dict[str, Callable[..., Graph]] = {
     "alexnet": classify.alexnet,
@@ -40,7 +40,11 @@ _FIXED: dict[str, Callable[..., Graph]] = {
     **{f"resnet{depth}": partial(classify.resnet, depth) for depth in (18, 34, 50, 101, 152)},
     "resnet50-v1.5": partial(classify.resnet, 50),
 }
-_SIZED: dict[str, Callable[..., Graph]] = {"yolov7": elan.yolov7, "yolov7t": elan.yolov7_tiny, "yolov5s": yolo.yolov5s}
+_SIZED: dict[str, Callable[..., Graph]] = {
+    "yolov7": elan.yolov7, "yolov7t": elan.yolov7_tiny, "yolov5s": yolo.yolov5s, "bert-large": transformer.bert,
+    "swin-t": transformer.swin, "dinov2-vit14": partial(transformer.vit, 14),
+    **{f"{kind}vit{patch}": partial(transformer.vit, patch) for kind in ("", "clip-", "owl-") for patch in (16, 32)},
+}  # fmt: skip
 _SCALED: dict[str, Callable[..., Graph]] = {
     "yolov8": yolo.yolov8, "yolov9": elan.yolov9, "yolov10": yolo.yolov10, "yolo11": yolo.yolo11,
     "yolo26": yolo.yolo26, "yolox": yolox.yolox,
@@ -55,6 +59,34 @@ class Published:
     gmacs: float
     size: int
     source: str
+
+
+_NAMES = {
+    "resnet50-v1.5": "resnet50", "vgg11_bn": "vgg11", "vgg19_bn": "vgg19", "clip-vit16": "vit16", "clip-vit32": "vit32",
+}  # fmt: skip
+_FAMILIES = (
+    ("ssd-mobilenet", "mobilenet"), ("mobilenet", "mobilenet"), ("mnasnet", "mobilenet"), ("resnet", "resnet"),
+    ("ssd-resnet", "resnet"), ("retinanet", "resnet"), ("vgg", "vgg"), ("alexnet", "vgg"), ("densenet", "densenet"),
+    ("squeezenet", "squeezenet"), ("shufflenet", "shufflenet"), ("googlenet", "inception"),
+    ("yolo11", "yolo11"), ("yolo26", "yolo11"),
+)  # fmt: skip
+
+
+def network_of(name: str) -> str:
+    """The network that a name means: some differ in name only, and are left out of a fit together."""
+    return _NAMES.get(name, name)
+
+
+def family_of(name: str) -> str:
+    """What a network is a variant of; all transformers are one family."""
+    if is_transformer(name):
+        return "transformer"
+    return next((family for start, family in _FAMILIES if name.startswith(start)), name.rstrip("ntsmlx"))
+
+
+def is_transformer(name: str) -> bool:
+    """Whether most of a network's work is attention and what is around it."""
+    return "vit" in name or name.startswith(("bert", "swin"))
 
 
 _TORCH = "https://docs.pytorch.org/vision/stable/models.html"

@@ -31,10 +31,16 @@ class GpuCost(Part):
     Attributes:
         dense_fp32, dense_fp16, dense_int8: share of the peak that an endless matrix product reaches.
         half_depth, half_columns: depth and width of the product at which half of that is left.
+        int8_depth, int8_columns: the same in INT8.
+        fill: results that the last tiles leave out, for each multiply-add that the GPU can do in a cycle.
+        attention: share of the peak that both products of an attention reach.
         plain: share of the CUDA cores' peak that depthwise convolutions reach.
         bandwidth: share of the DRAM's.
+        curved_passes: over what a layer writes, for an activation that is no rectifier.
+        int8_curved: the same in INT8, in halves.
         launch_us: per kernel, whatever the clock.
         launch_kcycles: per kernel, 1000 cycles of the GPU.
+        enqueue_us: per kernel, where the engine does not run as a CUDA graph.
         run_us: per run of an engine.
     """
 
@@ -43,10 +49,17 @@ class GpuCost(Part):
     dense_int8: Share
     half_depth: Amount
     half_columns: Amount
+    int8_depth: Amount
+    int8_columns: Amount
+    fill: Amount
+    attention: Share
     plain: Share
     bandwidth: Share
+    curved_passes: Amount
+    int8_curved: Amount
     launch_us: Amount
     launch_kcycles: Amount
+    enqueue_us: Amount
     run_us: Amount
 
 
@@ -96,19 +109,20 @@ class ContentionCost(Part):
 
 
 class Accuracy(Part):
-    """How far predictions were off for networks that the fit had not seen.
+    """How far times were off for networks that the fit had not seen, in one precision on one kind of accelerator.
 
     Attributes:
-        rows, models: published measurements and different networks.
+        rows, models: published measurements and different networks; no rows: the bar is that of other chips.
         median, p90: relative error.
-        spearman: rank correlation over the rows of the worst board with eight rows or more; None without such.
+        bar: nine of ten times were at most so much longer than predicted, or the prediction than the time; None: not
+            computed.
     """
 
     rows: Count
     models: Count
     median: Amount
     p90: Amount
-    spearman: float | None = None
+    bar: Amount | None = None
 
 
 class Coefficients(Part):
@@ -117,7 +131,7 @@ class Coefficients(Part):
     Attributes:
         soc: the chip, as boards name it.
         dla: None for chips without one.
-        gpu_accuracy, dla_accuracy: of left-out networks; None: nothing published to compare with.
+        accuracy: ``"gpu"`` or ``"dla"`` → precision → how far off it is.
         assumed: dotted keys of numbers that were not fitted, and why they are what they are.
         sources: addresses of the rows.
     """
@@ -127,10 +141,14 @@ class Coefficients(Part):
     dla: DlaCost | None = None
     transition: TransitionCost
     contention: ContentionCost
-    gpu_accuracy: Accuracy | None = None
-    dla_accuracy: Accuracy | None = None
+    accuracy: dict[str, dict[str, Accuracy]] = Field(default_factory=dict)
     assumed: dict[str, str] = Field(default_factory=dict)
     sources: tuple[str, ...] = ()
+
+    def bar(self, accelerator: str, precision: str) -> float | None:
+        """Relative error to expect of times on ``gpu``, ``dla0`` or ``dla1``; None: nothing is known of it."""
+        found = self.accuracy.get(accelerator.rstrip("01"), {}).get(precision)
+        return found.bar if found is not None else None
 
 
 def folder() -> Path:

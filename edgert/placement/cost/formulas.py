@@ -50,8 +50,7 @@ def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
     Raises:
         ConfigError: a clock or a rate of the mode is unknown.
     """
-    if precision == "int8" and board.gpu.ops_per_clock.int8 is None:
-        precision = "fp16"
+    precision = ran(board, precision)
     tops = board.gpu_tops(mode, precision)
     if precision == "fp32" and float(board.gpu.compute) >= _TF32 and tops is not None:
         tops = max(tops, (board.gpu_tops(mode, "fp16") or 0.0) / 2)
@@ -60,6 +59,11 @@ def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
         raise _unknown(board, mode)
     pairs = 1 if precision == "fp32" else 2  # halves are multiplied in pairs
     return _speed(board, mode, precision, tops, pairs * plain, mode.gpu_mhz)
+
+
+def ran(board: Board, precision: Precision) -> Precision:
+    """The precision that a GPU runs when it is asked for this one."""
+    return "fp16" if precision == "int8" and board.gpu.ops_per_clock.int8 is None else precision
 
 
 def dla_speed(board: Board, mode: Mode, precision: Precision, core: int, fp16_share: float) -> Speed | None:
@@ -192,26 +196,45 @@ def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
 
 # Time of units on the GPU: a roofline with a fixed cost per kernel.
 #
-# time = launch + max(products / (peak * share), bytes / (bandwidth * share))
+# time = launch + join(products / (peak * share), bytes / (bandwidth * share)) + curved bytes / (bandwidth * share)
 #
 # A matrix product of depth k and width n reaches the share s * k/(k + k0) * n/(n + n0) of the peak: filling and
 # draining the pipeline, and operands that are read for few results, cost the same however little there is to
-# multiply. Depth and width are rounded up to what a tensor core takes at once. Roofline:
-# https://doi.org/10.1145/1498765.1498785.
+# multiply. Depth and width are rounded up to what a tensor core takes at once, and the results to more than there are,
+# because the last tiles leave some of the multiprocessors idle. Products and memory overlap, but not wholly. Roofline:
+# https://doi.org/10.1145/1498765.1498785. Both products of an attention are one kernel with a share of its own.
+#
+# An activation other than a rectifier is a pass of its own over part of what the layer writes: the convolutions that
+# TensorRT fuses are those with ReLU, GELU, Clip and the like (best practices, layer fusion), and in INT8 it computes a
+# sigmoid in halves. Without a CUDA graph a CPU starts every kernel, which takes longer.
 
 _GPU_ALIGN = np.array([4.0, 8.0, 16.0])
 """Channels that FP32 (TF32), FP16 and INT8 tensor core instructions take: 16 bytes; Tensor Core requirements in
 https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html"""
+_OVERLAP = 1.5
+"""Exponent of the sum of products and memory: 1 would be one after the other, infinity the longer of the two. Chosen
+with all chips in view; docs/costs.md has what others gave."""
 
 
-def gpu_seconds(units: Table, speed: Speed, cost: GpuCost) -> Numbers:
-    """Seconds of every unit alone on the board, launch included; the engine's own start is not."""
-    compute = units.is_dense * _gpu_dense_seconds(units, speed, cost)
+def gpu_seconds(units: Table, speed: Speed, cost: GpuCost, recorded: Scalars = 1.0) -> Numbers:
+    """Seconds of every unit alone on the board, launch included; the engine's own start is not.
+
+    Args:
+        recorded: 1 where the engine runs as a CUDA graph, as edgert runs it; 0 where a CPU starts every kernel.
+    """
+    clock_hz, macs_per_s = np.asarray(speed.clock_hz), np.asarray(speed.macs_per_s)
     macs = units.rows * units.groups * units.columns * units.taps
-    compute = compute + units.is_depthwise * macs / (np.asarray(speed.plain_macs_per_s) * cost.plain)
-    memory = gpu_bytes(units, speed) / (np.asarray(speed.bytes_per_s) * cost.bandwidth)
-    launch = cost.launch_us * 1e-6 + cost.launch_kcycles * 1e3 / np.asarray(speed.clock_hz)
-    return np.asarray(units.launches * launch + units.is_busy * np.maximum(compute, memory))
+    products = units.is_dense * _gpu_dense_seconds(units, speed, cost)
+    products = products + units.is_depthwise * macs / (np.asarray(speed.plain_macs_per_s) * cost.plain)
+    products = products + units.is_attention * macs * units.channels / (macs_per_s * cost.attention)
+    bytes_per_s = np.asarray(speed.bytes_per_s) * cost.bandwidth
+    memory = gpu_bytes(units, speed) / bytes_per_s
+    both = (products**_OVERLAP + memory**_OVERLAP) ** (1 / _OVERLAP)
+    value_bytes = np.asarray(speed.value_bytes)
+    curved_bytes = np.where(value_bytes == 1, _HALF_BYTES * cost.int8_curved, value_bytes * cost.curved_passes)
+    launch = cost.launch_us * 1e-6 + cost.launch_kcycles * 1e3 / clock_hz
+    launch = launch + (1 - np.asarray(recorded)) * cost.enqueue_us * 1e-6
+    return np.asarray(units.launches * launch + units.is_busy * both + units.curved * curved_bytes / bytes_per_s)
 
 
 def gpu_bytes(units: Table, speed: Speed) -> Numbers:
@@ -220,10 +243,12 @@ def gpu_bytes(units: Table, speed: Speed) -> Numbers:
 
 
 def _gpu_dense_seconds(units: Table, speed: Speed, cost: GpuCost) -> Numbers:
-    precision = np.asarray(speed.precision, dtype=np.intp)
+    precision, macs_per_s = np.asarray(speed.precision, dtype=np.intp), np.asarray(speed.macs_per_s)
     align = _GPU_ALIGN[precision]
     share = np.array([cost.dense_fp32, cost.dense_fp16, cost.dense_int8])[precision]
-    depth = np.ceil(units.channels / align) * align * units.taps
-    columns = np.ceil(units.columns / align) * align
-    macs = units.rows * units.groups * (depth + cost.half_depth) * (columns + cost.half_columns)
-    return np.asarray(macs / (np.asarray(speed.macs_per_s) * share))
+    half_depth = np.array([cost.half_depth, cost.half_depth, cost.int8_depth])[precision]
+    half_columns = np.array([cost.half_columns, cost.half_columns, cost.int8_columns])[precision]
+    depth = np.ceil(units.channels / align) * align * units.taps + half_depth
+    columns = np.ceil(units.columns / align) * align + half_columns
+    results = units.rows * units.groups * columns + cost.fill * macs_per_s / np.asarray(speed.clock_hz)
+    return np.asarray(results * depth / (macs_per_s * share))

@@ -21,10 +21,12 @@ from edgert.graph import Graph, Node
 from edgert.graph.count import Product, product_of
 from edgert.graph.fusion import GENERATED, flowing, is_index, kernel
 from edgert.graph.operators import VIEWS, about, of_kind, of_values
+from edgert.placement.cost import patterns
 
 CONV, DEPTHWISE, PRODUCT, POOL, MAP, MOVE, VIEW = "conv", "depthwise", "product", "pool", "map", "move", "view"
+ATTENTION = "attention"
 """Kinds of unit: dense and grouped convolution; one channel per group; matrix product; window maximum or mean;
-element by element; copies; nothing at all."""
+element by element; copies; nothing at all; both products of an attention."""
 
 NO_KERNEL = of_kind("view", "measure", "constant", "generator", "conversion", "quantize", "dequantize")
 """Operators without a kernel: they rename memory, are computed when the engine is built, or fold into neighbors."""
@@ -120,7 +122,7 @@ def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
 # Nodes fused into units.
 
 _ALONE = of_kind("normalization", "reduction", "recurrent")
-_CURVED = of_kind("curve")
+_CURVED = of_kind("curve") | {"LeakyRelu", "PRelu"}
 _PLACED = VIEWS | of_kind("join") | {"Split", "Slice"}  # their results lie somewhere already
 
 
@@ -149,6 +151,9 @@ class _Fuser:
         self.keys: dict[int, int] = {}  # of a unit → position of its last node that computes; units run in this order
 
     def run(self) -> tuple[Work, ...]:
+        for group in [*patterns.attentions(self.graph), *patterns.normalizations(self.graph)]:
+            if self._is_one(group):
+                self._add(group)
         for node in self.graph.nodes:
             if id(node) not in self.owner and not self._is_view(node):
                 alone = kind_of(node, self._product(node)) in (POOL, MOVE) or node.op in _ALONE
@@ -167,6 +172,11 @@ class _Fuser:
         group.sort(key=lambda item: self.position[id(item)])
         self.keys[id(group)] = max(self.position[id(node)] for node in group)
         self.owner.update((id(node), group) for node in group)
+
+    def _is_one(self, group: Sequence[Node]) -> bool:
+        """Whether a pattern can be a unit: its nodes are free, and a DLA can run all of them or none."""
+        can_run = {node.name in self.allowed for node in group} if self.allowed is not None else {True}
+        return len(can_run) == 1 and not any(id(node) in self.owner for node in group)
 
     def _is_view(self, node: Node) -> bool:
         return node.op in NO_KERNEL or all(is_index(self.graph, name) for name in node.outputs if name)
@@ -201,8 +211,11 @@ class _Fuser:
         main = next((node for node in group if node.op not in NO_KERNEL and not self._is_view(node)), group[0])
         product = self._product(main)
         kind = VIEW if self._is_view(main) else kind_of(main, product)
+        products = [node for node in group if about(node.op).work]
+        if len(products) == 2:
+            kind, product = ATTENTION, _both(*map(self._product, products))
         busy = [] if kind == VIEW else [node for node in group if not self._is_view(node)]
-        copied = None if kind == VIEW else self._copied(main)
+        copied = None if kind in (VIEW, ATTENTION) else self._copied(main)
         stored = {name: node for node in busy for name in node.reads if self._is_stored(name)}
         return Work(
             name=main.name,
@@ -268,12 +281,17 @@ class _Fuser:
         )  # fmt: skip
 
 
+def _both(first: Product, second: Product) -> Product:
+    """Two products of as many rows, the second as deep as the first is wide, as one with the multiply-adds of both."""
+    return replace(first, channels=first.channels + second.columns)
+
+
 def _with_siblings(works: Sequence[Work]) -> Iterable[Work]:
-    """1x1 convolutions of one tensor run as one kernel, as wide as all of them (TensorRT's horizontal fusion)."""
+    """1x1 convolutions and stored products of one tensor run as one kernel (TensorRT's horizontal fusion)."""
     seen: set[tuple[str, int]] = set()
     for work in works:
         key = (work.inputs[0] if work.inputs else "", work.product.rows)
-        is_narrow = work.kind == CONV and work.product.taps == 1 and work.product.groups == 1 and len(work.inputs) == 1
+        is_narrow = work.kind in (CONV, PRODUCT) and work.product.taps == work.product.groups == len(work.inputs) == 1
         yield replace(work, launches=0) if is_narrow and key in seen else work
         if is_narrow:
             seen.add(key)
@@ -296,7 +314,8 @@ class Table:
         weights: elements of stored tensors.
         curved: elements that pass a sigmoid.
         launches: kernels started.
-        is_dense: 1 for convolutions and matrix products but depthwise ones.
+        is_dense: 1 for convolutions and matrix products but depthwise ones and attention.
+        is_attention: 1 for that.
         is_depthwise: 1 for those.
         is_busy: 1 for all but views.
     """
@@ -312,6 +331,7 @@ class Table:
     curved: Numbers
     launches: Numbers
     is_dense: Numbers
+    is_attention: Numbers
     is_depthwise: Numbers
     is_busy: Numbers
 
@@ -326,5 +346,5 @@ def table(works: Sequence[Work], scale: float = 1.0) -> Table:
         one, kind = work.product, work.kind
         product = (scale * one.rows, one.channels, one.columns, one.taps, one.groups)
         moved = (scale * work.read, scale * work.written, work.weights, scale * work.curved, work.launches)
-        rows.append((*product, *moved, kind in (CONV, PRODUCT), kind == DEPTHWISE, kind != VIEW))
+        rows.append((*product, *moved, kind in (CONV, PRODUCT), kind == ATTENTION, kind == DEPTHWISE, kind != VIEW))
     return Table(*np.array(rows, np.float64).reshape(-1, len(fields(Table))).T.copy())

@@ -181,7 +181,8 @@ def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
     (row,) = board.rows
     shares = {engine.accelerators: engine.share for engine in row.models[0].engines}
     assert shares == {("gpu",): pytest.approx(0.75), ("dla0", "gpu"): pytest.approx(0.25)}  # soft stays on the GPU
-    assert row.busy["gpu"] < 1 and row.most_fps == pytest.approx(30 / max(row.busy.values()), rel=0.05)
+    most = 30 / max(row.busy.values())  # were no accelerator ever waiting for a part that the other one does
+    assert row.busy["gpu"] < 1 and 0.9 * most <= row.most_fps <= most
 
 
 def test_a_placement_of_an_activation_moves_what_it_is_fused_with(tmp_path: Path) -> None:

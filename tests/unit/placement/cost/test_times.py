@@ -14,10 +14,12 @@ from edgert.placement.cost.coefficients import DlaCost, GpuCost
 from edgert.placement.cost.formulas import Speed, dla_bytes, dla_seconds, dla_speed, gpu_bytes, gpu_seconds, gpu_speed
 from edgert.placement.cost.work import Table, table, units
 from scripts.networks.builder import Builder
+from scripts.networks.transformer import Transformer
 
 GPU = GpuCost(
-    dense_fp32=0.5, dense_fp16=0.5, dense_int8=0.25, half_depth=0, half_columns=0, plain=0.5, bandwidth=0.5,
-    launch_us=2, launch_kcycles=3, run_us=10,
+    dense_fp32=0.5, dense_fp16=0.5, dense_int8=0.25, half_depth=0, half_columns=0, int8_depth=0, int8_columns=0, fill=0,
+    attention=0.25, plain=0.5, bandwidth=0.5, curved_passes=0, int8_curved=0, launch_us=2, launch_kcycles=3,
+    enqueue_us=7, run_us=10,
 )  # fmt: skip
 DLA = DlaCost(
     dense=0.5, half_depth=0, half_columns=0, bandwidth=0.5, plain_per_clock=10, layer_us=4, layer_kcycles=1, run_us=10,
@@ -67,6 +69,54 @@ def test_gpu_is_less_efficient_on_narrow_products() -> None:
 def test_depthwise_convolution_runs_on_plain_cores() -> None:
     seconds = gpu_seconds(convolution(64, 64, groups=64), FAST, GPU)
     assert seconds == pytest.approx([5e-6 + 64 * 9 * 1024 / 0.5e11])
+
+
+def test_int8_has_a_depth_of_its_own() -> None:
+    cost = GPU.model_copy(update={"int8_depth": 576.0, "launch_us": 0.0, "launch_kcycles": 0.0})
+    as_int8 = replace(FAST, precision=2, value_bytes=1)
+    macs = 64 * 64 * 9 * 1024
+    assert gpu_seconds(convolution(64, 64), FAST, cost) == pytest.approx([macs / 0.5e12])
+    assert gpu_seconds(convolution(64, 64), as_int8, cost) == pytest.approx([2 * macs / 0.25e12])
+
+
+def test_the_last_tiles_of_a_product_leave_multiprocessors_idle() -> None:
+    cost = GPU.model_copy(update={"fill": 65.536, "launch_us": 0.0, "launch_kcycles": 0.0})
+    macs = 64 * 64 * 9 * 1024  # 64 x 1024 results, and as many again: 65.536 for each of 1000 multiply-adds a cycle
+    assert gpu_seconds(convolution(64, 64), FAST, cost) == pytest.approx([2 * macs / 0.5e12])
+
+
+def test_a_graph_saves_what_starting_kernels_takes_the_cpu() -> None:
+    without, recorded = (gpu_seconds(convolution(64, 64), FAST, GPU, is_graph) for is_graph in (0.0, 1.0))
+    assert without - recorded == pytest.approx([7e-6])
+    assert gpu_seconds(convolution(64, 64), FAST, GPU) == pytest.approx(recorded)
+
+
+@pytest.mark.parametrize(("act", "passes"), [("relu", 0), ("relu6", 0), ("silu", 1), ("leaky", 1)])
+def test_an_activation_that_is_no_rectifier_is_a_pass_of_its_own(act: str, passes: int) -> None:
+    cost = GPU.model_copy(update={"curved_passes": 0.5})
+    more = gpu_seconds(convolution(64, 64, act), SLOW_MEMORY, cost) - gpu_seconds(
+        convolution(64, 64, act), SLOW_MEMORY, GPU
+    )
+    assert more == pytest.approx([passes * 0.5 * 2 * 64 * 1024 / 0.5e9])
+    as_int8 = replace(SLOW_MEMORY, precision=2, value_bytes=1)
+    halves = GPU.model_copy(update={"int8_curved": 0.5})
+    more = gpu_seconds(convolution(64, 64, act), as_int8, halves) - gpu_seconds(convolution(64, 64, act), as_int8, GPU)
+    assert more == pytest.approx([passes * 0.5 * 2 * 64 * 1024 / 0.5e9])
+
+
+def test_products_and_memory_overlap_but_not_wholly() -> None:
+    cost = GPU.model_copy(update={"launch_us": 0.0, "launch_kcycles": 0.0})
+    macs, moved = 64 * 64 * 9 * 1024, 2 * (2 * 64 * 1024 + 64 * 64 * 9 + 64)
+    speed = replace(FAST, bytes_per_s=moved / (macs / 1e12))
+    alone = macs / 0.5e12
+    assert alone < gpu_seconds(convolution(64, 64), speed, cost)[0] == pytest.approx(alone * 2 ** (1 / 1.5))
+
+
+def test_both_products_of_an_attention_have_a_share_of_their_own() -> None:
+    b = Transformer(1, 128, 64)
+    (work,) = (one for one in units(b.graph(b.attention("input", 4))) if one.kind == "attention")
+    assert work.macs == 2 * 128 * 128 * 64
+    assert gpu_seconds(table([work]), FAST, GPU) == pytest.approx([5e-6 + work.macs / 0.25e12], rel=1e-3)
 
 
 def test_batch_shares_launch_and_weights() -> None:

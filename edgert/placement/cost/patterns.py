@@ -1,0 +1,147 @@
+"""Nodes that one kernel computes together though a graph spells them out: attention, and layer normalization.
+
+TensorRT's compiler of such regions generates one kernel for the two products of an attention with the softmax between,
+which never writes the matrix of weights, and reads queries, keys and values where the projections left them:
+https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html (fusions of attention and of
+normalization).
+"""
+
+from collections.abc import Iterator
+
+from edgert.graph import Graph, Node
+from edgert.graph.fusion import flowing
+from edgert.graph.operators import VIEWS, about
+
+_BETWEEN = {"Mul", "Div", "Add", "Cast", "Where", "Reshape", "Sub"}
+_MOVES = {*VIEWS, "Transpose", "Split", "Slice", "Gather", "Mul", "Div", "Cast", "Identity"}
+
+
+def attentions(graph: Graph) -> Iterator[list[Node]]:
+    """Every softmax between two products of computed matrices, with what only moves or scales their operands."""
+    for softmax in (node for node in graph.nodes if node.op == "Softmax"):
+        first = _before(graph, softmax)
+        last = _behind(graph, softmax, _BETWEEN, "MatMul")
+        if first is None or not last or not _is_product(graph, first[0]) or not _is_product(graph, last[-1]):
+            continue
+        group = [*first, softmax, *last]
+        _take_in(graph, group)
+        _take_along(graph, group)
+        yield group
+
+
+def normalizations(graph: Graph) -> Iterator[list[Node]]:
+    """Every layer normalization that is spelled out: (x - mean) / sqrt(mean((x - mean)²) + epsilon)."""
+    for root in (node for node in graph.nodes if node.op == "Sqrt"):
+        back = list(_back(graph, root, ("Add", "ReduceMean", ("Pow", "Mul"), "Sub", "ReduceMean")))
+        readers = graph.consumers.get(root.outputs[0], ())
+        if len(back) < 5 or len(readers) != 1 or readers[0].op != "Div":
+            continue
+        _, _, _, difference, mean = back
+        if difference.outputs[0] not in readers[0].reads or mean.reads[0] not in difference.reads:
+            continue
+        group = [*reversed(back), root, readers[0]]
+        for op in ("Mul", "Add"):
+            behind = graph.consumers.get(group[-1].outputs[0], ())
+            if len(behind) == 1 and behind[0].op == op and len(flowing(graph, behind[0])) == 1:
+                group.append(behind[0])
+        if _is_closed(graph, group):
+            yield group
+
+
+def _is_product(graph: Graph, node: Node) -> bool:
+    """Of two matrices that are both computed."""
+    return node.op == "MatMul" and len(flowing(graph, node)) == 2
+
+
+def _before(graph: Graph, softmax: Node) -> list[Node] | None:
+    """The product that a softmax is of, and what scales it or adds a mask; None where there is none."""
+    chain: list[Node] = []
+    tensor = softmax.reads[0]
+    for _ in range(6):
+        producer = graph.producers.get(tensor)
+        if producer is None or not graph.is_private(tensor):
+            return None
+        chain.insert(0, producer)
+        if producer.op == "MatMul":
+            return chain
+        if producer.op not in _BETWEEN or not producer.reads:
+            return None
+        tensor = next((name for name in flowing(graph, producer) if _leads_to(graph, name)), producer.reads[0])
+    return None
+
+
+def _leads_to(graph: Graph, tensor: str) -> bool:
+    """Whether a tensor is or soon comes from a product, which a mask does not."""
+    for _ in range(4):
+        producer = graph.producers.get(tensor)
+        if producer is None:
+            return False
+        if producer.op == "MatMul":
+            return True
+        if producer.op not in _BETWEEN or not producer.reads:
+            return False
+        tensor = producer.reads[0]
+    return False
+
+
+def _behind(graph: Graph, node: Node, between: set[str], end: str) -> list[Node]:
+    """What follows a node up to one with this operator, each read by the next alone; empty where that does not come."""
+    chain: list[Node] = []
+    for _ in range(4):
+        readers = graph.consumers.get(node.outputs[0], ())
+        if len(readers) != 1 or node.outputs[0] in graph.output_names:
+            return []
+        node = readers[0]
+        chain.append(node)
+        if node.op == end:
+            return chain
+        if node.op not in between:
+            return []
+    return []
+
+
+def _take_in(graph: Graph, group: list[Node]) -> None:
+    """Adds nodes that only move or scale what the group reads, where nobody else reads that."""
+    members = {id(node) for node in group}
+    grows = True
+    while grows:
+        grows = False
+        for name in [name for node in group for name in flowing(graph, node)]:
+            producer = graph.producers.get(name)
+            if producer is None or id(producer) in members or producer.op not in _MOVES:
+                continue
+            readers = [reader for output in producer.outputs for reader in graph.consumers.get(output, ())]
+            is_inner = graph.output_names.isdisjoint(producer.outputs)
+            if is_inner and len(flowing(graph, producer)) == 1 and all(id(reader) in members for reader in readers):
+                group.insert(0, producer)
+                members.add(id(producer))
+                grows = True
+
+
+def _take_along(graph: Graph, group: list[Node]) -> None:
+    """Adds the one transpose that puts the heads' results side by side."""
+    tensor = group[-1].outputs[0]
+    readers = graph.consumers.get(tensor, ())
+    if tensor not in graph.output_names and len(readers) == 1 and readers[0].op == "Transpose":
+        group.append(readers[0])
+
+
+def _back(graph: Graph, node: Node, ops: tuple[str | tuple[str, ...], ...]) -> Iterator[Node]:
+    """The nodes with these operators that lead to this one, the nearest first; ends where another comes."""
+    for op in ops:
+        wanted = (op,) if isinstance(op, str) else op
+        found = [graph.producers[name] for name in node.reads if name in graph.producers]
+        matching = [one for one in found if one.op in wanted and about(one.op) is not None]
+        if not matching:
+            return
+        node = matching[0]
+        yield node
+
+
+def _is_closed(graph: Graph, group: list[Node]) -> bool:
+    """Whether only the last node's result is read outside."""
+    members = {id(node) for node in group}
+    inner = [name for node in group[:-1] for name in node.outputs]
+    return graph.output_names.isdisjoint(inner) and all(
+        id(reader) in members for name in inner for reader in graph.consumers.get(name, ())
+    )

@@ -1,0 +1,91 @@
+"""Attention and layer normalization become one unit each, however a graph spells them out."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from edgert.graph import Graph
+from edgert.placement.cost.work import units
+from scripts.networks.transformer import Transformer, bert, swin, vit
+
+
+def kinds(graph: Graph) -> Counter[str]:
+    return Counter(work.kind for work in units(graph) if work.kind != "view")
+
+
+@pytest.mark.parametrize(
+    ("graph", "attentions"),
+    [(vit(32), 12), (vit(14), 12), (bert(128), 24), (swin(), 12)],
+    ids=("b32", "b14", "bert", "swin"),
+)
+def test_every_attention_of_a_transformer_is_one_unit(graph: Graph, attentions: int) -> None:
+    works = units(graph)
+    assert kinds(graph)["attention"] == attentions
+    assert not [work for work in works if work.kind != "attention" and work.product.groups > 1]
+    assert sorted(node for work in works for node in work.nodes) == sorted(node.name for node in graph.nodes)
+
+
+def test_units_stay_in_order_around_an_attention() -> None:
+    """Every unit follows those it reads."""
+    made: set[str] = {"input"}
+    for work in units(vit(32)):
+        assert set(work.inputs) <= made
+        made.update(work.outputs)
+
+
+def test_attention_reads_what_the_projections_wrote_and_no_weights() -> None:
+    b = Transformer(1, 128, 64)
+    (work,) = (one for one in units(b.graph(b.attention("input", 4))) if one.kind == "attention")
+    assert (work.read, work.written) == (3 * 128 * 64, 128 * 64)
+
+
+def test_three_projections_of_one_tensor_start_one_kernel() -> None:
+    b = Transformer(1, 128, 64)
+    works = units(b.graph(b.attention("input", 4)))
+    assert [work.launches for work in works if work.kind == "product"] == [1, 0, 0, 1]
+
+
+def test_attention_with_a_mask_is_one_unit() -> None:
+    b = Transformer(1, 4, 16, 16)
+    query, mask = (b.node("Relu", ["input"], b.shape("input")) for _ in range(2))
+    weights = b.node("Add", [b.matmul(query, "input"), mask], b.shape(mask))
+    weights = b.node("Softmax", [weights], b.shape(weights))
+    assert kinds(b.graph(b.matmul(weights, "input")))["attention"] == 1
+
+
+def test_weights_that_leave_the_graph_are_computed_by_a_kernel_of_their_own() -> None:
+    b = Transformer(1, 4, 16, 16)
+    query = b.node("Relu", ["input"], b.shape("input"))
+    weights = b.node("Softmax", [b.matmul(query, "input")], (1, 4, 16, 16))
+    found = kinds(b.graph(b.matmul(weights, "input"), weights))
+    assert (found["attention"], found["product"]) == (0, 2)
+
+
+def spelled_out(*, leak: bool = False) -> Graph:
+    """A layer normalization as exporters wrote it before opset 17."""
+    b = Transformer(1, 16, 32)
+    small = (1, 16, 1)
+    mean = b.node("ReduceMean", ["input"], small, axes=[-1])
+    away = b.node("Sub", ["input", mean], (1, 16, 32))
+    square = b.node("ReduceMean", [b.node("Pow", [away, b.stored(1)], (1, 16, 32))], small, axes=[-1])
+    deviation = b.node("Sqrt", [b.node("Add", [square, b.stored(1)], small)], small)
+    scaled = b.node("Mul", [b.node("Div", [away, deviation], (1, 16, 32)), b.stored(32)], (1, 16, 32))
+    last = b.node("Add", [scaled, b.stored(32)], (1, 16, 32))
+    return b.graph(last, deviation) if leak else b.graph(last)
+
+
+def test_a_layer_normalization_in_nine_nodes_is_one_unit() -> None:
+    (work,) = units(spelled_out())
+    assert (len(work.nodes), work.kind, work.read, work.written) == (9, "map", 16 * 32, 16 * 32)
+
+
+def test_one_whose_deviation_is_read_elsewhere_stays_apart() -> None:
+    assert len(units(spelled_out(leak=True))) > 1
+
+
+def test_a_pattern_that_a_dla_could_run_in_part_stays_apart() -> None:
+    graph = spelled_out()
+    assert len(units(graph, [graph.nodes[0].name])) > 1
+    assert len(units(graph, [])) == 1
