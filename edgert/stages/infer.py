@@ -113,6 +113,13 @@ class Infer(SimpleStage):
         return result.with_output(self.name, record)
 
 
+def newest_detections(result: Result) -> tuple[str, Detections]:
+    """Those that crops are cut of, and the stage that they are of."""
+    outputs = reversed(list(result.outputs.items()))
+    found = ((stage, record) for stage, record in outputs if isinstance(record, Detections))
+    return next(found, ("", result.detections))
+
+
 class InferCrops(Infer):
     """A stage that runs a model on crops of the newest detections and adds a :class:`~edgert.runtime.Crops` record.
 
@@ -129,9 +136,7 @@ class InferCrops(Infer):
     def process(self, result: Result) -> Result:
         if result.frame.index % self._every:
             return result
-        outputs = reversed(list(result.outputs.items()))
-        found = ((stage, record) for stage, record in outputs if isinstance(record, Detections))
-        parent, detections = next(found, ("", result.detections))
+        parent, detections = newest_detections(result)
         rows, boxes = crop_boxes(detections, result.frame, self._crop)
         crops = [result.frame.crop(*box) for box in boxes.tolist()]
         runs = []

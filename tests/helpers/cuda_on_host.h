@@ -18,6 +18,7 @@ using std::ceil;
 #define __grid_constant__
 #define __shared__ static
 #define __restrict__ __restrict
+#define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct Place { int x, y, z; };
 static Place threadIdx, blockIdx, gridDim;
@@ -131,6 +132,8 @@ static int __float2int_rn(float x) { return (int)std::lrintf(x); }
 static int __float2int_rd(float x) { return (int)std::floor(x); }
 static float __fdividef(float a, float b) { return a / b; }
 static float __fdiv_rn(float a, float b) { return a / b; }
+static float __int_as_float(int bits) { return __uint_as_float((unsigned)bits); }
+static float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
 static float __fmul_rn(float a, float b) { return a * b; }
 static float __fadd_rn(float a, float b) { return a + b; }
 static float __fsub_rn(float a, float b) { return a - b; }

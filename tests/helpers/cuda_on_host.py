@@ -25,6 +25,8 @@ _COMPILER = shutil.which("g++")
 _HIGH = re.compile(r'asm\("mad\.hi\.u32.*?\);')
 _WIDE = re.compile(r'asm\("cvt\.f32\.f16 %0, %1;" : "=f"\((\w+)\) : "h"\((.*)\)\);')
 
+_SATURATED = re.compile(r'asm\("fma\.rn\.sat\.f32 .*?" : "=f"\((\w+)\) : "f"\((.*?)\), "f"\((.*?)\), "f"\((.*?)\)\);')
+
 
 class _HostKernel:
     def __init__(self, device: CudaDevice, library: Any, nbytes: int) -> None:
@@ -63,6 +65,7 @@ def kernels_or_skip() -> Kernels:
 @lru_cache(maxsize=64)
 def _compiled(source: str, definitions: tuple[tuple[str, int], ...], function: str) -> Any:
     source = _HIGH.sub("sum = __umulhi(value & ~15u, weight) + more;", source)
+    source = _SATURATED.sub(r"\1 = std::clamp(std::fmaf(\2, \3, \4), 0.0f, 1.0f);", source)
     source = _WIDE.sub(r"\1 = half_to_float(\2);", source)
     found = re.search(rf"\b{function}\((?:const|ARGUMENT) (\w+)&? ", source)
     assert found is not None

@@ -89,6 +89,7 @@ _MOST_JOBS = 32
 _HEADER = struct.Struct("=Qq6i6f")
 _PLANES = struct.Struct("=3Q")
 _PLACED = struct.Struct("=12i12f")
+HEADER_BYTES = _HEADER.size
 _JOB_BYTES = _PLANES.size + _PLACED.size
 SOURCES = {"i420": 0, "nv12": 1, "yuyv": 2, "bgr": 3, "rgb": 3, "bgra": 3, "rgba": 3, "gray": 4}
 _MATRIX_ONE = 1024
@@ -128,12 +129,12 @@ class Plan:
         pitches = [plane.strides[0] for plane in part.planes]
         chroma = chroma_size(part)
         self.geometry, self.form = placement.geometry, frame.format
-        pairs = zip(_addresses(part), _addresses(frame), strict=True)
+        pairs = zip(addresses_of(part), addresses_of(frame), strict=True)
         self.offsets = tuple(address - whole for address, whole in pairs)
         self.is_even = not any(pitch & 1 for pitch in pitches[1:])
         self.is_narrow = min(part.width, chroma[0]) < 2
         before = [*pitches, *[0] * (3 - len(pitches)), part.width, part.height, *chroma, *placement.rectangle]
-        self._numbers = before, _kernel_matrix(frame.color, order)
+        self._numbers = before, kernel_matrix(frame.color, order)
         self._structs: dict[int, bytes] = {}
 
     def struct(self, row: int) -> bytes:
@@ -177,7 +178,7 @@ class Plans:
         Raises:
             StageError: it is not in such memory, was released, or does not fit (``resize: none``).
         """
-        addresses, color = _addresses(frame), frame.color
+        addresses, color = addresses_of(frame), frame.color
         form = frame.format, frame.width, frame.height, frame.origin, color.matrix, color.full_range
         key = (*form, *[(plane.shape, plane.strides) for plane in frame.planes])
         plan = self._plans.get(key)
@@ -211,14 +212,14 @@ def fixed_matrix(color: Color, order: str) -> npt.NDArray[np.int32]:
 
 
 @lru_cache(maxsize=16)
-def _kernel_matrix(color: Color, order: str) -> tuple[float, ...]:
+def kernel_matrix(color: Color, order: str) -> tuple[float, ...]:
     """(3, 4) as the kernel takes it: from four times Y, U, V, and 1, to levels / 256; the offset rounds ties up."""
     rows = fixed_matrix(color, order).reshape(3, 4) / _MATRIX_ONE
     rows[:, 3] = (rows[:, 3] + 0.5 / _MATRIX_ONE) * 4
     return tuple((rows / (4 * 256)).ravel().tolist())
 
 
-def _addresses(frame: Frame) -> list[int]:
+def addresses_of(frame: Frame) -> list[int]:
     """Of its planes, where the GPU sees them: where they are, or where what is in shared memory is brought to."""
     lease = frame.lease
     if isinstance(lease, SharedLease) and isinstance(frame.planes[0], np.ndarray):
@@ -242,7 +243,7 @@ def plane_on_gpu(plane: Any, frame: Frame) -> tuple[int, int]:
 
 _VALUES = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
 _ORDERS = {"rgb": 0, "bgr": 1, "gray": 2}
-_BLOCK = (32, 8, 1)
+BLOCK = (32, 8, 1)
 _METHODS = {"linear": 0, "nearest": 1, "area": 2, "cubic": 3}
 _SHARES = {"linear": (4, 2), "nearest": (4, 2), "area": (2, 2), "cubic": (2, 1)}
 """Pixels of a row, and rows, that a thread computes: what was fastest without spilling registers."""
@@ -256,6 +257,8 @@ class GpuPreprocessor:
 
     Attributes:
         plans: makes frames ready for :meth:`launches`, of this and of all that differ in the tensor alone.
+        header: the part of the kernel's struct that is the tensor's.
+        grid: blocks of an image, across and down.
 
     Args:
         config: what the model wants to see.
@@ -283,13 +286,14 @@ class GpuPreprocessor:
         self.plans = Plans(self.network, config)
         self._kernels, (self._step, self._rows) = kernels, share or _SHARES[config.interpolation]
         self._batch = new_batch(address, target, config)
+        self.header = bytes(self._batch[:HEADER_BYTES])
         self._aligned = target.aligned(self._step) and address % (self._step * ITEM_BYTES[target.dtype]) == 0
         self._event = kernels.device.event()
         self._made: dict[tuple[str, bool, bool], Kernel] = {}
         self._jobs = min(target.rows, _MOST_JOBS)
         self._written: list[bytes] = [b""] * self._jobs
-        across, down = _BLOCK[0] * self._step, _BLOCK[1] * self._rows
-        self._grid = -(-target.width // across), -(-target.height // down)
+        across, down = BLOCK[0] * self._step, BLOCK[1] * self._rows
+        self.grid = -(-target.width // across), -(-target.height // down)
 
     def launches(self, frames: Sequence[Ready]) -> list[Launch]:
         """What writes frames, or crops of them, into the first rows. One launch where all frames have one format and
@@ -312,8 +316,8 @@ class GpuPreprocessor:
                     # That of nv12 can be read in pairs where all chroma lies at even addresses.
                     paired = paired and plan.is_even and not (addresses[1] | addresses[2]) & 1
                     narrow = narrow or plan.is_narrow
-                kernel, grid = self._kernel(form, paired, narrow), (*self._grid, len(jobs))
-                launches.append(Launch(kernel, bytes(self._batch), grid, _BLOCK))
+                kernel, grid = self._kernel(form, paired, narrow), (*self.grid, len(jobs))
+                launches.append(Launch(kernel, bytes(self._batch), grid, BLOCK))
         return launches
 
     def compile(self) -> None:
@@ -344,6 +348,7 @@ class GpuPreprocessor:
             "STEP": self._step,
             "ROWS": self._rows,
             "JOBS": self._jobs,
+            "TARGETS": 1,
         }
 
     def wait_for(self, frames: Sequence[Ready], stream: Stream) -> None:

@@ -76,7 +76,7 @@ class InferenceSlot:
     ) -> None:
         device = session.device
         self.session = session
-        self._preprocessor, self._reader = preprocessor, reader
+        self.preprocessor, self._reader = preprocessor, reader
         self._reading, self._is_beside = reading, reading is not session.stream
         self._feeding = feeding or session.stream
         self.rows, self.network, self.plans = preprocessor.target.rows, preprocessor.network, preprocessor.plans
@@ -107,7 +107,7 @@ class InferenceSlot:
             self._reading.synchronize()
             if not self.session.recordable:
                 return
-            self._preprocessor.compile()  # a kernel that does not compile is no reason to go without a graph
+            self.preprocessor.compile()  # a kernel that does not compile is no reason to go without a graph
             for tries_left in (1, 0):  # another thread, or a library in this one, may come between once
                 try:
                     self._graphs[rows] = self._recorded(rows)
@@ -140,14 +140,9 @@ class InferenceSlot:
         Args:
             patient: whoever waits sleeps until the GPU is done, instead of looking again and again.
         """
-        preprocessor, stream, feeding = self._preprocessor, self.session.stream, self._feeding
+        preprocessor, stream, feeding = self.preprocessor, self.session.stream, self._feeding
         launches = preprocessor.launches(frames)
-        rows = self._size_of[len(frames)]
-        if rows in self._renewed:
-            self._renewed.discard(rows)
-            self._warm.discard(rows)
-            self.warm_up(rows)
-        graphs = self._graphs.get(rows)
+        rows = self._ready(len(frames))
         with self.session.exclusive:
             preprocessor.wait_for(frames, feeding)
             for launch in launches:  # images of several formats take several
@@ -155,13 +150,33 @@ class InferenceSlot:
             hold(frames, feeding, self._fed.record(feeding))  # nothing after this reads them
             if feeding is not stream:
                 stream.wait(self._fed)
-            if graphs is None:
-                self.session.enqueue(rows)
-            else:
-                graphs[0]()
-            self._decode(rows, graphs)
-            self._done = self._asleep if patient else self._at_once
-            self._done.record(self._reading)
+            self._run(rows, patient)
+
+    def enqueue_written(self, count: int, written: Event, *, patient: bool = True) -> None:
+        """Like :meth:`enqueue`, of images that are in their rows when the event has passed. Raises DeviceError."""
+        rows = self._ready(count)
+        with self.session.exclusive:
+            self.session.stream.wait(written)
+            self._run(rows, patient)
+
+    def _ready(self, count: int) -> int:
+        """The size of a batch of so many, warm."""
+        rows = self._size_of[count]
+        if rows in self._renewed:
+            self._renewed.discard(rows)
+            self._warm.discard(rows)
+            self.warm_up(rows)
+        return rows
+
+    def _run(self, rows: int, patient: bool) -> None:
+        graphs = self._graphs.get(rows)
+        if graphs is None:
+            self.session.enqueue(rows)
+        else:
+            graphs[0]()
+        self._decode(rows, graphs)
+        self._done = self._asleep if patient else self._at_once
+        self._done.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """Waits for the GPU, and makes the records. Raises DeviceError when its work failed."""
@@ -250,6 +265,7 @@ class GpuInference:
         warm: called after it in any case.
 
     Attributes:
+        preprocessor: of one of the slots, which are alike.
         is_patient: whether :meth:`run`, too, sleeps while it waits.
         sleeps: whether one sleeps who waits for what :class:`Submitting` submits; not where nobody else is to work.
         device: that has the slots.
@@ -272,7 +288,7 @@ class GpuInference:
         self._turn = 0
         self._later: threading.Thread | None = None
         self._is_closing = False
-        self.rows, self.network = slots[0].rows, slots[0].network
+        self.rows, self.network, self.preprocessor = slots[0].rows, slots[0].network, slots[0].preprocessor
         self._plans = slots[0].plans  # all have the same
 
     @property
@@ -331,6 +347,17 @@ class GpuInference:
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         """Brings a frame to the GPU for a row of the next batch; the host's may be released at once."""
+        frame, writer = self.brought(frame)
+        try:
+            ready = self._frames[row] = self._plans.ready(frame, writer)
+        except BaseException:
+            frame.lease.release()
+            raise
+        return ready.plan.geometry
+
+    def brought(self, frame: Frame) -> tuple[Frame, Stream | None]:
+        """The frame in memory that the GPU reads, with a lease to release, and the stream that brings it; whoever reads
+        it there names that work by the lease. None: it is there."""
         first: object = frame.planes[0]
         if isinstance(first, np.ndarray):
             frame = self._uploader.shared(frame)
@@ -339,12 +366,7 @@ class GpuInference:
             frame.lease.retain()
             stream = getattr(first, "stream", None)
             writer = stream if isinstance(stream, Stream) else None  # of another library's memory it is not known
-        try:
-            ready = self._frames[row] = self._plans.ready(frame, writer)
-        except BaseException:
-            frame.lease.release()
-            raise
-        return ready.plan.geometry
+        return frame, writer
 
     def submit(self, *geometries: Geometry) -> list[Pending]:
         """Puts the rows that were filled on the stream, from image to outputs. Does not wait."""
@@ -357,12 +379,9 @@ class GpuInference:
             patient: whoever waits for them sleeps, which takes no processor time, and a little longer.
         """
         frames = [self._frames.pop(row) for row in range(len(geometries))]
-        slot, turn = self._slots[self._turn], self._turn
-        self._turn = (turn + 1) % len(self._slots)
         try:
             with self.device:  # once, instead of around every call
-                if turn in self._batches:
-                    self._batches.pop(turn).records()
+                slot = self.free_slot()
                 slot.enqueue(frames, patient=patient)
         except BaseException:
             self.device.settle()  # no event stands behind the copies that may be under way
@@ -370,7 +389,18 @@ class GpuInference:
         finally:
             for frame in frames:
                 frame.lease.release()
-        batch = self._batches[turn] = Batch(slot, geometries)
+        return self.taken(geometries)
+
+    def free_slot(self) -> InferenceSlot:
+        """That of the next batch; waits until the GPU has done the one that it had."""
+        if self._turn in self._batches:
+            self._batches.pop(self._turn).records()
+        return self._slots[self._turn]
+
+    def taken(self, geometries: Sequence[Geometry]) -> Batch:
+        """The batch that was put on the streams of :meth:`free_slot`, whose turn ends."""
+        batch = self._batches[self._turn] = Batch(self._slots[self._turn], geometries)
+        self._turn = (self._turn + 1) % len(self._slots)
         return batch
 
     def run(self, *geometries: Geometry) -> list[Record]:

@@ -17,6 +17,7 @@
 //   PAIRED     1: chroma of nv12 lies at even addresses
 //   NARROW     1: some plane is one sample wide, which has no neighbor to read
 //   JOBS       images in one launch
+//   TARGETS    tensors that they go to
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -35,17 +36,21 @@ struct Job {
     int width, height;                // of the luma, or of the packed image
     int chroma_width, chroma_height;
     int left, top, out_width, out_height;
-    int row;                          // of the batch
+    int row;                          // of the batch; of several tensors, which one in the upper half
     float matrix[12];                 // (3, 4) from 4Y, 4U, 4V, 1 to levels / 256, rounding included
 };
 
-struct Batch {
+struct Target {
     u64 out;
     long long stride_n;               // strides in elements
     int stride_c, stride_y, stride_x;
     int width, height;                // of the network
     int pad;                          // gray level of the border
     float scale[3], bias[3];
+};
+
+struct Batch {
+    Target targets[TARGETS];
     Job job[JOBS];
 };
 
@@ -204,8 +209,8 @@ __device__ __forceinline__ Levels levels(
     return out;
 }
 
-__device__ __forceinline__ float normal(const Batch& batch, int channel, float gray) {
-    return __fmaf_rn(gray, batch.scale[channel] * UNIT, batch.bias[channel]);
+__device__ __forceinline__ float normal(const Target& target, int channel, float gray) {
+    return __fmaf_rn(gray, target.scale[channel] * UNIT, target.bias[channel]);
 }
 
 __device__ __forceinline__ Value value_of(float number) {
@@ -236,33 +241,33 @@ template <int N> __device__ __forceinline__ void pack(const float* numbers, Pack
     for (int i = 0; i < N; ++i) out.value[i] = value_of(numbers[i]);
 }
 
-__device__ __forceinline__ void store(const Batch& batch, Value* out, int x, const Levels* gray) {
+__device__ __forceinline__ void store(const Target& target, Value* out, int x, const Levels* gray) {
 #if GROUP == 1 && ALIGNED
 #pragma unroll
     for (int c = 0; c < CHANNELS; ++c) {
         float numbers[STEP];
         Pack<STEP> packed;
 #pragma unroll
-        for (int i = 0; i < STEP; ++i) numbers[i] = normal(batch, c, gray[i].channel[c]);
+        for (int i = 0; i < STEP; ++i) numbers[i] = normal(target, c, gray[i].channel[c]);
         pack<STEP>(numbers, packed);
-        *(Pack<STEP>*)(out + (u32)(c * batch.stride_c + x)) = packed;
+        *(Pack<STEP>*)(out + (u32)(c * target.stride_c + x)) = packed;
     }
 #else
 #pragma unroll
     for (int i = 0; i < STEP; ++i) {
-        if (x + i >= batch.width) continue;
-        Value* pixel = out + (u32)((x + i) * batch.stride_x);
+        if (x + i >= target.width) continue;
+        Value* pixel = out + (u32)((x + i) * target.stride_x);
 #if GROUP == 4
         float numbers[4];
         Pack<4> packed;
 #pragma unroll
-        for (int c = 0; c < 4; ++c) numbers[c] = c < CHANNELS ? normal(batch, c, gray[i].channel[c % 3]) : 0.0f;
+        for (int c = 0; c < 4; ++c) numbers[c] = c < CHANNELS ? normal(target, c, gray[i].channel[c % 3]) : 0.0f;
         pack<4>(numbers, packed);
         *(Pack<4>*)pixel = packed;
 #else
 #pragma unroll
         for (int c = 0; c < CHANNELS; ++c) 
-            pixel[(u32)(c * batch.stride_c)] = value_of(normal(batch, c, gray[i].channel[c]));
+            pixel[(u32)(c * target.stride_c)] = value_of(normal(target, c, gray[i].channel[c]));
 #endif
     }
 #endif
@@ -271,14 +276,21 @@ __device__ __forceinline__ void store(const Batch& batch, Value* out, int x, con
 extern "C" __global__ void __launch_bounds__(256) preprocess(ARGUMENT Batch batch) {
     __shared__ Tables tables;
     const Job& job = batch.job[blockIdx.z];
+#if TARGETS > 1
+    const Target& target = batch.targets[job.row >> 16];
+    const int own_row = job.row & 0xffff;
+#else
+    const Target& target = batch.targets[0];
+    const int own_row = job.row;
+#endif
     const int left = blockIdx.x * TILE_WIDTH, top = blockIdx.y * TILE_HEIGHT;
     const int right = job.left + job.out_width, bottom = job.top + job.out_height;
     if (left < right && left + TILE_WIDTH > job.left && top < bottom && top + TILE_HEIGHT > job.top)
         find(tables, job, left, top);
     const int column = threadIdx.x * STEP, x = left + column;
-    if (x >= batch.width) return;
-    const float pad = exact(batch.pad) / UNIT;
-    Value* image = (Value*)batch.out + job.row * batch.stride_n;
+    if (x >= target.width) return;
+    const float pad = exact(target.pad) / UNIT;
+    Value* image = (Value*)target.out + own_row * target.stride_n;
     Column across[STEP], chroma_across[STEP];
     u32 inside = 0;  // a bit for each pixel of this thread's that the image covers
 #pragma unroll
@@ -292,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(256) preprocess(ARGUMENT Batch batc
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         const int row = threadIdx.y + 8 * r, y = top + row;
-        if (y >= batch.height) return;
+        if (y >= target.height) return;
         Levels gray[STEP];
         const bool is_lit = y >= job.top && y < bottom && inside;
         if (is_lit) {
@@ -310,6 +322,6 @@ extern "C" __global__ void __launch_bounds__(256) preprocess(ARGUMENT Batch batc
             for (int i = 0; i < STEP; ++i)
                 if (!is_lit || !(inside >> i & 1)) gray[i].channel[0] = gray[i].channel[1] = gray[i].channel[2] = pad;
         }
-        store(batch, image + (u32)(y * batch.stride_y), x, gray);
+        store(target, image + (u32)(y * target.stride_y), x, gray);
     }
 }

@@ -1,0 +1,297 @@
+"""Crops of a frame for several models on the GPU: where they go is computed for all at once, and one launch writes them
+to the tensors of all models whose inputs are of one format."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.config import CropConfig, InputConfig
+from edgert.errors import BuildError
+from edgert.memory.cuda import CudaDevice, Kernel, Launch
+from edgert.runtime import Crops, Frame, Result
+from edgert.stages.context import SimpleStage
+from edgert.stages.crop import I32, Geometry, crop_boxes
+from edgert.stages.gpu.gpu_preprocess import (
+    BLOCK,
+    HEADER_BYTES,
+    GpuPreprocessor,
+    addresses_of,
+    hold,
+    kernel_matrix,
+)
+from edgert.stages.gpu.infer_gpu import Batch, GpuInference
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.infer import newest_detections
+from edgert.stages.preprocess import place
+
+JOB = np.dtype(
+    [("planes", "<u8", 3), ("pitches", "<i4", 3), ("size", "<i4", 2), ("chroma", "<i4", 2), ("rectangle", "<i4", 4),
+     ("row", "<i4"), ("matrix", "<f4", 12)]
+)  # fmt: skip
+"""What preprocess.cu reads about an image."""
+_ARGUMENT_BYTES, _LARGE_BYTES, _LARGE_DRIVER = 4096, 32764, 12010
+"""Of a kernel, on every CUDA; and from 12.1 on, on GPUs since Volta ("CUDA 12.1 Supports Large Kernel Parameters",
+NVIDIA's technical blog, 2023)."""
+Whole = npt.NDArray[np.int64]
+_SUBSAMPLED = ("i420", "nv12", "yuyv")
+
+
+class Layout(NamedTuple):
+    """Images of one frame on their way into a tensor.
+
+    Attributes:
+        jobs: (M,) of :data:`JOB`, in rows from 0 on.
+        geometries: the way back of each.
+        paired, narrow: see :class:`~edgert.stages.gpu.gpu_preprocess.Plan`.
+    """
+
+    jobs: npt.NDArray[Any]
+    geometries: list[Geometry]
+    paired: bool
+    narrow: bool
+
+
+def _cut(boxes: Whole, width: Any, height: Any, form: str) -> Whole:
+    """(M, 4) as :meth:`edgert.runtime.Frame.crop` cuts a frame, or one of each size, of (width, height)."""
+    x1, y1 = np.maximum(boxes[:, 0], 0), np.maximum(boxes[:, 1], 0)
+    x2, y2 = np.minimum(boxes[:, 2], width), np.minimum(boxes[:, 3], height)
+    if form in _SUBSAMPLED:
+        x1, y1, x2, y2 = x1 & ~1, y1 & ~1, np.minimum(x2 + (x2 & 1), width), np.minimum(y2 + (y2 & 1), height)
+    return np.stack([x1, y1, x2, y2], axis=1)
+
+
+def laid_out(frame: Frame, boxes: I32, network: tuple[int, int], config: InputConfig) -> Layout:
+    """Where crops of a frame that the GPU reads go: that of :func:`~edgert.stages.preprocess.place`, of all at once.
+
+    Args:
+        boxes: (M, 4) x1, y1, x2, y2 in whole pixels of the frame, none empty.
+
+    Raises:
+        StageError: as ``place``, or the frame is not in such memory.
+    """
+    form, (net_w, net_h) = frame.format, network
+    parts = _cut(boxes.astype(np.int64), frame.width, frame.height, form)
+    width, height = parts[:, 2] - parts[:, 0], parts[:, 3] - parts[:, 1]
+    rectangles = np.empty((len(boxes), 4), np.int64)
+    rectangles[:] = 0, 0, net_w, net_h
+    if config.resize == "letterbox":
+        ratio = np.minimum(net_w / width, net_h / height)
+        rectangles[:, 2:] = np.maximum(np.rint(np.stack([width * ratio, height * ratio], axis=1)), 1)
+        if config.anchor == "center":
+            rectangles[:, :2] = (network - rectangles[:, 2:]) // 2
+    elif config.resize == "center_crop":
+        across = np.minimum(width, height * net_w / net_h) * config.crop
+        down = across * net_h / net_w
+        inner = np.rint(np.stack([(width - across) / 2, (height - down) / 2, across, down], axis=1)).astype(np.int64)
+        inner[:, 2:] = inner[:, :2] + np.maximum(inner[:, 2:], 1)
+        parts = np.tile(parts[:, :2], 2) + _cut(inner, width, height, form)
+        width, height = parts[:, 2] - parts[:, 0], parts[:, 3] - parts[:, 1]
+    elif config.resize == "none" and len(wrong := np.flatnonzero((width != net_w) | (height != net_h))):
+        place(frame.crop(*parts[wrong[0]].tolist()), network, config)
+    jobs = np.zeros(len(boxes), JOB)
+    addresses = addresses_of(frame)
+    for number, (plane, address) in enumerate(zip(frame.planes, addresses, strict=True)):
+        x, y = parts[:, 0] >> (number > 0), parts[:, 1] >> (number > 0)
+        jobs["planes"][:, number] = address + y * plane.strides[0] + x * plane.strides[1]
+        jobs["pitches"][:, number] = plane.strides[0]
+    jobs["size"], jobs["chroma"], jobs["rectangle"] = parts[:, 2:] - parts[:, :2], _chroma(parts, form), rectangles
+    jobs["row"], jobs["matrix"] = np.arange(len(boxes)), kernel_matrix(frame.color, config.color)
+    is_odd = (jobs["planes"][:, 1] | jobs["planes"][:, 2]) & np.uint64(1) | (jobs["pitches"][:, 1:] & 1).any(axis=1)
+    is_narrow = (np.minimum(jobs["size"][:, 0], jobs["chroma"][:, 0]) < 2).any()
+    return Layout(jobs, _geometries(frame, parts, rectangles, network), not is_odd.any(), bool(is_narrow))
+
+
+def _chroma(parts: Whole, form: str) -> Whole:
+    """(M, 2) width and height of the chroma samples; those of the image where there is no chroma."""
+    if form in ("i420", "nv12"):
+        return (parts[:, 2:] + 1) // 2 - parts[:, :2] // 2
+    return (parts[:, 2:] - parts[:, :2]) // ((2, 1) if form == "yuyv" else (1, 1))
+
+
+def _geometries(frame: Frame, parts: Whole, rectangles: Whole, network: tuple[int, int]) -> list[Geometry]:
+    sources = (parts + np.array(frame.origin * 2)).astype(np.float64)
+    scales = (sources[:, 2:] - sources[:, :2]) / rectangles[:, 2:]
+    offsets = sources[:, :2] - rectangles[:, :2] * scales
+    rows = zip(scales.tolist(), offsets.tolist(), sources.tolist(), strict=True)
+    return [Geometry(across, down, x, y, network, tuple(source)) for (across, down), (x, y), source in rows]
+
+
+def arguments(parts: Sequence[tuple[bytes, npt.NDArray[Any]]], capacity: int) -> list[tuple[bytes, int]]:
+    """The kernel's structs, and how many images each has, as few as can be.
+
+    Args:
+        parts: for each tensor its struct, and the images that go there.
+        capacity: images of a launch.
+    """
+    header = b"".join(target for target, _ in parts)
+    jobs = np.concatenate([each for _, each in parts])
+    jobs["row"] |= np.repeat(np.arange(len(parts)), [len(each) for _, each in parts]).astype(np.int32) << 16
+    chunks = [jobs[start : start + capacity] for start in range(0, len(jobs), capacity)]
+    room = len(header) + capacity * JOB.itemsize
+    return [((header + chunk.tobytes()).ljust(room, b"\0"), len(chunk)) for chunk in chunks]
+
+
+def capacity_of(device: CudaDevice, targets: int, rows: int) -> int:
+    """The most images of a launch to so many tensors, of ``rows`` in all."""
+    is_large = (
+        device.driver.get_driver_version() >= _LARGE_DRIVER and int(device.architecture.removeprefix("sm_")) >= 70
+    )
+    room = (_LARGE_BYTES if is_large else _ARGUMENT_BYTES) - targets * HEADER_BYTES
+    return min(room // JOB.itemsize, rows)
+
+
+class CropLaunches:
+    """Writes crops of a frame into tensors of one format.
+
+    Args:
+        into: for every model, the preprocessor of one of its slots.
+    """
+
+    def __init__(self, into: Sequence[GpuPreprocessor], kernels: Kernels) -> None:
+        self._first, self._kernels, self._count = into[0], kernels, len(into)
+        self._is_aligned = all(each.definitions("nv12", True, False)["ALIGNED"] for each in into)
+        self._across, self._down = (max(each.grid[axis] for each in into) for axis in (0, 1))
+        self.capacity = capacity_of(kernels.device, len(into), sum(each.target.rows for each in into))
+        self._made: dict[tuple[str, bool, bool], Kernel] = {}
+
+    def compile(self) -> None:
+        """Compiles the kernel of the usual frames, before they come. Raises BuildError."""
+        least = min(self.capacity, (_ARGUMENT_BYTES - self._count * HEADER_BYTES) // JOB.itemsize)
+        if self.capacity > least:
+            with suppress(BuildError):  # of a compiler that is older than the driver
+                self._kernel("nv12", True, False)
+                return
+        self.capacity = least
+        self._kernel("nv12", True, False)
+
+    def launches(self, form: str, parts: Sequence[tuple[GpuPreprocessor, Layout]]) -> list[Launch]:
+        """One, unless there are more images than fit into its argument.
+
+        Args:
+            form: of the frame.
+            parts: for every model, in the order of ``into``, that of the slot to write, and what goes there.
+        """
+        paired, narrow = all(each.paired for _, each in parts), any(each.narrow for _, each in parts)
+        kernel = self._kernel(form, paired, narrow)
+        structs = arguments([(into.header, each.jobs) for into, each in parts], self.capacity)
+        return [Launch(kernel, struct, (self._across, self._down, count), BLOCK) for struct, count in structs]
+
+    def _kernel(self, form: str, paired: bool, narrow: bool) -> Kernel:
+        variant = form, paired, narrow
+        if variant not in self._made:
+            given = {"ALIGNED": int(self._is_aligned), "JOBS": self.capacity, "TARGETS": self._count}
+            nbytes = self._count * HEADER_BYTES + self.capacity * JOB.itemsize
+            definitions = self._first.definitions(*variant) | given
+            self._made[variant] = self._kernels.kernel("preprocess", definitions, nbytes)
+        return self._made[variant]
+
+
+class Look(NamedTuple):
+    """A model that looks at crops.
+
+    Attributes:
+        name: of its stage, under which its records are kept.
+        crop: which detections.
+    """
+
+    name: str
+    inference: GpuInference
+    crop: CropConfig
+
+
+class InferCropsTogether(SimpleStage):
+    """A stage that runs several models on crops of the newest detections, and adds a :class:`~edgert.runtime.Crops` of
+    each. All that are cut of a frame, for all models, are written by one launch where inputs are of one format and no
+    model has more crops than rows; else by as few as can be. All of it is on its way before the first is waited for.
+
+    Args:
+        looks: the models, on one GPU.
+        every: frames between two runs; the others pass without records.
+    """
+
+    def __init__(self, looks: Sequence[Look], kernels: Kernels, every: int = 1) -> None:
+        self.name, self._looks, self._every = looks[0].name, looks, every
+        self._device = kernels.device
+        self._stream, self._written = self._device.stream(), self._device.event()
+        alike = dict[Any, list[Look]]()
+        for look in looks:
+            alike.setdefault(_format(look.inference.preprocessor), []).append(look)
+        self._alike = [
+            (own, CropLaunches([look.inference.preprocessor for look in own], kernels)) for own in alike.values()
+        ]
+
+    def open(self) -> None:
+        for look in self._looks:
+            look.inference.warm_up()
+        for _, launches in self._alike:
+            launches.compile()
+
+    def process(self, result: Result) -> Result:
+        """See :class:`~edgert.runtime.Stage`."""
+        if result.frame.index % self._every:
+            return result
+        parent, detections = newest_detections(result)
+        cut = {id(look.crop): crop_boxes(detections, result.frame, look.crop) for look in self._looks}
+        boxes = {look.name: cut[id(look.crop)][1] for look in self._looks}
+        runs: dict[str, list[Batch]] = {look.name: [] for look in self._looks}
+        if any(map(len, boxes.values())):
+            self._submit(result.frame, boxes, runs)
+        for look in self._looks:
+            records = chain.from_iterable(run.records() for run in runs[look.name])
+            result = result.with_output(look.name, Crops(parent, cut[id(look.crop)][0], tuple(records)))
+        return result
+
+    def _submit(self, whole: Frame, boxes: dict[str, I32], runs: dict[str, list[Batch]]) -> None:
+        """Puts everything on the streams, as many crops of a model at a time as its batch holds."""
+        with self._device:
+            frame, writer = self._looks[0].inference.brought(whole)
+        try:
+            with self._device:
+                if writer is not None:
+                    self._stream.wait(self._written.record(writer))
+                while any(map(len, boxes.values())):
+                    for own, launches in self._alike:
+                        self._round(frame, own, launches, boxes, runs)
+                hold([frame], self._stream, self._written.record(self._stream))
+        except BaseException:
+            self._device.settle()  # no event stands behind what may be under way
+            raise
+        finally:
+            frame.lease.release()
+
+    def _round(
+        self,
+        frame: Frame,
+        looks: Sequence[Look],
+        launches: CropLaunches,
+        boxes: dict[str, I32],
+        runs: dict[str, list[Batch]],
+    ) -> None:
+        """One batch of each model that has crops left."""
+        parts, slots = [], []
+        for look in looks:
+            inference, rest = look.inference, boxes[look.name]
+            if len(rest):
+                slots.append((look, inference.free_slot()))
+            into = slots[-1][1].preprocessor if len(rest) else inference.preprocessor
+            parts.append((into, laid_out(frame, rest[: inference.rows], into.network, into.config)))
+            boxes[look.name] = rest[inference.rows :]
+        if not slots:
+            return
+        for launch in launches.launches(frame.format, parts):
+            launch.enqueue(self._stream)
+        self._written.record(self._stream)
+        geometries = [layout.geometries for _, layout in parts if layout.geometries]
+        for (look, slot), own in zip(slots, geometries, strict=True):
+            slot.enqueue_written(len(own), self._written, patient=look.inference.is_patient)
+            runs[look.name].append(look.inference.taken(own))
+
+
+def _format(into: GpuPreprocessor) -> frozenset[tuple[str, int]]:
+    """What one kernel can have of but one kind."""
+    free = ("ALIGNED", "JOBS")
+    return frozenset((name, value) for name, value in into.definitions("nv12", True, False).items() if name not in free)

@@ -1,0 +1,228 @@
+"""Crops of a frame for several models: each goes where it would go by itself, and one launch writes them all."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from edgert.config import CropConfig, InputConfig
+from edgert.errors import StageError
+from edgert.memory.cuda import CudaDevice
+from edgert.runtime import Color, Crops
+from edgert.stages.gpu.gpu_crops import (
+    JOB,
+    CropLaunches,
+    InferCropsTogether,
+    Look,
+    arguments,
+    capacity_of,
+    laid_out,
+)
+from edgert.stages.gpu.gpu_preprocess import HEADER_BYTES, GpuPreprocessor, Plans
+from edgert.stages.gpu.infer_gpu import Submitting
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.infer import InferCrops
+from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.frames import detections, frame_of, result_of
+from tests.helpers.gpu import read, to_gpu
+from tests.helpers.gpu_inference import Rig, shared
+from tests.helpers.gpu_readers import EITHER, kernels_on
+from tests.helpers.gpu_target import target
+
+FORMATS = ("i420", "nv12", "yuyv", "bgr", "gray")
+NETWORKS = ((32, 32), (48, 20), (17, 40))
+
+
+@pytest.fixture(params=EITHER, scope="module")
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return kernels_on(request.param)
+
+
+def boxes_in(width: int, height: int, count: int, seed: int) -> Any:
+    """(N, 4) int32, none empty, some a pixel wide and some beyond the frame."""
+    random = np.random.default_rng(seed)
+    corner = random.integers((-4, -4), (width - 3, height - 3), (count, 2))
+    far = np.maximum(corner + random.integers(1, (width, height), (count, 2)), 1)
+    return np.hstack([corner, far]).astype(np.int32)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "config",
+    [
+        InputConfig(),
+        InputConfig(anchor="top_left", color="bgr"),
+        InputConfig(resize="stretch", color="gray"),
+        InputConfig(resize="center_crop", crop=0.875),
+    ],
+    ids=lambda config: config.resize + config.color,
+)
+def test_each_goes_where_it_would_go_by_itself(form: Any, config: InputConfig) -> None:
+    kernels = kernels_on("host")
+    for seed, network in enumerate(NETWORKS):
+        whole = to_gpu(kernels.device, frame_of(122, 90, form, color=Color("bt709", seed == 1), index=seed))
+        for frame in (whole, whole.crop(20, 10, 112, 84)):
+            boxes = boxes_in(frame.width, frame.height, 60, seed)
+            layout, plans = laid_out(frame, boxes, network, config), Plans(network, config)
+            each = [plans.ready(frame.crop(*box)) for box in boxes.tolist()]
+            assert layout.geometries == [one.plan.geometry for one in each]
+            for row, (job, one) in enumerate(zip(layout.jobs, each, strict=True)):
+                assert tuple(job["planes"].tolist()) == tuple(one.addresses)
+                assert job.tobytes()[24:] == one.plan.struct(row)
+            chroma = [address for one in each for address in one.addresses[1:]]
+            assert layout.paired == (all(one.plan.is_even for one in each) and not any(at & 1 for at in chroma))
+            assert layout.narrow == any(one.plan.is_narrow for one in each)
+
+
+def test_a_crop_of_another_size_is_refused_where_none_is_resized() -> None:
+    frame = to_gpu(kernels_on("host").device, frame_of(64, 48, "nv12"))
+    config = InputConfig(resize="none")
+    assert len(laid_out(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 40]]), (32, 32), config).jobs) == 2
+    with pytest.raises(StageError, match="32x30 does not fit a model input of 32x32"):
+        laid_out(frame, np.int32([[0, 0, 32, 32], [8, 8, 40, 38]]), (32, 32), config)
+    with pytest.raises(StageError, match="not on the GPU"):
+        laid_out(frame_of(64, 48, "nv12"), np.int32([[0, 0, 32, 32]]), (32, 32), config)
+
+
+def test_images_are_divided_among_launches_only_where_they_must() -> None:
+    def jobs(count: int) -> Any:
+        found = np.zeros(count, JOB)
+        found["row"] = np.arange(count)
+        return found
+
+    parts = [(bytes([name]) * HEADER_BYTES, jobs(count)) for name, count in ((1, 3), (2, 0), (3, 4))]
+    ((struct, count),) = arguments(parts, 8)
+    assert count == 7 and len(struct) == 3 * HEADER_BYTES + 8 * JOB.itemsize
+    assert struct[: 3 * HEADER_BYTES] == b"".join(header for header, _ in parts)
+    found = np.frombuffer(struct[3 * HEADER_BYTES :], JOB)["row"].tolist()
+    assert found == [0, 1, 2, 2 << 16, 2 << 16 | 1, 2 << 16 | 2, 2 << 16 | 3, 0]
+    assert [count for _, count in arguments(parts, 3)] == [3, 3, 1]
+    assert len({len(struct) for struct, _ in arguments(parts, 3)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("driver", "architecture", "rows", "wanted"),
+    [(13000, "sm_90", 60, 60), (13000, "sm_87", 999, 271), (12000, "sm_90", 60, 32), (13000, "sm_62", 60, 32)],
+)
+def test_how_many_fit_in_an_argument(driver: int, architecture: str, rows: int, wanted: int) -> None:
+    device = SimpleNamespace(driver=SimpleNamespace(get_driver_version=lambda: driver), architecture=architecture)
+    assert capacity_of(cast("CudaDevice", device), 3, rows) == wanted
+
+
+def emptied(device: CudaDevice, block: Any) -> None:
+    with device:
+        device.driver.memcpy_htod(block.address, np.zeros(block.nbytes, np.uint8))
+    device.synchronize()
+
+
+@pytest.mark.parametrize("form", ["nv12", "bgr"])
+def test_one_launch_writes_what_one_for_each_model_writes(kernels: Kernels, form: Any) -> None:
+    device, stream = kernels.device, kernels.device.stream()
+    frame = to_gpu(device, frame_of(122, 90, form))
+    made = []
+    for count, network, config in (
+        (20, (32, 32), InputConfig(mean=(3.0,), std=(57.0,))),
+        (20, (48, 20), InputConfig(resize="stretch", pad=7)),
+        (0, (16, 16), InputConfig()),
+        (7, (16, 40), InputConfig(anchor="top_left")),
+    ):
+        wanted = target("nchw", "float32", 20, *network)
+        block = device.device_block(wanted.nbytes)
+        emptied(device, block)
+        into = GpuPreprocessor(config, wanted, block.address, kernels)
+        made.append((into, laid_out(frame, boxes_in(122, 90, count, count), network, config), block))
+    launches = CropLaunches([into for into, _, _ in made], kernels)
+    launches.compile()
+    assert launches.capacity >= 47
+    for launch in (together := launches.launches(form, [(into, layout) for into, layout, _ in made])):
+        launch.enqueue(stream)
+    stream.synchronize()
+    assert len(together) == 1
+    found = [read(device, block.address, into.target.nbytes).copy() for into, _, block in made]
+    for (into, layout, block), one in zip(made, found, strict=True):
+        emptied(device, block)
+        boxes = boxes_in(122, 90, len(layout.jobs), len(layout.jobs)).tolist()
+        for launch in into.launches([into.plans.ready(frame.crop(*box)) for box in boxes]):
+            launch.enqueue(stream)
+        stream.synchronize()
+        assert np.array_equal(read(device, block.address, into.target.nbytes), one)
+        assert len(np.unique(one)) > 20 or not boxes
+        block.release()
+
+
+class Cascade:
+    """Models that look at crops of the same frames, on one GPU that computes nothing."""
+
+    def __init__(self, rows: int, count: int = 3) -> None:
+        self.gpu = CudaDouble()
+        self.rigs = [Rig(rows=rows, gpu=self.gpu, beside=False) for _ in range(count)]
+        crop = CropConfig(min_size=4)
+        self.looks = [Look(f"look{n}", rig.inference, crop) for n, rig in enumerate(self.rigs)]
+        compiler = SimpleNamespace(compile=lambda *_: b"")
+        self.kernels = Kernels(self.rigs[0].device, compiler=cast("Any", lambda: compiler))
+        self.stage = InferCropsTogether(self.looks, self.kernels)
+        self.stage.open()
+
+    def launched(self, work: Any) -> tuple[Any, int]:
+        """What it returns, and how often it launched the kernel that prepares images."""
+        before = len(self.gpu.launches)
+        found = work()
+        return found, [launch[0] for launch in self.gpu.launches[before:]].count("preprocess")
+
+    def close(self) -> None:
+        for rig in self.rigs:
+            rig.close()
+
+
+@pytest.mark.parametrize(("rows", "launches"), [(8, 1), (2, 3)])
+def test_models_look_at_the_same_crops(rows: int, launches: int) -> None:
+    cascade = Cascade(rows)
+    boxes = [(x, 0, x + 8, 8) for x in range(0, 40, 8)]
+    result = result_of(shared(cascade.rigs[0]), {"find": detections(*boxes)})
+    found, count = cascade.launched(lambda: cascade.stage.process(result))
+    assert count == launches
+    for look in cascade.looks:
+        crops = found.outputs[look.name]
+        assert isinstance(crops, Crops) and crops.rows.tolist() == [0, 1, 2, 3, 4] and crops.parent == "find"
+        assert [geometry.bounds[0] for _, geometry in crops.records] == [0, 8, 16, 24, 32]
+        one = InferCrops("alone", Submitting(look.inference, itself=True), look.crop)
+        alone = one.process(result).outputs["alone"]
+        assert [way for _, way in alone.records] == [way for _, way in crops.records]
+    result.frame.lease.release()
+    assert not result.frame.lease.alive
+    cascade.close()
+
+
+def test_models_of_other_formats_take_launches_of_their_own_and_no_box_takes_none() -> None:
+    cascade = Cascade(4)
+    preprocessor = cascade.looks[1].inference.preprocessor
+    preprocessor.config = preprocessor.config.model_copy(update={"color": "bgr"})
+    stage = InferCropsTogether(cascade.looks, cascade.kernels, every=2)
+    stage.open()
+    frame = shared(cascade.rigs[0])
+    result = result_of(frame, {"find": detections((0, 0, 20, 20), (4, 4, 30, 30))})
+    assert cascade.launched(lambda: stage.process(result))[1] == 2
+    nothing = result_of(frame, {"find": detections()})
+    found, count = cascade.launched(lambda: stage.process(nothing))
+    assert count == 0 and [len(found.outputs[look.name].records) for look in cascade.looks] == [0, 0, 0]
+    odd = shared(cascade.rigs[0], index=1)
+    assert stage.process(result_of(odd, {"find": detections((0, 0, 20, 20))})).outputs.keys() == {"find"}
+    for one in (frame, odd):
+        one.lease.release()
+    cascade.close()
+
+
+def test_what_fails_gives_its_frame_back() -> None:
+    cascade = Cascade(4)
+    frame = shared(cascade.rigs[0])
+    cascade.gpu.launches.clear()
+    for look in cascade.looks:
+        look.inference.preprocessor.config = InputConfig(resize="none")
+    with pytest.raises(StageError, match="does not fit a model input"):
+        cascade.stage.process(result_of(frame, {"find": detections((0, 0, 20, 20))}))
+    frame.lease.release()
+    assert not frame.lease.alive
+    cascade.close()
