@@ -13,15 +13,14 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from edgert.assemble import HERE, Bar, Callback, Environment, assemble, with_default_engines
-from edgert.assemble.calling import Calling
-from edgert.assemble.threads import share_threads
+from edgert.board.gpu_start import gpu_started
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, StageError, nearest
 from edgert.meters import peak_rss_bytes
@@ -34,7 +33,9 @@ from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.user_memory import Buffer
 
-if TYPE_CHECKING:  # most pipelines start without budgets
+if TYPE_CHECKING:  # assembling imports half of edgert: a GPU starts meanwhile; most pipelines have no budgets
+    from edgert.assemble import Bar, Callback, Environment
+    from edgert.assemble.calling import Calling
     from edgert.budget.footprint import Footprint
     from edgert.budget.watch import Watch
 
@@ -75,10 +76,15 @@ class Pipeline:
         bar: Bar | None = None,
         strict: bool = False,
     ) -> None:
-        found, chosen = with_default_engines(load_pipeline(file, overrides))
-        if chosen:
-            _LOG.info("%s", chosen)
-        self._assemble(HERE, found, callbacks or {}, bar, strict)
+        loaded = load_pipeline(file, overrides)
+        with ExitStack() as gpu:
+            gpu.enter_context(gpu_started(loaded.config.likely_gpu))
+            from edgert.assemble import HERE, with_default_engines
+
+            found, chosen = with_default_engines(loaded)
+            if chosen:
+                _LOG.info("%s", chosen)
+            self._assemble(HERE, found, callbacks or {}, bar, strict, gpu.close)
 
     @classmethod
     def within(
@@ -111,13 +117,17 @@ class Pipeline:
         callbacks: Mapping[str, Callback],
         bar: Bar | None,
         strict: bool,
+        before_planning: Callable[[], object] = bool,
     ) -> None:
+        from edgert.assemble import assemble
         from edgert.assemble.memory import fits_easily, fitted
+        from edgert.assemble.threads import share_threads
 
         # Small enough for its memory budget and this machine; without such a budget, where memory is plenty, as it is.
         self.file = file
         self._footprint: Footprint | None = None
         if file.config.budgets.memory is not None or not fits_easily(file):
+            before_planning()  # memory that is free is free for all that is planned, a GPU's context too
             self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
         self._assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         self._assembly.hooks.stats = self._stats
@@ -359,6 +369,8 @@ class Pipeline:
                 fix = "submit frames and take results(…), or make another Pipeline of the file"
                 raise StageError(f"a pipeline that {how} cannot be called", fix=fix)
             if self._calling is None:
+                from edgert.assemble.calling import Calling
+
                 self._calling = Calling(self.file, self._assembly, self._runner)
                 self._assembly.hooks.on_left = lambda: None  # whoever calls still looks at the results
                 self._runner.started_ns = self._environment.clock.now_ns()

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from edgert.config.document import Document, hide_in, read
-from edgert.config.engine_choice import EngineChain, Gpus, without_numbers
+from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain, Gpus, without_numbers
 from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
 from edgert.config.flow import check_flow, check_variants
 from edgert.config.model_section import TASK_VERBS, DetectTask, InputConfig, ModelConfig, TaskConfig
@@ -208,6 +208,13 @@ class PipelineConfig(Section):
         if data.get("gpus") is not None:
             raise ValueError("engines and gpus both name GPUs; write the numbers in one of them")
         return {**data, "engines": names, "gpus": numbers}
+
+    @property
+    def likely_gpu(self) -> int | None:
+        """The first GPU that its models are likely to be run on, if there is one; None where they are not."""
+        wanted = {self.engines[0]} if self.engines else {model.backend for model in self.models.values()}
+        runs_on = {TENSORRT, ORT_CUDA} if self.engines or self.board == "host" else {TENSORRT, ORT_CUDA, "auto"}
+        return None if wanted.isdisjoint(runs_on) else (self.gpus or (0,))[0]
 
     @property
     def code(self) -> Mapping[tuple[str, ...], str]:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from edgert.backend.ort import cuda, runtime
+from edgert.board.gpu_start import hold_context
 from edgert.errors import EdgertError
 from edgert.graph import to_bytes
 from edgert.graph.model import smallest
-from edgert.memory.cuda.driver import hold_context
 
 log = logging.getLogger("edgert.backend")
 
@@ -46,7 +46,7 @@ def libraries_ahead(ordinal: int) -> Iterator[None]:
 
 class _Ahead:
     def __init__(self, ordinal: int) -> None:
-        self._ordinal, self._held = ordinal, list[Callable[[], None]]()
+        self._ordinal, self._held = ordinal, list[Callable[[], object]]()
         self._session: Any = None
 
     def load(self) -> None:

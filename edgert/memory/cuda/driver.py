@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -130,16 +129,6 @@ def error_of(library: Any, code: int, name: str, whose: str = "") -> DeviceError
     library.cuGetErrorString(code, ctypes.byref(text))
     why = text.value.decode() if text.value else f"CUDA error {code}"
     return _lost(f"{name}{subject}", why) if is_lost(why) else DeviceError(f"{name} failed{subject}", why=why)
-
-
-def hold_context(ordinal: int) -> Callable[[], None]:
-    """Makes a GPU's primary context, the first time in a process, and holds it; returns what lets go of it. Unlike
-    PyCUDA's, these calls let go of Python's lock, so that other threads work meanwhile. Raises DeviceError."""
-    library, device, context = load_driver(), ctypes.c_int(), ctypes.c_void_p()
-    call(library, "cuInit", ctypes.c_uint(0))
-    call(library, "cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))
-    call(library, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-    return partial(call, library, "cuDevicePrimaryCtxRelease_v2", device)
 
 
 def keeping_lock(library: Any) -> Any:

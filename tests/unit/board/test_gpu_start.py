@@ -1,0 +1,122 @@
+"""A GPU started beside Python, with a driver that writes down what it is asked."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgert.board import gpu_start
+from edgert.config import PipelineConfig, PipelineFile
+from edgert.errors import DeviceError
+from edgert.pipeline import Pipeline
+
+FILE: dict[str, Any] = {
+    "models": {"m": {"onnx": "m.onnx", "task": {"embed": "l2"}}},
+    "stages": {"cam": {"source": "api"}, "find": {"infer": "m", "from": "cam"}},
+}
+
+
+class Driver:
+    """libcuda; ``code`` is what it answers to everything."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.calls, self.code, self.threads = list[str](), code, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        def called(*_: object) -> int:
+            self.calls.append(name)
+            self.threads.add(threading.current_thread().name)
+            return self.code
+
+        return called
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    monkeypatch.setattr("ctypes.CDLL", lambda name: made)
+    monkeypatch.setattr(gpu_start, "find_spec", lambda name: object() if name == "pycuda" else None)
+    monkeypatch.setattr(gpu_start, "load", lambda name: True)
+    return made
+
+
+HELD = ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]
+
+
+def test_the_context_is_held_as_long_as_the_block_runs(driver: Driver) -> None:
+    with gpu_start.gpu_started(0):
+        pass
+    assert driver.calls == [*HELD, "cuDevicePrimaryCtxRelease_v2"]
+    assert threading.current_thread().name in driver.threads and len(driver.threads) == 2
+
+
+def test_it_is_given_back_where_the_block_fails(driver: Driver) -> None:
+    with pytest.raises(ValueError, match="a model"), gpu_start.gpu_started(1):
+        raise ValueError("a model")
+    assert driver.calls == [*HELD, "cuDevicePrimaryCtxRelease_v2"]
+
+
+def test_what_fails_is_left_to_whoever_needs_it(driver: Driver) -> None:
+    driver.code = 100
+    with gpu_start.gpu_started(0):
+        pass
+    assert driver.calls == ["cuInit"]
+
+
+@pytest.mark.parametrize(("number", "found"), [(None, object()), (0, None)])
+def test_nothing_is_begun_for_the_processor_or_without_pycuda(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, number: int | None, found: object
+) -> None:
+    monkeypatch.setattr(gpu_start, "find_spec", lambda name: found)
+    with gpu_start.gpu_started(number):
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("edgert-gpu")]
+    assert driver.calls == []
+
+
+def test_a_plan_of_memory_finds_it_free(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The plan counts a context itself."""
+    (tmp_path / "p.yaml").write_text(
+        "models: {m: {onnx: m.onnx, task: {embed: none}}}\nbudgets: {memory: 1GiB}\n"
+        "stages: {cam: {source: api}, find: {infer: m, from: cam}}"
+    )
+    (tmp_path / "m.onnx").write_bytes(b"")
+
+    def planned(file: PipelineFile, has_engines: bool) -> None:
+        assert driver.calls == [*HELD, "cuDevicePrimaryCtxRelease_v2"]
+        raise DeviceError("planned")
+
+    monkeypatch.setattr("edgert.assemble.memory.fitted", planned)
+    monkeypatch.setattr("edgert.assemble.default_engines.has_gpu", lambda: False)
+    with pytest.raises(DeviceError, match="planned"):
+        Pipeline(tmp_path / "p.yaml")
+    assert driver.calls == [*HELD, "cuDevicePrimaryCtxRelease_v2"]
+
+
+def test_a_machine_without_a_driver() -> None:
+    gpu_start.hold_context(0, "libcuda-of-nowhere.so.1")()
+
+
+def test_libraries_are_loaded_where_they_are() -> None:
+    assert gpu_start.load("libm.so.6") and not gpu_start.load("libm-of-nowhere.so.6")
+
+
+@pytest.mark.parametrize(
+    ("keys", "backend", "gpu"),
+    [
+        ({}, "auto", 0),
+        ({"board": "host"}, "auto", None),
+        ({}, "ort", None),
+        ({}, "onnxruntime-cuda", 0),
+        ({"board": "host"}, "tensorrt", 0),
+        ({"engines": "tensorrt"}, "auto", 0),
+        ({"engines": ["onnxruntime", "tensorrt"]}, "auto", None),
+        ({"engines": ["onnxruntime-cuda:1", "onnxruntime"]}, "auto", 1),
+        ({"engines": "tensorrt", "gpus": [2, 0]}, "auto", 2),
+    ],
+)
+def test_which_gpu_models_are_likely_to_be_run_on(keys: dict[str, Any], backend: str, gpu: int | None) -> None:
+    models = {"m": {**FILE["models"]["m"], "backend": backend}}
+    assert PipelineConfig.model_validate({**FILE, **keys, "models": models}).likely_gpu == gpu
