@@ -51,7 +51,6 @@ class OpenPlan:
         self._library, self._device, self._stream, self._title = library, device, stream, title
         self.unsupported = api.unsupported(library, "{}.{}".format(*device.traits.compute))
         self._log = shared_logger(library.trt)[1]
-        self._log.clear()
         self._runtime: api.Runtime = _runtime(library, dla_core, title, host_code=host_code)
         self._engine: api.ICudaEngine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:

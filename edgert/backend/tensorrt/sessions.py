@@ -141,13 +141,13 @@ class TrtSession:
             self._context(rows).enqueue()
 
     def open_sizes(self) -> None:
-        """Opens the contexts of all sizes at once, in threads, as TensorRT-RTX takes long; before anything runs."""
+        """Opens the contexts of all sizes at once, in threads, as TensorRT-RTX takes long; before the first run."""
 
         def opened(rows: int) -> tuple[int, Context]:
             with self.device:
                 return rows, self._opened(rows)
 
-        with ThreadPoolExecutor(len(self._sizes), "edgert-trt") as pool:
+        with self._on_stream(), ThreadPoolExecutor(len(self._sizes), "edgert-trt") as pool:
             self._contexts.update(pool.map(opened, self._sizes))
 
     def place(self, on_host: OnHost) -> None:

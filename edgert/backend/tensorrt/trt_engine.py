@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from edgert.backend.gpu import OnHost
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.execution_context import Context
 from edgert.backend.tensorrt.kernel_cache import Shelf
+from edgert.backend.tensorrt.log import shared_logger
 from edgert.backend.tensorrt.open_plan import OpenPlan
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
 from edgert.errors import DeviceError
@@ -74,8 +76,16 @@ class TrtEngine:
         self.device, self.title, self.loadables = device, title, loadables
         self._queue, self._scales = queue or Queue(device.stream(), threading.RLock()), scales or {}
         opened = partial(OpenPlan, library=library, device=device, stream=self._queue.stream, title=title)
-        self._plan = opened(plan, dla_core=dla_core, host_code=host_code, shelf=shelf)
-        self._smaller = {rows: opened(one, shelf=its) for rows, (one, its) in smaller.items()}
+        shared_logger(library.trt)[1].clear()
+
+        def other(content: tuple[bytes, Shelf | None]) -> OpenPlan:
+            with device:
+                return opened(content[0], shelf=content[1])
+
+        with ThreadPoolExecutor(len(smaller) or 1, "edgert-trt") as pool:  # each may take long
+            read = pool.map(other, smaller.values())
+            self._plan = opened(plan, dla_core=dla_core, host_code=host_code, shelf=shelf)
+            self._smaller = dict(zip(smaller, read, strict=True))
         self._is_open = True
         self._profiles = profiles or {DEFAULT_PROFILE: {}}
         self._sessions: list[TrtSession] = []
@@ -90,8 +100,6 @@ class TrtEngine:
             others = [(rows, one.shapes("OUTPUT")) for rows, one in self._smaller.items()]
             self.batched = tuple(all(shapes[name][:1] == (rows,) for rows, shapes in others) for name in given)
         first = self._opened(self.profiles[0])  # tensors of the first profile are as a session of it has them
-        if smaller:
-            first.open_sizes()
         self._spare = [first]
         taken = first.inputs_on_gpu.items()
         self.inputs = tuple(Tensor(name, one.shape, "float32" if one.scale else one.dtype) for name, one in taken)
@@ -135,6 +143,8 @@ class TrtEngine:
             title=self.title,
             on_host=self._touched(on_host),
         )
+        if self._smaller:
+            made.open_sizes()
         self._sessions.append(made)
         return made
 
