@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -93,6 +94,30 @@ def test_a_context_of_each_plan_and_one_cache_of_kernels_for_its_contexts() -> N
     assert bench.double.calls.count("IRuntimeConfig.create_runtime_cache()") == len(SIZES)
     engine.close()
     assert bench.device.live_bytes == 0
+
+
+def test_contexts_of_all_sizes_are_there_before_anything_runs() -> None:
+    bench = Rtx()
+    engine = bench.backend.compile(MODEL, options())
+    for count in (1, 2):
+        engine.session()
+        made = [call for call in bench.double.calls if call.startswith("ICudaEngine.create_execution_context")]
+        assert len(made) == count * len(SIZES)
+
+
+def test_none_is_opened_while_another_thread_records() -> None:
+    """What opening one puts on the engine's stream would be part of the recording."""
+    bench = Rtx()
+    engine = bench.backend.compile(MODEL, options())
+    recording = engine.session()  # the first was opened with the engine
+    opening = threading.Thread(target=engine.session)
+    with recording.exclusive:
+        before = len(bench.double.calls)
+        opening.start()
+        opening.join(0.1)
+        assert opening.is_alive() and len(bench.double.calls) == before
+    opening.join()
+    assert len(bench.double.calls) > before
 
 
 def test_the_next_start_finds_all_of_them(store: MemoryStore) -> None:
