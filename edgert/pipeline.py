@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from edgert.board.gpu_start import gpu_started
 from edgert.config import PipelineFile, load_pipeline
+from edgert.config.engine_choice import TENSORRT
 from edgert.errors import BudgetError, StageError, nearest
 from edgert.meters import peak_rss_bytes
 from edgert.policy import Drop
@@ -77,8 +78,9 @@ class Pipeline:
         strict: bool = False,
     ) -> None:
         loaded = load_pipeline(file, overrides)
+        rtx = loaded.config.engines[:1] in ((), (TENSORRT,))
         with ExitStack() as gpu:
-            gpu.enter_context(gpu_started(loaded.config.likely_gpu))
+            gpu.enter_context(gpu_started(loaded.config.likely_gpu, rtx=rtx))
             from edgert.assemble import HERE, with_default_engines
 
             found, chosen = with_default_engines(loaded)

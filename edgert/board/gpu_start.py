@@ -20,19 +20,20 @@ _RTX = "tensorrt_rtx_libs"
 
 
 @contextmanager
-def gpu_started(number: int | None) -> Iterator[None]:
+def gpu_started(number: int | None, *, rtx: bool = True) -> Iterator[None]:
     """While the block runs, a GPU's primary context is made and held, and libraries are loaded, where it is used by
     PyCUDA.
 
     Args:
         number: of the GPU; None for none, which does nothing.
+        rtx: whether TensorRT-RTX may be what runs models there.
     """
     if number is None or find_spec("pycuda") is None:
         yield
         return
     with ThreadPoolExecutor(2, "edgert-gpu") as pool:
         held = pool.submit(hold_context, number)
-        pool.submit(load_libraries)
+        pool.submit(load_libraries, rtx)
         try:
             yield
         finally:
@@ -55,9 +56,9 @@ def hold_context(number: int, library: str = _DRIVER) -> Callable[[], object]:
     return lambda: driver.cuDevicePrimaryCtxRelease_v2(device)
 
 
-def load_libraries() -> None:
-    """Loads those of TensorRT-RTX, where its packages are what runs models, and NVIDIA's run-time compiler."""
-    found = None if find_spec("tensorrt") else find_spec(_RTX)
+def load_libraries(rtx: bool) -> None:
+    """Loads those of TensorRT-RTX, unless TensorRT comes first, and NVIDIA's run-time compiler."""
+    found = find_spec(_RTX) if rtx and not find_spec("tensorrt") else None
     folders = (found.submodule_search_locations or []) if found else []
     for path in (path for folder in folders for path in sorted(Path(folder).glob("libtensorrt_rtx.so*"))):
         load(str(path))

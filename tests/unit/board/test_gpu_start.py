@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +98,27 @@ def test_a_plan_of_memory_finds_it_free(driver: Driver, monkeypatch: pytest.Monk
 
 def test_a_machine_without_a_driver() -> None:
     gpu_start.hold_context(0, "libcuda-of-nowhere.so.1")()
+
+
+@pytest.mark.parametrize(
+    ("rtx", "installed", "loaded"),
+    [
+        (True, ("tensorrt_rtx_libs",), ["libtensorrt_rtx.so.1", "libnvrtc.so.13"]),
+        (False, ("tensorrt_rtx_libs",), ["libnvrtc.so.13"]),
+        (True, ("tensorrt", "tensorrt_rtx_libs"), ["libnvrtc.so.13"]),
+        (True, (), ["libnvrtc.so.13"]),
+    ],
+)
+def test_which_libraries(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rtx: bool, installed: tuple[str, ...], loaded: list[str]
+) -> None:
+    for name in ("libtensorrt_rtx.so.1", "libtensorrt_onnxparser_rtx.so.1"):
+        (tmp_path / name).write_bytes(b"")
+    found, package = list[str](), SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(gpu_start, "find_spec", lambda name: package if name in installed else None)
+    monkeypatch.setattr(gpu_start, "load", lambda name: not found.append(Path(name).name))  # type: ignore[func-returns-value]
+    gpu_start.load_libraries(rtx)
+    assert found == loaded
 
 
 def test_libraries_are_loaded_where_they_are() -> None:
