@@ -20,9 +20,8 @@ from edgert.config import InferStage, PipelineFile, SourceStage
 from edgert.config.flow import fallbacks, sources_of, stages_at, streams_of
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.errors import BudgetError, EdgertError, StageError
+from edgert.meters import clocks, reading, usage
 from edgert.meters.all import Meters, Model
-from edgert.meters.clocks import gpu_gauges
-from edgert.meters.reading import Reading, modeled
 from edgert.placement.cost.power import power as power_of
 from edgert.placement.segment_engines import SegmentedEngine
 from edgert.runtime import Source, SourceRateLimiter
@@ -163,7 +162,7 @@ def watch(
     return Watch(Loop(rules, carry, clock.now_ns()), observer, clock, failed, notes)
 
 
-def _check(rules: Rules, power: Reading) -> tuple[str, ...]:
+def _check(rules: Rules, power: reading.Reading) -> tuple[str, ...]:
     """Warnings about the budgets before the start. Raises BudgetError where one is a reason not to start."""
     budget, warnings = rules.budget, list[str]()
     try:
@@ -214,30 +213,31 @@ def _timed(engine: Engine | SegmentedEngine) -> tuple[float, float]:
 def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:
     """The meters of this machine, with modeled power where it is a board that edgert knows and no sensor can be
     read."""
-    return Meters(root, clock, power_model(root))
+    return Meters(root, clock, power_model(clock, root))
 
 
-def power_model(root: Path) -> Model | None:
-    """Gives modeled watts of the board that ``root`` is the file system of, from its idle power and the GPU's reported
-    load; None for any other machine.
+def power_model(clock: Clock, root: Path) -> Model | None:
+    """Gives modeled watts of the board that ``root`` is the file system of, from its idle power and the reported loads
+    of its GPU and its processor; None for any other machine, and where nobody has published what the board draws.
 
-    Its CPU cores are not in it, so it is too low rather than too high: edgert.placement.cost.power has the
-    formula and where its numbers come from.
+    :mod:`edgert.placement.cost.power` has the formula and where its numbers come from.
     """
     machine = detect(root)
-    board, load = machine.board, gpu_gauges(root).get("gpu.load")
+    board, load = machine.board, clocks.gpu_gauges(root).get("gpu.load")
     if board is None:
         return None
     mode = board.mode(machine.mode) if board.has_mode(machine.mode) else board.usual_mode
-    watts = power_of(board, mode)
+    watts, cores = power_of(board, mode), usage.CpuLoad(root, clock)
     if not watts.is_known:
         return None
 
-    def read() -> Reading:
+    def read() -> reading.Reading:
         percent = None if load is None else load().value
-        busy = 1.0 if percent is None else percent / 100
-        return modeled(
-            watts.static_w + watts.busy_gpu_w * busy, "W", f"cost model of {board.name}", "without CPU cores"
-        )
+        busy_w = watts.busy_gpu_w * (1.0 if percent is None else percent / 100)
+        percent = cores.read()[usage.MACHINE].value
+        if percent is not None:
+            busy_w += watts.cpu_w * (mode.cpu_cores or board.cpu.cores) * percent / 100
+        why = "" if percent is not None else "without CPU cores"
+        return reading.modeled(watts.static_w + busy_w, "W", f"cost model of {board.name}", why)
 
     return read
