@@ -110,9 +110,9 @@ def _at_the_wall(record: Board, group: Mapping[str, Any], row: Sequence[Any]) ->
     mode = set_mode(record, _FASTEST[record.name], clocks)
     cost, speed, frames = coefficients(record.soc).gpu, gpu_speed(record, mode, "int8"), batch or _BATCH
     columns = table(works(model, int(size)), frames)
-    running, at_peak = (float(part.sum()) for part in gpu_work(columns, gpu_seconds(columns, speed, cost), speed, cost))
-    rate = fps / frames if batch else 1 / running  # of both together, who does how much is not published
-    gpu = min(running * rate, 1.0), min(at_peak * rate, 1.0)
+    seconds = gpu_seconds(columns, speed, cost)
+    running, at_peak = (float(part.sum() / seconds.sum()) for part in gpu_work(columns, seconds, speed, cost))
+    gpu = running, at_peak  # a run follows the last, so that its parts of the time are those of the whole
     bytes_s = float(gpu_bytes(columns, speed).sum()) / frames * fps
     near = min(record.modes, key=lambda one: abs((one.emc_mhz or 0.0) - emc_mhz))  # whose memory's clock is nearest
     idle_w = record.idle_w(near)

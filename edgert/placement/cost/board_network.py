@@ -96,7 +96,7 @@ def gpu_work(columns: Table, seconds: Numbers, speed: formulas.Speed, cost: GpuC
     launch_s = cost.launch_us * 1e-6 + cost.launch_kcycles * 1e3 / speed.clock_hz
     macs = columns.rows * columns.groups * columns.channels * columns.columns * columns.taps
     running = (seconds - columns.launches * launch_s).clip(0.0)
-    return running, (columns.is_dense * macs / speed.macs_per_s).clip(0.0, running)
+    return running, ((columns.is_dense + columns.is_attention) * macs / speed.macs_per_s).clip(0.0, running)
 
 
 def _edges(
