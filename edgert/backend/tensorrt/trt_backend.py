@@ -76,6 +76,38 @@ def plan_sizes(model: Model, options: EngineOptions) -> tuple[int, ...]:
     return run_sizes(rows.pop(), dynamic=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one plan of a model is for.
+
+    Attributes:
+        profile: its name; only that is in ``options``, where there are several parts.
+        rows: how many it takes, no more and no less; 0 where that is left to the options.
+        title: what it is called in messages, and known by from one start to the next; empty for the model's own.
+    """
+
+    options: EngineOptions
+    profile: str = DEFAULT_PROFILE
+    rows: int = 0
+    title: str = ""
+
+
+def parts_of(model: Model, options: EngineOptions) -> tuple[Part, ...]:
+    """The plans that TensorRT-RTX gets of a model: for each profile, as 1.4 ends the process when one that is not the
+    first is chosen; and for each of the :func:`plan_sizes`. The last of the first profile is for all of its rows."""
+    profiles = options.profiles or {DEFAULT_PROFILE: {}}
+    found = list[Part]()
+    for name, shapes in profiles.items():
+        alone = replace(options, profiles={name: shapes}) if len(profiles) > 1 else options
+        sizes = plan_sizes(model, alone) or (0,)
+        of_profile = "" if name == next(iter(profiles)) else f" for profile {name}"
+        for rows in sizes:
+            of_rows = "" if rows == sizes[-1] else f" in batches of {rows}"
+            title = f"{model.path}{of_profile}{of_rows}" if of_profile or of_rows else ""
+            found.append(Part(alone, name, rows, title))
+    return tuple(found)
+
+
 def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[str, Any]:
     """Fields of a request. Pools of a DLA are left out where no node is placed on one."""
     dla = (builder.dla_sram_bytes, builder.dla_local_bytes, builder.dla_global_bytes)
@@ -216,25 +248,25 @@ class TrtBackend:
             ModelError: a profile does not fit the model's inputs, or an output's size depends on the data.
             DeviceError: TensorRT, PyCUDA or the GPU is missing; each with how to install it.
         """
-        sizes = plan_sizes(model, options) if self.library.kind == "rtx" else ()
+        parts = parts_of(model, options) if self.library.kind == "rtx" else (Part(options),)
         facts = self.facts  # found out once, not in each thread
-        with ThreadPoolExecutor(len(sizes) or 1, "edgert-trt") as pool:  # plans are large, and checked when read
-            known = list(pool.map(lambda rows: self._known(model, options, rows, facts), sizes or (0,)))
+        with ThreadPoolExecutor(len(parts), "edgert-trt") as pool:  # plans are large, and checked when read
+            known = list(pool.map(lambda part: self._known(model, part, facts), parts))
         with suppress(UnopenedError):  # then it is compiled again, which is reported
             if (found := [one for one in known if one is not None]) and len(found) == len(known):
                 self._report_mode(found[-1])
-                return self._open_all(sizes, found, options)
-        requests = [self._request(model, options, rows) for rows in sizes or (0,)]
-        if not sizes:
+                return self._open_all(parts, found, options)
+        requests = [self._request(model, part) for part in parts]
+        if len(parts) == 1:
             return self.opened(requests[0], options.store, options.profiles)[1]
         made = self._built_all(requests, options.store)
         try:
-            return self._open_all(sizes, made, options)
+            return self._open_all(parts, made, options)
         except UnopenedError as error:
             if options.store is None or not all(one.cached for one in made):
                 raise
             self._again(requests[-1], f"the cached engine no longer opens ({error.why})")
-            return self._open_all(sizes, [self._made(one.request, one.facts, options.store) for one in made], options)
+            return self._open_all(parts, [self._made(one.request, one.facts, options.store) for one in made], options)
 
     def _built_all(self, requests: Sequence[BuildRequest], store: Store | None) -> list[engine_cache.BuiltEngine]:
         """See :meth:`built`; at once, as most of what TensorRT-RTX takes is the start of its process."""
@@ -245,22 +277,21 @@ class TrtBackend:
                 self.listener.stop.set()
                 raise
 
-    def _request(self, model: Model, options: EngineOptions, rows: int) -> BuildRequest:
+    def _request(self, model: Model, part: Part) -> BuildRequest:
         """See :func:`static_request`; what it comes to is cached."""
-        is_smaller = rows and rows < plan_sizes(model, options)[-1]
-        title = {"title": f"{model.path} in batches of {rows}"} if is_smaller else {}
-        request = static_request(model, options, rows, **title)
-        if options.store is not None:
-            engine_cache.cache_request(options.store, engine_cache.options_key(model, options, rows), request)
+        title = {"title": part.title} if part.title else {}
+        request, store = static_request(model, part.options, part.rows, **title), part.options.store
+        if store is not None:
+            engine_cache.cache_request(store, engine_cache.options_key(model, part.options, part.rows), request)
         return request
 
-    def _known(
-        self, model: Model, options: EngineOptions, rows: int, facts: engine_cache.Facts
-    ) -> engine_cache.BuiltEngine | None:
+    def _known(self, model: Model, part: Part, facts: engine_cache.Facts) -> engine_cache.BuiltEngine | None:
         """The engine of a model that was compiled with these options before; None where its request must be made to
         know what is to be done."""
-        store = options.store
-        known = engine_cache.cached_request(store, engine_cache.options_key(model, options, rows)) if store else None
+        options, store = part.options, part.options.store
+        known = (
+            engine_cache.cached_request(store, engine_cache.options_key(model, options, part.rows)) if store else None
+        )
         if store is None or known is None:
             return None
         key = engine_cache.key_of({**facts, **known[0]})
@@ -272,10 +303,13 @@ class TrtBackend:
         return None
 
     def _open_all(
-        self, sizes: Sequence[int], made: Sequence[engine_cache.BuiltEngine], options: EngineOptions
+        self, parts: Sequence[Part], made: Sequence[engine_cache.BuiltEngine], options: EngineOptions
     ) -> TrtEngine:
-        """One engine of plans for so many rows each; of the only one where there are no sizes."""
-        return self.open(made[-1], options.profiles, options.store, dict(zip(sizes[:-1], made, strict=False)))
+        """One engine of the plans for these parts."""
+        at = max(at for at, part in enumerate(parts) if part.profile == parts[0].profile)
+        others = {(part.profile, part.rows): one for part, one in zip(parts, made, strict=True)}
+        others.pop((parts[at].profile, parts[at].rows))
+        return self.open(made[at], options.profiles, options.store, others)
 
     def opened(
         self, request: BuildRequest, store: Store | None = None, profiles: Mapping[str, Shapes] | None = None
@@ -360,10 +394,10 @@ class TrtBackend:
         made: engine_cache.BuiltEngine,
         profiles: Mapping[str, Shapes] | None = None,
         store: Store | None = None,
-        smaller: Mapping[int, engine_cache.BuiltEngine] = MappingProxyType({}),
+        others: Mapping[tuple[str, int], engine_cache.BuiltEngine] = MappingProxyType({}),
     ) -> TrtEngine:
-        """Opens an engine for running, with those of the same model for fewer rows where it is of one shape; kernels
-        that TensorRT-RTX compiles then are cached in the store.
+        """Opens an engine for running, with those of the same model for other profiles and numbers of rows where it is
+        of one alone; kernels that TensorRT-RTX compiles then are cached in the store.
 
         Raises DeviceError when there is no GPU or PyCUDA, or TensorRT-RTX refuses the GPU, or the DLA core is missing
         or has too many programs, and ModelError when an output's size depends on the data.
@@ -386,14 +420,14 @@ class TrtBackend:
                 resident=self._resident[core],
                 host_code=made.request.version_compatible,
                 shelf=_shelf(store, made),
-                smaller={rows: (one.result.plan, _shelf(store, one)) for rows, one in smaller.items()},
+                others={part: (one.result.plan, _shelf(store, one)) for part, one in others.items()},
                 title=made.request.title,
             )
         self._resident[core] += loadables  # none where there is no core
         compiled = {
             "precision": made.request.precision,
-            "cached": all(one.cached for one in (made, *smaller.values())),
-            "compile_s": sum(one.result.seconds for one in (made, *smaller.values())),
+            "cached": all(one.cached for one in (made, *others.values())),
+            "compile_s": sum(one.result.seconds for one in (made, *others.values())),
             "attempts": list(made.attempts),
         }
         if "unsupported" in engine.info and not self._warned:

@@ -16,7 +16,7 @@ from edgert.backend.tensorrt.kernel_cache import Shelf
 from edgert.backend.tensorrt.log import shared_logger
 from edgert.backend.tensorrt.open_plan import OpenPlan
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
-from edgert.errors import DeviceError
+from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import CudaDevice
 
 MAX_LOADABLES = 16
@@ -39,14 +39,16 @@ class TrtEngine:
         resident: DLA programs of other engines on that core.
         host_code: whether the plan's code for the processor may be run; version-compatible ones bring a runtime along.
         shelf: where kernels are cached that TensorRT-RTX compiles when the engine first runs.
-        smaller: rows → a plan of the same model for so many, and its shelf; where ``plan`` is of one shape, too. Other
-            numbers of rows are run as the next larger.
+        others: (profile, rows) → a plan of the same model for these alone, and its shelf; rows 0 are those of its only
+            plan. Then ``plan`` is for the first profile alone, with as many rows as that has, and other numbers of rows
+            are run as the next larger. TensorRT-RTX needs one for every profile but the first.
         title: for messages.
 
     Raises:
         DeviceError: the core would hold too many programs, is not there, or is not taken; or there is no memory; or
             TensorRT-RTX refuses a GPU that it does not list.
         UnopenedError: TensorRT refuses the plan, which it does for one of another TensorRT or GPU.
+        BuildError: TensorRT-RTX would have to choose between profiles of one plan.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class TrtEngine:
         resident: int = 0,
         host_code: bool = False,
         shelf: Shelf | None = None,
-        smaller: Mapping[int, tuple[bytes, Shelf | None]] = MappingProxyType({}),
+        others: Mapping[tuple[str, int], tuple[bytes, Shelf | None]] = MappingProxyType({}),
         title: str = "engine",
     ) -> None:
         if loadables + resident > MAX_LOADABLES:  # afterwards it would only fail when it runs
@@ -72,6 +74,15 @@ class TrtEngine:
                 why=f"a core holds {MAX_LOADABLES}, and {resident} of other engines are there",
                 where=title,
                 fix="place fewer, longer regions on the DLA, or move a model to the other core",
+            )
+        self._profiles = profiles or {DEFAULT_PROFILE: {}}
+        self.profiles = tuple(self._profiles)
+        if library.kind == "rtx" and not {*self.profiles[1:]} <= {name for name, _ in others}:
+            raise BuildError(
+                f"{library.title} runs one profile of an engine",
+                why=f"1.4 ends the whole process when another is chosen, and this model has {', '.join(self.profiles)}",
+                where=title,
+                fix="leave one profile, or run the pipeline file itself: each profile then has a plan of its own",
             )
         self.device, self.title, self.loadables = device, title, loadables
         self._queue, self._scales = queue or Queue(device.stream(), threading.RLock()), scales or {}
@@ -82,23 +93,21 @@ class TrtEngine:
             with device:
                 return opened(content[0], shelf=content[1])
 
-        with ThreadPoolExecutor(len(smaller) or 1, "edgert-trt") as pool:  # each may take long
-            read = pool.map(other, smaller.values())
+        with ThreadPoolExecutor(len(others) or 1, "edgert-trt") as pool:  # each may take long
+            read = pool.map(other, others.values())
             self._plan = opened(plan, dla_core=dla_core, host_code=host_code, shelf=shelf)
-            self._smaller = dict(zip(smaller, read, strict=True))
+            self._others = dict(zip(others, read, strict=True))
         self._is_open = True
-        self._profiles = profiles or {DEFAULT_PROFILE: {}}
         self._sessions: list[TrtSession] = []
-        self.profiles = tuple(self._profiles)
         self.recordable = loadables == 0
         """Whether runs may be recorded as CUDA graphs: not with DLA layers (TensorRT issue 3524)."""
         declared, given = list(self._plan.shapes("INPUT").values()), self._plan.shapes("OUTPUT")
         is_open = bool(declared) and all(shape and shape[0] < 0 for shape in declared)
-        self.dynamic_batch = is_open or bool(smaller)
+        of_rows = [(rows, one.shapes("OUTPUT")) for (_, rows), one in self._others.items() if rows]
+        self.dynamic_batch = is_open or bool(of_rows)
         self.batched = share_first_dimension(declared, list(given.values()))
-        if smaller:
-            others = [(rows, one.shapes("OUTPUT")) for rows, one in self._smaller.items()]
-            self.batched = tuple(all(shapes[name][:1] == (rows,) for rows, shapes in others) for name in given)
+        if of_rows:
+            self.batched = tuple(all(shapes[name][:1] == (rows,) for rows, shapes in of_rows) for name in given)
         first = self._opened(self.profiles[0])  # tensors of the first profile are as a session of it has them
         self._spare = [first]
         taken = first.inputs_on_gpu.items()
@@ -130,20 +139,22 @@ class TrtEngine:
         return "all" if self.loadables else on_host
 
     def _opened(self, name: str, on_host: OnHost = "none") -> TrtSession:
+        own = [rows for profile, rows in self._others if profile == name and rows]
+        sizes = own if name == self.profiles[0] else own[:-1]  # without all of them
         made = TrtSession(
-            partial(self._open_context, self.profiles.index(name)),
+            partial(self._open_context, name),
             self.device,
             self._queue,
             shapes=self._profiles[name],
             scales=self._scales,
             dynamic=self.dynamic_batch,
-            sizes=tuple(self._smaller),
+            sizes=sizes,
             batched=self.batched,
             recordable=self.recordable,
             title=self.title,
             on_host=self._touched(on_host),
         )
-        if self._smaller:
+        if sizes:
             made.open_sizes()
         self._sessions.append(made)
         return made
@@ -161,9 +172,10 @@ class TrtEngine:
         self._spare.clear()
         self._is_open = False
         with self.device:
-            for plan in (self._plan, *self._smaller.values()):
+            for plan in (self._plan, *self._others.values()):
                 plan.close()
 
-    def _open_context(self, index: int, shapes: Shapes) -> Context:
+    def _open_context(self, name: str, shapes: Shapes) -> Context:
         rows = next((shape[0] for shape in shapes.values() if shape), 0)
-        return self._smaller.get(rows, self._plan).context(index, shapes)
+        plan = self._others.get((name, rows)) or self._others.get((name, 0)) or self._plan
+        return plan.context(0 if self._others else self.profiles.index(name), shapes)

@@ -1,4 +1,5 @@
-"""TensorRT-RTX gets a plan for each size of a batch: kernels of a plan that leaves the batch open are slower."""
+"""TensorRT-RTX gets a plan for each profile and each size of a batch: it ends the process where a profile that is not
+the first is chosen, and kernels of a plan that leaves the batch open are slower."""
 
 from __future__ import annotations
 
@@ -12,11 +13,15 @@ import pytest
 
 from edgert.backend import EngineOptions
 from edgert.backend.tensorrt import BuildRequest, BuildResult, Span
-from edgert.backend.tensorrt.trt_backend import plan_sizes
+from edgert.backend.tensorrt.library import library_of
+from edgert.backend.tensorrt.trt_backend import parts_of, plan_sizes
+from edgert.backend.tensorrt.trt_engine import TrtEngine
+from edgert.errors import BuildError
 from edgert.graph import from_bytes, inputs
 from tests.helpers import models
 from tests.helpers.trt_bench import HERE, Bench, MemoryStore
 from tests.helpers.trt_device import FakeDevice
+from tests.helpers.trt_double import Double, Script
 
 MODEL = models.conv(("n", 3, 8, 8))
 SIZES = (1, 2, 4, 6)
@@ -26,36 +31,36 @@ def options(rows: int = 6, **further: Any) -> EngineOptions:
     return EngineOptions(profiles={"default": {"x": (rows, 3, 8, 8)}}, **further)
 
 
-def plan(rows: int) -> bytes:
-    return b"plan of %d rows" % rows
+def plan(rows: int, side: int = 8) -> bytes:
+    return b"plan of %d rows" % rows if side == 8 else b"plan of %d rows, %d wide" % (rows, side)
 
 
 class Rtx(Bench):
     """Plans that have the rows of the model they were built of, and add one."""
 
     def __init__(self, **script: Any) -> None:
-        def bound(rows: int) -> dict[str, tuple[tuple[int, ...], str, str]]:
+        def bound(rows: int, side: int) -> dict[str, tuple[tuple[int, ...], str, str]]:
             return {
-                "x": ((rows, 3, 8, 8), "FLOAT", "INPUT"),
-                "y": ((rows, 4, 8, 8), "FLOAT", "OUTPUT"),
+                "x": ((rows, 3, side, side), "FLOAT", "INPUT"),
+                "y": ((rows, 4, side, side), "FLOAT", "OUTPUT"),
                 "limits": ((6, 2), "FLOAT", "OUTPUT"),
             }
 
-        plans = {plan(rows): bound(rows) for rows in SIZES}
+        plans = {plan(rows, side): bound(rows, side) for rows in SIZES for side in (8, 16)}
         super().__init__("rtx-1.4", machine=HERE, plans=plans, compute=self.run, **script)
         self.device = FakeDevice(compute=(8, 9))
         self.ran: list[int] = []
 
     def run(self, addresses: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        rows = shapes["x"][0]
+        rows, _, side, _ = shapes["x"]
         self.ran.append(rows)
-        given = self.device.array(addresses["x"], "float32", (rows, 3, 8, 8))
-        self.device.array(addresses["y"], "float32", (rows, 4, 8, 8))[...] = given[:, :1] + 1
+        given = self.device.array(addresses["x"], "float32", (rows, 3, side, side))
+        self.device.array(addresses["y"], "float32", (rows, 4, side, side))[...] = given[:, :1] + 1
 
     def build(self, request: BuildRequest, **_: object) -> BuildResult:
-        rows = inputs(from_bytes(request.model))[0].shape[0]
-        assert isinstance(rows, int) and not request.profiles
-        return replace(super().build(request), plan=plan(rows))
+        rows, side = inputs(from_bytes(request.model))[0].shape[0::2]
+        assert isinstance(rows, int) and isinstance(side, int) and not request.profiles
+        return replace(super().build(request), plan=plan(rows, side))
 
 
 @pytest.fixture
@@ -179,3 +184,73 @@ def test_other_tensorrts_keep_one_plan() -> None:
     bench.double._script.inputs[0].shape = (-1, 3, 8, 8)
     bench.backend.compile(MODEL, options())
     assert len(bench.requests) == 1 and bench.requests[0].profiles
+
+
+class TestProfiles:
+    """On TensorRT-RTX 1.4.0.76 a context that chooses a profile but the first crashes."""
+
+    MODEL = models.conv(("n", 3, "h", "w"))
+
+    def options(self, small: int = 1, large: int = 1, **further: Any) -> EngineOptions:
+        return EngineOptions(profiles={"small": {"x": (small, 3, 8, 8)}, "large": {"x": (large, 3, 16, 16)}}, **further)
+
+    def test_each_has_a_plan_and_none_is_chosen(self) -> None:
+        bench = Rtx()
+        engine = bench.backend.compile(self.MODEL, self.options())
+        assert len(bench.requests) == 2 and engine.profiles == ("small", "large")
+        assert engine.inputs[0].shape == (1, 3, 8, 8) and not engine.dynamic_batch
+        for name, side in ((None, 8), ("small", 8), ("large", 16), ("large", 16)):
+            session = engine.session(name)
+            session.inputs["x"][...] = 3
+            (found, _) = session.run()
+            assert found.shape == (1, 4, side, side) and (found == 4).all()
+        chosen = {call for call in bench.double.calls if "set_optimization_profile_async" in call}
+        assert chosen and all("async(0, " in call for call in chosen)
+        engine.close()
+        assert bench.device.live_bytes == 0
+
+    def test_with_batches_of_each(self) -> None:
+        bench = Rtx()
+        engine = bench.backend.compile(self.MODEL, self.options(6, 2))
+        assert len(bench.requests) == len(SIZES) + 2 and engine.dynamic_batch and engine.batched == (True, False)
+        small, large = engine.session("small"), engine.session("large")
+        assert (small.rows, large.rows) == (6, 2)
+        for session, side, rows, ran in ((small, 8, 3, 4), (small, 8, 6, 6), (large, 16, 1, 1), (large, 16, 2, 2)):
+            assert session.run(rows)[0].shape == (rows, 4, side, side) and bench.ran[-1] == ran
+
+    def test_the_next_start_finds_them(self, store: MemoryStore) -> None:
+        first = Rtx().backend.compile(self.MODEL, self.options(2, 4, store=store))
+        again = Rtx()
+        engine = again.backend.compile(self.MODEL, self.options(2, 4, store=store))
+        assert again.requests == again.reported == [] and engine.info["cached"] and not first.info["cached"]
+        (gone,) = [path for path in store.folder.iterdir() if path.read_bytes().endswith(plan(4, 16))]
+        gone.unlink()
+        third = Rtx()
+        third.backend.compile(self.MODEL, self.options(2, 4, store=store))
+        assert [one.title for one in third.requests] == ["test.onnx for profile large"]
+
+    def test_titles(self) -> None:
+        parts = parts_of(self.MODEL, self.options(2, 2))
+        assert [part.title for part in parts] == [
+            "test.onnx in batches of 1",
+            "",
+            "test.onnx for profile large in batches of 1",
+            "test.onnx for profile large",
+        ]
+
+    def test_one_plan_of_several_profiles_is_refused(self) -> None:
+        """As a bundle has: nothing may crash there."""
+        bound = {"x": ((1, 3, -1, -1), "FLOAT", "INPUT"), "y": ((1, 4, -1, -1), "FLOAT", "OUTPUT")}
+        double = Double("rtx-1.4", Script(bound=bound))
+        with pytest.raises(BuildError, match="runs one profile of an engine") as caught:
+            TrtEngine(b"plan", library_of(double), FakeDevice(compute=(8, 9)), profiles=self.options().profiles)
+        assert "small, large" in caught.value.why and "pipeline file itself" in caught.value.fix
+        assert double.calls == []
+
+    def test_other_tensorrts_choose_among_those_of_one_plan(self) -> None:
+        bound = {"x": ((1, 3, -1, -1), "FLOAT", "INPUT"), "y": ((1, 4, 1, 1), "FLOAT", "OUTPUT")}
+        bench = Bench("10.3", bound=bound)
+        bench.double._script.inputs[0].shape = (1, 3, -1, -1)
+        bench.backend.compile(models.conv((1, 3, "h", "w")), self.options()).session("large")
+        assert len(bench.requests) == 1 and len(bench.requests[0].profiles) == 2
+        assert any("set_optimization_profile_async(1, " in call for call in bench.double.calls)
