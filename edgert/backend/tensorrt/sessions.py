@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -140,15 +139,10 @@ class TrtSession:
         with self._on_stream():
             self._context(rows).enqueue()
 
-    def open_sizes(self) -> None:
-        """Opens the contexts of all sizes at once, in threads, as TensorRT-RTX takes long; before the first run."""
-
-        def opened(rows: int) -> tuple[int, Context]:
-            with self.device:
-                return rows, self._opened(rows)
-
-        with self._on_stream(), ThreadPoolExecutor(len(self._sizes), "edgert-trt") as pool:
-            self._contexts.update(pool.map(opened, self._sizes))
+    def adopt(self, contexts: Mapping[int, Context]) -> None:
+        """Takes contexts for fewer rows that were opened for it; before the first run."""
+        for rows, context in contexts.items():
+            self._contexts[rows] = self._bound_to(context)
 
     def place(self, on_host: OnHost) -> None:
         """Has its tensors lie where it suits those that the host touches; before the first run. Raises DeviceError."""
@@ -162,7 +156,7 @@ class TrtSession:
         self.inputs_on_gpu = {name: one.tensor for name, one in self._inputs.items()}
         self.outputs_on_gpu = tuple(one.tensor for one in self._outputs.values())
         for context in self._contexts.values():
-            context.bind({name: one.tensor.block for name, one in {**self._inputs, **self._outputs}.items()})
+            self._bound_to(context)
 
     def profile(self, sink: Callable[[str, float], object]) -> None:
         """From now on runs of all rows call ``sink`` with the name and milliseconds of every layer; they get slower."""
@@ -192,13 +186,13 @@ class TrtSession:
         if self._sizes:
             count = next((size for size in self._sizes if size >= count), self.rows)
         if count not in self._contexts:
-            self._contexts[count] = self._opened(count)
+            shapes = {name: (count, *one.tensor.shape[1:]) for name, one in self._inputs.items()}
+            self._contexts[count] = self._bound_to(self._open_context(shapes))
         return self._contexts[count]
 
-    def _opened(self, rows: int) -> Context:
-        made = self._open_context({name: (rows, *one.tensor.shape[1:]) for name, one in self._inputs.items()})
-        made.bind({name: one.tensor.block for name, one in {**self._inputs, **self._outputs}.items()})
-        return made
+    def _bound_to(self, context: Context) -> Context:
+        context.bind({name: one.tensor.block for name, one in {**self._inputs, **self._outputs}.items()})
+        return context
 
     def _bound(self, name: str, layout: Layout, for_host: bool) -> Bound:
         block = self.device.tensor_block(max(layout.nbytes, 1), for_host=for_host)

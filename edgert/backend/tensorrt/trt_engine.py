@@ -139,23 +139,31 @@ class TrtEngine:
         return "all" if self.loadables else on_host
 
     def _opened(self, name: str, on_host: OnHost = "none") -> TrtSession:
+        shapes = self._profiles[name]
         own = [rows for profile, rows in self._others if profile == name and rows]
         sizes = own if name == self.profiles[0] else own[:-1]  # without all of them
-        made = TrtSession(
-            partial(self._open_context, name),
-            self.device,
-            self._queue,
-            shapes=self._profiles[name],
-            scales=self._scales,
-            dynamic=self.dynamic_batch,
-            sizes=sizes,
-            batched=self.batched,
-            recordable=self.recordable,
-            title=self.title,
-            on_host=self._touched(on_host),
-        )
-        if sizes:
-            made.open_sizes()
+
+        def fewer(rows: int) -> Context:
+            with self.device:
+                return self._open_context(name, {tensor: (rows, *sides[1:]) for tensor, sides in shapes.items()})
+
+        # Each is of another plan. Nobody records meanwhile, and would get what that puts on the stream.
+        with self._queue.exclusive, ThreadPoolExecutor(len(sizes) or 1, "edgert-trt") as pool:
+            contexts = pool.map(fewer, sizes)
+            made = TrtSession(
+                partial(self._open_context, name),
+                self.device,
+                self._queue,
+                shapes=shapes,
+                scales=self._scales,
+                dynamic=self.dynamic_batch,
+                sizes=sizes,
+                batched=self.batched,
+                recordable=self.recordable,
+                title=self.title,
+                on_host=self._touched(on_host),
+            )
+            made.adopt(dict(zip(sizes, contexts, strict=True)))
         self._sessions.append(made)
         return made
 
