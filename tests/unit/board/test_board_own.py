@@ -106,6 +106,19 @@ def test_ones_own_measurements_are_a_source(tmp_path: Path) -> None:
         (("emc_mhz, dla_mhz]", "emc_mhz, dla]"), "uncapped: 'dla' is no clock", "clocks: cpu_mhz"),
         (("    - of: [emc_max_mhz]", "    - of: [emc_mhz]"), "origins of 'emc_mhz', which is not in memory", "keys:"),
         (("  confidence: high", "  confidence: sure"), "match.confidence: 'sure'", ""),
+        (("  - watts: 4.6", "  - watts: -4.6"), "idle.0.watts: -4.6", "data sheet"),
+        (("  - watts: 4.6", "  - watts: null"), "idle.0.watts: None", ""),
+        (("    rail: VDD_IN", "    clocks: sideways\n    rail: VDD_IN"), "idle.0.clocks: 'sideways'", ""),
+        (
+            ("    rail: VDD_IN", "    modes: [16W]\n    rail: VDD_IN"),
+            "idle watts of '16W', which is none",
+            "modes: MAXN",
+        ),
+        (
+            _mode("emc_mhz: 3199", "emc_mhz: 3199\n    estimated: [second_dla_mhz]"),
+            "estimated: 'second_dla_mhz' has no value",
+            "",
+        ),
         (("modes:\n", "mode:\n"), "unknown key 'mode' in a board file; did you mean 'modes'?", "rename"),
     ],
 )
