@@ -290,6 +290,11 @@ def _ratios() -> list[tuple[Mode, float, float]]:
     return found
 
 
+def ratio_errors(cost: watts.PowerCost) -> list[float]:
+    """Relative, of images a joule of a DLA core over those of the GPU, against NVIDIA's."""
+    return [abs(_ratio(cost, mode, gain) / ratio - 1) for mode, gain, ratio in _ratios()]
+
+
 def _ratio(cost: watts.PowerCost, mode: Mode, gain: float) -> float:
     found = watts.power(board("agx-orin-64gb"), mode, cost)
     return gain * found.busy_gpu_w / found.dla_w

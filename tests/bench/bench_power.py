@@ -23,7 +23,7 @@ from edgert.board.record import Board, boards
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from scripts.fitting.power import Fitted, fit_all
+from scripts.fitting.power import Fitted, fit_all, ratio_errors
 
 IDLE_BAR, MEDIAN_BAR, P90_BAR = 0.15, 0.15, 0.4
 HELD = 0.85, 0.95
@@ -77,6 +77,11 @@ def measure() -> Iterator[Figure]:
     for soc, fitted in fit_all().items():
         if fitted.trials:
             yield from loaded_figures(soc, fitted)
+        if soc == "tegra234":
+            off = ratio_errors(fitted.chip.cost)
+            detail = {"p90": round(float(np.quantile(off, 0.9)), 3)}
+            name = "images a joule, DLA over GPU, median error over NVIDIA's table"
+            yield Figure(name, float(np.median(off)), "", n=len(off), detail=detail)
 
 
 if __name__ == "__main__":
