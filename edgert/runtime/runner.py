@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from edgert.clock import REAL, Clock
 from edgert.errors import EdgertError, StageError
 from edgert.runtime.channel import Inlet
+from edgert.runtime.stage import ServedSource
 from edgert.runtime.worker import Node, Worker
 
 DRAIN_S = 1.2
@@ -82,6 +83,9 @@ class Runner:
             self._drain = threading.Timer(DRAIN_S, self._discard)
             self._drain.daemon = True
             self._drain.start()
+        for node in self.nodes:
+            if isinstance(node.work, ServedSource):
+                node.work.wake()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until every thread has ended; False if the time ran out before.

@@ -68,6 +68,10 @@ class ServedSource(Source, Protocol):
         """Gives to ``taker`` what others bring, until the stream ends or ``stop`` is set; from then on, nothing."""
         ...
 
+    def wake(self) -> None:
+        """Has whoever waits here look at ``stop`` at once; called when it was set, from any thread."""
+        ...
+
 
 @runtime_checkable
 class Stage(Protocol):

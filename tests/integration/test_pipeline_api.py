@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,17 @@ def test_asking_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
         for _ in range(5):
             next(pipeline.results("find", timeout=20))
         assert len(pipeline._assembly.node("find").outlets) == 0
+
+
+def test_leaving_waits_for_no_look_at_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgert.stages.source.api._POLL_S", 60.0)
+    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+        results = pipeline.results("find", timeout=20)
+        pipeline.submit(np.full((240, 320, 3), 90, np.uint8))
+        next(results)
+        asked = time.monotonic()
+    assert time.monotonic() - asked < 5
+    assert not threads()
 
 
 def test_pushing_copies_nothing(tmp_path: Path) -> None:

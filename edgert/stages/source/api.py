@@ -167,7 +167,9 @@ class ApiSource:
         try:
             while not self._refuses:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._waiting or self._is_finished or self._is_over, _POLL_S)
+                    self._changed.wait_for(
+                        lambda: self._waiting or self._is_finished or self._is_over or stop.is_set(), _POLL_S
+                    )
                 with self._turn:
                     self._give_waiting(taker)
                 self.settle()
@@ -176,6 +178,11 @@ class ApiSource:
                 self.close()
                 self._timeline.close()
                 self._taker = None  # which holds this
+
+    def wake(self) -> None:
+        """See :class:`~edgert.runtime.stage.ServedSource`."""
+        with self._changed:
+            self._changed.notify_all()
 
     def settle(self) -> None:
         """Lets go of images on a GPU that were read."""
@@ -307,7 +314,9 @@ class ApiSource:
     def _images(self, stop: threading.Event) -> Iterator[Image]:
         while not stop.is_set():
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_finished or self._is_over, _POLL_S)
+                self._changed.wait_for(
+                    lambda: self._waiting or self._is_finished or self._is_over or stop.is_set(), _POLL_S
+                )
                 if not self._waiting:
                     if self._is_finished or self._is_over:
                         return
