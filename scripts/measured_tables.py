@@ -164,7 +164,18 @@ def of_costs(folder: Path) -> dict[str, list[str]]:
             else:
                 row.update(networks=str(figure["detail"]["networks"]), p90=f"{100 * figure['detail']['p90']:.1f} %")
     sides = [(group, part) for group in ("network", "family") for part in ("rows", "median error", "90 % below")]
+    at_once = [
+        (
+            figure["name"],
+            str(figure["n"]),
+            f"{figure['value']:.2f} ×" if figure["unit"] else f"{100 * figure['value']:.1f} %",
+            f"{100 * figure['detail']['sum']:.1f} %" if "sum" in figure["detail"] else "–",
+        )
+        for figure in figures
+        if "GPU+DLA" in figure["name"] or "CUDA graph" in figure["name"]
+    ]
     return {
+        "at-once": lines(("", "rows", "median", "of the plain sum"), at_once),
         "left-out": lines(
             ("", "networks", *(f"{group} left out: {part}" for group, part in sides)),
             [(name, row["networks"], *(row[f"{group} {part}"] for group, part in sides))

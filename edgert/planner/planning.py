@@ -14,10 +14,12 @@ from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
 from edgert.bundle.measured_engines import MeasuredEngine, describe, read_measured
 from edgert.config import PipelineConfig, PipelineFile, load_pipeline
+from edgert.config.flow import sources_of
+from edgert.config.stages import InferStage
 from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement
-from edgert.placement.cost.board_network import network
+from edgert.placement.cost.board_network import network, per_frame
 from edgert.placement.cost.coefficients import Coefficients, coefficients
 from edgert.placement.cost.formulas import ran
 from edgert.placement.cost.power import about_watts, power, power_cost, wall_w
@@ -31,7 +33,7 @@ from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts,
 from edgert.planner.plan_text import check_mode, check_objective, releases
 from edgert.planner.planned_model import PlannedModel, bound_to, planned_models, scaled
 from edgert.planner.selection import Machine, judged
-from edgert.simulator.board_platform import contention_of, platform_of
+from edgert.simulator.board_platform import contention_of, platform_of, rows_of
 from edgert.simulator.design import check_demands, counterpart, demands, levels_of, with_fallbacks
 
 ALL = "all"
@@ -273,12 +275,13 @@ class _Scene:
             planner.costs,
             precision=subject.precision,
             allowed=_allowed(found),
+            batch=frames_of(planner.file.config, subject.demand.model),
             rate_hz=subject.demand.rate_hz,
             works=works,
         )
         here = (subject.demand.model, planner.board.name, self._mode.name)
         timed = [one for one in planner.measured if (one.model, one.board, one.mode) == here]
-        return bound_to(scaled(made, timed), subject.config, subject.where, found)
+        return bound_to(scaled(per_frame(made), timed), subject.config, subject.where, found)
 
     def choices(self) -> list[Choice]:
         """Placements to compare."""
@@ -332,6 +335,20 @@ class _Scene:
                 on_gpu = ran(self._planner.board, subject.precision)
                 found.append(self._planner.costs.bar(name, subject.precision if is_dla(name) else on_gpu))
         return found
+
+
+def frames_of(config: PipelineConfig, model: str) -> int:
+    """Frames or crops that share a run of a model: one of each stream that a batch takes from, all that are cut out.
+
+    The least of all stages that use the model; no more than it has rows.
+    """
+    streams, found = sources_of(config.stages), []
+    for name, stage in config.stages.items():
+        if isinstance(stage, InferStage) and stage.infer == model:
+            rows = rows_of(config.models[model], stage)
+            most = min(stage.batch.max, len(streams[name])) if stage.batch is not None else 1
+            found.append(rows if stage.crop is not None else min(rows, most))
+    return max(1, min(found, default=1))
 
 
 def _allowed(found: Survey | None) -> Collection[str]:

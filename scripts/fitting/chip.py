@@ -154,7 +154,5 @@ def _assumed(soc: str, gpu: Fit, dla: Fit | None) -> dict[str, str]:
         if soc == "tegra234":
             found["dla.fp16_share"] = "NVIDIA publishes only: up to twice as slow as Xavier's"
     if soc != "tegra194":
-        found["contention"] = _NO_CONTENTION
-        if dla:
-            found["transition"] = _NO_CROSSING
+        found |= {"transition": _NO_CROSSING} if dla else {"contention": _NO_CONTENTION}
     return found

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edgert.placement.cost.coefficients import Coefficients, DlaCost, GpuCost
+from scripts.fitting import together
 from scripts.fitting.chip import Chip, accuracy, by_board, fit_chip, rank_correlation, text
 from scripts.fitting.parts import Fit, contention_error, fit_contention, fit_transition
 from scripts.fitting.published import PUBLISHED, Design
@@ -45,11 +46,17 @@ def fit_all() -> list[Chip]:
     bars = accuracy({**trials, **{soc: [] for soc in _LIKE}})
     made = []
     for chip in chips:
-        own = bars[chip.coefficients.soc]
+        own, soc = bars[chip.coefficients.soc], chip.coefficients.soc
         known = {"gpu": own["gpu"]} | ({"dla": own["dla"]} if chip.dla else {})
+        shares = contention
+        if chip.coefficients.dla is not None and soc not in together.CLOSELY:
+            shares = together.fit_shares(together.rates(soc), chip.coefficients.gpu, chip.coefficients.dla, contention)
         made.append(
             replace(
-                chip, coefficients=chip.coefficients.model_copy(update={"transition": transition, "accuracy": known})
+                chip,
+                coefficients=chip.coefficients.model_copy(
+                    update={"transition": transition, "accuracy": known, "contention": shares}
+                ),
             )
         )
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,26 +51,36 @@ class Fit:
     solution: Solution
     trials: list[Trial]
     by_family: list[Trial]
+    start: GpuCost | DlaCost
+    keys: Sequence[str]
+
+    def without(self, model: str) -> GpuCost | DlaCost:
+        """Of all networks but this one."""
+        known = [row for row in self.rows if network_of(row.model) != network_of(model)]
+        return fit(Design(known, _fp16_share(self.start)), self.start, self.keys, self.solution.cost).cost
 
 
 def fit_gpu(soc: str) -> Fit:
     """The GPU of one chip. Precisions without a row keep where they started."""
     rows = timings(soc, "gpu")
-    seen = {ran(row.board, row.precision) for row in rows}
-    unseen = {precision for precision in PRECISIONS if precision not in seen}
-    keys = [key for key in GPU_KEYS if unseen.isdisjoint(key.split("_"))]
-    found = fit(Design(rows, 1.0), GPU_START, keys)
-    return Fit(rows, found, *(leave_out(rows, GPU_START, keys, 1.0, group) for group in (network_of, family_of)))
+    unseen = set(PRECISIONS) - {ran(row.board, row.precision) for row in rows}
+    return _fit(rows, GPU_START, [key for key in GPU_KEYS if unseen.isdisjoint(key.split("_"))])
 
 
 def fit_dla(soc: str, like: DlaCost | None) -> Fit:
     """The DLA of one chip; ``like`` is that of another, where a chip with few rows starts, but for its shares."""
     shares = {"dense": DLA_START.dense, "bandwidth": DLA_START.bandwidth, "sram_bytes": _SRAM_BYTES[soc]}
-    start = (like or DLA_START).model_copy(update=shares)
-    rows = timings(soc, "dla0")
-    found = fit(Design(rows, start.fp16_share), start, DLA_KEYS)
-    groups = (network_of, family_of)
-    return Fit(rows, found, *(leave_out(rows, start, DLA_KEYS, start.fp16_share, group) for group in groups))
+    return _fit(timings(soc, "dla0"), (like or DLA_START).model_copy(update=shares), DLA_KEYS)
+
+
+def _fit(rows: list[Timing], start: GpuCost | DlaCost, keys: Sequence[str]) -> Fit:
+    share = _fp16_share(start)
+    left = [leave_out(rows, start, keys, share, group) for group in (network_of, family_of)]
+    return Fit(rows, fit(Design(rows, share), start, keys), *left, start, keys)
+
+
+def _fp16_share(cost: GpuCost | DlaCost) -> float:
+    return cost.fp16_share if isinstance(cost, DlaCost) else 1.0
 
 
 # What a transition costs, from HaX-CoNN's GoogleNet whose result was forced out after single layers.

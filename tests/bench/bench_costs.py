@@ -20,14 +20,16 @@ import numpy as np
 import report
 
 from edgert.benchmark.measure import Figure
+from edgert.board.record import board
 from edgert.placement.cost.coefficients import GpuCost, coefficients
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from scripts.fitting import together
 from scripts.fitting.chip import Chip, bar, by_board, kind_of, rank_correlation
 from scripts.fitting.main import fit_all
 from scripts.fitting.parts import Fit, contention_error
-from scripts.fitting.published import Design
+from scripts.fitting.published import Design, Timing, published
 from scripts.fitting.solve import Trial
 from scripts.networks.table import is_transformer, network_of
 
@@ -40,16 +42,16 @@ _TABLE = "Deep-Learning-Accelerator-SW"
 def board_figures(fit: Fit) -> Iterator[Figure]:
     """Of left-out networks."""
     kind = "gpu" if isinstance(fit.solution.cost, GpuCost) else "dla"
-    for board, trials in by_board(fit.trials).items():
+    for name, trials in by_board(fit.trials).items():
         errors = [trial.error for trial in trials]
         detail = {"p90": float(np.quantile(errors, 0.9)), "networks": len({trial.row.model for trial in trials})}
         yield Figure(
-            f"{board} {kind}, left out, median error", float(np.median(errors)), "", ERROR_BAR, n=len(errors),
+            f"{name} {kind}, left out, median error", float(np.median(errors)), "", ERROR_BAR, n=len(errors),
             detail=detail,
         )  # fmt: skip
         rank = rank_correlation(trials)
         if rank is not None:
-            yield Figure(f"{board} {kind}, left out, Spearman", rank, "", RANK_BAR, "higher", n=len(errors))
+            yield Figure(f"{name} {kind}, left out, Spearman", rank, "", RANK_BAR, "higher", n=len(errors))
 
 
 def pooled(chips: Sequence[Chip]) -> Iterator[Figure]:
@@ -91,6 +93,32 @@ def held(chips: Sequence[Chip]) -> Iterator[Figure]:
             title = f"bars hold of {name}"
             yield Figure(f"{title}, at least", share, "", HELD[0], "higher", n=len(own), detail={"unseen": unseen})
             yield Figure(f"{title}, at most", share, "", HELD[1], n=len(own))
+
+
+def at_once(chips: Sequence[Chip]) -> Iterator[Figure]:
+    """Rates of GPU and DLA together; ``sum`` is what they would be if nobody slowed another."""
+    start = next(chip.coefficients.contention for chip in chips if chip.coefficients.soc in together.CLOSELY)
+    for chip in chips:
+        if chip.dla is not None:
+            soc = chip.coefficients.soc
+            found = together.leave_out_rates(soc, chip.gpu, chip.dla, start)
+            errors, plain = ([abs(one[at] / one[0].fps - 1) for one in found] for at in (1, 2))
+            detail = {"sum": float(np.median(plain)), "p90": float(np.quantile(errors, 0.9))}
+            yield Figure(f"{soc} GPU+DLA, network left out, median error", float(np.median(errors)), "", TOGETHER_BAR,
+                         n=len(errors), detail=detail)  # fmt: skip
+
+
+def graphs() -> Iterator[Figure]:
+    """What a CUDA graph saves of a run: predicted by the shipped coefficients over published."""
+    for group in published()["graphs"]:
+        record = board(group["board"])
+        cost, ratios = coefficients(record.soc).gpu, []
+        for model, size, precision, batch, without_ms, with_ms in group["rows"]:
+            what = (record, record.mode(group["mode"]), model, size, precision, batch, "gpu", with_ms, group["source"])
+            slow, fast = Design([Timing(*what, recorded=one) for one in (False, True)], 1.0).predict_ms(cost)
+            ratios.append(float((slow - fast) / (without_ms - with_ms)))
+        yield Figure(f"{record.soc}, saved by a CUDA graph, predicted / published", float(np.median(ratios)), "x",
+                     n=len(ratios), detail={"least": min(ratios), "most": max(ratios)})  # fmt: skip
 
 
 def _others(trials: Sequence[Trial], left: Trial) -> list[Trial]:
@@ -153,6 +181,8 @@ def measure() -> Iterator[Figure]:
     chips = fit_all()
     yield from pooled(chips)
     yield from held(chips)
+    yield from at_once(chips)
+    yield from graphs()
     for chip in chips:
         yield from of_chip(chip)
     cost = coefficients("tegra194").contention

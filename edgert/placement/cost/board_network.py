@@ -1,7 +1,9 @@
 """A graph on a board as a placement problem: every unit's cost on every accelerator, every transition."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import permutations
+from typing import TypeVar
 
 from edgert.board.record import Board
 from edgert.board.sections import Mode, Precision
@@ -11,6 +13,8 @@ from edgert.placement.cost.coefficients import Coefficients, GpuCost
 from edgert.placement.cost.power import Power, power
 from edgert.placement.cost.work import Numbers, Shapes, Table, Work, table, units
 from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
+
+_Whole = TypeVar("_Whole", Cost, Transition)
 
 
 def network(
@@ -66,6 +70,26 @@ def network(
         problem.append(Unit(work.name, work.nodes, own, int(work.weights * value_bytes)))
     edges = _edges(graph, works, scale * value_bytes, transitions)
     return Network(name, tuple(problem), edges, GPU, rate_hz, batch)
+
+
+def per_frame(made: Network) -> Network:
+    """A network whose runs are of several frames, with what one frame costs when all of a run are there.
+
+    Launches, weights and a product's last tiles are shared then. Tensors stay as large as a run needs them.
+    """
+    part = 1 / made.batch
+    units = tuple(
+        replace(unit, costs={name: _part(cost, part) for name, cost in unit.costs.items()}) for unit in made.units
+    )
+    edges = tuple(
+        replace(edge, transitions={pair: _part(one, part) for pair, one in edge.transitions.items()})
+        for edge in made.edges
+    )
+    return replace(made, units=units, edges=edges, batch=1)
+
+
+def _part(whole: _Whole, part: float) -> _Whole:
+    return replace(whole, **{field.name: part * getattr(whole, field.name) for field in fields(whole)})
 
 
 def _costs(

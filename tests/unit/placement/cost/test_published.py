@@ -11,6 +11,7 @@ from edgert.placement.cost.work import units
 from scripts.fitting.parts import GPU_START, contention_error
 from scripts.fitting.published import Design, Timing, timings
 from scripts.fitting.solve import HIGHEST, fit
+from scripts.fitting.together import predict_fps, rates
 from scripts.networks.table import PUBLISHED, Published, build, known
 
 LARGEST_ERROR = {
@@ -70,6 +71,18 @@ def test_power_modes_scale_as_nvidia_measured() -> None:
 def test_contention_fits_the_published_matrix() -> None:
     cost = coefficients("tegra194").contention
     assert contention_error(cost.ceiling, cost.floor) <= 0.06
+
+
+@pytest.mark.parametrize("soc", ["tegra194", "tegra234"])
+def test_rates_of_gpu_and_dla_together_are_near_what_was_published(soc: str) -> None:
+    found = coefficients(soc)
+    assert found.dla is not None
+    slowed, plain = (
+        [predict_fps(row, found.gpu, found.dla, shares) / row.fps for row in rates(soc)]
+        for shares in (found.contention, None)
+    )
+    assert np.median(np.abs(np.array(slowed) - 1)) <= 0.2
+    assert all(one <= other for one, other in zip(slowed, plain, strict=True))
 
 
 def test_rows_name_boards_modes_and_networks_that_exist() -> None:
