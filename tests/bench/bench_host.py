@@ -3,8 +3,10 @@
     python tests/bench/bench_host.py [--json FILE]
 
 The GPU is a stand-in that does nothing, at once, and the records of frames are ready: what is left is the host's own
-work. Frames are 1080p NV12, in pinned memory or on the GPU; one at a time and eight. What the calls of a real CUDA
-driver cost comes on top, so these are counted beside it. Needs no GPU.
+work. Frames are 1080p NV12, in pinned memory or on the GPU; one at a time and eight; of a source that gives them as
+fast as they are taken, or of a program that submits lent buffers and has a callback. One camera of 30 frames per second
+shows what threads cost that sleep in between. What the calls of a real CUDA driver cost comes on top, so these are
+counted beside it. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,21 +25,24 @@ from typing import Any, cast
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.assemble import FILE_QUEUE, STAGE_QUEUE
+from edgert.assemble.pixels import settle
 from edgert.assemble.threads import share_threads
 from edgert.benchmark.measure import Figure
 from edgert.clock import REAL
-from edgert.config import InputConfig
+from edgert.config import InputConfig, SourceStage
 from edgert.memory import Counter, Lease
 from edgert.memory.cuda import CudaDevice, Loans, SharedPool, Stream
+from edgert.policy import Reads
 from edgert.runtime import Embedding, Frame, Node, Record, Result, Runner, SourceStats
-from edgert.runtime.branches import Branch, branch_nodes, connect, let_go
+from edgert.runtime.branches import Branch, branch_nodes, connect
 from edgert.stages.crop import Geometry
 from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, plain
 from edgert.stages.gpu.infer_gpu import SLOTS, Collect, GpuInference, InferenceSlot, Submitting
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.infer import Infer, InferBatch
-from edgert.stages.sink.results import NullSink
+from edgert.stages.sink.results import CallbackSink
+from edgert.stages.source.api import ApiSource
 from edgert.stages.source.planes import device_planes
 from tests.bench.gpu_run import BUFFERS, HEIGHT, WAIT_S, WIDTH
 from tests.bench.report import main
@@ -45,6 +51,7 @@ from tests.helpers.gpu_inference import Session
 
 ROUNDS, COUNT, SIDE = 5, 8000, 224
 BARS_US = {1: 120.0, 8: 60.0}
+RATE_HZ, FILMED = 30.0, 120
 _READY = Embedding(cast("Any", None))
 
 
@@ -110,30 +117,29 @@ class IdleGpu(CudaDouble):
         self.short_call()
 
 
-class Marks(NullSink):
-    """Notes the processor's time and the calls of the driver, from the tenth of the frames on."""
+class Marks:
+    """Notes the processor's time and the calls of the driver, from the tenth of so many frames on."""
 
-    def __init__(self) -> None:
-        self.gpu: IdleGpu | None = None
+    def __init__(self, gpu: IdleGpu, count: int) -> None:
+        self._gpu, self._frames = gpu, count
         self._count, self._first, self._last = 0, (0, 0), (0, 0)
 
-    def process(self, result: Result) -> None:
-        """Counts it."""
+    def take(self, result: Result) -> None:
+        """Counts a result."""
         self._count += 1
-        if self._count == COUNT // 10:
+        if self._count == self._frames // 10:
             self._first = self._now()
-        elif self._count == COUNT:
+        elif self._count == self._frames:
             self._last = self._now()
 
     @property
     def per_frame(self) -> tuple[float, float]:
         """Microseconds, and calls."""
-        frames = COUNT - COUNT // 10
+        frames = self._frames - self._frames // 10
         return (self._last[0] - self._first[0]) / frames / 1e3, (self._last[1] - self._first[1]) / frames
 
     def _now(self) -> tuple[int, int]:
-        assert self.gpu is not None
-        return time.process_time_ns(), self.gpu.calls
+        return time.process_time_ns(), self._gpu.calls
 
 
 class ReadyReader:
@@ -173,18 +179,22 @@ def inference_of(device: CudaDevice, rows: int) -> GpuInference:
 
 class Film:
     """A source of 1080p NV12 frames that were written into pinned memory, or are on the GPU already, as those of a
-    camera or a decoder; it does nothing else."""
+    camera or a decoder; it does nothing else. With a rate, it is a camera."""
 
-    live, name = False, "cam"
+    name = "cam"
 
-    def __init__(self, device: CudaDevice, count: int, on_gpu: bool) -> None:
+    def __init__(self, device: CudaDevice, count: int, on_gpu: bool = False, rate_hz: float | None = None) -> None:
+        self.live, self._rate_hz = rate_hz is not None, rate_hz
         self._count, self._pool = count, SharedPool(device, WIDTH * HEIGHT * 3 // 2, BUFFERS, device.counter)
         self._loans = Loans(device, device.counter, lambda key: None) if on_gpu else None
         self._device, self._stream = device, device.stream()
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """See :class:`~edgert.runtime.Source`."""
+        started = time.monotonic()
         for index in range(self._count):
+            if self._rate_hz is not None:
+                time.sleep(max(started + index / self._rate_hz - time.monotonic(), 0))
             planes, lease = self._filmed(index)
             yield Frame("cam", index, time.monotonic_ns(), index, WIDTH, HEIGHT, "nv12", planes, lease)
 
@@ -209,23 +219,54 @@ class Film:
 
 def piped(device: CudaDevice, rows: int, on_gpu: bool) -> tuple[float, float]:
     """Microseconds of the process per frame, and calls of the driver per frame; starting and ending left out."""
+    marks = Marks(cast("IdleGpu", device.driver), COUNT)
+    with running(device, rows, Film(device, COUNT, on_gpu), marks, "nothing") as runner:
+        runner.wait()
+    return marks.per_frame
+
+
+def filmed(device: CudaDevice) -> tuple[float, float]:
+    """The same of one camera, with threads that sleep between two frames."""
+    marks = Marks(cast("IdleGpu", device.driver), FILMED)
+    with running(device, 1, Film(device, FILMED, rate_hz=RATE_HZ), marks) as runner:
+        runner.wait()
+    return marks.per_frame
+
+
+def submitted(device: CudaDevice, rows: int) -> tuple[float, float]:
+    """The same of a program that fills lent buffers, without writing them, and submits them."""
+    marks = Marks(cast("IdleGpu", device.driver), COUNT)
+    source = ApiSource("cam", SourceStage(source="api"), device.counter, REAL)
+    source.read_by(device)
+    with running(device, rows, source, marks) as runner:
+        for _ in range(COUNT):
+            source.submit(source.buffer((WIDTH, HEIGHT), format="nv12"))
+        source.finish()
+        runner.wait()
+    return marks.per_frame
+
+
+@contextmanager
+def running(
+    device: CudaDevice, rows: int, work: Film | ApiSource, marks: Marks, reads: Reads = "host"
+) -> Iterator[Runner]:
+    """A pipeline from a source through a model on the GPU to a callback, or to a sink that looks at no pixels; it has
+    started."""
     inference, names = inference_of(device, rows), frozenset({"cam"})
-    gpu = cast("IdleGpu", device.driver)
-    feed, film, sink = Submitting(inference), Film(device, COUNT, on_gpu), Marks()
+    feed = Submitting(inference)
     first = InferBatch("find", feed, rows, WAIT_S, REAL, fills=True) if rows > 1 else Infer("find", feed)
-    source, end = Node("cam", film, reads="nothing"), Node("sink", sink, reads="nothing")
+    source, end = Node("cam", work, reads="nothing"), Node("end", CallbackSink("end", marks.take), reads=reads)
     chain = branch_nodes("find", [Branch((first, Collect("find")), reads="anywhere", context=device)], names, 1)
-    connect(source, chain[0], names, max(FILE_QUEUE, rows), "never")
+    connect(source, chain[0], names, 1 if work.live else max(FILE_QUEUE, rows), "oldest" if work.live else "never")
     connect(chain[-1], end, names, STAGE_QUEUE, "never")
     nodes = [source, *chain, end]
-    let_go(nodes)
+    settle(nodes)
     share_threads(nodes)
-    gpu.is_busy, sink.gpu = True, gpu  # so that batches are full
+    cast("IdleGpu", device.driver).is_busy = True  # so that batches are full
     runner = Runner(nodes)
     runner.start()
-    runner.wait()
+    yield runner
     inference.close()
-    return sink.per_frame
 
 
 def measure() -> Iterator[Figure]:
@@ -237,6 +278,13 @@ def measure() -> Iterator[Figure]:
             name = f"{'frames on the GPU' if on_gpu else 'pinned frames'}, batch {rows}: processor time per frame"
             detail = {"driver_calls": taken[0][1]}
             yield Figure(name, statistics.median(one[0] for one in taken), "µs", bar, "lower", ROUNDS, detail)
+    for rows in BARS_US:
+        taken = [submitted(device, rows) for _ in range(ROUNDS)]
+        name, detail = f"buffers that a program submits, batch {rows}", {"driver_calls": taken[0][1]}
+        yield Figure(name, statistics.median(one[0] for one in taken), "µs", None, "lower", ROUNDS, detail)
+    spent, calls = filmed(device)
+    name = f"one camera of {RATE_HZ:g} frames/s: processor time per frame"
+    yield Figure(name, spent, "µs", None, "lower", FILMED, {"driver_calls": calls})
     gpu = cast("IdleGpu", device.driver)
     gpu.short_call = ctypes.CDLL(None).getppid  # type: ignore[assignment]
     for rows in BARS_US:
