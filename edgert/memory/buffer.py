@@ -183,14 +183,14 @@ class Pool:
         ``replace``, one that is left to the holder of an array counts as free, since a fresh one replaces it."""
         try:
             root = self._free.get(timeout=timeout_s)
-            for _ in range(self._free.qsize()):
-                if _references(root) <= _HELD_BY_NOBODY:
-                    break
+            is_held, others = _references(root) > _HELD_BY_NOBODY, self._free.qsize()
+            while is_held and others:
                 self._free.put(root)
                 root = self._free.get(timeout=timeout_s)
+                is_held, others = _references(root) > _HELD_BY_NOBODY, others - 1
         except queue.Empty:
             return None
-        if _references(root) > _HELD_BY_NOBODY:
+        if is_held:
             if not replace:
                 self._free.put(root)
                 return None

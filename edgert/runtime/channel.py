@@ -76,7 +76,7 @@ class Channel(BoundedQueue[Result]):
 
     def has_room(self, timeout_s: float | None = None) -> bool:
         """Whether the producer, who asks, may put a result without waiting for room; waits for that."""
-        if self.waits and self.work is None:
+        if self.waits and self.work is None and self._room.empty():
             try:
                 self._room.put(self._room.get(timeout=timeout_s))
             except queue.Empty:

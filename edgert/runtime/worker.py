@@ -271,10 +271,11 @@ class _Guest(_Work):
         return self._clock.now_ns() - started
 
     def _put(self, result: Result) -> None:
-        started = self._clock.now_ns()
+        meter = self.node.meter
+        before_ns = meter.busy_ns + meter.wait_out_ns
         self._work(result)
-        producer = self.node.producers[0].meter
-        producer.wait_out_ns -= self._clock.now_ns() - started  # it worked, and did not wait for room
+        spent_ns = meter.busy_ns + meter.wait_out_ns - before_ns
+        self.node.producers[0].meter.wait_out_ns -= spent_ns  # it worked, and did not wait for room
 
     def _work(self, result: Result) -> None:
         """Works on a result and ends the hold on its frame."""

@@ -155,8 +155,9 @@ class StagedBlock(_PinnedBlock):
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Host to GPU, counted."""
-        part = self.host if nbytes is None else self.host[:nbytes]
-        self.device.run(self.device.copy_up, self.address, part, stream.raw, doing="copying")
+        address, host = self.address, self.host if self._host is None else self._host
+        part = host if nbytes is None else host[:nbytes]
+        self.device.run(self.device.copy_up, address, part, stream.raw, doing="copying")
         self.device.counter.copied(part.nbytes)
 
     def download(self, stream: Stream, nbytes: int | None = None) -> None:

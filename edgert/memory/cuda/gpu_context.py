@@ -106,6 +106,12 @@ def describe(traits: Traits) -> str:
     return f"pinned memory and copies (integrated, {reason})"
 
 
+class _Thread(threading.local):
+    """How many blocks of a context a thread is in."""
+
+    depth = 0
+
+
 class Context:
     """A GPU's primary context, the one that PyTorch, CuPy and ONNX Runtime use as well.
 
@@ -135,7 +141,7 @@ class Context:
         self.tensors = asked_tensors(os.environ.get(TENSORS, ""), self.kind)
         self._context = self._device.retain_primary_context()
         self.copy_up = copy_up(driver)
-        self._local = threading.local()
+        self._local = _Thread()
         self._lock = threading.Lock()
         self._live: dict[int, int] = {}
         self.leaked = 0
@@ -170,12 +176,11 @@ class Context:
         return sum(self._live.values())
 
     def __enter__(self) -> Self:
-        depth = getattr(self._local, "depth", 0)
-        if not depth:
+        if not self._local.depth:
             if self._context is None:
                 raise DeviceError(f"{self.name} was closed", why="its context was given back")
             self._context.push()
-        self._local.depth = depth + 1
+        self._local.depth += 1
         return self
 
     def __exit__(
@@ -189,7 +194,7 @@ class Context:
         """Calls a function, such as one of PyCUDA's, with this context current; returns its result. Raises DeviceError,
         which names what it was ``doing``, when the function failed, or earlier work of the GPU did."""
         try:
-            if getattr(self._local, "depth", 0):  # current already, as it is for most of a frame's calls
+            if self._local.depth:  # current already, as it is for most of a frame's calls
                 return work(*arguments)
             with self:
                 return work(*arguments)

@@ -89,20 +89,21 @@ class StreamMarks:
         """Whether all of the GPU's work with it is done."""
         if self._waiting:
             waiting = self._waiting.items()
-            self._waiting = {handle: mark for handle, mark in waiting if not (_is_old(*mark) or mark[0].passed())}
+            self._waiting = {handle: mark for handle, mark in waiting if not (_is_known(*mark) or mark[0].passed())}
         return not self._waiting
 
     def synchronize(self) -> None:
         """Blocks until it is."""
-        for event, number in self._waiting.values():
-            if not _is_old(event, number):
-                event.synchronize()
-        self._waiting.clear()
+        if self._waiting:
+            for event, number in self._waiting.values():
+                if not _is_known(event, number):
+                    event.synchronize()
+            self._waiting.clear()
 
 
-def _is_old(event: Event, number: int) -> bool:
-    """Whether the event was recorded again since then, so that it had passed."""
-    return event.records != number
+def _is_known(event: Event, number: int) -> bool:
+    """Whether that record of the event is known to have passed: it was recorded again since, or somebody noted it."""
+    return event.records != number or event.known == number
 
 
 class Loans:
@@ -258,18 +259,19 @@ class SharedPool(Pool):
 
     def __init__(self, device: CudaDevice, nbytes: int, count: int, counter: Counter) -> None:
         self._device = device
-        self._pieces: WeakValueDictionary[int, _Piece] = WeakValueDictionary()  # the finalizers of roots hold them
+        self._pieces: WeakValueDictionary[int, _Piece] = WeakValueDictionary()  # by roots, whose finalizers hold them
         super().__init__(nbytes, count, counter)
 
     def _allocate(self) -> U8:
         if self.counter is not self._device.counter:
             self.counter.allocated()
         piece = _Piece(self._device.block(self.nbytes))
-        self._pieces[piece.host_address] = piece
-        return piece.root()
+        root = piece.root()
+        self._pieces[id(root)] = piece
+        return root
 
     def _lease(self, root: U8) -> Lease:
-        piece = self._pieces[int(root.__array_interface__["data"][0])]
+        piece = self._pieces[id(root)]
         piece.marks.synchronize()
         return SharedLease(partial(self._free.put, root), self.counter, piece)
 

@@ -47,10 +47,11 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: never waits for the default stream
 class Event:
     """A place in a stream, which is passed when all work before it is done. ``timed``: whether :meth:`since_ms` can be
     asked; costs a little. ``patient``: whoever waits sleeps, which takes longer to notice, and no processor time.
-    ``raw`` is PyCUDA's event; ``records`` is how often it was recorded."""
+    ``raw`` is PyCUDA's event; ``records`` is how often it was recorded, ``known`` how many of these are known to have
+    passed."""
 
     def __init__(self, device: Context, timed: bool = False, patient: bool = False) -> None:
-        self._device, self.records = device, 0
+        self._device, self.records, self.known = device, 0, 0
         flags = device.driver.event_flags
         timing = flags.DEFAULT if timed else flags.DISABLE_TIMING
         with device:
@@ -66,6 +67,10 @@ class Event:
         self._device.run(self.raw.record, stream.raw)
         self.records += 1
         return self
+
+    def note_passed(self) -> None:
+        """Whoever waited for something behind it knows that it has passed, and saves others from asking."""
+        self.known = self.records
 
     def passed(self) -> bool:
         """Whether that work is done. Does not wait. Raises DeviceError when the work failed."""

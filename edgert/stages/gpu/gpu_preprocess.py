@@ -118,11 +118,12 @@ class Plan:
         geometry: the way back to source pixels.
         form: the frame's format.
         offsets: bytes from the first of each plane to the part that is used, 0 where that is all of it.
+        is_cut: whether any is not 0.
         is_even: whether rows of chroma lie an even number of bytes apart.
         is_narrow: whether a plane is one sample wide, so that the last sample has no neighbor.
     """
 
-    __slots__ = ("_numbers", "_structs", "form", "geometry", "is_even", "is_narrow", "offsets")
+    __slots__ = ("_numbers", "_structs", "form", "geometry", "is_cut", "is_even", "is_narrow", "offsets")
 
     def __init__(self, frame: Frame, placement: Placement, order: str) -> None:
         part = placement.frame
@@ -131,6 +132,7 @@ class Plan:
         self.geometry, self.form = placement.geometry, frame.format
         pairs = zip(addresses_of(part), addresses_of(frame), strict=True)
         self.offsets = tuple(address - whole for address, whole in pairs)
+        self.is_cut = any(self.offsets)
         self.is_even = not any(pitch & 1 for pitch in pitches[1:])
         self.is_narrow = min(part.width, chroma[0]) < 2
         before = [*pitches, *[0] * (3 - len(pitches)), part.width, part.height, *chroma, *placement.rectangle]
@@ -180,15 +182,16 @@ class Plans:
         """
         addresses, color = addresses_of(frame), frame.color
         form = frame.format, frame.width, frame.height, frame.origin, color.matrix, color.full_range
-        key = (*form, *[(plane.shape, plane.strides) for plane in frame.planes])
+        key = (*form, *[plane.strides for plane in frame.planes])  # shapes follow from size and format
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) == _MOST_PLANS:
                 self._plans.clear()
             placement = place(frame, self._network, self._config)
             plan = self._plans[key] = Plan(frame, placement, self._config.color)
-        moved = [address + offset for address, offset in zip(addresses, plan.offsets, strict=True)]
-        return Ready(plan, (*moved, 0, 0)[:3], frame.lease, writer)
+        if plan.is_cut:
+            addresses = [address + offset for address, offset in zip(addresses, plan.offsets, strict=True)]
+        return Ready(plan, (*addresses, 0, 0)[:3], frame.lease, writer)
 
 
 def chroma_size(frame: Frame) -> tuple[int, int]:

@@ -181,6 +181,7 @@ class InferenceSlot:
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """Waits for the GPU, and makes the records. Raises DeviceError when its work failed."""
         self._done.synchronize()
+        self._fed.note_passed()
         return self._reader.read(geometries)
 
     def close(self) -> None:

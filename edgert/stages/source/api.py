@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from edgert.memory.cuda import CudaDevice, foreign
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.runtime.stage import FrameTaker, SourceStats
 from edgert.runtime.worker import works_for
-from edgert.stages.source.planes import CHANNELS, as_planes, checked_planes, parts_of
+from edgert.stages.source.planes import CHANNELS, as_planes, checked_planes, parts_of, whole_planes
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 from edgert.stages.source.user_memory import Buffer, Buffers, Tensors
 
@@ -132,7 +133,7 @@ class ApiSource:
             StageError: no such shape or format, none came back in time, or the pipeline has ended.
             DeviceError: too little memory.
         """
-        whole = buffer_shape(shape, format, self._where)
+        whole = buffer_shape(tuple(shape), format, self._where)
         with self._changed:
             if self._is_over:
                 raise StageError("no buffer is lent any more", why="the pipeline has ended", where=self._where)
@@ -276,7 +277,7 @@ class ApiSource:
     def _pixels(self, array: Any, format: PixelFormat, copy: bool) -> tuple[tuple[U8, ...], Lease]:
         if isinstance(array, Buffer) and not copy:
             pixels, lease = array.hand_over()
-            return checked_planes([pixels], format, self._where), lease
+            return whole_planes(pixels, format, self._where), lease
         array = array.array if isinstance(array, Buffer) else array
         parts = parts_of(array, format, self._where)
         if not isinstance(parts[0], np.ndarray) and foreign.is_on_gpu(parts[0]):
@@ -337,7 +338,8 @@ def give_back(array: Any, image: Image) -> None:
         image.lease.release()
 
 
-def buffer_shape(shape: Sequence[int], format: PixelFormat, where: str) -> tuple[int, ...]:
+@lru_cache(maxsize=16)
+def buffer_shape(shape: tuple[int, ...], format: PixelFormat, where: str) -> tuple[int, ...]:
     """The shape of the array that holds an image.
 
     Args:
@@ -346,7 +348,7 @@ def buffer_shape(shape: Sequence[int], format: PixelFormat, where: str) -> tuple
     Raises:
         StageError: it is none, or the format takes several arrays.
     """
-    given, channels = tuple(shape), CHANNELS.get(format, ())
+    given, channels = shape, CHANNELS.get(format, ())
     is_size = len(given) == 2
     width, height = given if is_size else given[1::-1] if len(given) == 3 else (0, 0)
     whole = (height // 2 * 3, width) if format == "nv12" else (height, width, *[one for one in channels if one > 1])

@@ -34,11 +34,12 @@ CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
 """Channels of each plane. The planes behind the first are chroma, half as wide and high."""
 
 
-def plane_shapes(format: PixelFormat, width: int, height: int) -> list[tuple[int, ...]]:
+@lru_cache(maxsize=64)
+def plane_shapes(format: PixelFormat, width: int, height: int) -> tuple[tuple[int, ...], ...]:
     """(height, width) or (height, width, channels) of each plane of an image."""
     half = (height + 1) // 2, (width + 1) // 2
     sizes = [half if number else (height, width) for number in range(len(CHANNELS[format]))]
-    return [size if depth == 1 else (*size, depth) for size, depth in zip(sizes, CHANNELS[format], strict=True)]
+    return tuple(size if depth == 1 else (*size, depth) for size, depth in zip(sizes, CHANNELS[format], strict=True))
 
 
 _BYTES = np.dtype(np.uint8)
@@ -112,6 +113,11 @@ def parts_of(array: Any, format: PixelFormat, where: str) -> Sequence[Any]:
         fix = "or one array (height * 3 / 2, width)" if format == "nv12" else ""
         raise StageError(f"{format} takes a sequence of {count} planes", where=where, fix=fix)
     return array
+
+
+def whole_planes(array: U8, format: PixelFormat, where: str) -> tuple[U8, ...]:
+    """The planes of an image in one C-contiguous array of the right shape, which is not checked."""
+    return _two_planes(array, where) if format == "nv12" else (array,)
 
 
 def checked_planes(arrays: Sequence[Any], format: PixelFormat, where: str, copy: bool = False) -> tuple[U8, ...]:

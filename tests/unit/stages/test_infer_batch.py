@@ -78,6 +78,17 @@ def test_a_frame_waits_while_the_engine_is_busy_but_no_longer_than_it_must() -> 
     assert given(find.flush()) == ["a0", "b0"] and inference.runs == [0, 2]
 
 
+def test_a_batch_that_is_waited_for_is_slept_through() -> None:
+    inference, clock = Rows(), VirtualClock()
+    find = InferBatch("find", inference, 3, 0.005, clock, fills=True)
+    del inference.idle  # nobody asks for it
+    assert find.due_ns() is None
+    find.process(of("a", 0))
+    assert find.due_ns() == 5_000_000 and given(find.flush()) == []
+    clock.wait(threading.Event(), 0.005)
+    assert given(find.flush()) == ["a0"]
+
+
 def test_an_engine_that_is_free_is_not_kept_waiting() -> None:
     find, inference, clock = stage()
     find.process(of("a", 0))

@@ -101,6 +101,23 @@ def test_an_event_that_is_recorded_again_had_passed() -> None:
     assert stream.raw.work and again  # what does not read this memory is not waited for
 
 
+def test_what_somebody_knows_of_an_event_nobody_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(count=1)
+    stream, passing = rig.device.stream(), rig.device.event()
+    for is_known in (True, False):
+        memory, lease = rig.lent()
+        lease.after(stream, passing.record(stream))
+        lease.release()
+        del memory, lease
+        if is_known:
+            stream.synchronize()
+            passing.note_passed()
+        waits = list[object]()
+        monkeypatch.setattr(passing.raw, "synchronize", lambda waits=waits: waits.append(1))
+        rig.lent()[1].release()
+        assert bool(waits) is not is_known
+
+
 def test_an_array_that_somebody_keeps_never_changes_and_its_memory_goes_with_it() -> None:
     rig = Rig(count=1)
     kept, lease = rig.lent()
