@@ -17,8 +17,8 @@ LINEAR = 2.0
 """The mean of what comes out of a normalization, whose deviation is 1: the activation behind it is then nearly linear.
 With a mean of 0, random weights make another answer of a difference of half a gray level, and many boxes of one image
 where another has none."""
-SPREAD = 2.0
-"""Deviation of a classifier's logits from image to image."""
+SPREAD = 1.0
+"""Deviation of a classifier's logits from image to image; with 2, what FP16 may be apart turns the order of classes."""
 RARE = -4.6
 """Objectness where there is nothing in particular, as YOLOX starts with: a probability of 0.01."""
 

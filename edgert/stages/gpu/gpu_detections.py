@@ -25,7 +25,7 @@ from edgert.stages.gpu.kernels import Kernels
 _HEADS = {yolo.YoloX: 0, yolo.YoloV5: 1, yolo.YoloV8: 2}
 _HEAD = struct.Struct("=4Qq8i3f4x")
 _JOB = struct.Struct("=3Qq6i2f")
-_MOST_PROTOTYPES, _MOST_WORDS = 256, 8192
+_MOST_PROTOTYPES, _MOST_WORDS, _PARTS = 256, 8192, 4
 _CAPACITY = 4096
 _CANDIDATE_BYTES = 32, 48
 """Of upright boxes, and of oriented ones."""
@@ -221,7 +221,7 @@ class GpuInstances(GpuBoxes):
         if (count := outputs[found[1]].shape[1]) > _MOST_PROTOTYPES:
             return f"the kernels read up to {_MOST_PROTOTYPES} prototypes, not {count}"
         _, _, height, width = outputs[found[1]].shape
-        if height * -(-width // 32) > _MOST_WORDS:
+        if -(-height // _PARTS) * _PARTS * -(-width // 32) > _MOST_WORDS:
             return f"the kernels make masks of up to {_MOST_WORDS} words of 32 cells, not {width} × {height} cells"
         return not_one(outputs[:1]) or not_one(outputs[1:])
 
@@ -255,7 +255,7 @@ class GpuInstances(GpuBoxes):
 
     def _launch(self, rows: int, stream: Stream) -> None:
         super()._launch(rows, stream)
-        self._mask.launch(self._job, (self._decoder.limit, rows, 1), (_THREADS, 1, 1), stream)
+        self._mask.launch(self._job, (self._decoder.limit, rows, _PARTS), (_THREADS, 1, 1), stream)
 
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Detections:
         def cut(row: int, span: I32) -> U8:
