@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edgert.assemble import gpus
+from edgert.assemble.crops import crop_chains, run_together
 from edgert.assemble.engines import Bar, Engines, board_of
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
 from edgert.assemble.pixels import put_on_gpu, settle
@@ -251,6 +252,10 @@ class _Assembler:
         for name in sources_first:
             self.live = any(self._is_live(share.nodes[-1]) for own in shares.values() for share in own)
             shares[name] = self._shares(name, stages[name], streams[name])
+        for names in crop_chains(stages):
+            for parts in zip(*(shares[name] for name in names), strict=False):  # of each GPU
+                if len({share.streams for share in parts}) == 1:
+                    run_together([share.nodes for share in parts])
         for name, stage in stages.items():
             for other in inputs_of(stage):
                 capacity, drop = queue_of(stages[other], stage, self._is_live(shares[other][0].nodes[-1]))

@@ -28,6 +28,7 @@ from edgert.stages import infer
 from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.kinds import decoder_for, read_labels
+from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
 from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
 from edgert.stages.preprocess import Preprocessor
 
@@ -156,6 +157,10 @@ class Models:
 
     def _on_gpu(self, name: str, stage: InferStage, inferences: Sequence[GpuInference]) -> Branch:
         """A thread that brings frames up and one that waits for records; crops need both in one."""
+        if stage.crop is not None and len(inferences) == 1 and stage.batch is None:
+            self.check_classes(name, stage.crop)
+            looks = [Look(name, inferences[0], stage.crop)]
+            return Branch((InferCropsTogether(looks, stage.every),), reads="anywhere")
         if stage.crop is not None:
             waiting = [Submitting(inference, itself=True) for inference in inferences]
             return Branch((self._infer(name, stage, self._choosing(waiting)),), reads="anywhere")

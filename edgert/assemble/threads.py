@@ -8,6 +8,7 @@ takes them there: a hop to another thread costs the processor more than all else
 from collections.abc import Sequence
 
 from edgert.runtime import Node, Source
+from edgert.stages.gpu.gpu_crops import Looked
 from edgert.stages.gpu.infer_gpu import SLOTS, Collect
 from edgert.stages.infer import InferBatch
 from edgert.stages.sink.results import CallbackSink, NullSink
@@ -29,6 +30,8 @@ def share_threads(nodes: Sequence[Node]) -> None:
         (before,) = node.producers
         if isinstance(node.work, Collect) and not live:
             node.host, node.lag = before, SLOTS - 1
+        elif isinstance(node.work, Looked):
+            node.host = before.host or before
         elif isinstance(node.work, CallbackSink | NullSink) and isinstance(before.work, Collect):
             is_batched = isinstance(before.producers[0].work, InferBatch)
             if not (live and is_batched) or isinstance(node.work, NullSink):

@@ -14,10 +14,9 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from edgert.config import CropConfig
 from edgert.runtime import Frame, Result
 from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
 from edgert.stages.gpu.infer_gpu import Submitting
-from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.upload import Staging
 from edgert.stages.infer import InferCrops
 from tests.bench.report import main
@@ -67,8 +65,7 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
     frame, crop = Staging(rigs[0].device).taken(frame_of(WIDTH, HEIGHT, "nv12")), CropConfig(limit=options.boxes)
     looks = [Look(f"look{n}", rig.inference, crop) for n, rig in enumerate(rigs)]
     alone = [InferCrops(look.name, Submitting(look.inference, itself=True), crop) for look in looks]
-    compiler = SimpleNamespace(compile=lambda *_: b"")
-    together = InferCropsTogether(looks, Kernels(rigs[0].device, compiler=cast("Callable[[], Any]", lambda: compiler)))
+    together = InferCropsTogether(looks)
     together.open()
     what = f"{options.models} models, {options.boxes} boxes"
     for name, stages, bar in (("one by one", alone, None), ("together", [together], 1.0)):

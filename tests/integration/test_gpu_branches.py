@@ -332,3 +332,24 @@ def test_beside_a_camera_crops_are_waited_for_asleep_too(
     rig = Rig(tmp_path, monkeypatch, QUIET, live=live)
     with rig.pipeline() as pipeline:
         assert [one.is_patient for one in pipeline._assembly.inferences] == [live]
+
+
+CHAIN = """  one: {infer: parts, from: find, crop: {limit: 4}}
+  two: {infer: parts, from: one, crop: {limit: 4}}
+  out: {sink: jsonl, from: two, path: out.jsonl}
+"""
+
+
+def test_models_that_look_at_crops_behind_each_other_are_run_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, monkeypatch, CHAIN, count=12)
+    with rig.pipeline() as pipeline:
+        works = {node.name: type(node.work).__name__ for node in pipeline._assembly.nodes}
+        pipeline.run()
+        stages = pipeline.summary().stages
+    assert (works["one"], works["two"]) == ("InferCropsTogether", "Looked")
+    assert lines() == list(range(12)) and stages["two"].results_out == 12 and stages["two"].thread == "one"
+    found = [json.loads(line)["outputs"] for line in Path("out.jsonl").read_text().splitlines()]
+    assert all(list(one) == ["find", "one", "two"] and one["one"] == one["two"] for one in found)
+    assert rig.camera.lent == 0

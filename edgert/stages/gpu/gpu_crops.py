@@ -211,12 +211,15 @@ class InferCropsTogether(SimpleStage):
     Args:
         looks: the models, on one GPU.
         every: frames between two runs; the others pass without records.
+
+    Attributes:
+        device: that GPU.
     """
 
-    def __init__(self, looks: Sequence[Look], kernels: Kernels, every: int = 1) -> None:
-        self.name, self._looks, self._every = looks[0].name, looks, every
-        self._device = kernels.device
-        self._stream, self._written = self._device.stream(), self._device.event()
+    def __init__(self, looks: Sequence[Look], every: int = 1) -> None:
+        kernels = looks[0].inference.preprocessor.kernels
+        self.name, self.looks, self._every, self.device = looks[0].name, looks, every, kernels.device
+        self._stream, self._written = self.device.stream(), self.device.event()
         alike = dict[Any, list[Look]]()
         for look in looks:
             alike.setdefault(_format(look.inference.preprocessor), []).append(look)
@@ -224,8 +227,13 @@ class InferCropsTogether(SimpleStage):
             (own, CropLaunches([look.inference.preprocessor for look in own], kernels)) for own in alike.values()
         ]
 
+    def joined(self, others: "Sequence[InferCropsTogether]") -> "InferCropsTogether":
+        """A stage for the models of this and of others on the same GPU."""
+        looks = chain(self.looks, *(other.looks for other in others))
+        return InferCropsTogether(list(looks), self._every)
+
     def open(self) -> None:
-        for look in self._looks:
+        for look in self.looks:
             look.inference.warm_up()
         for _, launches in self._alike:
             launches.compile()
@@ -235,22 +243,22 @@ class InferCropsTogether(SimpleStage):
         if result.frame.index % self._every:
             return result
         parent, detections = newest_detections(result)
-        cut = {id(look.crop): crop_boxes(detections, result.frame, look.crop) for look in self._looks}
-        boxes = {look.name: cut[id(look.crop)][1] for look in self._looks}
-        runs: dict[str, list[Batch]] = {look.name: [] for look in self._looks}
+        cut = {id(look.crop): crop_boxes(detections, result.frame, look.crop) for look in self.looks}
+        boxes = {look.name: cut[id(look.crop)][1] for look in self.looks}
+        runs: dict[str, list[Batch]] = {look.name: [] for look in self.looks}
         if any(map(len, boxes.values())):
             self._submit(result.frame, boxes, runs)
-        for look in self._looks:
+        for look in self.looks:
             records = chain.from_iterable(run.records() for run in runs[look.name])
             result = result.with_output(look.name, Crops(parent, cut[id(look.crop)][0], tuple(records)))
         return result
 
     def _submit(self, whole: Frame, boxes: dict[str, I32], runs: dict[str, list[Batch]]) -> None:
         """Puts everything on the streams, as many crops of a model at a time as its batch holds."""
-        with self._device:
-            frame, writer = self._looks[0].inference.brought(whole)
+        with self.device:
+            frame, writer = self.looks[0].inference.brought(whole)
         try:
-            with self._device:
+            with self.device:
                 if writer is not None:
                     self._stream.wait(self._written.record(writer))
                 while any(map(len, boxes.values())):
@@ -258,7 +266,7 @@ class InferCropsTogether(SimpleStage):
                         self._round(frame, own, launches, boxes, runs)
                 hold([frame], self._stream, self._written.record(self._stream))
         except BaseException:
-            self._device.settle()  # no event stands behind what may be under way
+            self.device.settle()  # no event stands behind what may be under way
             raise
         finally:
             frame.lease.release()
@@ -289,6 +297,17 @@ class InferCropsTogether(SimpleStage):
         for (look, slot), own in zip(slots, geometries, strict=True):
             slot.enqueue_written(len(own), self._written, patient=look.inference.is_patient)
             runs[look.name].append(look.inference.taken(own))
+
+
+class Looked(SimpleStage):
+    """A stage whose model has been run with that of a stage before, see :class:`InferCropsTogether`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def process(self, result: Result) -> Result:
+        """See :class:`~edgert.runtime.Stage`."""
+        return result
 
 
 def _format(into: GpuPreprocessor) -> frozenset[tuple[str, int]]:

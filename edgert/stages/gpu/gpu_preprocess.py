@@ -260,6 +260,7 @@ class GpuPreprocessor:
 
     Attributes:
         plans: makes frames ready for :meth:`launches`, of this and of all that differ in the tensor alone.
+        kernels: that compile it.
         header: the part of the kernel's struct that is the tensor's.
         grid: blocks of an image, across and down.
 
@@ -287,7 +288,7 @@ class GpuPreprocessor:
             raise ModelError(f"the input has {target.channels} channels, not {config.color}", where=where)
         self.config, self.target, self.network = config, target, (target.width, target.height)
         self.plans = Plans(self.network, config)
-        self._kernels, (self._step, self._rows) = kernels, share or _SHARES[config.interpolation]
+        self.kernels, (self._step, self._rows) = kernels, share or _SHARES[config.interpolation]
         self._batch = new_batch(address, target, config)
         self.header = bytes(self._batch[:HEADER_BYTES])
         self._aligned = target.aligned(self._step) and address % (self._step * ITEM_BYTES[target.dtype]) == 0
@@ -332,7 +333,7 @@ class GpuPreprocessor:
         if variant not in self._made:
             if form not in SOURCES:
                 raise StageError(f"frames of {form!r} on the GPU", why=f"the kernel reads {', '.join(SOURCES)}")
-            self._made[variant] = self._kernels.kernel("preprocess", self.definitions(*variant), len(self._batch))
+            self._made[variant] = self.kernels.kernel("preprocess", self.definitions(*variant), len(self._batch))
         return self._made[variant]
 
     def definitions(self, form: str, paired: bool, narrow: bool) -> dict[str, int]:

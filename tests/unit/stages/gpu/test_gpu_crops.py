@@ -161,9 +161,7 @@ class Cascade:
         self.rigs = [Rig(rows=rows, gpu=self.gpu, beside=False) for _ in range(count)]
         crop = CropConfig(min_size=4)
         self.looks = [Look(f"look{n}", rig.inference, crop) for n, rig in enumerate(self.rigs)]
-        compiler = SimpleNamespace(compile=lambda *_: b"")
-        self.kernels = Kernels(self.rigs[0].device, compiler=cast("Any", lambda: compiler))
-        self.stage = InferCropsTogether(self.looks, self.kernels)
+        self.stage = InferCropsTogether(self.looks)
         self.stage.open()
 
     def launched(self, work: Any) -> tuple[Any, int]:
@@ -200,7 +198,7 @@ def test_models_of_other_formats_take_launches_of_their_own_and_no_box_takes_non
     cascade = Cascade(4)
     preprocessor = cascade.looks[1].inference.preprocessor
     preprocessor.config = preprocessor.config.model_copy(update={"color": "bgr"})
-    stage = InferCropsTogether(cascade.looks, cascade.kernels, every=2)
+    stage = InferCropsTogether(cascade.looks, every=2)
     stage.open()
     frame = shared(cascade.rigs[0])
     result = result_of(frame, {"find": detections((0, 0, 20, 20), (4, 4, 30, 30))})

@@ -74,7 +74,7 @@ def test_a_inference_says_so_at_the_start(monkeypatch: pytest.MonkeyPatch) -> No
     rig = Rig()
     broken = Kernels(rig.device, None, lambda: cast("Nvrtc", Compiler(fails=True)))
     for slot in rig.inference._slots:
-        monkeypatch.setattr(slot.preprocessor, "_kernels", broken)
+        monkeypatch.setattr(slot.preprocessor, "kernels", broken)
     with pytest.raises(BuildError, match="does not compile"):
         rig.inference.warm_up()
     rig.close()
