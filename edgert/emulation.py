@@ -22,11 +22,11 @@ from edgert.errors import ConfigError
 from edgert.graph import load
 from edgert.meters.all import Meters, Sample
 from edgert.meters.rails import MARGIN, POWER, TEMPERATURE
-from edgert.meters.reading import modeled
+from edgert.meters.reading import modeled, unavailable
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Row
 from edgert.planner.planning import ALL, plan
-from edgert.planner.simulation import step_of
+from edgert.planner.simulation import NOT_KNOWN, step_of
 from edgert.simulator import ThermalModel
 from edgert.simulator.board_platform import BoardSlots, as_asked, platform_of
 from edgert.simulator.design import levels_of
@@ -73,14 +73,14 @@ class Emulation:
         """
         meters = self.meters
         meters.catch_up()
-        seconds, energy_j = meters.seconds, meters.thermal.energy_j
+        seconds, heat = meters.seconds, meters.thermal
         late, runs = meters.pacer.late, meters.pacer.runs
         return {
             "simulated": self.label,
             "slower": self.clock.factor,
-            "power_w": energy_j / seconds if seconds else None,
-            "energy_j_per_frame": energy_j / frames if frames else None,
-            "temperature_c": meters.thermal.temperature_c,
+            "power_w": heat.energy_j / seconds if heat and seconds else None,
+            "energy_j_per_frame": heat.energy_j / frames if heat and frames else None,
+            "temperature_c": heat.temperature_c if heat else None,
             "busy": {name: asdict(one) for name, one in meters.pacer.used().items()},
             "late_runs": late / runs if runs else 0.0,
             "notes": list(self.notes),
@@ -88,9 +88,13 @@ class Emulation:
 
 
 class BoardMeters(Meters):
-    """This machine's meters, except for power and temperature, which are the emulated board's."""
+    """This machine's meters, except for power and temperature, which are the emulated board's.
 
-    def __init__(self, pacer: Pacer, thermal: ThermalModel, clock: Clock) -> None:
+    Args:
+        thermal: None where nothing is known of what the board draws: both are unavailable then.
+    """
+
+    def __init__(self, pacer: Pacer, thermal: ThermalModel | None, clock: Clock) -> None:
         super().__init__(clock=clock)
         self.pacer, self.thermal, self._board_clock = pacer, thermal, clock
         self._began_ns = self._last_ns = clock.now_ns()
@@ -104,8 +108,9 @@ class BoardMeters(Meters):
         """Lets the board draw and get warm until now."""
         now_ns = self._board_clock.now_ns()
         if now_ns > self._last_ns:
-            self.thermal.tick(self.pacer.used(), (now_ns - self._last_ns) / 1e9)
-            self.pacer.clock = self.thermal.clock
+            if self.thermal is not None:
+                self.thermal.tick(self.pacer.used(), (now_ns - self._last_ns) / 1e9)
+                self.pacer.clock = self.thermal.clock
             self._last_ns = now_ns
 
     def sample(self) -> Sample:
@@ -113,11 +118,11 @@ class BoardMeters(Meters):
         self.catch_up()
         sample, source = super().sample(), "simulated board"
         own = {name: one for name, one in sample.readings.items() if not name.startswith(f"{POWER}.")}
-        board = {
-            POWER: modeled(self.thermal.power_w, "W", source),
-            TEMPERATURE: modeled(self.thermal.temperature_c, "C", source),
-            MARGIN: modeled(self.thermal.margin_c, "C", source),
-        }
+        heat, units = self.thermal, {POWER: "W", TEMPERATURE: "C", MARGIN: "C"}
+        board = {name: unavailable(unit, source, NOT_KNOWN) for name, unit in units.items()}
+        if heat is not None:
+            values = {POWER: heat.power_w, TEMPERATURE: heat.temperature_c, MARGIN: heat.margin_c}
+            board = {name: modeled(value, units[name], source) for name, value in values.items()}
         return replace(sample, readings={**own, **board})
 
 
@@ -155,7 +160,7 @@ def emulate(file: PipelineFile, board: str, mode: str | None = None, *, slower: 
     row = made[0].rows[made[0].chosen or 0]
     record = find_board(board, file.document.path.parent)
     platform = platform_of(record, record.mode(row.mode), coefficients(record.soc))
-    assert platform.power is not None and platform.cooling is not None
+    watts = platform.power
     rows = (row, *row.fallbacks)
     slots = _slots(file, rows)
     here = _here(file, slots)
@@ -166,9 +171,12 @@ def emulate(file: PipelineFile, board: str, mode: str | None = None, *, slower: 
     label = f"simulated: {made[0].title} in {row.mode}" + (f", {factor:.1f} times slower" if factor > 1 else "")
     runs = {name: [part for slot in slots[name] for part in slot.parts] for name in slots}
     paced = {name: PacedEngine(engine, runs[name], pacer, label) for name, engine in engines.items()}
-    meters = BoardMeters(pacer, ThermalModel(platform.power, platform.cooling), clock)
-    predicted = tuple(step_of(one, platform.power) for one in rows)
+    heat = ThermalModel(watts, platform.cooling) if watts and platform.cooling else None
+    meters = BoardMeters(pacer, heat, clock)
+    predicted = tuple(step_of(one, watts) for one in rows) if watts else ()
     notes = ["engines take the board's predicted time; all other stages take this machine's"]
+    if watts is None:
+        notes.append(NOT_KNOWN)
     if factor > 1:
         notes.append(
             f"this machine is too slow for it: {factor:.1f} real seconds are one of the board's; cameras, which know "

@@ -103,7 +103,9 @@ def run(
         if place is not None:
             watts, joules = emulated["power_w"], emulated["energy_j_per_frame"]
             power = "" if watts is None or joules is None else f": {watts:.1f} W, {joules:.3g} J a frame"
-            line = f"{emulated['simulated']}{power}, {emulated['temperature_c']:.0f} °C"
+            degrees = emulated["temperature_c"]
+            heat = ": power unknown" if degrees is None else f", {degrees:.0f} °C"
+            line = f"{emulated['simulated']}{power}{heat}"
             typer.secho(f"{line}, {emulated['late_runs']:.1%} of runs later than on the board", fg="yellow", err=True)
         found = {**emulated, **summary.to_json()}
         if bundle is not None:

@@ -34,6 +34,7 @@ from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
 # What a governor may do to the board's clocks, predicted by a plan: lower caps of the GPU, lower power modes.
 
 _LOG = logging.getLogger(__name__)
+NOT_KNOWN = "nobody has published what this board draws: its power and heat are not known"
 _CAPS = 6
 """Clock caps that are offered: Jetson's tables have a dozen and more, of which neighbors hardly differ in power."""
 _SLOWEST = 0.4  # of the fastest clock
@@ -98,7 +99,7 @@ def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, 
         return ()
     row = found.rows[found.chosen or 0]
     watts = power(machine.board, mode)
-    return tuple(step_of(one, watts) for one in (row, *row.fallbacks))
+    return tuple(step_of(one, watts) for one in (row, *row.fallbacks)) if watts.is_known else ()
 
 
 def steps_of(
@@ -316,7 +317,8 @@ def _played(
             stages = [(name, stage) for name, stage in at.config.stages.items() if isinstance(stage, InferStage)]
             slowest_ms = max(min(slot.engine_ms for slot in one(name, stage, True)) for name, stage in stages)
             steps.append(PowerStep("", 0.0, 0.0, 1.0, slowest_ms))
-    governing = _governing(file, budget, steps)
+    known = budget if platform.power is not None else replace(budget, power_w=None)
+    governing = _governing(file, known, steps)
     played = play(design, platform, scenario.seconds, seed=scenario.seed, governing=governing)
     errors = (PROFILED_ERROR, None) if row is None else (row.error, row.power_error)
     return Simulation(
@@ -327,7 +329,7 @@ def _played(
         placement=row.name if row else "",
         budgets=budget,
         basis=_MODELED if row else _PROFILED,
-        notes=(*notes, *_notes(file, design, scene, row)),
+        notes=(*notes, *_notes(file, design, scene, row, platform)),
         played=played,
         checks=tuple(_checks(budget, played, errors)),
         most_fps=row.most_fps if row else None,
@@ -342,7 +344,9 @@ def _checks(budget: Budget, played: Simulated, errors: tuple[float | None, float
         p99_ms = played.latency_ms.p99 if played.frames_out else math.inf
         text = f"p99 {p99_ms:.3g} of {budget.latency_ms:g} ms"
         yield Check("latency", p99_ms / budget.latency_ms, errors[0], text, "")
-    if budget.power_w is not None and played.power_w is not None:
+    if budget.power_w is not None and played.power_w is None:
+        yield Check("power", None, None, "power unknown", "")
+    elif budget.power_w is not None and played.power_w is not None:
         text = f"{played.power_w:.3g} of {budget.power_w:g} W"
         yield Check("power", played.power_w / budget.power_w, errors[1], text, "")
 
@@ -365,14 +369,16 @@ def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -
     return Governing(rules, tuple(one.shares for one in found), tuple(one.level for one in found))
 
 
-def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None) -> list[str]:
+def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None, platform: Platform) -> list[str]:
     notes = list(dict.fromkeys(note for demand in demands(file.config) for note in demand.notes if "fps" in note))
     if not scene.times.threads:
         notes.append("stages other than models take no time: --stages takes the times that a run measured")
     if any(source.most for source in design.sources) and scene.objects is None and not scene.traces:
         most = max(source.most for source in design.sources)
         notes.append(f"{most} objects on every frame, as many as crops take: --objects or --trace set others")
-    if row is not None:
+    if row is not None and platform.power is None:
+        notes.append(NOT_KNOWN)
+    elif row is not None:
         notes.append("the board's cooler is assumed, and how fast heat lowers the clocks of GPU and DLA")
     elif file.config.budgets.power is not None:
         notes.append("budgets.power is not simulated: nothing is known of what this machine draws")
