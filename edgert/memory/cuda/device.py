@@ -298,7 +298,8 @@ def capture(device: Context, stream: Stream, enqueue: Callable[[], None], librar
     """Records ``enqueue`` on the stream, by the CUDA driver's library. An exception in it ends the recording and goes
     on. Raises DeviceError."""
     with device:
-        recorded = _recorded(library, stream, enqueue)
+        with device.recording:
+            recorded = _recorded(library, stream, enqueue)
         try:
             for node in _nodes(library, recorded):
                 kind = ctypes.c_int()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -112,6 +113,10 @@ class _Thread(threading.local):
     depth = 0
 
 
+_RECORDINGS: defaultdict[int, threading.RLock] = defaultdict(threading.RLock)
+"""By GPU: its context is one, however many objects stand for it."""
+
+
 class Context:
     """A GPU's primary context, the one that PyTorch, CuPy and ONNX Runtime use as well.
 
@@ -123,13 +128,15 @@ class Context:
         driver: PyCUDA's driver module.
         copy_up: see :func:`~edgert.memory.cuda.driver.copy_up`.
         counter: where allocations and copies between host and GPU are counted.
+        recording: held while work is recorded. The driver refuses to wait for all of a context's work meanwhile, from
+            any thread.
         kind: memory that host and GPU share tensors in here; see :func:`~edgert.memory.cuda.gpu_context.memory_kind`.
         tensors: what the user asked for tensors of engines; see :func:`~edgert.memory.cuda.gpu_context.tensor_kind`.
     """
 
     def __init__(self, driver: Any, ordinal: int, counter: Counter | None = None) -> None:
         self.driver, self.ordinal, self.counter = driver, ordinal, counter or Counter()
-        self._device = driver.Device(ordinal)
+        self._device, self.recording = driver.Device(ordinal), _RECORDINGS[ordinal]
         self.name = str(self._device.name())
         attribute = driver.device_attribute
         self.traits = Traits(
@@ -239,12 +246,13 @@ class Context:
 
     def synchronize(self) -> None:
         """Blocks until all work of all streams is done. Raises DeviceError when some of it failed."""
-        self.run(lambda: self._context.synchronize())
+        with self.recording:
+            self.run(lambda: self._context.synchronize())
 
     def settle(self) -> None:
         """Like :meth:`synchronize`, before memory is freed: on a GPU that is lost there is nothing to wait for."""
         try:
-            with self:
+            with self, self.recording:
                 self._context.synchronize()
         except self.driver.Error as error:
             if not is_lost(str(error)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -167,3 +168,23 @@ def test_an_array_goes_up_past_pycuda_and_through_a_stand_in_for_it(monkeypatch:
     with pytest.raises(DeviceError, match="cuMemcpyHtoDAsync: the GPU is lost to this process"):
         copy(4096, np.arange(5, dtype=np.uint8), stream)
     assert copy_up(gpu) == gpu.memcpy_htod_async
+
+
+def test_who_waits_for_all_of_a_gpu_waits_until_nothing_is_recorded_there() -> None:
+    """In another thread, such as one that frees memory, by another object for the same GPU."""
+    gpu = CudaDouble()
+    device, other = CudaDevice(gpu, 0, Counter()), CudaDevice(gpu, 0, Counter())
+    waiting = list[bool]()
+    threads = [threading.Thread(target=wait) for wait in (other.settle, other.synchronize)]
+
+    def enqueue() -> None:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(0.2)
+            waiting.append(thread.is_alive())
+
+    capture(device, device.stream(), enqueue, Library())
+    for thread in threads:
+        thread.join(10)
+    assert waiting == [True, True] and not any(thread.is_alive() for thread in threads)
