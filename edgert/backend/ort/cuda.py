@@ -140,7 +140,7 @@ class _Opener:
     def _measured(self) -> tuple[layout.Times, bool]:
         """And whether it would be the same another time: not where a layout was left out for lack of memory. Raises
         the last error where the model cannot be run in any."""
-        found, errors = dict[str, layout.Measured](), list[BuildError | DeviceError]()
+        found, errors, started = dict[str, layout.Measured](), list[BuildError | DeviceError](), time.perf_counter()
         for one in (layout.LAST, layout.FIRST):
             engine = None
             try:
@@ -154,6 +154,7 @@ class _Opener:
                     engine.close()
         if not found:
             raise errors[-1]
+        log.info("%s: layouts timed in %.1f s, once", self._model.path, time.perf_counter() - started)
         return layout.usable(found, str(self._model.path)), not any(map(is_out_of_memory, errors))
 
     def _key(self) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -31,8 +32,10 @@ def cleaned(
     cached = store.get(key) if store else None
     if cached is not None:
         return cached, True
+    started = time.perf_counter()
     check_sizes(model, profiles)
     content = to_bytes(without_sizes(model, static))
+    log.info("%s: prepared for ONNX Runtime on the GPU in %.1f s, once", model.path, time.perf_counter() - started)
     if store:
         base.cache_content(store, key, content)
     return content, False
