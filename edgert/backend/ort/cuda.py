@@ -154,7 +154,7 @@ class _Opener:
                     engine.close()
         if not found:
             raise errors[-1]
-        log.info("%s: layouts timed in %.1f s, once", self._model.path, time.perf_counter() - started)
+        log.info("%s: layouts timed in %.1f s", self._model.path, time.perf_counter() - started)
         return layout.usable(found, str(self._model.path)), not any(map(is_out_of_memory, errors))
 
     def _key(self) -> str:

@@ -35,7 +35,7 @@ def cleaned(
     started = time.perf_counter()
     check_sizes(model, profiles)
     content = to_bytes(without_sizes(model, static))
-    log.info("%s: prepared for ONNX Runtime on the GPU in %.1f s, once", model.path, time.perf_counter() - started)
+    log.info("%s: prepared for ONNX Runtime on the GPU in %.1f s", model.path, time.perf_counter() - started)
     if store:
         base.cache_content(store, key, content)
     return content, False
