@@ -107,22 +107,6 @@ class GpuSession(Session, Protocol):
         ...
 
 
-@runtime_checkable
-class Planner(Protocol):
-    """What a session is, too, whose engine may be made ready for a number of rows while graphs of others are launched.
-
-    Attributes:
-        planning: lock to hold while it is, and while anything is recorded of this engine.
-    """
-
-    planning: threading.RLock
-
-    def plan(self, rows: int) -> None:
-        """Runs so many rows, over memory of the engine's own, so that they can be recorded next. Blocks. Raises as
-        :meth:`~edgert.backend.base.Session.run`."""
-        ...
-
-
 class GpuEngine(Engine, Protocol):
     """An engine of such sessions, on one GPU. ``close`` takes their memory back; the GPU must be done with it."""
 

@@ -16,7 +16,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from edgert.backend import Engine, EngineOptions, Tuning
-from edgert.backend.gpu import GpuSession, Planner
+from edgert.backend.gpu import GpuSession
 from edgert.backend.ort import cpu, cuda, cuda_model, layout, runtime
 from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, too_little
 from edgert.backend.ort.runtime import open_session, session_settings
@@ -200,28 +200,6 @@ def test_the_cleaned_model_is_cached_for_each_set_of_shapes(
     session.inputs["x"][...] = x
     for rows in (4, 2):
         assert np.allclose(session.run(rows)[0], exact(model, x=x[:rows])[0], atol=1e-5)
-
-
-def test_an_engine_is_made_ready_for_a_size_without_touching_tensors(gpu: CudaDouble) -> None:
-    model = models.conv(("n", 3, 8, 8))
-    engine, ort = engine_on(gpu, model, FOUR)
-    session, other, x = engine.session(), engine.session(), noise((4, 3, 8, 8), 13)
-    assert isinstance(session, Planner) and session.planning is other.planning is not session.exclusive
-    session.inputs["x"][...] = x
-    full = [array.copy() for array in session.run()]
-    runs = ort.runs
-    session.plan(2)
-    assert ort.runs == runs  # of bound tensors
-    for found, wanted in zip(session.outputs_on_gpu, full, strict=True):
-        found.block.download(session.stream)
-        assert np.array_equal(found.host, wanted)
-    other.inputs["x"][...] = x
-    other.enqueue(2)
-    assert ort.runs == runs + 1 and np.allclose(other.run(2)[0], full[0][:2], atol=1e-5)
-    ort.broken = RuntimeError("CUDA failure 2: out of memory ; GPU=0")
-    with pytest.raises(DeviceError, match="too little memory"):
-        session.plan(3)
-    engine.close()
 
 
 OPEN = models.conv(("n", 3, 8, 8))
@@ -572,49 +550,6 @@ class TestOnAGpu:
             session.stream.synchronize()
             for tensor, right in zip(found, wanted, strict=True):
                 assert np.allclose(tensor.host[:rows], right[:rows], atol=2e-2) and not tensor.host[rows:].any()
-        graphs.clear()
-        engine.close()
-
-    def test_sizes_are_planned_and_recorded_while_others_run(self, real: OrtCudaBackend) -> None:
-        """What runs meanwhile is right every time, and so is what was planned."""
-        model, x = with_open_batch(clean(resnet50(size_px=64))[0]), noise((8, 3, 64, 64), 14)
-        engine = real.compile(model, EngineOptions(profiles={"default": {"x": x.shape}}))
-        session, found = engine.session(), list[Any]()
-        session.inputs["x"][...] = x
-        wanted = session.run()[0].copy()
-        session.inputs_on_gpu["x"].block.upload(session.stream)
-        (output,), graphs = session.outputs_on_gpu, {}
-
-        def record(rows: int) -> None:
-            with session.exclusive:
-                graphs[rows] = session.device.capture(session.stream, partial(session.enqueue, rows))
-
-        def plan() -> None:
-            for rows in (4, 2):
-                with session.planning:
-                    session.plan(rows)
-                    record(rows)
-
-        record(8)
-        planning = threading.Thread(target=plan)
-        planning.start()
-        while planning.is_alive() or not found:
-            with session.exclusive:
-                graphs[8]()
-                output.block.download(session.stream)
-            session.stream.synchronize()
-            found.append(output.host.copy())
-        planning.join()
-        worst = max(float(np.abs(one - wanted).max()) for one in found)
-        assert worst <= 0.02 * np.abs(wanted).max()
-        for rows in (4, 2, 8, 2):
-            output.host.fill(0)
-            output.block.upload(session.stream)
-            graphs[rows]()
-            output.block.download(session.stream)
-            session.stream.synchronize()
-            assert np.allclose(output.host[:rows], wanted[:rows], atol=0.02 * np.abs(wanted).max())
-            assert not output.host[rows:].any()
         graphs.clear()
         engine.close()
 

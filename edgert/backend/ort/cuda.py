@@ -267,7 +267,7 @@ class OrtCudaEngine(runtime.OrtEngine):
         fused: Callable[[Stream], Any] | None = None,
         full: tuple[Any, Stream] | None = None,
     ) -> None:
-        self.device, self.stream, self._guard, self._planning = device, stream, threading.RLock(), threading.RLock()
+        self.device, self.stream, self._guard = device, stream, threading.RLock()
         self._sessions: list[OrtCudaSession] = []
         self._full, self._retired = full, list[Any]()
         self._known: dict[str, _OutputShapes] = {profile: {} for profile in profiles}
@@ -290,7 +290,6 @@ class OrtCudaEngine(runtime.OrtEngine):
             on_host,
             full=self._full if profile in (None, first) else None,
             known=self._known[profile or first],
-            planning=self._planning,
         )
         self._sessions.append(made)
         return made
@@ -339,7 +338,6 @@ class OrtCudaSession(runtime.OrtSession):
         first: run options of what takes long, its first run of a number of rows.
         full: another session that runs all rows, and its stream.
         known: shapes of outputs that need not be found out.
-        planning: see :class:`~edgert.backend.gpu.Planner`; shared by all sessions of one engine.
 
     Attributes:
         renewed: numbers of rows whose runs have become faster since they were recorded.
@@ -358,10 +356,8 @@ class OrtCudaSession(runtime.OrtSession):
         first: Any = None,
         full: tuple[Any, Stream] | None = None,
         known: _OutputShapes | None = None,
-        planning: threading.RLock | None = None,
     ) -> None:
         self.device, self.stream, self.exclusive, self.recordable = device, stream, guard, True
-        self.planning = planning or threading.RLock()
         self._on_host, self._first, self._full = on_host, first, full
         self._known: _OutputShapes = {} if known is None else known
         self.renewed: set[int] = set()
@@ -394,16 +390,6 @@ class OrtCudaSession(runtime.OrtSession):
                 self._enqueued[count]()
         except runtime.ort_errors() as error:
             raise self._failed(error) from error
-
-    def plan(self, rows: int) -> None:
-        """See :meth:`edgert.backend.gpu.Planner.plan`."""
-        zeros = {name: np.zeros(shape, one.dtype) for (name, one), shape in self._of_rows(rows)}
-        try:
-            for _ in range(2):  # the second one takes its memory as the first has shown that it is needed
-                found = self._session_of(rows).run(None, zeros)
-        except runtime.ort_errors() as error:
-            raise self._failed(error) from error
-        self._known[rows] = [array.shape for array in found]
 
     def run_full_by(self, session: Any, own: Stream) -> None:
         """Has another ONNX Runtime session, on a stream of its own, run all rows from now on."""

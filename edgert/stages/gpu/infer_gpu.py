@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
-from edgert.backend.gpu import GpuSession, Planner
+from edgert.backend.gpu import GpuSession
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import Event, Graph, SharedLease, Stream
 from edgert.policy import run_sizes
@@ -81,7 +80,7 @@ class InferenceSlot:
         self._feeding = feeding or session.stream
         self.rows, self.network, self.plans = preprocessor.target.rows, preprocessor.network, preprocessor.plans
         self.sizes = run_sizes(self.rows, session.dynamic)
-        self.serve(self.sizes)
+        self._size_of = [next(size for size in self.sizes if size >= count) for count in range(self.rows + 1)]
         self._fed, self._ran = device.event(), device.event()
         self._at_once, self._asleep = device.event(), Event(device, patient=True)
         self._done = self._asleep
@@ -100,7 +99,7 @@ class InferenceSlot:
         if rows in self._warm:
             return
         self._warm.add(rows)
-        with _planning(self.session), self.session.exclusive:
+        with self.session.exclusive:
             self.session.enqueue(rows)
             self.session.stream.synchronize()
             self._reader.enqueue(rows, self._reading)
@@ -122,17 +121,6 @@ class InferenceSlot:
                         log.debug("reported once more: %s", again.why)
                     self.session.stream.synchronize()
             self.no_graph = reason
-
-    def serve(self, sizes: Collection[int]) -> None:
-        """Has a batch be run as the next larger of these, the largest of :attr:`sizes` among them."""
-        self._size_of = [min(size for size in sizes if size >= count) for count in range(self.rows + 1)]
-
-    def record(self, rows: int) -> None:
-        """Records one of :attr:`sizes` that the engine has run before; nothing is run, so that what is under way here
-        stays as it is. Raises DeviceError, BuildError."""
-        with self.session.exclusive:
-            self._graphs[rows] = self._recorded(rows)
-        self._warm.add(rows)
 
     def enqueue(self, frames: Sequence[Ready], *, patient: bool = True) -> None:
         """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
@@ -216,11 +204,6 @@ class InferenceSlot:
         return (whole, device.capture(self._reading, decode)) if self._is_beside else (whole,)
 
 
-def _planning(session: GpuSession) -> AbstractContextManager[object]:
-    """To be held around recordings of an engine that is run beside them; see :class:`~edgert.backend.gpu.Planner`."""
-    return session.planning if isinstance(session, Planner) else nullcontext()
-
-
 class Batch(PendingRecords):
     """Records of frames that the GPU works on together. From any thread."""
 
@@ -287,8 +270,6 @@ class GpuInference:
         self._frames: dict[int, Ready] = {}
         self._batches: dict[int, Batch] = {}
         self._turn = 0
-        self._later: threading.Thread | None = None
-        self._is_closing = False
         self.rows, self.network, self.preprocessor = slots[0].rows, slots[0].network, slots[0].preprocessor
         self._plans = slots[0].plans  # all have the same
 
@@ -298,52 +279,14 @@ class GpuInference:
         return self._slots[self._turn - 1].idle  # the last; the others are done before it
 
     def warm_up(self) -> None:
-        """Runs and records every number of rows once, so that the first frames do not pay for that.
-
-        Where the engine can plan beside, one row and all are enough to begin with: the numbers between are recorded in
-        a thread of their own, and run as the next larger one until then.
-        """
-        if self._later is not None:
-            return
+        """Runs and records every number of rows once, so that the first frames do not pay for that."""
         gc.collect()  # once, and not for each graph: what others left there is freed before anything is recorded
-        sizes, session = self._slots[0].sizes, self._slots[0].session
-        between = sizes[1:-1] if isinstance(session, Planner) else ()
         # One after another, as an engine may plan anew whenever the number changes; first all, as when it was opened.
-        self._warm_up([rows for rows in reversed(sizes) if rows not in between])
-        if reason := next((slot.no_graph for slot in self._slots if slot.no_graph), ""):
-            self._without_graph(reason)
-            self._warm_up(between)  # each is put on the stream piece by piece, which nothing else may mix with
-        elif between and isinstance(session, Planner):
-            for slot in self._slots:
-                slot.serve({sizes[0], sizes[-1]})
-            self._later = threading.Thread(target=self._record_later, args=(session, between), name="edgert:sizes")
-            self._later.start()
-            return
-        self._is_warm()
-
-    def _warm_up(self, sizes: Sequence[int]) -> None:
-        for rows in sizes:
+        for rows in reversed(self._slots[0].sizes):
             for slot in self._slots:
                 slot.warm_up(rows)
-
-    def _record_later(self, session: Planner, between: Sequence[int]) -> None:
-        """Numbers of rows between one and all, the largest first, while others are run."""
-        sizes = {1, self.rows}
-        try:
-            for rows in reversed(between):
-                with session.planning:
-                    if self._is_closing:
-                        return
-                    session.plan(rows)
-                    for slot in self._slots:
-                        slot.record(rows)
-                sizes.add(rows)
-                for slot in self._slots:
-                    slot.serve(sizes)
-        except (DeviceError, BuildError) as error:
-            log.info(
-                "batches are run as of %s rows: %s (%s)", " or ".join(map(str, sorted(sizes))), error.what, error.why
-            )
+        if reason := next((slot.no_graph for slot in self._slots if slot.no_graph), ""):
+            self._without_graph(reason)
         self._is_warm()
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
@@ -410,9 +353,6 @@ class GpuInference:
 
     def close(self) -> None:
         """Frees what the inference slot allocated; no thread may use it any more. Twice is once."""
-        self._is_closing = True
-        if self._later is not None:
-            self._later.join()
         if self._frames:
             self.device.settle()  # they may be on their way up
         for frame in self._frames.values():

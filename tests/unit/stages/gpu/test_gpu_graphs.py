@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from edgert.errors import BuildError, DeviceError
+from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice, Loans
 from edgert.stages.gpu import infer_gpu
 from edgert.stages.gpu.infer_gpu import SLOTS
 from edgert.stages.gpu.upload import on_gpu
 from tests.helpers.frames import frame_of
-from tests.helpers.gpu_inference import Rig, Session, nv12, shared
+from tests.helpers.gpu_inference import Rig, nv12, shared
 
 
 class Recorded:
@@ -78,109 +77,6 @@ def test_what_becomes_faster_is_recorded_again_at_its_next_turn(monkeypatch: pyt
     assert all(graph.told == ["launched"] * 2 for graph in graphs[-2 * SLOTS :])
     for pending in (one for pair in pairs for one in pair):
         pending.record()
-    rig.close()
-
-
-class Planning(Session):
-    """Whose engine can be made ready for a number of rows beside its work.
-
-    Attributes:
-        planned: those numbers.
-        may_plan: set once it is allowed to.
-        broken: what planning fails with.
-    """
-
-    def __init__(self, device: CudaDevice, rows: int, dynamic: bool = True) -> None:
-        super().__init__(device, rows, dynamic)
-        self.planning, self.may_plan, self.planned = threading.RLock(), threading.Event(), list[int]()
-        self.broken: Exception | None = None
-
-    def plan(self, rows: int) -> None:
-        assert self.may_plan.wait(10)
-        if self.broken is not None:
-            raise self.broken
-        self.planned.append(rows)
-
-
-@pytest.fixture
-def planning(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    """For up to eight rows."""
-    monkeypatch.setattr("tests.helpers.gpu_inference.Session", Planning)
-    monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: Recorded(stream, enqueue))
-    rig = Rig(rows=8)
-    rig.inference.warm_up()
-    yield rig
-    rig.close()
-
-
-def rows_of(rig: Rig, count: int) -> set[int]:
-    """Of the graphs that so many frames are run by, in every slot."""
-    graphs = [slot._graphs for slot in rig.inference._slots]
-    before = [{rows: len(pair[0].told) for rows, pair in one.items()} for one in graphs]  # type: ignore[attr-defined]
-    for _ in range(SLOTS):
-        rig.inference.run(*(rig.inference.fill(nv12(), row) for row in range(count)))
-    pairs = zip(graphs, before, strict=True)
-    return {rows for now, then in pairs for rows in then if len(now[rows][0].told) > then[rows]}  # type: ignore[attr-defined]
-
-
-def later(rig: Rig) -> Planning:
-    """The session that plans."""
-    session = rig.inference._slots[0].session
-    assert isinstance(session, Planning)
-    return session
-
-
-def ended(rig: Rig) -> None:
-    assert rig.inference._later is not None
-    rig.inference._later.join(10)
-    assert not rig.inference._later.is_alive()
-
-
-def test_one_row_and_all_are_enough_to_begin_with(planning: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    warm = list[bool]()
-    monkeypatch.setattr(planning.inference, "_is_warm", lambda: warm.append(True))
-    ran = [list(session.sizes) for session in planning.sessions]
-    assert ran == [[8, 8, 1, 1]] * SLOTS  # run once, and recorded
-    assert [rows_of(planning, count) for count in (1, 2, 3, 5, 8)] == [{1}, {8}, {8}, {8}, {8}]
-    planning.inference.warm_up()
-    assert not warm and [session.sizes for session in planning.sessions] == ran
-    later(planning).may_plan.set()
-    ended(planning)
-    assert later(planning).planned == [4, 2] and warm == [True]
-    assert [session.sizes[4:] for session in planning.sessions] == [[4, 2]] * SLOTS  # recorded, and not run before
-    assert [rows_of(planning, count) for count in (1, 2, 3, 5, 8)] == [{1}, {2}, {4}, {8}, {8}]
-
-
-@pytest.mark.parametrize(
-    "error", [BuildError("ONNX Runtime failed while running"), DeviceError("the GPU has too little memory")]
-)
-def test_a_size_that_cannot_be_planned_is_run_as_a_larger_one(
-    planning: Rig, error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
-    later(planning).broken = error
-    later(planning).may_plan.set()
-    with caplog.at_level("INFO", "edgert.gpu"):
-        ended(planning)
-    assert f"batches are run as of 1 or 8 rows: {error}".splitlines()[0] in caplog.text
-    assert [rows_of(planning, count) for count in (1, 2, 4, 8)] == [{1}, {8}, {8}, {8}]
-
-
-def test_closing_waits_for_what_is_planned_and_for_no_more(planning: Rig) -> None:
-    closing = threading.Thread(target=planning.inference.close)
-    closing.start()
-    closing.join(0.1)
-    assert closing.is_alive()
-    later(planning).may_plan.set()
-    closing.join(10)
-    assert not closing.is_alive() and len(later(planning).planned) <= 1
-
-
-def test_an_engine_that_cannot_be_recorded_is_made_ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.helpers.gpu_inference.Session", Planning)
-    rig = Rig(rows=4)
-    rig.inference.warm_up()
-    assert rig.inference._later is None and not later(rig).planned
-    assert set(rig.sessions[0].sizes) == {4, 1, 2}
     rig.close()
 
 
