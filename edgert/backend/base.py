@@ -93,8 +93,9 @@ class Tuning:
         fused: on a GPU, when convolutions with their bias in one kernel are compiled, which takes seconds: ``start``
             for all sizes before the first frame; ``later`` for full batches, while others run; ``off``. With channels
             last only.
-        conv_search: on a GPU, how cuDNN's convolutions are chosen: ``exhaustive`` runs them all, ``heuristic`` asks
-            cuDNN, ``default`` takes the one that needs little memory.
+        conv_search: on a GPU, how cuDNN's convolutions are chosen: ``heuristic`` asks cuDNN; ``exhaustive`` has it
+            look longer (up to ONNX Runtime 1.19: runs them all); ``auto`` where that is measured, once, to be worth it;
+            ``default`` takes what always works.
         tf32: on a GPU, float32 numbers are multiplied with 10 bits of their fraction.
     """
 
@@ -107,7 +108,7 @@ class Tuning:
     parallel: bool = False
     channels_last: bool = True
     fused: str = "off"
-    conv_search: str = "exhaustive"
+    conv_search: str = "auto"
     tf32: bool = True
 
 

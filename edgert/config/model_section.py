@@ -228,8 +228,10 @@ class TuningConfig(fields.Section):
         description="GPU: convolutions with their bias in one kernel, compiled in seconds: start: before the first "
         "frame; later: for full batches, while they run without; with channels_last",
     )
-    conv_search: Literal["exhaustive", "heuristic", "default"] = Field(
-        default="exhaustive", description="GPU: convolutions are chosen by running all, by cuDNN's guess, or not at all"
+    conv_search: Literal["auto", "exhaustive", "heuristic", "default"] = Field(
+        default="auto",
+        description="GPU: convolutions are chosen by a long search, for which every start pays, by cuDNN's guess, or "
+        "not at all; auto: by a long search where that is measured, once, to be worth it",
     )
     tf32: bool = Field(default=True, description="GPU: float32 is multiplied with 10 bits of its fraction")
 

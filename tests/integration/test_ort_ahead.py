@@ -1,60 +1,57 @@
-"""Libraries of a GPU's first engine, loaded in a thread while models are read."""
+"""ONNX Runtime's libraries of a GPU, loaded in a thread while models are read."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgert.backend import EngineOptions
 from edgert.backend.ort import ahead, cuda, runtime
 from edgert.backend.ort.ahead import libraries_ahead
-from edgert.errors import DeviceError, ModelError
+from edgert.backend.ort.cuda import OrtCudaBackend
+from edgert.errors import BuildError, DeviceError, ModelError
+from edgert.memory.cuda import CudaDevice
 from edgert.pipeline import Pipeline
+from tests.helpers import models
+from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.ort_double import CudaLike
 from tests.helpers.small_pipeline import small_pipeline
 
 
 class Rig:
-    """A GPU whose context and libraries are words.
+    """Libraries that are loaded once they may be.
 
     Attributes:
-        steps: what was done, in order.
+        steps: what was done, in order, with the name of the thread.
         broken: a step → what it fails with.
+        sessions: those that were made.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.steps, self.broken, self.threads = list[str](), dict[str, Exception](), set[int]()
-        patch.setattr(ahead, "_begun", [])
-        patch.setattr(ahead, "hold_context", self.hold)
+        self.steps, self.broken = list[tuple[str, str]](), dict[str, Exception]()
+        self.sessions, self.may_load = list[weakref.ref[CudaLike]](), threading.Event()
+        self.may_load.set()
+        patch.setattr(ahead, "_threads", {})
         patch.setattr(cuda, "check_provider", lambda: self.step("provider"))
         patch.setattr(cuda, "open_on_gpu", self.open)
 
     def step(self, name: str) -> None:
-        self.threads.add(threading.get_ident())
-        self.steps.append(name)
+        self.steps.append((name, threading.current_thread().name))
         if name in self.broken:
             raise self.broken[name]
 
-    def hold(self, ordinal: int) -> Callable[[], None]:
-        self.step(f"context {ordinal}")
-        return lambda: self.steps.append("let go")
-
     def open(self, content: bytes, settings: Any, options: Any, model: Any) -> Any:
+        if threading.current_thread().name == "edgert:libraries":
+            assert self.may_load.wait(10)
         self.step("session")
-        real = runtime.open_session(content, settings, model)
-        rig = self
-
-        class Session:
-            get_inputs = real.get_inputs
-
-            def run(self, names: Any, feeds: Any) -> Any:
-                rig.step("run")
-                return real.run(names, feeds)
-
-        return Session()
+        made = CudaLike(runtime.open_session(content, settings, model))
+        self.sessions.append(weakref.ref(made))
+        return made
 
 
 @pytest.fixture
@@ -62,36 +59,70 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     return Rig(monkeypatch)
 
 
-def test_all_is_loaded_in_another_thread_once_in_a_process(rig: Rig) -> None:
+ALL = [("provider", "edgert:libraries"), ("session", "edgert:libraries")]
+
+
+def test_they_are_loaded_in_another_thread_once_in_a_process(rig: Rig) -> None:
     with libraries_ahead(0):
         pass
-    assert rig.steps == ["context 0", "provider", "session", "run", "let go"]
-    assert threading.get_ident() not in rig.threads
+    assert rig.steps == ALL and rig.sessions[0]() is None
     with libraries_ahead(0):
         pass
-    assert len(rig.steps) == 5
+    assert rig.steps == ALL
     with libraries_ahead(1):
         pass
-    assert rig.steps[5:] == ["context 1", "provider", "session", "run", "let go"]
+    assert rig.steps == ALL * 2
 
 
-@pytest.mark.parametrize("step", ["context 0", "provider", "session", "run"])
-@pytest.mark.parametrize("error", [DeviceError("there is no CUDA driver"), RuntimeError("CUDA failure 100")])
+@pytest.mark.parametrize("step", ["provider", "session"])
+@pytest.mark.parametrize("error", [DeviceError("there is no CUDA provider"), BuildError("it cannot be started")])
 def test_what_fails_ahead_is_left_to_whoever_needs_it(
     rig: Rig, step: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.broken[step] = error
     with caplog.at_level(logging.DEBUG, "edgert.backend"), libraries_ahead(0):
         pass
-    assert ("let go" in rig.steps) == (step != "context 0")
     assert str(error).splitlines()[0] in caplog.text
 
 
-def test_an_error_inside_goes_on_once_nothing_is_held(rig: Rig) -> None:
+def test_an_error_inside_goes_on_once_nothing_is_loaded_any_more(rig: Rig) -> None:
     with pytest.raises(ModelError), libraries_ahead(0):
         raise ModelError("no such file")
-    assert rig.steps[-1] == "let go"
+    assert rig.steps == ALL and rig.sessions[0]() is None
     assert not any(one.name == "edgert:libraries" for one in threading.enumerate())
+
+
+def test_no_engine_is_opened_meanwhile(rig: Rig) -> None:
+    """ONNX Runtime waits for the whole GPU when it makes a session, which fails while libraries record on it."""
+    rig.may_load.clear()
+    backend, opened = OrtCudaBackend(CudaDevice(CudaDouble(), 0)), list[Any]()
+    with libraries_ahead(0):
+        compiling = threading.Thread(
+            target=lambda: opened.append(backend.compile(models.conv(), EngineOptions(threads=1))), name="compiling"
+        )
+        compiling.start()
+        compiling.join(0.2)
+        assert compiling.is_alive() and ("session", "compiling") not in rig.steps
+        rig.may_load.set()
+        compiling.join(10)
+    names = [thread for step, thread in rig.steps if step == "session"]
+    assert names[0] == "edgert:libraries" and set(names[1:]) == {"compiling"}
+    opened[0].close()
+
+
+def test_a_provider_that_fails_is_an_error_and_not_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = dict[str, Any]()
+
+    class Library:
+        @staticmethod
+        def InferenceSession(source: Any, settings: Any, **options: Any) -> Any:
+            asked.update(options)
+            raise RuntimeError("CUDA failure 900: operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(runtime, "ort", lambda: Library)
+    with pytest.raises(BuildError) as caught:
+        runtime.open_session(b"", None, models.conv(), [("CUDAExecutionProvider", {}), "CPUExecutionProvider"])
+    assert "CUDA failure 900" in caught.value.why and asked["enable_fallback"] == 0
 
 
 @pytest.mark.parametrize(
@@ -115,10 +146,10 @@ stages:
   cam: {{source: api}}
   find: {{infer: parts, from: cam}}
 """
-    rig.broken["context 0"] = DeviceError("there is no CUDA driver")
+    rig.broken["provider"] = DeviceError("this ONNX Runtime has no CUDA provider")
     path = small_pipeline(tmp_path, text, photos=0)
     try:
         Pipeline(path).close()
     except DeviceError as error:
         assert backend == "onnxruntime-cuda" and "CUDA" in error.what  # which cannot be had here
-    assert [step for step in rig.steps if step.startswith("context")] == (["context 0"] if wanted else [])
+    assert (("provider", "edgert:libraries") in rig.steps) is wanted

@@ -341,6 +341,7 @@ class Bench:
 
     def open(self, content: bytes, settings: Any, options: Any, model: Model) -> Paced:
         one = layout.LAST if "prefer_nhwc" in options else layout.FIRST
+        one += layout.SEARCHED if options["cudnn_conv_algo_search"] == "EXHAUSTIVE" else ""
         if one in self.fails:
             raise self.fails[one]
         self.opened.append((one, Paced(self.ms[one])))
@@ -355,6 +356,7 @@ class Bench:
 def bench(gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Channels last is the faster one for four rows, and the slower one for one."""
     ms = {layout.LAST: {1: 8.0, 4: 2.0}, layout.FIRST: {1: 2.0, 4: 8.0}}
+    ms |= {one + layout.SEARCHED: {1: 20.0, 4: 20.0} for one in list(ms)}
     made = Bench(OrtCudaBackend(CudaDevice(gpu, 0)), ms)
     monkeypatch.setattr(cuda, "check_provider", lambda: None)
     monkeypatch.setattr(cuda, "open_on_gpu", made.open)
@@ -366,7 +368,8 @@ def bench(gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> Bench:
 def test_layouts_are_measured_once_and_every_size_has_the_faster_one(bench: Bench, tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     cold = bench.compile(store)
-    assert [one for one, _ in bench.opened] == [layout.LAST, layout.FIRST, layout.FIRST, layout.LAST]
+    searched = [one + layout.SEARCHED for one in (layout.FIRST, layout.LAST)]
+    assert [one for one, _ in bench.opened] == [layout.LAST, layout.FIRST, *searched, layout.FIRST, layout.LAST]
     cold.close()
     assert cold.device.live_bytes == 0 and cold.device.leaked == 0
     warm = bench.compile(store)
@@ -388,7 +391,8 @@ def test_one_layout_that_is_as_fast_runs_all_sizes(bench: Bench, tmp_path: Path,
     bench.ms |= {layout.LAST: {1: 1.0, 4: 1.0}, layout.FIRST: {1: 4.0, 4: 8.0}}
     with caplog.at_level("INFO", "edgert.backend"):
         engine = bench.compile(FileStore(tmp_path))
-    assert [one for one, _ in bench.opened] == [layout.LAST, layout.FIRST, layout.LAST]
+    searched = layout.LAST + layout.SEARCHED
+    assert [one for one, _ in bench.opened] == [layout.LAST, layout.FIRST, searched, layout.LAST]
     assert engine.session().streams == [engine.stream]
     assert f"test.onnx: {engine.info['layout']}" in caplog.messages and "for 1 row" in str(engine.info["layout"])
     engine.close()
@@ -401,7 +405,7 @@ def test_what_is_damaged_in_the_cache_is_measured_again(bench: Bench, tmp_path: 
     (key,) = [key for key in keys if layout.from_json(store.get(key) or b"") is not None]
     store.put(key, b'{"channels last": {"1": "soon"}}')
     bench.compile(store).close()
-    assert len(bench.opened) == 4 and layout.from_json(store.get(key) or b"") is not None
+    assert len(bench.opened) == 6 and layout.from_json(store.get(key) or b"") is not None
 
 
 @pytest.mark.parametrize("lasting", [True, False])
@@ -412,7 +416,7 @@ def test_a_layout_that_cannot_be_had_is_left_out(bench: Bench, tmp_path: Path, l
     assert "channels last" not in str(bench.compile(store).info["layout"])
     bench.fails.clear()
     bench.compile(store).close()
-    assert len(bench.opened) == (1 if lasting else 4)  # another time there may be room
+    assert len(bench.opened) == (1 if lasting else 6)  # another time there may be room
 
 
 def test_a_layout_whose_runs_cannot_be_recorded_is_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,6 +431,26 @@ def test_a_layout_whose_runs_cannot_be_recorded_is_left_out(bench: Bench, monkey
     engine = bench.compile(None)
     assert "channels last" not in str(engine.info["layout"])
     engine.close()
+
+
+@pytest.mark.parametrize("gain, chosen", [(0.5, layout.LAST + layout.SEARCHED), (2.0, layout.LAST)])
+def test_a_long_search_is_made_at_every_start_where_it_is_worth_it(
+    bench: Bench, tmp_path: Path, gain: float, chosen: str
+) -> None:
+    bench.ms |= {layout.LAST: {1: 4.0, 4: 4.0}, layout.FIRST: {1: 20.0, 4: 20.0}}
+    bench.ms[layout.LAST + layout.SEARCHED] = {1: 4.0 * gain, 4: 4.0 * gain}
+    store = FileStore(tmp_path)
+    for _ in range(2):
+        engine = bench.compile(store)
+        assert bench.opened[-1][0] == chosen and str(engine.info["layout"]).startswith(f"{chosen}, ")
+        engine.close()
+    assert len(bench.opened) == 1
+
+
+def test_a_search_that_the_file_names_is_the_only_one(bench: Bench) -> None:
+    bench.compile(None, Tuning(conv_search="exhaustive")).close()
+    searched = {layout.LAST + layout.SEARCHED, layout.FIRST + layout.SEARCHED}
+    assert {one for one, _ in bench.opened} == searched
 
 
 def test_nothing_is_measured_where_channels_last_is_off(bench: Bench) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from edgert.backend import base
 from edgert.backend.gpu import GpuTensor, HostSides, OnHost
-from edgert.backend.ort import cpu, cuda_model, layout, runtime
+from edgert.backend.ort import ahead, cpu, cuda_model, layout, runtime
 from edgert.backend.ort.fused import OwnRun, Refinement
 from edgert.backend.ort.layout import Layouts
 from edgert.errors import BuildError, DeviceError, EdgertError
@@ -133,15 +133,16 @@ class _Opener:
         first = self._session(stream, self._kernels(layouts.few))
         full = None if own is None else (self._session(own, self._kernels(layouts.full)), own)
         self.info["compile_s"] = round(time.perf_counter() - started, 3)
-        is_refined = self._options.tuning.fused == "later" and layouts.full == layout.LAST
-        fused = (lambda other: self._session(other, _FUSED)) if is_refined else None
+        is_refined = self._options.tuning.fused == "later" and layouts.full.startswith(layout.LAST)
+        fused = (lambda other: self._session(other, {**self._kernels(layouts.full), **_FUSED})) if is_refined else None
         return OrtCudaEngine(first, self._profiles, str(self._model.path), self.info, self._device, stream, fused, full)
 
     def _measured(self) -> tuple[layout.Times, bool]:
         """And whether it would be the same another time: not where a layout was left out for lack of memory. Raises
         the last error where the model cannot be run in any."""
         found, errors, started = dict[str, layout.Measured](), list[BuildError | DeviceError](), time.perf_counter()
-        for one in (layout.LAST, layout.FIRST):
+
+        def measure(one: str) -> None:
             engine = None
             try:
                 engine = self.engine(Layouts(one, one), time.perf_counter())
@@ -152,8 +153,15 @@ class _Opener:
             finally:
                 if engine is not None:
                     engine.close()
+
+        for one in (layout.LAST, layout.FIRST):
+            measure(one)
         if not found:
             raise errors[-1]
+        if self._options.tuning.conv_search == "auto":
+            best = layout.choose(layout.usable(found, str(self._model.path)))
+            for one in sorted({best.few, best.full}):
+                measure(one + layout.SEARCHED)
         log.info("%s: layouts timed in %.1f s", self._model.path, time.perf_counter() - started)
         return layout.usable(found, str(self._model.path)), not any(map(is_out_of_memory, errors))
 
@@ -167,10 +175,13 @@ class _Opener:
         return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
     def _kernels(self, one: str) -> Mapping[str, str]:
-        """Options of a layout's kernels."""
-        if one == layout.FIRST:
-            return {}
-        return _FUSED if self._options.tuning.fused == "start" else _CHANNELS_LAST
+        """Options of a layout's kernels, and of how cuDNN chooses them."""
+        search, of_layout = self._options.tuning.conv_search, dict[str, str]()
+        if search == "auto":
+            search = "exhaustive" if one.endswith(layout.SEARCHED) else "heuristic"
+        if one.startswith(layout.LAST):
+            of_layout = _FUSED if self._options.tuning.fused == "start" else _CHANNELS_LAST
+        return {"cudnn_conv_algo_search": search.upper(), **of_layout}
 
     def _session(self, stream: Stream, kernels: Mapping[str, str]) -> Any:
         tuning = self._options.tuning
@@ -178,10 +189,10 @@ class _Opener:
             "device_id": str(self._device.ordinal),
             "user_compute_stream": str(stream.handle),  # ours, so that its work is ordered with ours
             "arena_extend_strategy": "kSameAsRequested",  # not in powers of two
-            "cudnn_conv_algo_search": tuning.conv_search.upper(),
             **({} if tuning.tf32 else {"use_tf32": "0"}),  # not known to releases before 1.18, where it is on, too
             **kernels,
         }
+        ahead.wait()
         return open_on_gpu(self._content, self._settings, provider, self._model)
 
 

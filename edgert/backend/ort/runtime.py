@@ -89,7 +89,8 @@ def open_session(
 ) -> Any:
     """A session on a file or its bytes; ``model`` is what it was made from. Raises BuildError."""
     try:
-        return ort().InferenceSession(source, settings, providers=list(providers))
+        # Without a fallback, as it prints what fails, and runs the model on the processor.
+        return ort().InferenceSession(source, settings, providers=list(providers), enable_fallback=0)
     except ort_errors() as error:
         raise BuildError(
             "ONNX Runtime cannot run this model",

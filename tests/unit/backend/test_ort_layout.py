@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgert.backend.ort import layout
-from edgert.backend.ort.layout import FIRST, LAST, Layouts, Measured, choose, from_json, in_words, to_json
+from edgert.backend.ort.layout import FIRST, LAST, SEARCHED, Layouts, Measured, choose, from_json, in_words, to_json
 
 DETECTOR = {LAST: {1: 1003.0, 8: 2989.0}, FIRST: {1: 820.0, 8: 3571.0}}
 RESNET = {LAST: {1: 559.0, 8: 1054.0}, FIRST: {1: 541.0, 8: 1403.0}}
@@ -22,6 +22,8 @@ RESNET = {LAST: {1: 559.0, 8: 1054.0}, FIRST: {1: 541.0, 8: 1403.0}}
         ({LAST: {1: 500.0, 8: 900.0}, FIRST: {1: 600.0, 8: 1000.0}}, (LAST, LAST)),
         ({LAST: {1: 600.0, 8: 900.0}, FIRST: {1: 500.0, 8: 905.0}}, (FIRST, FIRST)),
         ({FIRST: {1: 600.0, 8: 900.0}}, (FIRST, FIRST)),
+        ({**RESNET, LAST + SEARCHED: {1: 550.0, 8: 1050.0}}, (LAST, LAST)),  # not worth a longer start
+        ({**RESNET, LAST + SEARCHED: {1: 400.0, 8: 800.0}}, (LAST + SEARCHED, LAST + SEARCHED)),
         ({LAST: {8: 1.0}, FIRST: {8: 1.0}}, (LAST, LAST)),
     ],
 )
