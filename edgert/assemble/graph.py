@@ -190,9 +190,9 @@ def _libraries_ahead(file: PipelineFile, gpu: int) -> AbstractContextManager[Non
     used = {stage.infer for stage in config.stages.values() if isinstance(stage, section.InferStage)}
     engines = {config.models[name].backend for name in used}
     if ORT_CUDA in engines or ("auto" in engines and config.engines[:1] == (ORT_CUDA,)):
-        from edgert.backend.ort.ahead import libraries_ahead  # nobody else needs it
+        from edgert.backend.ort import ahead, cuda  # nobody else needs them
 
-        return libraries_ahead(gpu)
+        return ahead.libraries_ahead(gpu, cuda.smallest_session)
     return nullcontext()
 
 

@@ -63,13 +63,13 @@ ALL = [("provider", "edgert:libraries"), ("session", "edgert:libraries")]
 
 
 def test_they_are_loaded_in_another_thread_once_in_a_process(rig: Rig) -> None:
-    with libraries_ahead(0):
+    with libraries_ahead(0, cuda.smallest_session):
         pass
     assert rig.steps == ALL and rig.sessions[0]() is None
-    with libraries_ahead(0):
+    with libraries_ahead(0, cuda.smallest_session):
         pass
     assert rig.steps == ALL
-    with libraries_ahead(1):
+    with libraries_ahead(1, cuda.smallest_session):
         pass
     assert rig.steps == ALL * 2
 
@@ -80,13 +80,13 @@ def test_what_fails_ahead_is_left_to_whoever_needs_it(
     rig: Rig, step: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.broken[step] = error
-    with caplog.at_level(logging.DEBUG, "edgert.backend"), libraries_ahead(0):
+    with caplog.at_level(logging.DEBUG, "edgert.backend"), libraries_ahead(0, cuda.smallest_session):
         pass
     assert str(error).splitlines()[0] in caplog.text
 
 
 def test_an_error_inside_goes_on_once_nothing_is_loaded_any_more(rig: Rig) -> None:
-    with pytest.raises(ModelError), libraries_ahead(0):
+    with pytest.raises(ModelError), libraries_ahead(0, cuda.smallest_session):
         raise ModelError("no such file")
     assert rig.steps == ALL and rig.sessions[0]() is None
     assert not any(one.name == "edgert:libraries" for one in threading.enumerate())
@@ -96,7 +96,7 @@ def test_no_engine_is_opened_meanwhile(rig: Rig) -> None:
     """ONNX Runtime waits for the whole GPU when it makes a session, which fails while libraries record on it."""
     rig.may_load.clear()
     backend, opened = OrtCudaBackend(CudaDevice(CudaDouble(), 0)), list[Any]()
-    with libraries_ahead(0):
+    with libraries_ahead(0, cuda.smallest_session):
         compiling = threading.Thread(
             target=lambda: opened.append(backend.compile(models.conv(), EngineOptions(threads=1))), name="compiling"
         )

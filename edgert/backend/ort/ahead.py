@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,14 +17,21 @@ _turn, _threads = threading.Lock(), dict[int, threading.Thread]()
 
 
 @contextmanager
-def libraries_ahead(ordinal: int) -> Iterator[None]:
+def libraries_ahead(ordinal: int, load: Callable[[int], object]) -> Iterator[None]:
     """Loads them meanwhile, the first time in a process; what is inside makes engines on that GPU. What fails here
-    fails there, too, with its reason; here it is not raised."""
+    fails there, too, with its reason; here it is not raised.
+
+    Args:
+        load: loads those of a GPU; what it returns is held meanwhile. See
+            :func:`~edgert.backend.ort.cuda.smallest_session`.
+    """
     held = list[Any]()
     with _turn:
         is_first = ordinal not in _threads
         if is_first:
-            thread = _threads[ordinal] = threading.Thread(target=_load, args=(ordinal, held), name="edgert:libraries")
+            thread = _threads[ordinal] = threading.Thread(
+                target=_load, args=(ordinal, load, held), name="edgert:libraries"
+            )
             thread.start()
     try:
         yield
@@ -40,15 +47,8 @@ def wait() -> None:
         thread.join()
 
 
-def _load(ordinal: int, held: list[Any]) -> None:
-    """By a session of a small model, which is not run: what cuDNN does then is nothing to be done beside others."""
-    from edgert.backend.ort import cuda, runtime
-    from edgert.graph import to_bytes
-    from edgert.graph.model import smallest
-
+def _load(ordinal: int, load: Callable[[int], object], held: list[Any]) -> None:
     try:
-        cuda.check_provider()
-        model, provider = smallest(), {"device_id": str(ordinal), "arena_extend_strategy": "kSameAsRequested"}
-        held.append(cuda.open_on_gpu(to_bytes(model), runtime.session_settings(1), provider, model))
+        held.append(load(ordinal))
     except EdgertError as error:
         log.debug("ONNX Runtime's libraries of the GPU were not loaded ahead: %s", error)

@@ -24,8 +24,9 @@ from edgert.backend.ort import ahead, cpu, cuda_model, layout, runtime
 from edgert.backend.ort.fused import OwnRun, Refinement
 from edgert.backend.ort.layout import Layouts
 from edgert.errors import BuildError, DeviceError, EdgertError
-from edgert.graph import Model, read, with_shapes
+from edgert.graph import Model, read, to_bytes, with_shapes
 from edgert.graph.count import peak_bytes
+from edgert.graph.model import smallest
 from edgert.memory.cuda import CudaDevice, Stream, open_device
 from edgert.memory.cuda.driver import failed, is_lost
 from edgert.units import format_bytes
@@ -239,6 +240,14 @@ def load_libraries() -> None:
     if preload is not None:
         runtime.ort().set_default_logger_severity(_ERRORS)  # else it warns of plugins that nobody installed
         preload()
+
+
+def smallest_session(ordinal: int) -> Any:
+    """A session that loads all libraries, of a small model, which is not run: what cuDNN does then is nothing to be
+    done beside others. Raises BuildError, DeviceError."""
+    check_provider()
+    model, provider = smallest(), {"device_id": str(ordinal), "arena_extend_strategy": "kSameAsRequested"}
+    return open_on_gpu(to_bytes(model), runtime.session_settings(1), provider, model)
 
 
 def open_on_gpu(content: bytes, settings: Any, options: Mapping[str, str], model: Model) -> Any:
