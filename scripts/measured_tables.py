@@ -172,7 +172,7 @@ def of_costs(folder: Path) -> dict[str, list[str]]:
             f"{100 * figure['detail']['sum']:.1f} %" if "sum" in figure["detail"] else "–",
         )
         for figure in figures
-        if "GPU+DLA" in figure["name"] or "CUDA graph" in figure["name"]
+        if any(what in figure["name"] for what in ("GPU+DLA", "CUDA graph", "several rounds"))
     ]
     return {
         "at-once": lines(("", "rows", "median", "of the plain sum"), at_once),

@@ -108,6 +108,15 @@ def at_once(chips: Sequence[Chip]) -> Iterator[Figure]:
                          n=len(errors), detail=detail)  # fmt: skip
 
 
+def repeated() -> Iterator[Figure]:
+    """How far apart rounds of MLPerf are that measured the same: what no prediction can be nearer to than."""
+    rows = published()["repeated"]["rows"]
+    apart = [max(values) / min(values) - 1 for *_, values in rows]
+    most = rows[int(np.argmax(apart))]
+    yield Figure("published in several rounds, same network and board, apart", float(np.median(apart)), "",
+                 n=len(apart), detail={"most": max(apart), "of": " ".join(most[:3])})  # fmt: skip
+
+
 def graphs() -> Iterator[Figure]:
     """What a CUDA graph saves of a run: predicted by the shipped coefficients over published."""
     for group in published()["graphs"]:
@@ -183,6 +192,7 @@ def measure() -> Iterator[Figure]:
     yield from held(chips)
     yield from at_once(chips)
     yield from graphs()
+    yield from repeated()
     for chip in chips:
         yield from of_chip(chip)
     cost = coefficients("tegra194").contention

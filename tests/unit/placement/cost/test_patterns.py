@@ -55,6 +55,29 @@ def test_attention_with_a_mask_is_one_unit() -> None:
     assert kinds(b.graph(b.matmul(weights, "input")))["attention"] == 1
 
 
+def test_queries_keys_and_values_of_one_projection_are_taken_in() -> None:
+    """As timm exports it: one product, one transpose, three gathers, a scale."""
+    b = Transformer(1, 49, 96)
+    mixed = b.transpose(b.reshape(b.project("input", 288), 1, 49, 3, 3, 32), 2, 0, 3, 1, 4)
+    query, key, value = (b.node("Gather", [mixed, b.stored(1)], (1, 3, 49, 32), axis=0) for _ in range(3))
+    scaled = b.node("Mul", [query, b.stored(1)], (1, 3, 49, 32))
+    weights = b.matmul(scaled, b.transpose(key, 0, 1, 3, 2))
+    weights = b.matmul(b.node("Softmax", [weights], b.shape(weights)), value)
+    graph = b.graph(b.project(b.reshape(b.transpose(weights, 0, 2, 1, 3), 1, 49, 96), 96))
+    assert kinds(graph) == {"product": 2, "attention": 1}
+
+
+def test_attention_in_windows_with_a_bias_and_a_mask_is_one_unit() -> None:
+    """As Swin's shifted windows: a bias for all windows, a mask for each, between reshapes."""
+    b = Transformer(8, 3, 49, 32)
+    key, value = (b.node("Relu", ["input"], (8, 3, 49, 32)) for _ in range(2))
+    weights = b.matmul("input", b.transpose(key, 0, 1, 3, 2))
+    weights = b.node("Add", [weights, b.stored(1, 3, 49, 49)], (8, 3, 49, 49))
+    weights = b.node("Add", [b.reshape(weights, 2, 4, 3, 49, 49), b.stored(1, 4, 1, 49, 49)], (2, 4, 3, 49, 49))
+    weights = b.node("Softmax", [b.reshape(weights, 8, 3, 49, 49)], (8, 3, 49, 49))
+    assert kinds(b.graph(b.matmul(weights, value)))["attention"] == 1
+
+
 def test_weights_that_leave_the_graph_are_computed_by_a_kernel_of_their_own() -> None:
     b = Transformer(1, 4, 16, 16)
     query = b.node("Relu", ["input"], b.shape("input"))
