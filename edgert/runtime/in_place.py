@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from threading import Event
 
 from edgert.clock import Clock
@@ -12,6 +13,7 @@ from edgert.runtime.records import Together
 from edgert.runtime.worker import Node, Station, merged
 
 _Arrival = tuple["_Place", int, Result]
+_NOWHERE = nullcontext()
 _ALL = 2**31
 """Parts of frames that a join holds: those of one call."""
 
@@ -144,7 +146,8 @@ class InPlace:
             self._at = place
             joined = place.joined(edge, result)
             if joined is not None:
-                place.step(joined)
+                with place.node.context or _NOWHERE:
+                    place.step(joined)
 
     def _work_all(self) -> None:
         soon, late = self._queues
