@@ -6,7 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import thread_time_ns
 from typing import cast
@@ -262,12 +262,9 @@ class _Guest(_Work):
         if len(self.late) <= lag:
             return 0
         started = self._clock.now_ns()
-        if outside is not None:
-            outside.__exit__(None, None, None)
-        while len(self.late) > lag:
-            self._work(self.late.popleft())
-        if outside is not None:
-            outside.__enter__()
+        with _left(outside) if outside is not None else nullcontext():
+            while len(self.late) > lag:
+                self._work(self.late.popleft())
         return self._clock.now_ns() - started
 
     def _put(self, result: Result) -> None:
@@ -437,6 +434,16 @@ class Worker(threading.Thread):
                 self.node.meter.wait_in_ns -= guest.catch_up(len(guest.late) - 1, self.node.context)  # it worked
                 return True
         return False
+
+
+@contextmanager
+def _left(context: AbstractContextManager[object]) -> Iterator[None]:
+    """Outside of a context that this thread is in."""
+    context.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        context.__enter__()
 
 
 def works_for(stop: threading.Event) -> bool:
