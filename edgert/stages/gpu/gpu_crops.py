@@ -219,6 +219,7 @@ class InferCropsTogether(SimpleStage):
     def __init__(self, looks: Sequence[Look], every: int = 1) -> None:
         kernels = looks[0].inference.preprocessor.kernels
         self.name, self.looks, self._every, self.device = looks[0].name, looks, every, kernels.device
+        self._crops = [look.crop for at, look in enumerate(looks) if look.crop not in [one.crop for one in looks[:at]]]
         self._stream, self._written = self.device.stream(), self.device.event()
         alike = dict[Any, list[Look]]()
         for look in looks:
@@ -243,14 +244,15 @@ class InferCropsTogether(SimpleStage):
         if result.frame.index % self._every:
             return result
         parent, detections = newest_detections(result)
-        cut = {id(look.crop): crop_boxes(detections, result.frame, look.crop) for look in self.looks}
-        boxes = {look.name: cut[id(look.crop)][1] for look in self.looks}
+        found = [crop_boxes(detections, result.frame, crop) for crop in self._crops]
+        cut = {look.name: found[self._crops.index(look.crop)] for look in self.looks}
+        boxes = {name: own for name, (_, own) in cut.items()}
         runs: dict[str, list[Batch]] = {look.name: [] for look in self.looks}
         if any(map(len, boxes.values())):
             self._submit(result.frame, boxes, runs)
         for look in self.looks:
             records = chain.from_iterable(run.records() for run in runs[look.name])
-            result = result.with_output(look.name, Crops(parent, cut[id(look.crop)][0], tuple(records)))
+            result = result.with_output(look.name, Crops(parent, cut[look.name][0], tuple(records)))
         return result
 
     def _submit(self, whole: Frame, boxes: dict[str, I32], runs: dict[str, list[Batch]]) -> None:

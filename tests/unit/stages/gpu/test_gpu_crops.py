@@ -159,8 +159,7 @@ class Cascade:
     def __init__(self, rows: int, count: int = 3) -> None:
         self.gpu = CudaDouble()
         self.rigs = [Rig(rows=rows, gpu=self.gpu, beside=False) for _ in range(count)]
-        crop = CropConfig(min_size=4)
-        self.looks = [Look(f"look{n}", rig.inference, crop) for n, rig in enumerate(self.rigs)]
+        self.looks = [Look(f"look{n}", rig.inference, CropConfig(min_size=4)) for n, rig in enumerate(self.rigs)]
         self.stage = InferCropsTogether(self.looks)
         self.stage.open()
 
@@ -210,6 +209,19 @@ def test_models_of_other_formats_take_launches_of_their_own_and_no_box_takes_non
     assert stage.process(result_of(odd, {"find": detections((0, 0, 20, 20))})).outputs.keys() == {"find"}
     for one in (frame, odd):
         one.lease.release()
+    cascade.close()
+
+
+def test_each_model_looks_at_the_boxes_that_it_wants() -> None:
+    cascade = Cascade(8)
+    one, two, three = cascade.looks
+    few = [one, two._replace(crop=CropConfig(min_size=4, limit=2)), three._replace(crop=CropConfig(min_size=16))]
+    stage = InferCropsTogether(few)
+    stage.open()
+    result = result_of(shared(cascade.rigs[0]), {"find": detections((0, 0, 8, 8), (4, 4, 30, 30), (8, 8, 40, 40))})
+    found, count = cascade.launched(lambda: stage.process(result))
+    assert [found.outputs[look.name].rows.tolist() for look in few] == [[0, 1, 2], [0, 1], [1, 2]] and count == 1
+    result.frame.lease.release()
     cascade.close()
 
 
