@@ -22,7 +22,7 @@ from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network, per_frame
 from edgert.placement.cost.coefficients import Coefficients, coefficients
 from edgert.placement.cost.formulas import ran
-from edgert.placement.cost.power import about_watts, power, power_cost, wall_w
+from edgert.placement.cost.power import about_watts, power, power_error, wall_w
 from edgert.placement.cost.work import Work, units
 from edgert.placement.dla_share import Survey
 from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row
@@ -229,12 +229,6 @@ class _BoardPlanner:
     def costs(self) -> Coefficients:
         return coefficients(self.board.soc)
 
-    @property
-    def power_error(self) -> float | None:
-        """Relative, of watts; None: nobody has published any to compare with."""
-        accuracy = power_cost(self.board.soc).accuracy
-        return None if accuracy is None else accuracy.p90
-
     @cached_property
     def surveys(self) -> tuple[Survey | None, ...]:
         """What of every model the board's DLA can run."""
@@ -325,7 +319,7 @@ class _Scene:
         error = None if None in errors else max(filter(None, errors), default=0.0)
         if {"sms", "gpu_mhz", "emc_mhz"} & set(self._mode.estimated):  # nobody knows how far these are off
             return replace(made, error=None, power_error=None)
-        return replace(made, error=error, power_error=planner.power_error)
+        return replace(made, error=error, power_error=power_error(planner.board, self._mode, made.power_w))
 
     def _errors(self, row: Row) -> list[float | None]:
         """The bar of every precision on every accelerator that the row's models use."""

@@ -32,6 +32,10 @@ published. A DLA is taken to be like a GPU."""
 _USUAL_MATH = 0.35
 """Part of the peak at which published networks multiply, where only the GPU's load is known."""
 
+_IDLE_ERROR = 0.15
+"""How far readings of one idle board by different people are from their mean: an Orin Nano Super's, which are farthest
+apart. Of most boards there is one reading."""
+
 
 class Clocks(Part):
     """The fastest clocks that any module gives a chip, MHz; at these its voltages are the highest."""
@@ -202,6 +206,17 @@ def wall_w(board: Board, module_w: float) -> float | None:
     if wall is None or board.name not in wall.peripherals_w:
         return None
     return module_w / wall.efficiency + wall.carrier_w[board.name] + wall.peripherals_w[board.name]
+
+
+def power_error(board: Board, mode: Mode, module_w: float | None) -> float | None:
+    """Relative error of so many watts: that of modules under load, or of idle ones where most of it is drawn anyway.
+
+    None: nobody has published any to compare with.
+    """
+    accuracy = power_cost(board.soc).accuracy
+    if accuracy is None or not module_w:
+        return None
+    return max(accuracy.p90, _IDLE_ERROR * (board.idle_w(mode) or 0.0) / module_w)
 
 
 MODULE_WATTS = "watts are of the module, as its own sensor reads them, not of the developer kit at the plug"

@@ -32,7 +32,7 @@ def test_the_best_row_by_the_objective_is_taken(objective: Objective, best: Row)
         (BudgetConfig(power="10W"), QUICK, "14 of 10 W"),
         (BudgetConfig(latency="9ms"), FRUGAL, "p99 12 of 9 ms"),
         (BudgetConfig(memory="512KiB"), ROW, "1.0 MiB of 512.0 KiB"),
-        (BudgetConfig(), replace(ROW, headroom=0.5, fps=15.0), "15 of 30 fps"),
+        (BudgetConfig(), replace(ROW, headroom=0.5, asked_fps=30.0), "15 of 30 fps"),
     ],
 )  # fmt: skip
 def test_missed_budgets_and_what_would_have_to_be_relaxed(budgets: BudgetConfig, row: Row, expected: str) -> None:

@@ -126,5 +126,16 @@ def test_loaded_watts_are_near_what_was_published(soc: str) -> None:
     assert chip.accuracy.median <= 0.15 and chip.accuracy.p90 <= 0.4
 
 
+def test_watts_of_a_mostly_idle_board_are_no_surer_than_idle_readings() -> None:
+    record = board("agx-xavier-32gb")
+    mode, loaded = record.mode("MODE_30W_ALL"), watts.power_cost(record.soc).accuracy
+    idle_w = record.idle_w(mode)
+    assert loaded is not None and idle_w is not None and loaded.p90 < 0.15
+    assert watts.power_error(record, mode, idle_w) == pytest.approx(0.15)
+    assert watts.power_error(record, mode, 10 * idle_w) == loaded.p90
+    thor = board("thor-t5000")
+    assert watts.power_error(record, mode, None) is watts.power_error(thor, thor.mode("120W"), 30) is None
+
+
 def test_a_decoder_draws_what_neither_gpu_nor_cpu_explains() -> None:
     assert fitting.decoder_w() == pytest.approx(0.523 - 0.409 + 0.33)
