@@ -290,6 +290,7 @@ class OrtCudaEngine(runtime.OrtEngine):
         self.device, self.stream, self._guard = device, stream, threading.RLock()
         self._sessions: list[OrtCudaSession] = []
         self._full, self._retired = full, list[Any]()
+        self._streams = [full[1]] if full else []  # longer than the sessions that work on them
         self._known: dict[str, _OutputShapes] = {profile: {} for profile in profiles}
         super().__init__(session, profiles, path, info)
         self._sessions.pop().close()  # it showed the shapes
@@ -324,6 +325,7 @@ class OrtCudaEngine(runtime.OrtEngine):
     def _refine(self, options: Any) -> None:
         assert self._fused is not None
         own, shapes = self.device.stream(), self.shapes_of(None)
+        self._streams.append(own)
         session = self._fused(own)
         trial = OrtCudaSession(session, shapes, self.path, self.device, own, threading.RLock(), "none", options)
         with self._guard:
