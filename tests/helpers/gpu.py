@@ -12,6 +12,7 @@ import pytest
 from edgert.errors import EdgertError
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice, DeviceView, open_device
+from edgert.memory.cuda.holders import others_on
 from edgert.runtime import Frame
 
 
@@ -26,6 +27,12 @@ def gpu_or_skip() -> CudaDevice:
         return open_device(counter=Counter())
     except EdgertError as error:
         pytest.skip(f"needs a GPU: {error.what} ({error.why})")
+
+
+def room_bytes(device: CudaDevice) -> int:
+    """What would be free on a GPU without other processes, as far as NVML shows what these hold: they come and go."""
+    device.settle()
+    return device.free_bytes()[0] + sum(one.used_bytes for one in others_on(str(device._device.pci_bus_id())))
 
 
 def to_gpu(device: CudaDevice, frame: Frame) -> Frame:
