@@ -10,17 +10,21 @@ from collections.abc import Iterator
 
 from edgert.graph import Graph, Node
 from edgert.graph.fusion import flowing
-from edgert.graph.operators import VIEWS, about
+from edgert.graph.operators import ARITHMETIC, VIEWS, about, of_kind
 
-_BETWEEN = {"Mul", "Div", "Add", "Cast", "Where", "Reshape", "Sub"}
-_MOVES = {*VIEWS, "Transpose", "Split", "Slice", "Gather", "Mul", "Div", "Cast", "Identity"}
+_BETWEEN = ARITHMETIC | VIEWS | of_kind("conversion", "logic")
+"""What scales the weights of an attention or adds a mask to them."""
+_MOVES = ARITHMETIC | VIEWS | of_kind("conversion", "copy")
+"""What lays operands out, or scales them by a stored number."""
+_SQUARED = ("arithmetic", "reduction", "arithmetic", "arithmetic", "reduction")
+"""Kinds of what leads to a deviation, back from the root: plus epsilon, mean, squared, minus the mean, mean."""
 
 
 def attentions(graph: Graph) -> Iterator[list[Node]]:
     """Every softmax between two products of computed matrices, with what only moves or scales their operands."""
     for softmax in (node for node in graph.nodes if node.op == "Softmax"):
         first = _before(graph, softmax)
-        last = _behind(graph, softmax, _BETWEEN, "MatMul")
+        last = _behind(graph, softmax)
         if first is None or not last or not _is_product(graph, first[0]) or not _is_product(graph, last[-1]):
             continue
         group = [*first, softmax, *last]
@@ -32,17 +36,17 @@ def attentions(graph: Graph) -> Iterator[list[Node]]:
 def normalizations(graph: Graph) -> Iterator[list[Node]]:
     """Every layer normalization that is spelled out: (x - mean) / sqrt(mean((x - mean)²) + epsilon)."""
     for root in (node for node in graph.nodes if node.op == "Sqrt"):
-        back = list(_back(graph, root, ("Add", "ReduceMean", ("Pow", "Mul"), "Sub", "ReduceMean")))
+        back = list(_back(graph, root))
         readers = graph.consumers.get(root.outputs[0], ())
-        if len(back) < 5 or len(readers) != 1 or readers[0].op != "Div":
+        if len(back) < len(_SQUARED) or len(readers) != 1 or readers[0].op not in ARITHMETIC:
             continue
         _, _, _, difference, mean = back
         if difference.outputs[0] not in readers[0].reads or mean.reads[0] not in difference.reads:
             continue
         group = [*reversed(back), root, readers[0]]
-        for op in ("Mul", "Add"):
+        for _ in range(2):  # times a scale and plus a shift
             behind = graph.consumers.get(group[-1].outputs[0], ())
-            if len(behind) == 1 and behind[0].op == op and len(flowing(graph, behind[0])) == 1:
+            if len(behind) == 1 and behind[0].op in ARITHMETIC and len(flowing(graph, behind[0])) == 1:
                 group.append(behind[0])
         if _is_closed(graph, group):
             yield group
@@ -50,7 +54,7 @@ def normalizations(graph: Graph) -> Iterator[list[Node]]:
 
 def _is_product(graph: Graph, node: Node) -> bool:
     """Of two matrices that are both computed."""
-    return node.op == "MatMul" and len(flowing(graph, node)) == 2
+    return about(node.op).work == "matmul" and len(flowing(graph, node)) == 2
 
 
 def _before(graph: Graph, softmax: Node) -> list[Node] | None:
@@ -62,7 +66,7 @@ def _before(graph: Graph, softmax: Node) -> list[Node] | None:
         if producer is None or not graph.is_private(tensor):
             return None
         chain.insert(0, producer)
-        if producer.op == "MatMul":
+        if about(producer.op).work == "matmul":
             return chain
         if producer.op not in _BETWEEN or not producer.reads:
             return None
@@ -76,7 +80,7 @@ def _leads_to(graph: Graph, tensor: str) -> bool:
         producer = graph.producers.get(tensor)
         if producer is None:
             return False
-        if producer.op == "MatMul":
+        if about(producer.op).work == "matmul":
             return True
         if producer.op not in _BETWEEN or not producer.reads:
             return False
@@ -84,8 +88,8 @@ def _leads_to(graph: Graph, tensor: str) -> bool:
     return False
 
 
-def _behind(graph: Graph, node: Node, between: set[str], end: str) -> list[Node]:
-    """What follows a node up to one with this operator, each read by the next alone; empty where that does not come."""
+def _behind(graph: Graph, node: Node) -> list[Node]:
+    """What follows up to the next product, each read by the next alone; empty where that does not come."""
     chain: list[Node] = []
     for _ in range(4):
         readers = graph.consumers.get(node.outputs[0], ())
@@ -93,9 +97,9 @@ def _behind(graph: Graph, node: Node, between: set[str], end: str) -> list[Node]
             return []
         node = readers[0]
         chain.append(node)
-        if node.op == end:
+        if about(node.op).work == "matmul":
             return chain
-        if node.op not in between:
+        if node.op not in _BETWEEN:
             return []
     return []
 
@@ -108,7 +112,7 @@ def _take_in(graph: Graph, group: list[Node]) -> None:
         grows = False
         for name in [name for node in group for name in flowing(graph, node)]:
             producer = graph.producers.get(name)
-            if producer is None or id(producer) in members or producer.op not in _MOVES:
+            if producer is None or id(producer) in members or not _is_move(graph, producer):
                 continue
             readers = [reader for output in producer.outputs for reader in graph.consumers.get(output, ())]
             is_inner = graph.output_names.isdisjoint(producer.outputs)
@@ -118,20 +122,25 @@ def _take_in(graph: Graph, group: list[Node]) -> None:
                 grows = True
 
 
+def _is_move(graph: Graph, node: Node) -> bool:
+    """Whether a node only lays its one tensor out, or scales it by a number; a bias belongs to the product before."""
+    stored = [graph.constants[name] for name in node.reads if name in graph.constants]
+    return node.op in _MOVES and (node.op not in ARITHMETIC or all(array.size == 1 for array in stored))
+
+
 def _take_along(graph: Graph, group: list[Node]) -> None:
     """Adds the one transpose that puts the heads' results side by side."""
     tensor = group[-1].outputs[0]
     readers = graph.consumers.get(tensor, ())
-    if tensor not in graph.output_names and len(readers) == 1 and readers[0].op == "Transpose":
+    if tensor not in graph.output_names and len(readers) == 1 and about(readers[0].op).kind == "copy":
         group.append(readers[0])
 
 
-def _back(graph: Graph, node: Node, ops: tuple[str | tuple[str, ...], ...]) -> Iterator[Node]:
-    """The nodes with these operators that lead to this one, the nearest first; ends where another comes."""
-    for op in ops:
-        wanted = (op,) if isinstance(op, str) else op
+def _back(graph: Graph, node: Node) -> Iterator[Node]:
+    """The nodes of a squared deviation's kinds that lead to a root, the nearest first; ends where another comes."""
+    for kind in _SQUARED:
         found = [graph.producers[name] for name in node.reads if name in graph.producers]
-        matching = [one for one in found if one.op in wanted and about(one.op) is not None]
+        matching = [one for one in found if about(one.op).kind == kind]
         if not matching:
             return
         node = matching[0]
