@@ -54,6 +54,14 @@ struct Batch {
     Job job[JOBS];
 };
 
+#if TARGETS > 1
+#define TARGET_OF(job) (job.row >> 16)
+#define ROW_OF(job) (job.row & 0xffff)
+#else
+#define TARGET_OF(job) 0
+#define ROW_OF(job) job.row  // read where it is used: kept from the start, it costs blocks that run at a time
+#endif
+
 #if VALUE == 0
 typedef float Value;
 #elif VALUE == 1
@@ -276,13 +284,7 @@ __device__ __forceinline__ void store(const Target& target, Value* out, int x, c
 extern "C" __global__ void __launch_bounds__(256) preprocess(ARGUMENT Batch batch) {
     __shared__ Tables tables;
     const Job& job = batch.job[blockIdx.z];
-#if TARGETS > 1
-    const Target& target = batch.targets[job.row >> 16];
-    const int own_row = job.row & 0xffff;
-#else
-    const Target& target = batch.targets[0];
-    const int own_row = job.row;
-#endif
+    const Target& target = batch.targets[TARGET_OF(job)];
     const int left = blockIdx.x * TILE_WIDTH, top = blockIdx.y * TILE_HEIGHT;
     const int right = job.left + job.out_width, bottom = job.top + job.out_height;
     if (left < right && left + TILE_WIDTH > job.left && top < bottom && top + TILE_HEIGHT > job.top)
@@ -290,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(256) preprocess(ARGUMENT Batch batc
     const int column = threadIdx.x * STEP, x = left + column;
     if (x >= target.width) return;
     const float pad = exact(target.pad) / UNIT;
-    Value* image = (Value*)target.out + own_row * target.stride_n;
+    Value* image = (Value*)target.out + ROW_OF(job) * target.stride_n;
     Column across[STEP], chroma_across[STEP];
     u32 inside = 0;  // a bit for each pixel of this thread's that the image covers
 #pragma unroll
