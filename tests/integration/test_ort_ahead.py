@@ -110,6 +110,21 @@ def test_no_engine_is_opened_meanwhile(rig: Rig) -> None:
     opened[0].close()
 
 
+def test_no_engine_is_opened_while_anything_is_recorded_on_the_gpu(rig: Rig) -> None:
+    device, opened = CudaDevice(CudaDouble(), 0), list[Any]()
+    backend = OrtCudaBackend(device)
+    with device.recording:
+        compiling = threading.Thread(
+            target=lambda: opened.append(backend.compile(models.conv(), EngineOptions(threads=1))), name="compiling"
+        )
+        compiling.start()
+        compiling.join(0.2)
+        assert compiling.is_alive() and ("session", "compiling") not in rig.steps
+    compiling.join(10)
+    assert ("session", "compiling") in rig.steps
+    opened[0].close()
+
+
 def test_a_provider_that_fails_is_an_error_and_not_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = dict[str, Any]()
 

@@ -194,7 +194,8 @@ class _Opener:
             **kernels,
         }
         ahead.wait()
-        return open_on_gpu(self._content, self._settings, provider, self._model)
+        with self._device.recording:  # it waits for all work of the GPU, which is an error while any is recorded
+            return open_on_gpu(self._content, self._settings, provider, self._model)
 
 
 def why_not() -> str:

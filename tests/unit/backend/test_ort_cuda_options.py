@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from edgert.backend.ort.cuda import OrtCudaBackend
 from edgert.errors import BuildError
 from tests.helpers import models
 
-DEVICE = SimpleNamespace(ordinal=0, name="Orin", stream=lambda: SimpleNamespace(handle=7))
+DEVICE = SimpleNamespace(ordinal=0, name="Orin", stream=lambda: SimpleNamespace(handle=7), recording=nullcontext())
 
 
 @pytest.fixture
