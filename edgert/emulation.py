@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter_ns
 from typing import Any
@@ -15,7 +15,7 @@ from edgert.backend import Engine
 from edgert.board.host import core_count
 from edgert.board.record import find_board
 from edgert.clock import Clock, SlowClock
-from edgert.config import InferStage, ModelConfig, PipelineFile
+from edgert.config import InferStage, ModelConfig, PipelineFile, SourceStage
 from edgert.config.flow import users_of, variants_of
 from edgert.engine import build_engine
 from edgert.errors import ConfigError
@@ -25,12 +25,15 @@ from edgert.meters.rails import MARGIN, POWER, TEMPERATURE
 from edgert.meters.reading import modeled, unavailable
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Row
+from edgert.placement.segment_engines import Step
 from edgert.planner.planning import ALL, plan
 from edgert.planner.simulation import NOT_KNOWN, step_of
+from edgert.runtime import Stage
 from edgert.simulator import ThermalModel
 from edgert.simulator.board_platform import BoardSlots, as_asked, platform_of
+from edgert.simulator.board_stages import BoardStages, board_stages
 from edgert.simulator.design import levels_of
-from edgert.simulator.paced_engine import PacedEngine, Pacer
+from edgert.simulator.paced_engine import PacedEngine, PacedStage, Pacer
 from edgert.simulator.pipeline_design import InferenceSlot
 
 _RUNS = 5
@@ -50,6 +53,7 @@ class Emulation:
         predicted: the board at each level of degraded models.
         label: for every output.
         notes: what to know about it.
+        paced: what takes a stage's place, so that it takes the board's time.
     """
 
     file: PipelineFile
@@ -59,11 +63,13 @@ class Emulation:
     predicted: tuple[PowerStep, ...]
     label: str
     notes: tuple[str, ...]
+    paced: Callable[[str, Stage], Stage]
 
     @property
     def environment(self) -> Environment:
         """What :meth:`edgert.Pipeline.within` runs the file in."""
-        return Environment(self.clock, self.engines, self.meters, self.label, predicted=self.predicted)
+        here = Environment(self.clock, self.engines, self.meters, self.label, predicted=self.predicted)
+        return replace(here, paced=self.paced)
 
     def report(self, frames: int) -> dict[str, Any]:
         """What the board would have drawn so far, as plain data.
@@ -162,19 +168,20 @@ def emulate(file: PipelineFile, board: str, mode: str | None = None, *, slower: 
     platform = platform_of(record, record.mode(row.mode), coefficients(record.soc))
     watts = platform.power
     rows = (row, *row.fallbacks)
+    stages = board_stages(file, record, record.mode(row.mode))
     slots = _slots(file, rows)
     here = _here(file, slots)
     engines = {name: _engine(here, name) for name in slots}
-    factor = max(slower, *(_factor(here, one, slots, engines) for one in rows))
+    factor = max(slower, *(_factor(here, one, slots, engines, stages) for one in rows))
     clock = SlowClock(factor)
-    pacer = Pacer(clock, platform.contention)
+    pacer = Pacer(clock, platform.contention, len(platform.cores))
     label = f"simulated: {made[0].title} in {row.mode}" + (f", {factor:.1f} times slower" if factor > 1 else "")
-    runs = {name: [part for slot in slots[name] for part in slot.parts] for name in slots}
+    runs = {name: [(*_own(file, name, stages), *part) for slot in slots[name] for part in slot.parts] for name in slots}
     paced = {name: PacedEngine(engine, runs[name], pacer, label) for name, engine in engines.items()}
     heat = ThermalModel(watts, platform.cooling) if watts and platform.cooling else None
     meters = BoardMeters(pacer, heat, clock)
     predicted = tuple(step_of(one, watts) for one in rows) if watts else ()
-    notes = ["engines take the board's predicted time; all other stages take this machine's"]
+    notes = ["engines and stages take the board's predicted time; sources take this machine's", *stages.notes]
     if watts is None:
         notes.append(NOT_KNOWN)
     if factor > 1:
@@ -182,7 +189,17 @@ def emulate(file: PipelineFile, board: str, mode: str | None = None, *, slower: 
             f"this machine is too slow for it: {factor:.1f} real seconds are one of the board's; cameras, which know "
             "nothing of that, seem to be so much faster"
         )
-    return Emulation(here, clock, PacedEngines(paced), meters, predicted, label, tuple(notes))
+
+    def pace(name: str, stage: Stage) -> Stage:
+        return PacedStage(stage, stages.own[name], pacer) if stages.own.get(name) else stage
+
+    return Emulation(here, clock, PacedEngines(paced), meters, predicted, label, tuple(notes), pace)
+
+
+def _own(file: PipelineFile, model: str, stages: BoardStages) -> Sequence[Step]:
+    """What a stage that runs a model does for each run of it, the same in every such stage."""
+    users = (name for name, one in file.config.stages.items() if isinstance(one, InferStage) and one.infer == model)
+    return next((stages.own.get(name, ()) for name in users), ())
 
 
 def _slots(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[InferenceSlot]]:
@@ -227,7 +244,11 @@ def _engine(file: PipelineFile, name: str) -> Engine:
 
 
 def _factor(
-    file: PipelineFile, row: Row, slots: Mapping[str, Sequence[InferenceSlot]], engines: Mapping[str, Engine]
+    file: PipelineFile,
+    row: Row,
+    slots: Mapping[str, Sequence[InferenceSlot]],
+    engines: Mapping[str, Engine],
+    stages: BoardStages,
 ) -> float:
     """How many times slower than real time this machine has to run, to be no slower than the board on its clock."""
     factors, cores = [1.0], 0.0
@@ -240,6 +261,12 @@ def _factor(
         real_ms = statistics.median(taken) / 1e6
         factors.append(_ROOM * real_ms / min(slot.engine_ms for slot in slots[model.name]))
         cores += model.rate_hz * min(1.0, row.headroom) * real_ms / 1e3 * _threads(file, model.name)
+    rate_hz = row.asked_fps * min(1.0, row.headroom)
+    for name, here_ms in stages.here_ms.items():
+        own_ms = sum(step.time_ms for step in stages.own.get(name, ()))
+        if own_ms and not isinstance(file.config.stages[name], SourceStage):
+            factors.append(_ROOM * here_ms / own_ms)
+        cores += rate_hz * here_ms / 1e3
     return max(*factors, cores / core_count() / _BUSY)
 
 

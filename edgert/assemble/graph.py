@@ -58,6 +58,7 @@ class Environment:
         label: written on every result that a sink gets; empty for none.
         power: clock settings of this board that a governor may use; None: it must not change clocks.
         predicted: what a plan predicts of this board at each level of degraded models; empty without a plan.
+        paced: called with a stage's name and the stage, without a model; returns what takes its place.
     """
 
     clock: Clock = REAL
@@ -66,6 +67,7 @@ class Environment:
     label: str = ""
     power: PowerSteps | None = None
     predicted: Sequence[PowerStep] = ()
+    paced: Callable[[str, Stage], Stage] = lambda _, stage: stage
 
 
 HERE = Environment()
@@ -181,7 +183,7 @@ def assemble(
         placed = {name: gpu if gpu in models else numbers[0] for name, gpu in placed.items()}
         if len(models) > 1:
             log.info("streams: %s", gpus.in_words(placed))
-        return _Assembler(file, callbacks or {}, environment.clock, models, placed, environment.label).build()
+        return _Assembler(file, callbacks or {}, environment, models, placed).build()
 
 
 def _libraries_ahead(file: PipelineFile, gpu: int) -> AbstractContextManager[None]:
@@ -231,15 +233,14 @@ class _Assembler:
         self,
         file: PipelineFile,
         callbacks: Mapping[str, Callback],
-        clock: Clock,
+        environment: Environment,
         models: Mapping[int, Models],
         placed: Mapping[str, int],
-        label: str,
     ) -> None:
-        self.file, self.callbacks, self.clock = file, callbacks, clock
+        self.file, self.callbacks, self.clock = file, callbacks, environment.clock
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
-        self.models, self.placed, self.label = models, placed, label
+        self.models, self.placed, self.label, self.paced = models, placed, environment.label, environment.paced
         self.hooks = Hooks()
         self.live = False  # whether any source is
         self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
@@ -309,7 +310,9 @@ class _Assembler:
         where = self.file.where("stages", name)
         try:
             if not isinstance(stage, section.InferStage):
-                return [_Share(streams, [Node(name, self._make(name, stage, where))])]
+                work = self._make(name, stage, where)
+                node = Node(name, work if isinstance(work, Source) else self.paced(name, work))
+                return [_Share(streams, [node])]
             if len(self.models) == 1 or not gpus.is_for_gpu(self.config, stage):
                 return [self._share(name, name, stage, self._first, streams)]
             return [

@@ -92,6 +92,11 @@ def queue_before(stage: StageConfig, file: PipelineFile) -> int:
     return max((queue_of(other, stage, is_live(other, file))[0] for other in before), default=0)
 
 
+def frame_size(stage: SourceStage, file: PipelineFile) -> tuple[int, int]:
+    """Width and height of a source's frames, assumed where the file does not determine them."""
+    return _size(stage, file)[:2]
+
+
 def _size(stage: SourceStage, file: PipelineFile) -> tuple[int, int, str]:
     if stage.size is not None:
         return (*stage.size, "")

@@ -29,6 +29,7 @@ from edgert.planner.planned_model import bound_to
 from edgert.planner.selection import Machine, judged
 from edgert.simulator import Platform
 from edgert.simulator.board_platform import played, static_graph
+from edgert.simulator.board_stages import BoardStages
 from edgert.simulator.design import Demand, check_demands, counterpart, demands, levels_of, with_fallbacks
 
 _PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
@@ -36,6 +37,7 @@ _IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's ne
 
 Choice = tuple[str, tuple[Network, ...]]
 """A placement's name, and the networks with the accelerators that it may use."""
+Error = Callable[[Sequence[ModelRow]], float | None]
 
 
 def distinct(choices: Sequence[Choice], solve: Callable[[Choice], Placement]) -> Iterator[tuple[Choice, Placement]]:
@@ -84,6 +86,7 @@ class RowMaker:
         contention: of its accelerators for memory.
         parts: memory of the pipeline's engines and frames in a placement.
         macs: of every model, node → multiply-adds; none where there is no DLA.
+        stages: what stages take besides models; None: nothing is known of it.
     """
 
     file: PipelineFile
@@ -93,9 +96,10 @@ class RowMaker:
     contention: Contention
     parts: Callable[[PipelineFile, Sequence[Network], Placement], Sequence[Part]]
     macs: Sequence[Mapping[str, int]] = ()
+    stages: BoardStages | None = None
 
-    def row(self, choice: Choice, placement: Placement, platform: Platform, error: float | None = None) -> Row:
-        """A placement's row, played on a platform; ``error``: relative, of its times."""
+    def row(self, choice: Choice, placement: Placement, platform: Platform, error: Error) -> Row:
+        """A placement's row, played on a platform; ``error``: of the times of its models, relative."""
         name, networks = choice
         models = tuple(self._models(networks, placement))
         memory = row_memory(self.file, self.machine_bytes, lambda one: self.parts(one, networks, placement))
@@ -111,11 +115,11 @@ class RowMaker:
             memory_bytes=memory.total_bytes,
             energy_mj=None,
             busy={},
-            error=error,
+            error=error(models),
             memory=memory.parts,
             steps=memory.steps,
         )
-        return played(self.file, made, platform)
+        return played(self.file, made, platform, self.stages)
 
     def _models(self, networks: Sequence[Network], placement: Placement) -> Iterator[ModelRow]:
         rates_hz = [network.rate_hz for network in networks]
@@ -278,7 +282,7 @@ def _rows(
         choices = choices[-1:]  # the file dispatches frames to several
     maker = RowMaker(file, HOST, "", system_memory().most_bytes, MEASURED, host_parts)
     for choice, placement in distinct(choices, partial(_solved, objective, cores)):
-        row = maker.row(choice, placement, Platform(contention=MEASURED), error=PROFILED_ERROR)
+        row = maker.row(choice, placement, Platform(contention=MEASURED), lambda _: PROFILED_ERROR)
         yield replace(row, name=row.models[0].engines[0].accelerators[0]) if row.name != "mixed" else row
 
 

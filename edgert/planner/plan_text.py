@@ -52,8 +52,7 @@ def board_headline(board: BoardPlan) -> str:
     room = f", with room for {significant(row.headroom)} times as many" if row.headroom >= _ROOMY else ""
     watts = "" if row.power_w is None else f"at {significant(row.power_w, 2)} W, "
     return (
-        f"{board.title}{mode} keeps up with {significant(row.asked_fps)} frames a second, models alone, "
-        f"{watts}on {_used(row)}{room}."
+        f"{board.title}{mode} keeps up with {significant(row.asked_fps)} frames a second, {watts}on {_used(row)}{room}."
     )
 
 

@@ -25,7 +25,7 @@ from edgert.placement.cost.formulas import ran
 from edgert.placement.cost.power import about_watts, power, power_error, wall_w
 from edgert.placement.cost.work import Work, units
 from edgert.placement.dla_share import Survey
-from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row
+from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, Row
 from edgert.placement.problem import Network
 from edgert.placement.profile import read_profile
 from edgert.placement.solver import solve
@@ -34,15 +34,13 @@ from edgert.planner.plan_text import check_mode, check_objective, releases
 from edgert.planner.planned_model import PlannedModel, bound_to, planned_models, scaled
 from edgert.planner.selection import Machine, judged
 from edgert.simulator.board_platform import contention_of, platform_of, rows_of
+from edgert.simulator.board_stages import board_stages
 from edgert.simulator.design import check_demands, counterpart, demands, levels_of, with_fallbacks
 
 ALL = "all"
 _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
 
-MODELS_ALONE = (
-    "models alone: decoding, drawing, encoding and your own stages take no time in this; edgert run measures them, "
-    "edgert simulate --stages plays them too"
-)
+MODELS_ALONE = "models alone: decoding, drawing, encoding and your own stages take no time in a plan of this machine"
 
 Progress = Callable[[str, int, int], object]
 """Called with the board, how many boards are done and how many there are."""
@@ -107,7 +105,7 @@ def plan(
         [
             *_without_edgert(asked, fitting),
             *_further_gpus(file.config),
-            MODELS_ALONE,
+            *board_stages(file, asked[-1], asked[-1].peak_mode).notes,
             *about_watts(tuple(asked)),
             *rates,
             *describe(measured),
@@ -311,24 +309,23 @@ class _Scene:
             self._contention,
             board_parts,
             tuple(subject.macs for subject in planner.subjects),
+            board_stages(planner.file, planner.board, self._mode),
         )
         platform = platform_of(planner.board, self._mode, planner.costs)
-        made = maker.row(choice, placement, platform)
+        made = maker.row(choice, placement, platform, self._error)
         made = replace(made, wall_w=None if made.power_w is None else wall_w(planner.board, made.power_w))
-        errors = self._errors(made)
-        error = None if None in errors else max(filter(None, errors), default=0.0)
         if {"sms", "gpu_mhz", "emc_mhz"} & set(self._mode.estimated):  # nobody knows how far these are off
             return replace(made, error=None, power_error=None)
-        return replace(made, error=error, power_error=power_error(planner.board, self._mode, made.power_w))
+        return replace(made, power_error=power_error(planner.board, self._mode, made.power_w))
 
-    def _errors(self, row: Row) -> list[float | None]:
-        """The bar of every precision on every accelerator that the row's models use."""
+    def _error(self, models: Sequence[ModelRow]) -> float | None:
+        """The widest bar of every precision on every accelerator that the models use; None where one has none."""
         found: list[float | None] = []
-        for model, subject in zip(row.models, self._planner.subjects, strict=True):
+        for model, subject in zip(models, self._planner.subjects, strict=True):
             for name in sorted({name for engine in model.engines for name in engine.accelerators}):
                 on_gpu = ran(self._planner.board, subject.precision)
                 found.append(self._planner.costs.bar(name, subject.precision if is_dla(name) else on_gpu))
-        return found
+        return None if None in found else max(filter(None, found), default=0.0)
 
 
 def frames_of(config: PipelineConfig, model: str) -> int:

@@ -26,7 +26,8 @@ from edgert.planner.plan_rows import PROFILED_ERROR, profile_of
 from edgert.planner.planning import ALL, plan
 from edgert.simulator import Design, Governing, Platform, Simulated
 from edgert.simulator import simulate as play
-from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as_asked, platform_of
+from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as_asked, platform_of, played
+from edgert.simulator.board_stages import OBJECTS, board_stages
 from edgert.simulator.design import check_demands, demands, levels_of, source_rates
 from edgert.simulator.pipeline_design import Scene, Slots, design_of
 from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
@@ -180,7 +181,8 @@ class Scenario:
         trace: file of the frames that a camera delivered, or that ``sink: jsonl`` wrote; None: the rate of the source.
         objects: mean number of objects on a frame without a trace; None: as many as the pipeline's crops take at most.
         jitter: standard deviation of a camera's frame times, as a fraction of the frame period.
-        stages: summary of ``edgert run --json``, with the times of stages other than models; None: they take no time.
+        stages: summary of ``edgert run --json``, with the times of stages other than models; None:
+            on a board they take what is predicted, on this machine no time.
         ambient_c: temperature of the air around the board, in degrees Celsius.
     """
 
@@ -289,6 +291,13 @@ def simulate(
     closest = f"no row of the plan keeps every budget; {row.mode}, {row.name} is closest"
     notes = () if found.chosen is not None else (closest,)
     slots = [BoardSlots(at, one) for at, one in zip(levels_of(file), (row, *row.fallbacks), strict=True)]
+    stages = board_stages(
+        file, record, record.mode(row.mode), OBJECTS if scenario.objects is None else scenario.objects
+    )
+    if times.threads:  # those of a run take the place of what is assumed; what goes through at most is played anew
+        row = played(file, row, platform, stages, replace(scene, traces={}))
+    scene = replace(scene, own=stages.own)
+    notes = (*notes, *(stages.notes if not times.threads else ()))
     return _played(as_asked(file), (row.board, found.title, row), slots, platform, scene, scenario, notes)
 
 
@@ -371,7 +380,7 @@ def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -
 
 def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None, platform: Platform) -> list[str]:
     notes = list(dict.fromkeys(note for demand in demands(file.config) for note in demand.notes if "fps" in note))
-    if not scene.times.threads:
+    if not scene.times.threads and row is None:
         notes.append("stages other than models take no time: --stages takes the times that a run measured")
     if any(source.most for source in design.sources) and scene.objects is None and not scene.traces:
         most = max(source.most for source in design.sources)

@@ -20,6 +20,7 @@ from edgert.placement.plan_record import Row
 from edgert.placement.profile import Profile, part_ms
 from edgert.placement.segment_engines import Step, steps
 from edgert.simulator import Cooling, Platform, simulate
+from edgert.simulator.board_stages import UNMEASURED, BoardStages
 from edgert.simulator.design import ASSUMED_HZ, Design, source_rates
 from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
@@ -187,8 +188,18 @@ def saturated(design: Design, frames: Mapping[str, int]) -> Design:
 _NO_TRACES = Scene({})
 
 
-def played(file: PipelineFile, row: Row, platform: Platform, scene: Scene = _NO_TRACES) -> Row:
-    """The row with its figures: frames a second, latency, power, and how many times the asked rates it sustains."""
+def played(
+    file: PipelineFile, row: Row, platform: Platform, stages: BoardStages | None = None, scene: Scene = _NO_TRACES
+) -> Row:
+    """The row with its figures: frames a second, latency, power, and how many times the asked rates it sustains.
+
+    Args:
+        row: ``error`` is that of its engines; of the whole pipeline it is theirs and that of the cores, each counting
+            as much as a frame takes there.
+        stages: what stages take besides models; None: nothing.
+    """
+    if stages is not None:
+        scene = replace(scene, own=stages.own)
     asked = as_asked(file, limit=False)
     rates_hz = source_rates(asked.config)
     total_hz, slowest_hz = sum(rates_hz.values()), min(rates_hz.values())
@@ -210,4 +221,11 @@ def played(file: PipelineFile, row: Row, platform: Platform, scene: Scene = _NO_
         energy_mj=None if per_frame_j is None else 1e3 * per_frame_j,
         busy=found.busy,
         cores=len(platform.cores),
+        error=row.error if stages is None or row.error is None else _error(row, row.error, stages),
     )
+
+
+def _error(row: Row, error: float, stages: BoardStages) -> float:
+    engines_ms = sum(model.latency_ms for model in row.models)
+    part = stages.cores_ms / max(stages.cores_ms + engines_ms, 1e-9)
+    return (1 - part) * error + part * stages.error + (UNMEASURED if stages.is_unmeasured else 0.0)

@@ -1,7 +1,7 @@
 """Engines that compute here, paced to take as long as an emulated board would."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -11,6 +11,8 @@ from edgert.clock import Clock
 from edgert.placement.contention import Contention
 from edgert.placement.schedule import Used
 from edgert.placement.segment_engines import Step
+from edgert.runtime import Result, Stage
+from edgert.simulator.hardware import ANY_CORE
 
 
 class Pacer:
@@ -19,8 +21,9 @@ class Pacer:
     A step that others run beside when it begins is slowed down by them for all of its time.
     """
 
-    def __init__(self, clock: Clock, contention: Contention | None) -> None:
+    def __init__(self, clock: Clock, contention: Contention | None, cores: int = 1) -> None:
         self._clock, self._contention = clock, contention
+        self._cores = [0] * cores  # when each is free
         self._lock, self._never = threading.Lock(), threading.Event()
         self._busy: dict[str, tuple[int, float]] = {}  # accelerator → when it is free, what it asks of the memory
         self._used: dict[str, Used] = {}
@@ -33,6 +36,8 @@ class Pacer:
         """Takes the accelerator when it is free, not before ``at_ns``; returns when the step will have ended."""
         if step.accelerator is None:
             return at_ns + round(1e6 * step.time_ms)
+        if step.accelerator == ANY_CORE:
+            return self._on_cores(step, at_ns)
         with self._lock:
             begins_ns = max(at_ns, self._busy.get(step.accelerator, (0, 0.0))[0])
             asked = 1e3 * step.traffic_bytes / step.time_ms
@@ -48,6 +53,24 @@ class Pacer:
             used.traffic_bytes += step.traffic_bytes
             used.energy_mj += step.energy_mj
         return ends_ns
+
+    def _on_cores(self, step: Step, at_ns: int) -> int:
+        """On those that are free first, one after the other where more threads work than there are cores."""
+        with self._lock:
+            self._cores.sort()
+            taken = min(step.threads, len(self._cores))
+            ends_ns = max(at_ns, self._cores[taken - 1]) + round(1e6 * step.time_ms)
+            self._cores[:taken] = [ends_ns] * taken
+            used = self._used.setdefault(ANY_CORE, Used())
+            used.busy_ms += step.time_ms * taken
+            used.worked_ms += step.time_ms * taken
+        return ends_ns
+
+    def carry_out(self, steps: Sequence[Step], at_ns: int) -> None:
+        """Waits until all of them would have ended, one after the other, that began then."""
+        for step in steps:
+            at_ns = self.begin(step, at_ns)
+            self.wait(at_ns)
 
     def wait(self, until_ns: int) -> None:
         """Until then, if that is not over."""
@@ -73,6 +96,33 @@ class Pacer:
                 name: Used(one.busy_ms, one.worked_ms, one.traffic_bytes, one.energy_mj)
                 for name, one in self._used.items()
             }
+
+
+class PacedStage:
+    """A stage that takes a board's time for each result.
+
+    Args:
+        steps: what it does for one.
+    """
+
+    def __init__(self, stage: Stage, steps: Sequence[Step], pacer: Pacer) -> None:
+        self._stage, self._steps, self._pacer = stage, steps, pacer
+
+    def open(self) -> None:
+        """See :class:`edgert.runtime.stage.Stage`."""
+        self._stage.open()
+
+    def process(self, result: Result) -> Result | Iterable[Result] | None:
+        """Does it while the board's time goes by, and waits for what is left of it."""
+        began_ns = self._pacer.now_ns()
+        out = self._stage.process(result)
+        made = out if out is None or isinstance(out, Result) else tuple(out)
+        self._pacer.carry_out(self._steps, began_ns)
+        return made
+
+    def close(self) -> None:
+        """See :class:`edgert.runtime.stage.Stage`."""
+        self._stage.close()
 
 
 class PacedEngine:

@@ -17,6 +17,8 @@ from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.recorded import StageTime, StageTimes, Trace
 from edgert.stages.source.kinds import is_live, kind_of
 
+Steps = tuple[Step, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class InferenceSlot:
@@ -53,7 +55,6 @@ class InferenceSlot:
         return next((step.jitter for step in self.parts[0]), ())
 
 
-Steps = tuple[Step, ...]
 Slots = Callable[[str, InferStage, bool], Sequence[InferenceSlot]]
 """Called with a stage's name, the stage, and whether any source is live."""
 
@@ -66,13 +67,19 @@ class Scene:
         traces: source → what its camera delivered.
         objects: mean on a frame without a trace; None: as many as the crops of the pipeline take at most.
         jitter: of cameras without a trace, as a part of the period.
-        times: of stages.
+        times: of stages, as a run measured them.
+        own: of stages that no run measured, what a frame takes in them beside their model.
     """
 
     traces: Mapping[str, Trace]
     objects: float | None = None
     jitter: float = 0.0
     times: StageTimes = field(default_factory=StageTimes)
+    own: Mapping[str, Steps] = field(default_factory=dict)
+
+    def beside(self, name: str, measured: StageTime, core: str = ANY_CORE) -> Steps:
+        """What a stage without a model takes for a frame."""
+        return _own(measured, core) if measured.busy_ms else self.own.get(name, ())
 
 
 def design_of(file: PipelineFile, slots: Slots, scene: Scene, fallbacks: Sequence[Slots] = ()) -> Design:
@@ -130,7 +137,7 @@ class _Designer:
             jitter=self.scene.jitter if is_camera else 0.0,
             is_ahead=not is_camera,
             is_live=live,
-            steps=_own(measured, ANY_CORE),
+            steps=self.scene.beside(name, measured),
             limit=stage.limit,
             objects=trace.objects if trace is not None else self.scene.objects,
             most=most,
@@ -148,7 +155,7 @@ class _Designer:
             return self._infers(name, stage, inputs)
         spread = stage.crop.limit if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple) else None
         measured = self.scene.times.of(name)
-        task = Task(_together(_own(measured, ANY_CORE), measured.jitter), jitter=measured.jitter)
+        task = Task(_together(self.scene.beside(name, measured), measured.jitter), jitter=measured.jitter)
         return [_node(name, inputs, measured, task=task, spread=spread)]
 
     def _infers(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
@@ -207,22 +214,27 @@ class _Designer:
                 measured = times.of(label)  # a run that was cut elsewhere has no times of this segment
             else:
                 measured = times.of_stage(name) if label == name else times.of_part(label, name)
-            task = self._task(stage, slots[0], number, measured)
+            task = self._task(name, stage, slots[0], number, measured)
             others = tuple(_instead(task, stage, slots[0], slot, number) for slot in slots[1:])
             nodes.append(_node(label, inputs, measured, task=task, fallbacks=others))
             inputs = (Edge(label, capacity, "never"),)
         return nodes
 
-    def _task(self, stage: InferStage, slot: InferenceSlot, number: int, measured: StageTime) -> Task:
+    def _task(self, name: str, stage: InferStage, slot: InferenceSlot, number: int, measured: StageTime) -> Task:
         crops = stage.crop.limit if stage.crop is not None else None
         runs = 1.0 if crops is None else self._objects(crops)
         # Where results are not all the same work, the jitter of a run is that of the work as well.
         is_even = stage.every == 1 and (stage.crop is None or not (self.scene.traces or self.scene.objects))
         jitter = measured.jitter if is_even else STEADY
         own = _own(measured, slot.core(0), slot.part_ms(0) * runs, jitter.quantiles or slot.jitter)
+        predicted = () if measured.busy_ms else self.scene.own.get(name, ())
         batch, parts = _batch(stage, slot), slot.parts[number]
         if batch is not None and measured.batch_fill_ms:
             own, parts = _divided(own, parts, measured.batch_fill_ms)
+        if number == 0 and crops is None:
+            own = (*own, *predicted)
+        elif number == 0:
+            parts = (*predicted, *parts)  # for each crop
         steps, run = _together(own if number == 0 else (), jitter), _together(parts, jitter)
         wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
         return Task(steps, run, stage.every, crops, slot.rows, batch, wait_ms, jitter)

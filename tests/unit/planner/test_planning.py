@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError, PlacementError
 from edgert.graph import to_bytes
-from edgert.planner import Plan, plan
+from edgert.planner import Plan, Row, plan
 from edgert.planner.plan_page import render
-from edgert.planner.plan_text import NUMBERS, board_headline, headline, numbers, to_json
+from edgert.planner.plan_text import NUMBERS, headline, numbers, to_json
 from edgert.planner.planned_model import planned_models
 from tests.helpers.models import make
 
@@ -181,8 +181,8 @@ def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
     (row,) = board.rows
     shares = {engine.accelerators: engine.share for engine in row.models[0].engines}
     assert shares == {("gpu",): pytest.approx(0.75), ("dla0", "gpu"): pytest.approx(0.25)}  # soft stays on the GPU
-    most = 30 / max(row.busy.values())  # were no accelerator ever waiting for a part that the other one does
-    assert row.busy["gpu"] < 1 and 0.9 * most <= row.most_fps <= most
+    room = 30 / max(busy for name, busy in row.busy.items() if name != "cpu")
+    assert row.busy["gpu"] < 1 and row.most_fps <= room  # threads have to bring frames to the engines, too
 
 
 def test_a_placement_of_an_activation_moves_what_it_is_fused_with(tmp_path: Path) -> None:
@@ -285,6 +285,26 @@ def test_this_machine_is_planned_by_measured_times_only(tmp_path: Path) -> None:
     assert "there is no --profile" in caught.value.why and "edgert bench --units" in caught.value.fix
 
 
-def test_a_plan_says_that_it_is_of_the_models_alone(made: Plan) -> None:
-    assert made.notes[0].startswith("models alone: decoding, drawing, encoding")
-    assert ", models alone, " in board_headline(made.boards[0]) and made.notes[0] in render(made)
+def test_a_plan_names_what_its_stages_rest_on(made: Plan) -> None:
+    assert made.notes[0].startswith("decoding, drawing, encoding and the like: as measured on another processor")
+    assert "± 40%" in made.notes[0] and made.notes[0] in render(made)
+
+
+def test_what_a_pipeline_draws_and_encodes_is_not_free(tmp_path: Path) -> None:
+    paint = "  paint: {draw: [boxes, labels], from: look}\n"
+    video = "  video: {sink: video, from: paint, path: out.mp4, encode: cpu}\n"
+
+    def row(stages: str, board: str = "orin-nano-8gb") -> Row:
+        file = pipeline(tmp_path)
+        path = file.document.path
+        path.write_text(path.read_text() + stages)
+        return plan(load_pipeline(path), board=board, mode="15W").boards[0].rows[0]
+
+    alone, drawn, encoded = row(""), row(paint), row(paint + video)
+    assert alone.most_fps > 2 * drawn.most_fps > 2 * encoded.most_fps and encoded.most_fps < 150
+    assert alone.p99_ms < drawn.p99_ms < encoded.p99_ms
+    assert alone.error is not None and drawn.error is not None and alone.error < drawn.error < 0.4
+    own = row(paint + "  mine: {python: 'json:dumps', from: look}\n")
+    assert own.error is not None and own.error > 0.5  # nobody measured it
+    assert row(paint + video, ORIN).most_fps < 450  # by its processor, which the file asks for
+    assert row(paint + video.replace("cpu", "auto"), ORIN).busy["nvenc"] > 0

@@ -1,0 +1,100 @@
+"""What stages take besides models: of a board's processor cores, and of its hardware units for video.
+
+The numbers stand in ``configs/costs/cpu.yaml``. A stage's time was measured on one processor; another one's core is
+taken to be as much slower as 7-Zip is on it, in proportion to the clock of a power mode. A unit for video takes a frame
+for as long as its published number of streams leaves.
+"""
+
+from functools import cache
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from edgert.board.record import Board
+from edgert.board.sections import Mode
+from edgert.config.document import read
+from edgert.errors import ConfigError
+from edgert.installation import data_folder
+from edgert.placement.cost.coefficients import Amount, Count, Part
+
+NVDEC, NVENC = "nvdec", "nvenc"
+_STREAM_MP_S = 1920 * 1080 * 30 / 1e6
+Some = Annotated[float, Field(gt=0)]
+
+
+class StageCost(Part):
+    """Milliseconds of one core that a stage takes: of each frame, of each of its megapixels, and of each object."""
+
+    frame_ms: Amount
+    megapixel_ms: Amount
+    object_ms: Amount
+
+    def of(self, megapixels: float, objects: float) -> float:
+        """Of one frame."""
+        return self.frame_ms + self.megapixel_ms * megapixels + self.object_ms * objects
+
+
+class Measured(Part):
+    """Stages on one processor, ``cpu``, whose core has so many ``mips`` by 7-Zip."""
+
+    mips: Some
+    cpu: str
+    stages: dict[str, StageCost]
+
+
+class Core(Part):
+    """7-Zip's ``mips`` of one core at a clock."""
+
+    mips: Some
+    mhz: Some
+    note: str = ""
+
+
+class Video(Part):
+    """Streams of 1080p at 30 frames a second that a board's units take; None: not published."""
+
+    decode: Count | None
+    encode: Count | None
+
+
+class CpuCosts(Part):
+    """The whole file.
+
+    Attributes:
+        measured: stages on one processor.
+        cores: by the name that boards have for their processor.
+        source: of these.
+        error: relative, of a stage's time on another processor.
+        video: by the name of the board.
+    """
+
+    measured: Measured
+    cores: dict[str, Core]
+    source: str
+    error: Amount
+    video: dict[str, Video]
+
+    def slowdown(self, board: Board, mode: Mode) -> float | None:
+        """How many times as long a stage takes on a core in this mode; None where that is not known."""
+        core, mhz = self.cores.get(board.cpu.model), mode.cpu_mhz
+        return None if core is None or mhz is None else self.measured.mips * core.mhz / (core.mips * mhz)
+
+    def unit_ms(self, board: Board, unit: str, megapixels: float) -> float | None:
+        """What NVDEC or NVENC takes for a frame; None where the board has none, or nobody has published how fast."""
+        known = self.video.get(board.name)
+        streams = None if known is None else known.decode if unit == NVDEC else known.encode
+        return 1e3 * megapixels / (streams * _STREAM_MP_S) if streams else None
+
+
+@cache
+def cpu_costs() -> CpuCosts:
+    """The numbers. Raises ConfigError where their file is damaged."""
+    document = read(data_folder("configs") / "costs" / "cpu.yaml", env={})
+    try:
+        return CpuCosts.model_validate(document.data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"wrong value in the costs of stages at {key}", why=first["msg"], where=document.where(first["loc"])
+        ) from error

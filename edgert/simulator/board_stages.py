@@ -1,0 +1,140 @@
+"""What every stage of a pipeline takes besides its model on a board: steps on its cores and its units for video."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from edgert.assemble.memory import frame_size
+from edgert.board.record import Board
+from edgert.board.sections import Mode
+from edgert.config import PipelineFile, StageConfig
+from edgert.config import stages as section
+from edgert.config.flow import upstream
+from edgert.placement.cost import cpu_stages
+from edgert.placement.segment_engines import Step
+from edgert.simulator.hardware import ANY_CORE
+from edgert.stages.source.kinds import kind_of
+
+Steps = tuple[Step, ...]
+OBJECTS = 8.0
+"""On a frame, where neither a trace nor the pipeline's crops determine how many."""
+UNMEASURED = 0.25
+"""Added to the error bar of times where a pipeline has stages that nobody measured. Assumed."""
+_FREE_SOURCES = ("synthetic", "csi", "camera")  # csi:// is the hardware's work, raw images of a camera need none
+_FREE_SINKS = ("null", "callback", "http", "display", "prometheus")  # http encodes only while somebody looks
+_ENCODER_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BoardStages:
+    """A pipeline's stages on a board.
+
+    Attributes:
+        own: stage → what a frame takes in it, beside its model.
+        unknown: stages that nobody measured: they take no time.
+        error: relative, of times on a processor core.
+        is_unmeasured: whether there are such behind the sources.
+        here_ms: stage → for how long a frame keeps it on the processor that stages were measured on.
+    """
+
+    own: Mapping[str, Steps]
+    unknown: tuple[str, ...]
+    error: float
+    is_unmeasured: bool = False
+    here_ms: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def cores_ms(self) -> float:
+        """Of a processor core, of all stages for one frame each."""
+        steps = (step for one in self.own.values() for step in one)
+        return sum(step.time_ms * step.threads for step in steps if step.accelerator == ANY_CORE)
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What had to be assumed."""
+        yield (
+            "decoding, drawing, encoding and the like: as measured on another processor, scaled by 7-Zip of a core "
+            f"(± {self.error:.0%}), and by published streams of NVDEC and NVENC; edgert simulate --stages takes those "
+            "of a run"
+        )
+        if self.unknown:
+            wider = f"; error bars are wider by {UNMEASURED:.0%}" if self.is_unmeasured else ""
+            yield f"{', '.join(self.unknown)}: nobody measured it, so it takes no time here{wider}"
+
+
+def board_stages(file: PipelineFile, board: Board, mode: Mode, objects: float = OBJECTS) -> BoardStages:
+    """What the stages of a pipeline take there.
+
+    Args:
+        objects: on a frame.
+    """
+    made = _Stages(file, board, mode, objects)
+    found = {name: made.steps(name, stage) for name, stage in file.config.stages.items()}
+    unknown = tuple(name for name, steps in found.items() if steps is None)
+    is_unmeasured = any(not isinstance(file.config.stages[name], section.SourceStage) for name in unknown)
+    own = {name: steps for name, steps in found.items() if steps}
+    return BoardStages(own, unknown, made.costs.error, is_unmeasured, made.here_ms)
+
+
+class _Stages:
+    def __init__(self, file: PipelineFile, board: Board, mode: Mode, objects: float) -> None:
+        self._file, self._board, self._mode, self._objects = file, board, mode, objects
+        self.costs = cpu_stages.cpu_costs()
+        self.here_ms: dict[str, float] = {}
+        self._slowdown = self.costs.slowdown(board, mode)
+
+    def steps(self, name: str, stage: StageConfig) -> Steps | None:
+        """None: nobody knows."""
+        self._name, megapixels = name, self._megapixels(name)
+        if isinstance(stage, section.SourceStage):
+            return self._source(stage, megapixels)
+        if isinstance(stage, section.InferStage):  # pixels are the GPU's work
+            self._on_core("infer", megapixels)
+            return self._on_core("infer", 0.0)
+        if isinstance(stage, section.TrackStage):
+            return self._on_core("track", megapixels) if stage.track in ("bytetrack", "sort") else None
+        if isinstance(stage, section.DrawStage):
+            return self._on_core("trails" if {"trails", "stats"} & set(stage.draw) else "draw", megapixels)
+        if isinstance(stage, section.CropStage):
+            return ()
+        if isinstance(stage, section.SinkStage):
+            return self._sink(stage, megapixels)
+        return None
+
+    def _source(self, stage: section.SourceStage, megapixels: float) -> Steps | None:
+        kind = kind_of(stage.source, self._file.document.path.parent)
+        if kind == "images" or (kind == "camera" and stage.format == "mjpeg"):
+            return self._on_core("pictures", megapixels)
+        if kind not in ("file", "network"):
+            return () if kind in _FREE_SOURCES else None
+        unit_ms = self.costs.unit_ms(self._board, cpu_stages.NVDEC, megapixels) if stage.decode != "cpu" else None
+        return self._on_core("decode", megapixels) if unit_ms is None else (Step(cpu_stages.NVDEC, unit_ms),)
+
+    def _sink(self, stage: section.SinkStage, megapixels: float) -> Steps | None:
+        if stage.sink == "video":
+            by_cpu = getattr(stage, "encode", "auto") == "cpu"
+            unit_ms = None if by_cpu else self.costs.unit_ms(self._board, cpu_stages.NVENC, megapixels)
+            threads = min(_ENCODER_THREADS, self._mode.cpu_cores or self._board.cpu.cores)
+            by_core = self._on_core("video", megapixels, threads)
+            return by_core if unit_ms is None else (Step(cpu_stages.NVENC, unit_ms),)
+        if stage.sink in ("jsonl", "images"):
+            return self._on_core(stage.sink, megapixels)
+        return () if stage.sink in _FREE_SINKS else None
+
+    def _on_core(self, kind: str, megapixels: float, threads: int = 1) -> Steps | None:
+        if self._slowdown is None:
+            return None
+        measured_ms = self.costs.measured.stages[kind].of(megapixels, self._objects)
+        self.here_ms[self._name] = max(measured_ms / threads, self.here_ms.get(self._name, 0.0))
+        time_ms = measured_ms * self._slowdown
+        return (Step(ANY_CORE, time_ms / threads, threads=threads),) if time_ms > 0 else ()
+
+    def _megapixels(self, name: str) -> float:
+        """Of the images that reach a stage: of the largest source, as wide as it is drawn."""
+        stages = self._file.config.stages
+        above = [name, *upstream(stages, name)]
+        found = [stages[one] for one in above]
+        sizes = [frame_size(one, self._file) for one in found if isinstance(one, section.SourceStage)]
+        width, height = max(sizes, default=(0, 0))
+        drawn = (one.width for one in found if isinstance(one, section.DrawStage))
+        wanted = next((one for one in drawn if one is not None), width)
+        return width * height * (wanted / width) ** 2 / 1e6 if width else 0.0
