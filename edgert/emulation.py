@@ -33,7 +33,7 @@ from edgert.simulator import ThermalModel
 from edgert.simulator.board_platform import BoardSlots, as_asked, platform_of
 from edgert.simulator.board_stages import BoardStages, board_stages
 from edgert.simulator.design import levels_of
-from edgert.simulator.paced_engine import PacedEngine, PacedStage, Pacer
+from edgert.simulator.paced_engine import PacedEngine, PacedInference, PacedStage, Pacer
 from edgert.simulator.pipeline_design import InferenceSlot
 
 _RUNS = 5
@@ -191,6 +191,8 @@ def emulate(file: PipelineFile, board: str, mode: str | None = None, *, slower: 
         )
 
     def pace(name: str, stage: Stage) -> Stage:
+        if isinstance(file.config.stages[name], InferStage):
+            return PacedInference(stage, pacer)
         return PacedStage(stage, stages.own[name], pacer) if stages.own.get(name) else stage
 
     return Emulation(here, clock, PacedEngines(paced), meters, predicted, label, tuple(notes), pace)

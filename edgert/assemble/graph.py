@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from edgert.assemble import gpus
@@ -58,7 +58,7 @@ class Environment:
         label: written on every result that a sink gets; empty for none.
         power: clock settings of this board that a governor may use; None: it must not change clocks.
         predicted: what a plan predicts of this board at each level of degraded models; empty without a plan.
-        paced: called with a stage's name and the stage, without a model; returns what takes its place.
+        paced: called with a stage's name and the stage; returns what takes its place.
     """
 
     clock: Clock = REAL
@@ -326,7 +326,10 @@ class _Assembler:
     def _share(
         self, name: str, title: str, stage: section.InferStage, models: Models, streams: frozenset[str]
     ) -> _Share:
-        branches = models.branches(name, stage, self.live)
+        branches = [
+            replace(one, stages=tuple(self.paced(name, work) for work in one.stages))
+            for one in models.branches(name, stage, self.live)
+        ]
         is_split = any(len(branch.stages) > 1 for branch in branches)
         capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, models.choice
         return _Share(streams, branch_nodes(title, branches, streams, capacity, stage.every, lambda: choice.level))

@@ -22,7 +22,7 @@ def four(outputs, *_, **__):
 """
 
 
-def shipped(name: str, folder: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> PipelineFile:
+def shipped(name: str, folder: Path, limit: int, monkeypatch: pytest.MonkeyPatch, fps: float = 30.0) -> PipelineFile:
     """The pipeline, whose sources end after so many frames and whose files go into a folder."""
     (folder / "boxes.py").write_text(_CODE, encoding="utf-8")
     monkeypatch.chdir(folder)
@@ -32,9 +32,9 @@ def shipped(name: str, folder: Path, limit: int, monkeypatch: pytest.MonkeyPatch
     overrides = [f"models.parts.{one}" for one in model]
     stages = load_pipeline(name).config.stages
     for source in (one for one, stage in stages.items() if isinstance(stage, SourceStage)):
-        overrides.append(f"stages.{source}.limit={limit}")
+        overrides += [f"stages.{source}.limit={limit}", f"stages.{source}.fps={fps}"]
         if name in CAMERAS:
-            drawn = 'source="python:conveyor:Conveyor"', f"size={CAMERAS[name]}", "fps=30"
+            drawn = 'source="python:conveyor:Conveyor"', f"size={CAMERAS[name]}"
             overrides += [f"stages.{source}.{one}" for one in drawn]
     if "page" in stages:
         overrides.append("stages.page.port=0")

@@ -23,7 +23,7 @@ from tests.unit.planner.test_fallback_levels import network
 
 ORIN, MODE = "orin-nx-16gb", "10W"
 XAVIER, XAVIER_MODE = "xavier-nx-8gb", "MODE_15W_2CORE"
-SECONDS, SLOWER = 0.6, 12.0
+SECONDS, SLOWER = 0.6, 24.0
 """Of the board, and how many real ones are one of them: what threads and queues cost here hardly shows then."""
 TRIES = 3
 """Other programs may take the machine away for the length of a run."""

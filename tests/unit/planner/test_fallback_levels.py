@@ -95,7 +95,7 @@ def test_a_power_budget_that_the_gpu_breaks_is_kept_on_the_dla_without_losing_a_
 
 
 def test_a_governor_moves_the_work_to_the_dla_when_the_board_gets_hot(tmp_path: Path) -> None:
-    file = pipeline(tmp_path, "power: 30W", fps=480)
+    file = pipeline(tmp_path, "power: 30W", fps=240)
     (row,) = plan(file, mode=MODE).boards[0].rows
     assert row.power_w is not None and row.fallbacks[0].power_w is not None
     between_c = 95.0 - 3.0 - 2.0 * (row.power_w + row.fallbacks[0].power_w) / 2  # 3 to be kept, 2 for each watt
