@@ -9,13 +9,14 @@ from tests.helpers.command import edgert, in_process
 
 
 def test_the_demo_on_one_board(tmp_path: Path) -> None:
-    arguments = ("--board", "orin-nx-16gb", "--mode", "15w", "--objective", "throughput")
-    files = ("--json", "plan.json", "--report", "plan.html")
-    done = edgert("plan", "hello", *arguments, *files, cwd=tmp_path)
+    arguments = ("--board", "orin-nx-16gb", "--mode", "15w")
+    done = edgert("plan", "hello", *arguments, "--objective", "throughput", "--json", "plan.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "keeps up with 30 frames a second" in done.stdout and "not measured" in done.stdout
     board = json.loads((tmp_path / "plan.json").read_text())["boards"][0]
     assert {row["placement"] for row in board["rows"]} == {"gpu", "dla", "mixed"}
+    on_dla = "--set", "models.parts.placement={replicate: {gpu: 1, dla0: 1}}", "--report", "plan.html"
+    assert in_process("plan", "hello", *arguments, *on_dla, cwd=tmp_path).returncode == 0
     assert "<svg" in (tmp_path / "plan.html").read_text()
 
 
