@@ -48,8 +48,8 @@ def gpu_row(path: Path) -> Row:
 def test_a_batch_leaves_room_for_more_frames(tmp_path: Path) -> None:
     single = gpu_row(write(tmp_path, "N", ""))
     together = gpu_row(write(tmp_path, "N", ", batch: {max: 4, wait: 5ms}"))
-    assert together.most_fps > 1.3 * single.most_fps
-    assert together.busy["gpu"] < single.busy["gpu"]
+    assert together.most_fps > single.most_fps  # a thread brings every frame to the engine by itself
+    assert 1.3 * together.busy["gpu"] < single.busy["gpu"]
     activations = {
         row: sum(part.size_bytes for part in row.memory if part.kind == "activations") for row in (single, together)
     }
