@@ -6,9 +6,9 @@ ResNet-50 at 224 × 224 and a detector of YOLOX-s's size at 640 × 640, FP16, ra
 names one of them, ``resnet50`` or ``detector``. The engine of a model whose batch is left open, as a pipeline with
 ``batch: {max: 8}`` has it, at first and when its full batches run with fused kernels; beside it engines of one size, of
 a model that is fixed to it, with fused kernels from the start (``tuning: {fused: start}``), and for the memory of sizes
-an engine whose sizes have one layout. Times are of the CUDA graph
-alone, replayed; memory is what the driver reports; the start is from the model in memory, its cleaned form in a cache,
-to a recorded graph of every size, in a process that has run another model before.
+an engine whose sizes have one layout. Times are of the CUDA graph alone, replayed; memory is what the driver reports;
+the start is from the model in memory, its cleaned form and what was measured of layouts in a cache, to a recorded graph
+of every size, in a process that has run another model before.
 Needs a GPU, PyCUDA, PyTorch and ONNX Runtime with CUDA; says so and passes where one is missing.
 """
 
