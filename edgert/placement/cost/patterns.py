@@ -12,9 +12,9 @@ from edgert.graph import Graph, Node
 from edgert.graph.fusion import flowing
 from edgert.graph.operators import ARITHMETIC, VIEWS, about, of_kind
 
-_BETWEEN = ARITHMETIC | VIEWS | of_kind("conversion", "logic")
+_BETWEEN = ARITHMETIC | VIEWS | of_kind("conversion", "logic", "quantize", "dequantize")
 """What scales the weights of an attention or adds a mask to them."""
-_MOVES = ARITHMETIC | VIEWS | of_kind("conversion", "copy")
+_MOVES = ARITHMETIC | VIEWS | of_kind("conversion", "copy", "quantize", "dequantize")
 """What lays operands out, or scales them by a stored number."""
 _SQUARED = ("arithmetic", "reduction", "arithmetic", "arithmetic", "reduction")
 """Kinds of what leads to a deviation, back from the root: plus epsilon, mean, squared, minus the mean, mean."""

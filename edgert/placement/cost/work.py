@@ -282,8 +282,9 @@ class _Fuser:
 
 
 def _both(first: Product, second: Product) -> Product:
-    """Two products of as many rows, the second as deep as the first is wide, as one with the multiply-adds of both."""
-    return replace(first, channels=first.channels + second.columns)
+    """The first product, so much deeper that it has the multiply-adds of the second, too."""
+    results = first.rows * first.columns * first.groups
+    return replace(first, channels=first.channels + round(second.macs / max(results * first.taps, 1)))
 
 
 def _with_siblings(works: Sequence[Work]) -> Iterable[Work]:

@@ -78,6 +78,21 @@ def test_attention_in_windows_with_a_bias_and_a_mask_is_one_unit() -> None:
     assert kinds(b.graph(b.matmul(weights, value)))["attention"] == 1
 
 
+def test_a_quantized_attention_is_one_unit() -> None:
+    b = Transformer(1, 4, 16, 32)
+
+    def quantized(x: str) -> str:
+        for op in ("QuantizeLinear", "DequantizeLinear"):
+            x = b.node(op, [x, b.stored(1)], b.shape(x))
+        return x
+
+    query, key, value = (quantized(b.node("Relu", ["input"], b.shape("input"))) for _ in range(3))
+    weights = b.matmul(query, b.transpose(key, 0, 1, 3, 2))
+    weights = quantized(b.node("Softmax", [quantized(weights)], b.shape(weights)))
+    (work,) = (one for one in units(b.graph(b.matmul(weights, value))) if one.kind == "attention")
+    assert work.macs == 2 * 4 * 16 * 16 * 32
+
+
 def test_weights_that_leave_the_graph_are_computed_by_a_kernel_of_their_own() -> None:
     b = Transformer(1, 4, 16, 16)
     query = b.node("Relu", ["input"], b.shape("input"))
