@@ -207,6 +207,8 @@ def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool
     suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
     if not live and isinstance(after, section.InferStage) and after.batch is not None:
         suits = max(suits, after.batch.max)  # the next batch comes while this one is brought to the model
+    if not live and isinstance(before, section.SourceStage) and before.source == "api":
+        suits += FILE_QUEUE  # a program may submit some frames before it looks at a result
     asked = before if isinstance(before, section.SourceStage) else None
     queue = after.queue or (asked and asked.queue) or suits
     drop = after.drop or (asked and asked.drop) or ("oldest" if live else "never")

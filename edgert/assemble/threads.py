@@ -15,7 +15,11 @@ from edgert.stages.sink.results import CallbackSink, NullSink
 
 
 def share_threads(nodes: Sequence[Node]) -> None:
-    """Has callbacks and ``sink: null`` be worked on in the thread that waits for a GPU, where nobody else listens.
+    """Has callbacks and ``sink: null`` be worked on in the thread that waits for a GPU, where nobody else listens; and
+    where no source is live, in the one that launches, which then also waits.
+
+    Where results go on to other threads, waiting has a thread of its own: one that is held up by a full queue, such as
+    of a program that reads results after it has submitted many frames, must not keep the next from being launched.
 
     Not callbacks behind batches of cameras: one that is slow gets the newest results out of a queue that drops others,
     while here it would get all of several batches, late.
@@ -28,11 +32,11 @@ def share_threads(nodes: Sequence[Node]) -> None:
         if len(node.producers) != 1 or len(node.producers[0].outlets) != 1:
             continue
         (before,) = node.producers
-        if isinstance(node.work, Collect) and not live:
-            node.host, node.lag = before, SLOTS - 1
-        elif isinstance(node.work, Looked):
+        if isinstance(node.work, Looked):
             node.host = before.host or before
         elif isinstance(node.work, CallbackSink | NullSink) and isinstance(before.work, Collect):
-            is_batched = isinstance(before.producers[0].work, InferBatch)
-            if not (live and is_batched) or isinstance(node.work, NullSink):
-                node.host = before.host or before
+            (launcher,) = before.producers
+            if not live:
+                before.host, before.lag, node.host = launcher, SLOTS - 1, launcher
+            elif isinstance(node.work, NullSink) or not isinstance(launcher.work, InferBatch):
+                node.host = before

@@ -52,6 +52,12 @@ def test_what_happens_is_told_in_words() -> None:
     assert batches.in_words(8, "north is live") == shown
 
 
+@pytest.mark.parametrize(("options", "queue"), [({}, 8), ({"queue": 3}, 3)])
+def test_a_program_may_submit_some_frames_before_it_looks_at_a_result(options: dict[str, int], queue: int) -> None:
+    source = SourceStage.model_validate({"source": "api", **options})
+    assert queue_of(source, InferStage.model_validate({"infer": "net", "from": "cam"}), live=False)[0] == queue
+
+
 def test_a_batch_larger_than_the_model_s_is_refused() -> None:
     stage = InferStage.model_validate({"infer": "net", "from": "one", "batch": {"max": 4}})
     batches.check_fits(stage, 4, "f.yaml:3", in_bundle=False)
