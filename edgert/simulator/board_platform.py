@@ -146,8 +146,9 @@ def static_graph(config: ModelConfig) -> Graph:
 # Figures of a row, each with one meaning wherever it stands: a whole pipeline is played at the rates that it asks for,
 # and once more with as many frames as are taken.
 
-_FRAMES = 240  # of the slowest source: enough for a 99th percentile
-_FEWEST = 24  # of the slowest source, where only frames a second are asked for
+_FRAMES = 120  # of the slowest source: nothing varies but how frames meet, so the slowest come again and again
+_TAKEN = 240  # of all sources, where only frames a second are asked for
+_FEWEST = 24  # of them, of the slowest source
 _SLOWEST = 1e3  # times the time that these frames should take, after which it is given up
 
 
@@ -205,7 +206,7 @@ def played(
     total_hz, slowest_hz = sum(rates_hz.values()), min(rates_hz.values())
     design = design_of(asked, BoardSlots(asked, row), scene)
     found = simulate(design, platform, _FRAMES / slowest_hz)
-    seconds = max(_FRAMES / total_hz, _FEWEST / slowest_hz)
+    seconds = max(_TAKEN / total_hz, _FEWEST / slowest_hz)
     frames = {name: math.ceil(rate_hz * seconds) for name, rate_hz in rates_hz.items()}
     most = simulate(saturated(design, frames), platform, _SLOWEST * seconds)
     headroom = most.steady_hz * seconds / max(most.latency_ms.count, 1)
