@@ -320,6 +320,11 @@ class _Taking:
         self._ended_ns = self._clock.now_ns()
 
 
+_GRACE_S = 0.0005
+"""So long the next result may take before guests that lag catch up: whoever brings it had no turn while this thread had
+Python's lock, and waiting for a GPU at once would have it wait for the host in turn."""
+
+
 class Worker(threading.Thread):
     """Runs one node until its input ends, and its guests: those that are worked on in the same thread.
 
@@ -409,15 +414,19 @@ class Worker(threading.Thread):
         inlet, station = self.node.inlet, self._station
         while True:
             wait_s: float | None = 0.0  # what has come goes with what is held; the stage sees whether that is late
+            is_short = False
             if inlet.is_empty:
                 due_ns = batching.due_ns() if batching is not None else None
                 wait_s = None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9
-                if wait_s != 0.0 and self._caught_up():
-                    continue  # meanwhile something may have come
+                is_short = wait_s != 0.0 and any(guest.late for guest in self._late)
+                if is_short:
+                    wait_s = _GRACE_S if wait_s is None else min(wait_s, _GRACE_S)
             try:
                 arrived = inlet.get(wait_s)
             except queue.Empty:
-                if batching is not None:
+                if is_short:
+                    self._catch_up()
+                elif batching is not None:
                     station.flush()
                 continue
             if arrived is None:
@@ -427,13 +436,12 @@ class Worker(threading.Thread):
         if batching is not None:
             station.flush(last=True)
 
-    def _caught_up(self) -> bool:
-        """Works on the oldest result that waits for a guest, where there is one."""
+    def _catch_up(self) -> None:
+        """Works on the oldest result that waits for a guest."""
         for guest in self._late:
             if guest.late:
                 self.node.meter.wait_in_ns -= guest.catch_up(len(guest.late) - 1, self.node.context)  # it worked
-                return True
-        return False
+                return
 
 
 @contextmanager

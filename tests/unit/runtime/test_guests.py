@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
@@ -263,3 +265,23 @@ def test_the_first_stage_of_a_branch_has_its_context() -> None:
     for count, expected in ((1, [True, False]), (2, [False, True, False, True, False, False])):
         nodes = branch_nodes("find", [branch] * count, frozenset({"cam"}), 1)
         assert [node.context is not None for node in nodes] == expected
+
+
+def test_a_source_that_needs_a_moment_for_each_frame_keeps_the_guest_lagging() -> None:
+    """While the guest waits for a GPU, as it sleeps here, the host has launched two more."""
+    behind = list[int]()
+
+    class Decoder(Numbers):
+        def frames(self, stop: threading.Event) -> Iterator[Frame]:
+            for frame in super().frames(stop):
+                time.sleep(0.00005)
+                yield frame
+
+    def wait(result: Result) -> None:
+        behind.append(len(nodes[1].work.seen) - 1 - result.frame.index)  # type: ignore[union-attr]
+        time.sleep(0.002)
+
+    nodes = lagging(60, wait)
+    nodes[0].work = Decoder(count=60)
+    run(*nodes).raise_error()
+    assert statistics.median(behind) == 2
