@@ -116,6 +116,7 @@ class Board(Part):
         """Watts of the module in a mode while nothing runs: the mean of the readings.
 
         Args:
+            mode: of power, of this board.
             clocks: of which readings; None: the mean of both kinds, as governors move the clocks with the load.
         """
         if clocks is None:

@@ -90,7 +90,7 @@ def test_a_second_build_does_nothing_and_the_same_again_elsewhere(tmp_path: Path
         ("models.parts.quantize.correct_bias=false", [*["quantize"] * 3, "verify", "bundle"]),
         ("models.parts.calibrate.method=minmax", [*ALL[3:10], "placement", "bundle"]),
         ("models.parts.input.mean=1", [*ALL[3:10], "placement", "bundle"]),
-        ("stages.find.every=2", ["place", "placement", "bundle"]),
+        ("stages.find.every=2", ["place", "bundle"]),  # placed again, with the same placement
         ("models.parts.tensorrt.workspace=64MiB", ["bundle"]),
     ],
 )
@@ -334,7 +334,7 @@ def quantized(tmp_path: Path, cache: Path, text: str = TEXT) -> Path:
 
 
 def test_a_model_that_came_quantized_brings_its_scales_to_a_dla(tmp_path: Path, cache: Path) -> None:
-    made = Build(quantized(tmp_path, cache), tmp_path / "a.edgert", cache)
+    made = Build(quantized(tmp_path, cache), tmp_path / "a.edgert", cache, ["models.parts.placement=dla"])
     steps = ["load", "shapes", "take-apart", "rewrite", "lower", "survey", "verify", "place", "placement", "bundle"]
     assert made.made == steps
     with open_bundle(tmp_path / "a.edgert") as bundle, open_bundle(tmp_path / "float.edgert") as other:
