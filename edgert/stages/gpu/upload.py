@@ -17,7 +17,7 @@ Acquire = Callable[[int], "tuple[U8, Lease] | None"]
 
 
 class Staging:
-    """Takes the frames of one source as they come, in the source's own thread, so that inference need not."""
+    """Takes the frames of one source as they come, in the thread that brings them, so that inference need not."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device

@@ -160,12 +160,12 @@ class ApiSource:
 
     def serve(self, taker: FrameTaker, stop: threading.Event) -> None:
         """See :class:`~edgert.runtime.stage.ServedSource`: until :meth:`finish`, the limit, or ``stop``."""
-        with self._turn:  # nobody overtakes those that wait
-            with self._changed:
-                self._taker, self._stop = taker, stop
-                self._changed.notify_all()
-            self._give_waiting(taker)
         try:
+            with self._turn:  # nobody overtakes those that wait
+                with self._changed:
+                    self._taker, self._stop = taker, stop
+                    self._changed.notify_all()
+                self._give_waiting(taker)
             while not self._refuses:
                 with self._changed:
                     self._changed.wait_for(
@@ -174,6 +174,8 @@ class ApiSource:
                 with self._turn:
                     self._give_waiting(taker)
                 self.settle()
+            with self._turn:  # what was submitted just before finish()
+                self._give_waiting(taker)
         finally:
             with self._turn:  # whoever gives a frame on has done so
                 self.close()
@@ -209,27 +211,28 @@ class ApiSource:
 
     def _put(self, image: Image, timeout_s: float | None) -> int:
         # A thread of the pipeline itself makes the room that it would wait for, so its images wait.
-        is_kept = (self._taker is None or works_for(self._stop)) and self._keep(image, timeout_s)
-        if not is_kept:
-            self._give_now(image, timeout_s)
-        self._submitted += 1
-        return self._submitted - 1
+        number = self._keep(image, timeout_s) if self._taker is None or works_for(self._stop) else None
+        return self._give_now(image, timeout_s) if number is None else number
 
-    def _keep(self, image: Image, timeout_s: float | None) -> bool:
-        """Has the image wait, once there is room for it; False where somebody serves by then, and it need not."""
+    def _keep(self, image: Image, timeout_s: float | None) -> int | None:
+        """Has the image wait, once there is room for it; None where somebody serves by then, and it need not.
+
+        Returns:
+            See :meth:`submit`.
+        """
         with self._changed:
             may_go_on = lambda: self._taker or self._refuses or len(self._waiting) < self._capacity  # noqa: E731
             if not self._changed.wait_for(may_go_on, timeout_s):
                 raise self._no_room(timeout_s)
             self._check_open()
             if self._taker is not None and not works_for(self._stop):
-                return False
+                return None
             self._waiting.append(image)
             self._changed.notify_all()
-            return True
+            return self._number()
 
-    def _give_now(self, image: Image, timeout_s: float | None) -> None:
-        """Gives the image's frame on, in this thread."""
+    def _give_now(self, image: Image, timeout_s: float | None) -> int:
+        """Gives the image's frame on, in this thread. Returns what :meth:`submit` does."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         if not self._turn.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
             raise self._no_room(timeout_s)
@@ -241,12 +244,24 @@ class ApiSource:
                 raise self._no_room(timeout_s)
             self._check_open()
             self._give(image, taker)
+            return self._number()
         finally:
             self._turn.release()
 
+    def _number(self) -> int:
+        with self._changed:
+            self._submitted += 1
+            return self._submitted - 1
+
     def _give_waiting(self, taker: FrameTaker) -> None:
         while self._waiting and not (self._is_over or self._stop.is_set()) and taker.has_room(None):
-            self._give(self._waiting.popleft(), taker)
+            image = self._waiting.popleft()
+            try:
+                self._give(image, taker)
+            except BaseException:
+                image.lease.release()
+                raise
+            del image  # nothing here holds on to its memory while the next waits for room
 
     def _give(self, image: Image, taker: FrameTaker) -> None:
         frame = self._timeline.frame(image, self._stop)

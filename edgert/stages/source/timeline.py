@@ -177,7 +177,11 @@ class Timeline:
         self._index = self._count = 0
         try:
             for image in images:
-                frame = self.frame(image, stop)
+                try:
+                    frame = self.frame(image, stop)
+                except BaseException:
+                    image.lease.release()
+                    raise
                 del image  # nothing here holds on to a camera's buffer while the next frame is awaited
                 if frame is not None:
                     yield frame
@@ -194,7 +198,7 @@ class Timeline:
 
     def frame(self, image: Image, stop: threading.Event) -> Frame | None:
         """The frame that an image becomes, with its lease; None, and its lease ended, where it is left out, or ``stop``
-        is set."""
+        is set. Where it raises, such as DeviceError for too little memory, the lease is still the caller's."""
         media_ns = self.media.at(image.media_ns, image.timestamp_ns)
         self._index += image.lost
         is_kept = self._thinner.keeps(media_ns)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
-from edgert.errors import StageError
+from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter, Counts
-from edgert.runtime import Node, Result, Runner, summarize
+from edgert.runtime import Frame, Node, Result, Runner, summarize
+from edgert.stages.source import api
 from edgert.stages.source.api import ApiSource
 from tests.helpers.stages import Does, link
 
@@ -171,3 +173,82 @@ def test_many_threads_bring_frames_and_each_comes_once_in_order() -> None:
     for giver in givers:
         giver.join(LIMIT_S)
     assert served.ended() == list(range(100))
+
+
+class Overtaken:
+    """A lock whose first holder, once it has released it, goes on when another thread has had it."""
+
+    def __init__(self, lock: threading.Lock, other: Callable[[], object]) -> None:
+        self._lock, self._other = lock, threading.Thread(target=other)
+        self.acquire = lock.acquire
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def release(self) -> None:
+        self._lock.release()
+        if self._other.ident is None:
+            self._other.start()
+            self._other.join(LIMIT_S)
+
+
+def test_the_number_of_a_submitted_frame_is_that_of_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    served, numbers = Served(), dict[int, int]()
+    served.begin.set()
+    served.start()
+    assert _until(lambda: served.source._taker is not None)
+    turn = Overtaken(served.source._turn, lambda: numbers.update({2: served.submit(2)}))
+    monkeypatch.setattr(served.source, "_turn", turn)
+    numbers[1] = served.submit(1)
+    values = [int(value) for _, value in sorted((number, value) for value, number in numbers.items())]
+    assert served.ended() == [0, 1] and numbers == {1: 0, 2: 1} and values == [1, 2]
+
+
+def test_what_a_stage_submits_just_before_finish_still_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served()
+    served.begin.set()
+
+    def last() -> None:
+        """Between two looks at what waits."""
+        with monkeypatch.context() as patch:
+            patch.setattr(api, "works_for", lambda stop: True)
+            served.submit()
+        served.source.finish()
+
+    monkeypatch.setattr(served.source, "settle", last)
+    served.submit()
+    served.start()
+    assert served.runner.wait(LIMIT_S) and served.stage.indices == [0, 1]
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_frame_for_which_there_is_no_memory_keeps_no_buffer(is_early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever submits has the error and the buffer; one that was submitted before the start ends the pipeline."""
+    served = Served()
+    served.begin.set()
+
+    def fail(frame: Frame) -> Frame:
+        raise DeviceError("too little memory")
+
+    closed = list[bool]()
+    staging = SimpleNamespace(taken=fail, close=lambda: closed.append(True))
+    monkeypatch.setattr(served.source._timeline, "_staging", staging)
+    buffer = served.source.buffer((6, 4))
+    if is_early:
+        served.source.submit(buffer)
+        lease = served.source._waiting[0].lease
+        served.start()
+        with pytest.raises(DeviceError, match="too little memory"):
+            served.runner.wait(LIMIT_S)
+        assert not lease.alive
+    else:
+        served.start()
+        assert _until(lambda: served.source._taker is not None)
+        with pytest.raises(DeviceError, match="too little memory"):
+            served.source.submit(buffer)
+        assert buffer.array.shape == (4, 6, 3)
+        served.ended()
+    assert closed == [True]
