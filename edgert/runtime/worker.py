@@ -355,8 +355,7 @@ class Worker(threading.Thread):
         if not isinstance(self.node.work, Stage):
             own.succeeds(self._give_frames)
         elif own.open():
-            with self.node.context or nullcontext():
-                own.succeeds(self._loop)
+            own.succeeds(self._loop)
         for guest in self._late:
             guest.catch_up(0)
         for one in (own, *self._guests):
@@ -395,16 +394,17 @@ class Worker(threading.Thread):
         batching = stage if isinstance(stage, Batching) else None
         arrivals = self._arrivals(batching) if batching is not None or self._late else node.inlet
         try:
-            for edge, result in arrivals:
-                joined = station.joined(edge, result)
-                if joined is not None:
-                    meter.wait_in_ns += now() - waiting
-                    station.step(joined)
-                    for guest in self._late:
-                        guest.catch_up(guest.node.lag, node.context)
-                    waiting = now()
-                # A variable left over would keep the frame's memory in use while this thread waits.
-                del result, joined
+            with node.context or nullcontext():
+                for edge, result in arrivals:
+                    joined = station.joined(edge, result)
+                    if joined is not None:
+                        meter.wait_in_ns += now() - waiting
+                        station.step(joined)
+                        for guest in self._late:
+                            guest.catch_up(guest.node.lag, node.context)
+                        waiting = now()
+                    # A variable left over would keep the frame's memory in use while this thread waits.
+                    del result, joined
         finally:
             station.give_up()
 
@@ -418,9 +418,9 @@ class Worker(threading.Thread):
             if inlet.is_empty:
                 due_ns = batching.due_ns() if batching is not None else None
                 wait_s = None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9
-                is_short = wait_s != 0.0 and any(guest.late for guest in self._late)
-                if is_short:
-                    wait_s = _GRACE_S if wait_s is None else min(wait_s, _GRACE_S)
+                # What is due sooner is passed on first: a guest may wait long.
+                is_short = (wait_s is None or wait_s > _GRACE_S) and any(guest.late for guest in self._late)
+                wait_s = _GRACE_S if is_short else wait_s
             try:
                 arrived = inlet.get(wait_s)
             except queue.Empty:

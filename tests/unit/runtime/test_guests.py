@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 import pytest
 
+from edgert.clock import REAL
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counts
 from edgert.runtime import Frame, Node, Result, Runner, summarize
@@ -285,3 +286,41 @@ def test_a_source_that_needs_a_moment_for_each_frame_keeps_the_guest_lagging() -
     nodes[0].work = Decoder(count=60)
     run(*nodes).raise_error()
     assert statistics.median(behind) == 2
+
+
+def test_a_context_that_cannot_be_entered_ends_its_stage_with_that_error() -> None:
+    class Gone(nullcontext[None]):
+        def __enter__(self) -> None:
+            raise DeviceError("the GPU was closed")
+
+    nodes = lagging(None, lambda result: None)
+    nodes[1].context = Gone()
+    with pytest.raises(DeviceError, match="the GPU was closed"):
+        run(*nodes).raise_error()
+    assert [node.work.closed for node in nodes] == [1, 1, 1]  # type: ignore[union-attr]
+
+
+def test_a_batch_that_is_due_goes_on_before_a_guest_waits() -> None:
+    steps, waited = list[str](), threading.Event()
+
+    class Pausing(Numbers):
+        """Goes on when the guest has been worked on."""
+
+        def frames(self, stop: threading.Event) -> Iterator[Frame]:
+            yield from super().frames(stop)
+            assert waited.wait(LIMIT_S)
+
+    class Batches(Does):
+        """Passes the first result on, and holds the second for a moment."""
+
+        def due_ns(self) -> int | None:
+            return REAL.now_ns() + 100_000 if len(self.seen) == 2 and "flushed" not in steps else None
+
+        def flush(self, last: bool = False) -> list[Result]:
+            steps.append("flushed")
+            return []
+
+    nodes = lagging(2, lambda result: steps.append("guest") or waited.set())
+    nodes[0].work, nodes[1].work = Pausing(count=2), Batches(lambda result: None if result.frame.index else result)
+    run(*nodes).raise_error()
+    assert steps[:2] == ["flushed", "guest"]
