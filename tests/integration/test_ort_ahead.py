@@ -110,6 +110,25 @@ def test_no_engine_is_opened_meanwhile(rig: Rig) -> None:
     opened[0].close()
 
 
+def test_who_comes_before_the_thread_has_started_waits_for_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    starting, failed = threading.Event(), list[threading.ExceptHookArgs]()
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    waiting = threading.Thread(target=ahead.wait)
+
+    class Slow(threading.Thread):
+        def start(self) -> None:
+            waiting.start()
+            waiting.join(0.1)
+            starting.set()
+            super().start()
+
+    monkeypatch.setattr(ahead.threading, "Thread", Slow)
+    with libraries_ahead(0, cuda.smallest_session):
+        assert starting.is_set()
+    waiting.join(10)
+    assert not failed and not waiting.is_alive()
+
+
 def test_no_engine_is_opened_while_anything_is_recorded_on_the_gpu(rig: Rig) -> None:
     device, opened = CudaDevice(CudaDouble(), 0), list[Any]()
     backend = OrtCudaBackend(device)

@@ -43,7 +43,9 @@ def libraries_ahead(ordinal: int, load: Callable[[int], object]) -> Iterator[Non
 
 def wait() -> None:
     """Until nothing is being loaded: while a session is made, none can be made beside it."""
-    for thread in list(_threads.values()):
+    with _turn:  # else one might be there that has not started
+        threads = list(_threads.values())
+    for thread in threads:
         thread.join()
 
 
