@@ -33,10 +33,10 @@ def share_threads(nodes: Sequence[Node]) -> None:
             continue
         (before,) = node.producers
         if isinstance(node.work, Looked):
-            node.host = before.host or before
+            node.runs_in = before.runs_in or before
         elif isinstance(node.work, CallbackSink | NullSink) and isinstance(before.work, Collect):
             (launcher,) = before.producers
             if not live:
-                before.host, before.lag, node.host = launcher, SLOTS - 1, launcher
+                before.runs_in, before.lag, node.runs_in = launcher, SLOTS - 1, launcher
             elif isinstance(node.work, NullSink) or not isinstance(launcher.work, InferBatch):
-                node.host = before
+                node.runs_in = before

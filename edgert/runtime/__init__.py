@@ -3,12 +3,12 @@
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Color, Frame, PixelFormat
 from edgert.runtime.metrics import LatencyHistogram, Percentiles
+from edgert.runtime.node import Node
 from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Record, Result, Segmentation
 from edgert.runtime.runner import Runner
 from edgert.runtime.stage import Batching, Source, SourceStats, Stage
 from edgert.runtime.summary import StageSummary, Summary, summarize
 from edgert.runtime.throttle import SourceRateLimiter
-from edgert.runtime.worker import Node
 
 __all__ = [
     "Batching",

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 
 from edgert.policy import Dispatcher, Drop, Reads, ReorderBuffer
+from edgert.runtime.node import Node
 from edgert.runtime.records import Result
 from edgert.runtime.stage import Stage
-from edgert.runtime.worker import Node
 
 
 def connect(
@@ -94,7 +94,7 @@ class Branch:
     Attributes:
         level: at which level of degraded models frames are sent here.
         reads: what its first stage looks at; those behind it only work on what that one made.
-        context: of the first stage's thread; see :class:`~edgert.runtime.worker.Node`.
+        context: of the first stage's thread; see :class:`~edgert.runtime.node.Node`.
     """
 
     stages: tuple[Stage, ...]

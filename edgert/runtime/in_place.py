@@ -9,8 +9,8 @@ from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
 from edgert.policy import Join
 from edgert.runtime import Frame, Record, Result, Source, Stage
+from edgert.runtime.node import Node, Station, merged
 from edgert.runtime.records import Together
-from edgert.runtime.worker import Node, Station, merged
 
 _Arrival = tuple["_Place", int, Result]
 _NOWHERE = nullcontext()

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from edgert.clock import REAL, Clock
 from edgert.errors import EdgertError, StageError
 from edgert.runtime.channel import Inlet
+from edgert.runtime.node import Node
 from edgert.runtime.stage import ServedSource
-from edgert.runtime.worker import Node, Worker
+from edgert.runtime.worker import Worker
 
 DRAIN_S = 1.2
 """After a stop, results under way may still arrive for so long; then they are dropped and files are closed.
@@ -40,9 +41,9 @@ class Runner:
         self._error: EdgertError | None = None
         self._error_lock = threading.Lock()
         self._workers = [
-            Worker(node, clock, self.stop_event, self.fail, [one for one in nodes if one.host is node])
+            Worker(node, clock, self.stop_event, self.fail, [one for one in nodes if one.runs_in is node])
             for node in nodes
-            if node.host is None
+            if node.runs_in is None
         ]
         self._drain: threading.Timer | None = None
         self._listeners: list[Inlet] = []
@@ -60,7 +61,7 @@ class Runner:
 
     def is_working(self, node: Node) -> bool:
         """Whether a node's thread still runs."""
-        own = node.host or node
+        own = node.runs_in or node
         return any(worker.node is own and worker.is_alive() for worker in self._workers)
 
     def raise_error(self) -> None:
@@ -113,7 +114,7 @@ class Runner:
             inlet.abandon()
         if not self.wait(DRAIN_S + _EXIT_S):
             alive = [worker for worker in self._workers if worker.is_alive()]
-            stuck = ", ".join(" or ".join(one.name for one in (worker.node, *worker.guests)) for worker in alive)
+            stuck = ", ".join(" or ".join(one.name for one in (worker.node, *worker.inline)) for worker in alive)
             raise StageError(
                 f"stage {stuck} does not end",
                 why=f"it is still busy {DRAIN_S + _EXIT_S:.0f} s after the stop; its thread is left behind",

@@ -7,8 +7,8 @@ from typing import Any
 
 from edgert.memory import Counts
 from edgert.runtime.metrics import WINDOW_NS, LatencyHistogram, Percentiles, StageTiming, Timing
+from edgert.runtime.node import Node
 from edgert.runtime.stage import Source, SourceStats
-from edgert.runtime.worker import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,5 +139,5 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
         busy_ms_per_result=meter.busy_ns / meter.results_in / 1e6 if meter.results_in else 0.0,
         waiting=sum(channel.waiting for channel in channels),
         source=node.work.stats() if isinstance(node.work, Source) else None,
-        thread=node.host.name if node.host is not None else "",
+        thread=node.runs_in.name if node.runs_in is not None else "",
     )

@@ -1,203 +1,21 @@
-"""A node of a pipeline at work, a source that makes results or a stage that passes them on, and its thread."""
-
-from __future__ import annotations
+"""The thread of a node: a source that makes results, or a stage that passes them on, and what runs in it, too."""
 
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from time import thread_time_ns
 from typing import cast
 
 from edgert.clock import Clock
-from edgert.errors import EdgertError, StageError
-from edgert.memory import Counter, EndedLease
-from edgert.policy import Join, Reads, join_of, most_under_way
-from edgert.runtime.channel import Channel, Inlet
+from edgert.errors import EdgertError
+from edgert.policy import join_of
 from edgert.runtime.frame import Frame
-from edgert.runtime.metrics import Lateness, StageMeter, Timing
-from edgert.runtime.records import Result, Together
+from edgert.runtime.metrics import Lateness
+from edgert.runtime.node import Node, Station, merged
+from edgert.runtime.records import Result
 from edgert.runtime.stage import Batching, ServedSource, Source, Stage
-from edgert.runtime.throttle import SourceRateLimiter
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """A stage in the graph: what runs, what it listens to, and what listens to it.
-
-    Attributes:
-        outlets: one channel per stage that listens to this one; replaced by a new tuple when a listener joins.
-        carried: per edge of ``inlet``, the streams that arrive on it.
-        producers: per edge of ``inlet``, the node at its other end.
-        meter: totals of its thread; ``timing``: how they vary, from which a simulation samples.
-        branch: which one of the outlets a result goes to, by number; None: to all.
-        joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
-            each brings frames of its own.
-        limiter: limits the frames of a source that a governor may throttle; None: all of them go on.
-        reads: which pixels the stage looks at; nothing of that where frames are never on a GPU.
-        take: makes of a result what the stage gets, such as one on the host, and takes over its hold; None: nothing.
-        lets_go: whether nobody behind looks at pixels, so that a frame's lease ends before the node waits for others.
-        host: the node in whose thread this one is worked on, too; None: it has a thread of its own.
-        lag: of such a node, how many results may wait for it: it waits itself, for a GPU that goes on meanwhile.
-        context: in which its thread works, such as a GPU's, instead of entering it for every call; its guests work
-            outside, as their code may be a user's.
-    """
-
-    name: str
-    work: Source | Stage
-    inlet: Inlet = field(default_factory=Inlet)
-    outlets: tuple[Channel, ...] = ()
-    carried: list[frozenset[str]] = field(default_factory=list)
-    producers: list[Node] = field(default_factory=list)
-    meter: StageMeter = field(default_factory=StageMeter)
-    timing: Timing = field(default_factory=Timing)
-    branch: Callable[[Result], int] | None = None
-    joins: bool = True
-    limiter: SourceRateLimiter | None = None
-    reads: Reads = "anywhere"
-    take: Callable[[Result], Result] | None = None
-    lets_go: bool = False
-    host: Node | None = None
-    lag: int = 0
-    context: AbstractContextManager[object] | None = None
-
-    def __post_init__(self) -> None:
-        self.inlet.wakeup = self.timing.wakeup
-
-    def under_way(self) -> int:
-        """The most results of one stream that can be between its source and this node, by the slowest path."""
-        edges = zip(self.producers, self.inlet.channels, strict=True)
-        return most_under_way([(producer.under_way(), channel.capacity) for producer, channel in edges], self.joins)
-
-
-class Station:
-    """A node at work, in whatever thread calls it: what becomes of each result, and what is measured of it.
-
-    Attributes:
-        join: of the parts of a frame, where several edges bring them; set before the first result.
-    """
-
-    def __init__(self, node: Node, clock: Clock) -> None:
-        self.node, self._clock = node, clock
-        self._stage = cast("Stage", node.work)  # looked at whether it is one by whoever opens it; that takes long
-        self.is_batching = isinstance(node.work, Batching)
-        self.join: Join[Result] | None = None
-        self._is_end = not node.outlets  # those who listen for a while come later
-
-    def give(self, frame: Frame, made_ns: int, worked_ns: int) -> None:
-        """Passes a source's frame on, with its hold; ``made_ns`` is when it was made, in ``worked_ns`` of work."""
-        meter, timing = self.node.meter, self.node.timing
-        meter.results_in += 1
-        meter.busy_ns += worked_ns
-        timing.worked(worked_ns)
-        timing.passed_on(made_ns)
-        self.hand_over(Result(frame))
-        meter.results_out += 1
-
-    def joined(self, edge: int, result: Result) -> Result | None:
-        """What came on an edge, together with what belongs to it from others; None until all of that is there."""
-        if self.join is None:
-            return result
-        joined, given_up = self.join.add(edge, result.frame.stream, result.frame.index, result)
-        self._give_up(given_up)
-        return joined
-
-    def give_up(self) -> None:
-        """Lets go of parts of frames whose others never came."""
-        if self.join is not None:
-            self._give_up(self.join.drain())
-
-    def step(self, result: Result) -> None:
-        """Has the stage work on a result, and passes on what comes of it; ends the hold on its frame."""
-        node, stage, now = self.node, self._stage, self._clock.now_ns
-        meter, timing = node.meter, node.timing
-        started, lease = now(), result.frame.lease
-        try:
-            if node.take is not None:
-                result = node.take(result)
-                lease = result.frame.lease
-            out = stage.process(result)
-            if node.lets_go and out is not None and (isinstance(out, Result) or self.is_batching):
-                out = _let_go(out)
-                lease.release()
-                lease = _NONE  # nothing is held while the queue behind is full
-            done = now()
-            worked_ns = done - started
-            meter.busy_ns += worked_ns
-            if isinstance(result, Together):
-                meter.results_in += len(result.results)
-                timing.worked(worked_ns, len(result.results))
-            else:
-                meter.results_in += 1
-                timing.worked(worked_ns)
-            if self._is_end:
-                for one in result.results if isinstance(result, Together) else (result,):
-                    meter.latency.add(done - one.frame.timestamp_ns)
-            if out is None:
-                timing.passed_on(done)
-            elif self._pass_on(out, done):
-                meter.wait_out_ns += now() - done
-            else:
-                timing.filled(worked_ns)
-        finally:
-            lease.release()
-
-    def flush(self, last: bool = False) -> None:
-        """Passes on what a batching stage holds and must wait no longer; with ``last`` everything."""
-        node, now = self.node, self._clock.now_ns
-        started = now()
-        flushed = cast("Batching", self._stage).flush(last)
-        out = _let_go(flushed) if node.lets_go else flushed
-        done = now()
-        node.meter.busy_ns += done - started
-        node.timing.worked(done - started, results=0)
-        self._pass_on(out, done)
-        node.meter.wait_out_ns += now() - done
-
-    def send(self, result: Result) -> None:
-        """Gives a result to those that listen; the caller's hold on its frame goes on."""
-        if self.node.outlets:
-            result.frame.lease.retain()
-            self.hand_over(result)
-
-    def hand_over(self, result: Result) -> None:
-        """Gives a result to those that listen, and with it the caller's hold on its frame."""
-        node, lease = self.node, result.frame.lease
-        outlets = node.outlets if node.branch is None else (node.outlets[node.branch(result)],)
-        if len(outlets) != 1:
-            if not outlets:
-                lease.release()
-                return
-            lease.retain(len(outlets) - 1)
-        for outlet in outlets:
-            outlet.put(result)
-
-    def failure(self, error: BaseException) -> EdgertError:
-        """An error of the stage as that of the pipeline, with the stage's name."""
-        place = f"stage {self.node.name!r}"
-        if isinstance(error, EdgertError):
-            return error.at(place)
-        # a user's code or a bug: this stage's failure, with its traceback
-        what = f"{place} failed: {type(error).__name__}: {error}"
-        return StageError(what, where=place, fix="edgert run --debug shows the traceback").caused_by(error)
-
-    def _pass_on(self, out: Result | Iterable[Result], done_ns: int) -> int:
-        """How many went on."""
-        count = 0
-        for result in (out,) if isinstance(out, Result) else out:
-            self.send(result)
-            count += len(result.results) if isinstance(result, Together) else 1
-        self.node.meter.results_out += count
-        if count:
-            self.node.timing.passed_on(done_ns)
-        return count
-
-    def _give_up(self, results: Sequence[Result]) -> None:
-        self.node.meter.unmatched += len(results)
-        for result in results:
-            result.frame.lease.release()
 
 
 class _Work:
@@ -240,31 +58,31 @@ class _Work:
         return True
 
 
-class _Guest(_Work):
-    """A node that is worked on in the thread of another.
+class _Inline(_Work):
+    """A node that runs in the thread of another.
 
     Attributes:
-        late: results that wait until that thread has nothing else to do, or there are more than the node's ``lag``.
+        backlog: results that wait until that thread has nothing else to do, or there are more than the node's ``lag``.
     """
 
     def __init__(self, node: Node, clock: Clock, fail: Callable[[EdgertError], None]) -> None:
         super().__init__(node, clock, fail)
-        self.late = deque[Result]()
+        self.backlog = deque[Result]()
 
     def open(self) -> bool:
         """Opens the stage, and has its edge lead here."""
         if super().open():
-            self.node.inlet.direct(self.late.append if self.node.lag else self._put)
+            self.node.inlet.direct(self.backlog.append if self.node.lag else self._put)
         return not self._has_ended
 
     def catch_up(self, lag: int, outside: AbstractContextManager[object] | None = None) -> int:
         """Works on what waits beyond so many, outside of a context; returns how many nanoseconds that took."""
-        if len(self.late) <= lag:
+        if len(self.backlog) <= lag:
             return 0
         started = self._clock.now_ns()
         with _left(outside) if outside is not None else nullcontext():
-            while len(self.late) > lag:
-                self._work(self.late.popleft())
+            while len(self.backlog) > lag:
+                self._work(self.backlog.popleft())
         return self._clock.now_ns() - started
 
     def _put(self, result: Result) -> None:
@@ -321,12 +139,12 @@ class _Taking:
 
 
 _GRACE_S = 0.0005
-"""So long the next result may take before guests that lag catch up: whoever brings it had no turn while this thread had
-Python's lock, and waiting for a GPU at once would have it wait for the host in turn."""
+"""So long the next result may take before inline nodes that lag catch up. Whoever brings it could not while this thread
+had Python's lock; a thread that waited for the GPU at once would leave it without work afterwards."""
 
 
 class Worker(threading.Thread):
-    """Runs one node until its input ends, and its guests: those that are worked on in the same thread.
+    """Runs one node until its input ends, and those that run inline, in the same thread: they listen to it.
 
     Args:
         stop: set to make sources end; everything downstream then ends by itself; :attr:`stop_event`.
@@ -339,27 +157,27 @@ class Worker(threading.Thread):
         clock: Clock,
         stop: threading.Event,
         fail: Callable[[EdgertError], None],
-        guests: Sequence[Node] = (),
+        inline: Sequence[Node] = (),
     ) -> None:
         super().__init__(name=f"edgert:{node.name}", daemon=True)
-        self.node, self.guests, self._clock, self.stop_event = node, guests, clock, stop
-        self._own, self._guests = _Work(node, clock, fail), [_Guest(one, clock, fail) for one in guests]
-        self._late = [guest for guest in self._guests if guest.node.lag]
+        self.node, self.inline, self._clock, self.stop_event = node, inline, clock, stop
+        self._own, self._inline = _Work(node, clock, fail), [_Inline(one, clock, fail) for one in inline]
+        self._lagging = [one for one in self._inline if one.node.lag]
         self._station = self._own.station
 
     def run(self) -> None:
         """The thread's body; never raises."""
         own = self._own
-        for guest in reversed(self._guests):
-            guest.open()
+        for one in reversed(self._inline):
+            one.open()
         if not isinstance(self.node.work, Stage):
             own.succeeds(self._give_frames)
         elif own.open():
             own.succeeds(self._loop)
-        for guest in self._late:
-            guest.catch_up(0)
-        for one in (own, *self._guests):
-            one.end()
+        for one in self._lagging:
+            one.catch_up(0)
+        for work in (own, *self._inline):
+            work.end()
 
     def _give_frames(self) -> None:
         node, source, meter, give = self.node, self.node.work, self.node.meter, self._station.give
@@ -392,7 +210,7 @@ class Worker(threading.Thread):
         station.join = join_of(node.carried, node.under_way(), merged) if node.joins else None
         waiting = now()
         batching = stage if isinstance(stage, Batching) else None
-        arrivals = self._arrivals(batching) if batching is not None or self._late else node.inlet
+        arrivals = self._arrivals(batching) if batching is not None or self._lagging else node.inlet
         try:
             with node.context or nullcontext():
                 for edge, result in arrivals:
@@ -400,8 +218,8 @@ class Worker(threading.Thread):
                     if joined is not None:
                         meter.wait_in_ns += now() - waiting
                         station.step(joined)
-                        for guest in self._late:
-                            guest.catch_up(guest.node.lag, node.context)
+                        for one in self._lagging:
+                            one.catch_up(one.node.lag, node.context)
                         waiting = now()
                     # A variable left over would keep the frame's memory in use while this thread waits.
                     del result, joined
@@ -409,8 +227,8 @@ class Worker(threading.Thread):
             station.give_up()
 
     def _arrivals(self, batching: Batching | None) -> Iterator[tuple[int, Result]]:
-        """Yields what comes in; in between, guests catch up, and a batching stage passes on what is due, at the end
-        everything."""
+        """Yields what comes in. In between, inline nodes catch up, and a batching stage passes on what is due; at the
+        end everything."""
         inlet, station = self.node.inlet, self._station
         while True:
             wait_s: float | None = 0.0  # what has come goes with what is held; the stage sees whether that is late
@@ -418,8 +236,8 @@ class Worker(threading.Thread):
             if inlet.is_empty:
                 due_ns = batching.due_ns() if batching is not None else None
                 wait_s = None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9
-                # What is due sooner is passed on first: a guest may wait long.
-                is_short = (wait_s is None or wait_s > _GRACE_S) and any(guest.late for guest in self._late)
+                # What is due sooner is passed on first: an inline node may wait long.
+                is_short = (wait_s is None or wait_s > _GRACE_S) and any(one.backlog for one in self._lagging)
                 wait_s = _GRACE_S if is_short else wait_s
             try:
                 arrived = inlet.get(wait_s)
@@ -437,10 +255,10 @@ class Worker(threading.Thread):
             station.flush(last=True)
 
     def _catch_up(self) -> None:
-        """Works on the oldest result that waits for a guest."""
-        for guest in self._late:
-            if guest.late:
-                self.node.meter.wait_in_ns -= guest.catch_up(len(guest.late) - 1, self.node.context)  # it worked
+        """Works on the oldest result that waits for an inline node."""
+        for one in self._lagging:
+            if one.backlog:
+                self.node.meter.wait_in_ns -= one.catch_up(len(one.backlog) - 1, self.node.context)  # it worked
                 return
 
 
@@ -458,18 +276,3 @@ def works_for(stop: threading.Event) -> bool:
     """Whether the current thread is one of the pipeline that is ended by this event."""
     thread = threading.current_thread()
     return isinstance(thread, Worker) and thread.stop_event is stop
-
-
-def merged(first: Result, second: Result) -> Result:
-    """One of two parts of a frame: two holds came in, one goes out."""
-    merged = first.merged(second)
-    (second if merged.frame is first.frame else first).frame.lease.release()
-    return merged
-
-
-_NONE = EndedLease(Counter())
-
-
-def _let_go(out: Result | Iterable[Result]) -> Result | list[Result]:
-    """Results without pixels, all at once: the leases of a batch end together."""
-    return out.let_go() if isinstance(out, Result) else [result.let_go() for result in out]

@@ -1,8 +1,6 @@
 """ONNX Runtime's libraries of a GPU, which a process's first engine there waits for, loaded in a thread while models
 are read. The context is made ready elsewhere (:mod:`edgert.board.gpu_start`)."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """Full batches on a GPU with convolutions that were compiled together with their bias. That takes seconds, so it is
 done in a thread of its own, while batches run without."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

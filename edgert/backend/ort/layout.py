@@ -5,8 +5,6 @@ for small batches of some sizes. Both are timed when a model is first compiled o
 was measured is cached, and decides from then on.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

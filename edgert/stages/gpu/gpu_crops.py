@@ -15,14 +15,7 @@ from edgert.memory.cuda import CudaDevice, Kernel, Launch
 from edgert.runtime import Crops, Frame, Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.crop import I32, Geometry, crop_boxes
-from edgert.stages.gpu.gpu_preprocess import (
-    BLOCK,
-    HEADER_BYTES,
-    GpuPreprocessor,
-    addresses_of,
-    hold,
-    kernel_matrix,
-)
+from edgert.stages.gpu.gpu_preprocess import BLOCK, HEADER_BYTES, GpuPreprocessor, addresses_of, hold, kernel_matrix
 from edgert.stages.gpu.infer_gpu import Batch, GpuInference
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.infer import newest_detections

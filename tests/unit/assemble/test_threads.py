@@ -31,7 +31,7 @@ CALLBACK, NULL = CallbackSink("end", lambda result: None), NullSink()
 ONE, BATCH = Infer("find", Anything()), InferBatch("find", Anything(), 8, 0.005, REAL)  # type: ignore[arg-type]
 
 
-def hosts(first: Any, *ends: Any, live: bool = False, on_gpu: bool = True, copies: int = 1) -> list[str]:
+def threads(first: Any, *ends: Any, live: bool = False, on_gpu: bool = True, copies: int = 1) -> list[str]:
     """In whose thread the results of the GPU are waited for, and each end is worked on."""
     source = Node("cam", Numbers(live=live))
     nodes, listening = [source], [Node(f"end{n}", end) for n, end in enumerate(ends)]
@@ -43,35 +43,35 @@ def hosts(first: Any, *ends: Any, live: bool = False, on_gpu: bool = True, copie
             connect(share[-1], end, CAM, 1, "never")
         nodes += share
     share_threads([*nodes, *listening])
-    assert nodes[0].host is nodes[1].host is None
-    return [node.host.name if node.host else "" for node in (nodes[-1], *listening)]
+    assert nodes[0].runs_in is nodes[1].runs_in is None
+    return [node.runs_in.name if node.runs_in else "" for node in (nodes[-1], *listening)]
 
 
 @pytest.mark.parametrize("end", [CALLBACK, NULL])
 @pytest.mark.parametrize("first", [ONE, BATCH])
 def test_whoever_alone_takes_what_a_gpu_made_does_so_where_it_is_waited_for(first: Any, end: Any) -> None:
-    assert hosts(first, end) == ["find:0", "find:0"]
+    assert threads(first, end) == ["find:0", "find:0"]
 
 
 def test_cameras_never_wait_for_what_the_gpu_works_on() -> None:
-    assert hosts(ONE, CALLBACK, live=True) == ["", "find"]
+    assert threads(ONE, CALLBACK, live=True) == ["", "find"]
 
 
 def test_one_that_is_slow_keeps_cameras_from_nobody_else() -> None:
-    assert hosts(ONE, CALLBACK, live=True) == ["", "find"]  # it gets the frames that come as soon as it has time
-    assert hosts(BATCH, CALLBACK, live=True) == ["", ""]  # it would get all of several batches, late
-    assert hosts(BATCH, NULL, live=True) == ["", "find"]
+    assert threads(ONE, CALLBACK, live=True) == ["", "find"]  # it gets the frames that come as soon as it has time
+    assert threads(BATCH, CALLBACK, live=True) == ["", ""]  # it would get all of several batches, late
+    assert threads(BATCH, NULL, live=True) == ["", "find"]
 
 
 def test_several_listeners_do_not_wait_for_each_other() -> None:
-    assert hosts(ONE, CALLBACK, NULL) == ["", "", ""]
+    assert threads(ONE, CALLBACK, NULL) == ["", "", ""]
 
 
 def test_a_stage_that_works_beside_those_before_it_keeps_its_thread() -> None:
-    assert hosts(ONE, CALLBACK, on_gpu=False) == ["", ""]
-    assert hosts(ONE, Does()) == hosts(ONE, Does(), live=True) == ["", ""]
-    assert hosts(ONE) == [""]  # a program may read the results, when it has time
+    assert threads(ONE, CALLBACK, on_gpu=False) == ["", ""]
+    assert threads(ONE, Does()) == threads(ONE, Does(), live=True) == ["", ""]
+    assert threads(ONE) == [""]  # a program may read the results, when it has time
 
 
 def test_the_results_of_several_gpus_meet_in_a_thread_of_their_own() -> None:
-    assert hosts(ONE, CALLBACK, copies=2) == ["", ""]
+    assert threads(ONE, CALLBACK, copies=2) == ["", ""]

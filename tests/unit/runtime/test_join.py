@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgert.policy import Join
 from edgert.runtime import Result
-from edgert.runtime.worker import merged
+from edgert.runtime.node import merged
 from tests.helpers.stages import frame, result
 
 CAM = frozenset({"cam"})

@@ -20,10 +20,10 @@ from tests.helpers.stages import Does, Numbers, chain, link, tag
 LIMIT_S = 20.0
 
 
-def hosted(*works: object) -> list[Node]:
-    """A chain whose last node is a guest of the one before."""
+def inline_chain(*works: object) -> list[Node]:
+    """A chain whose last node runs in the thread of the one before."""
     nodes = chain(*works)
-    nodes[-1].host = nodes[-2]
+    nodes[-1].runs_in = nodes[-2]
     return nodes
 
 
@@ -37,7 +37,7 @@ def run(*nodes: Node) -> Runner:
     return runner
 
 
-def test_a_guest_gets_every_result_in_the_thread_of_its_host() -> None:
+def test_an_inline_node_gets_every_result_in_the_thread_of_the_one_before() -> None:
     threads = set[str]()
 
     def double(result: Result) -> Iterator[Result]:
@@ -45,81 +45,81 @@ def test_a_guest_gets_every_result_in_the_thread_of_its_host() -> None:
         yield result
         yield result
 
-    source, guest = Numbers(count=50), Does(lambda result: threads.add(threading.current_thread().name))
-    nodes = hosted(source, Does(double), guest)
+    source, inner = Numbers(count=50), Does(lambda result: threads.add(threading.current_thread().name))
+    nodes = inline_chain(source, Does(double), inner)
     run(*nodes).raise_error()
-    assert guest.indices == [index for index in range(50) for _ in range(2)] and threads == {"edgert:1"}
-    assert (guest.opened, guest.closed) == (1, 1) and source.is_full()
+    assert inner.indices == [index for index in range(50) for _ in range(2)] and threads == {"edgert:1"}
+    assert (inner.opened, inner.closed) == (1, 1) and source.is_full()
     stages = summarize(nodes, 10**9, Counts(), 0, {}).stages
     assert (stages["2"].results_in, stages["2"].dropped, stages["2"].thread, stages["1"].thread) == (100, 0, "1", "")
 
 
-def test_what_a_guest_works_is_its_own_time_and_no_waiting_of_its_host() -> None:
+def test_what_an_inline_node_works_is_its_own_time_and_no_waiting_of_the_one_before() -> None:
     done = threading.Event()
-    nodes = hosted(Numbers(count=1), Does(), Does(lambda result: done.wait(0.05) or None))
+    nodes = inline_chain(Numbers(count=1), Does(), Does(lambda result: done.wait(0.05) or None))
     run(*nodes).raise_error()
     assert nodes[2].meter.busy_ns > 45_000_000 and nodes[2].meter.latency.counts().sum() == 1
     assert abs(nodes[1].meter.wait_out_ns) < 20_000_000 and nodes[1].meter.busy_ns < 20_000_000
 
 
-def test_a_guest_passes_on_and_what_it_fails_with_is_its_own() -> None:
+def test_an_inline_node_passes_on_and_what_it_fails_with_is_its_own() -> None:
     def fail(result: Result) -> Result:
         if result.frame.index == 3:
             raise ValueError("bad box")
         return result
 
     source, beside, behind = Numbers(count=9), Does(), Does()
-    nodes = hosted(source, tag("1"), Does(fail))
-    guest = nodes[2]
+    nodes = inline_chain(source, tag("1"), Does(fail))
+    inner = nodes[2]
     others = [Node("beside", beside), Node("behind", behind)]
     link(nodes[1], others[0], capacity=20)
-    link(guest, others[1])
+    link(inner, others[1])
     with pytest.raises(StageError, match="stage '2' failed: ValueError: bad box"):
         run(*nodes, *others).raise_error()
     assert behind.indices == [0, 1, 2] and beside.indices[:4] == [0, 1, 2, 3]
-    assert [one.closed for one in (guest.work, beside, behind)] == [1, 1, 1]  # type: ignore[union-attr]
+    assert [one.closed for one in (inner.work, beside, behind)] == [1, 1, 1]  # type: ignore[union-attr]
     assert source.is_full()
 
 
-def test_a_guest_that_cannot_open_is_not_closed_and_keeps_nobody() -> None:
+def test_an_inline_node_that_cannot_open_is_not_closed_and_keeps_nobody() -> None:
     def refuse() -> None:
         raise DeviceError("no disk")
 
     source, middle, broken = Numbers(count=None), Does(), Does(opening=refuse)
     with pytest.raises(DeviceError, match="no disk") as caught:
-        run(*hosted(source, middle, broken)).raise_error()
+        run(*inline_chain(source, middle, broken)).raise_error()
     assert caught.value.where == "stage '2'"
     assert (broken.opened, broken.closed, broken.seen, middle.closed) == (1, 0, [], 1) and source.is_full()
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_host_that_fails_ends_its_guest(late: bool) -> None:
+def test_a_node_that_fails_ends_the_one_that_runs_in_its_thread(late: bool) -> None:
     def fail(*_: object) -> None:
         raise ValueError("no lens")
 
-    source, guest = Numbers(count=None), Does()
+    source, inner = Numbers(count=None), Does()
     middle = Does(fail) if late else Does(opening=fail)
     with pytest.raises(StageError, match="stage '1' failed: ValueError: no lens"):
-        run(*hosted(source, middle, guest)).raise_error()
-    assert (guest.opened, guest.closed, guest.seen) == (1, 1, []) and source.is_full()
+        run(*inline_chain(source, middle, inner)).raise_error()
+    assert (inner.opened, inner.closed, inner.seen) == (1, 1, []) and source.is_full()
 
 
 def stuck() -> tuple[Runner, threading.Event]:
-    """A pipeline whose guest has begun and does not end before the event."""
+    """A pipeline whose inline node has begun and does not end before the event."""
     release, entered = threading.Event(), threading.Event()
 
     def hang(result: Result) -> None:
         entered.set()
         release.wait(LIMIT_S)
 
-    nodes = hosted(Numbers(count=None), Does(), Does(hang))
+    nodes = inline_chain(Numbers(count=None), Does(), Does(hang))
     runner = Runner(nodes)
     runner.start()
     assert entered.wait(LIMIT_S) and runner.is_working(nodes[2])
     return runner, release
 
 
-def test_what_waits_behind_a_slow_guest_is_dropped_at_the_end_and_counted() -> None:
+def test_what_waits_behind_a_slow_inline_node_is_dropped_at_the_end_and_counted() -> None:
     runner, release = stuck()
     runner.stop()
     source = runner.nodes[0].work
@@ -140,7 +140,7 @@ def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it never came to that")
 
 
-def test_a_guest_that_does_not_end_is_named_beside_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inline_node_that_does_not_end_is_named_beside_the_node_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgert.runtime.runner._EXIT_S", -1.0)
     runner, release = stuck()
     with pytest.raises(StageError, match="1 or 2 does not end"):
@@ -150,22 +150,22 @@ def test_a_guest_that_does_not_end_is_named_beside_its_host(monkeypatch: pytest.
 
 
 def lagging(count: int | None, work: Callable[[Result], None], lag: int = 2) -> list[Node]:
-    """A source, a stage, and a guest of it that may lag behind."""
-    nodes = hosted(Numbers(count=count), Does(), Does(work))
+    """A source, a stage, and a node that runs in its thread and may lag behind."""
+    nodes = inline_chain(Numbers(count=count), Does(), Does(work))
     nodes[-1].lag = lag
     return nodes
 
 
-def test_a_guest_that_waits_lags_behind_its_host_while_there_is_more_to_do_and_no_further() -> None:
+def test_an_inline_node_that_waits_lags_behind_the_node_before_while_there_is_more_to_do_and_no_further() -> None:
     begun, behind = threading.Event(), list[int]()
 
     def note(result: Result) -> None:
-        behind.append(len(host.seen) - 1 - result.frame.index)
+        behind.append(len(outer.seen) - 1 - result.frame.index)
 
     nodes = lagging(40, note)
-    source, host = nodes[0].work, nodes[1].work
-    assert isinstance(source, Numbers) and isinstance(host, Does)
-    host.function = lambda result: (begun.wait(LIMIT_S) and result) or None
+    source, outer = nodes[0].work, nodes[1].work
+    assert isinstance(source, Numbers) and isinstance(outer, Does)
+    outer.function = lambda result: (begun.wait(LIMIT_S) and result) or None
     runner = Runner(nodes)
     runner.start()
     until(lambda: nodes[1].inlet.channels[0].count == 3)  # one that is worked on, and a full queue
@@ -193,7 +193,7 @@ def test_it_does_not_lag_where_nothing_more_comes() -> None:
     assert abs(nodes[1].meter.wait_in_ns) < 10**9
 
 
-def test_a_guest_that_fails_late_keeps_no_frame() -> None:
+def test_an_inline_node_that_fails_late_keeps_no_frame() -> None:
     def fail(result: Result) -> None:
         raise ValueError("lost")
 
@@ -206,7 +206,7 @@ def test_a_guest_that_fails_late_keeps_no_frame() -> None:
     assert nodes[2].meter.results_in + nodes[2].inlet.channels[0].dropped <= summary.frames_in
 
 
-def test_a_host_that_fails_has_its_guest_work_on_what_it_passed_on() -> None:
+def test_what_a_node_that_fails_has_passed_on_is_still_worked_on_inline() -> None:
     seen = list[int]()
     nodes = lagging(None, lambda result: seen.append(result.frame.index))
 
@@ -240,8 +240,8 @@ def test_an_edge_that_ends_before_another_ends_nothing_else() -> None:
     assert nodes[2].work.seen == [("second", index) for index in range(3)]  # type: ignore[union-attr]
 
 
-def test_a_host_works_in_its_context_and_its_guest_outside() -> None:
-    inside, found = list[bool](), dict[str, set[bool]]({"host": set(), "guest": set()})
+def test_a_node_works_in_its_context_and_what_runs_inline_outside() -> None:
+    inside, found = list[bool](), dict[str, set[bool]]({"outer": set(), "inner": set()})
 
     class Context:
         def __enter__(self) -> None:
@@ -254,11 +254,11 @@ def test_a_host_works_in_its_context_and_its_guest_outside() -> None:
         found[who].add(bool(inside))
         return result
 
-    nodes = lagging(9, lambda result: note("guest", result) and None)
-    nodes[1].work = Does(lambda result: note("host", result))
+    nodes = lagging(9, lambda result: note("inner", result) and None)
+    nodes[1].work = Does(lambda result: note("outer", result))
     nodes[1].context = Context()
     run(*nodes).raise_error()
-    assert found == {"host": {True}, "guest": {False}} and not inside
+    assert found == {"outer": {True}, "inner": {False}} and not inside
 
 
 def test_the_first_stage_of_a_branch_has_its_context() -> None:
@@ -268,8 +268,8 @@ def test_the_first_stage_of_a_branch_has_its_context() -> None:
         assert [node.context is not None for node in nodes] == expected
 
 
-def test_a_source_that_needs_a_moment_for_each_frame_keeps_the_guest_lagging() -> None:
-    """While the guest waits for a GPU, as it sleeps here, the host has launched two more."""
+def test_a_source_that_needs_a_moment_for_each_frame_keeps_the_inline_node_lagging() -> None:
+    """While the inline node waits for a GPU, as it sleeps here, the one before has launched two more."""
     behind = list[int]()
 
     class Decoder(Numbers):
@@ -300,11 +300,11 @@ def test_a_context_that_cannot_be_entered_ends_its_stage_with_that_error() -> No
     assert [node.work.closed for node in nodes] == [1, 1, 1]  # type: ignore[union-attr]
 
 
-def test_a_batch_that_is_due_goes_on_before_a_guest_waits() -> None:
+def test_a_batch_that_is_due_goes_on_before_an_inline_node_waits() -> None:
     steps, waited = list[str](), threading.Event()
 
     class Pausing(Numbers):
-        """Goes on when the guest has been worked on."""
+        """Goes on when the inline node has been worked on."""
 
         def frames(self, stop: threading.Event) -> Iterator[Frame]:
             yield from super().frames(stop)
@@ -320,7 +320,7 @@ def test_a_batch_that_is_due_goes_on_before_a_guest_waits() -> None:
             steps.append("flushed")
             return []
 
-    nodes = lagging(2, lambda result: steps.append("guest") or waited.set())
+    nodes = lagging(2, lambda result: steps.append("inner") or waited.set())
     nodes[0].work, nodes[1].work = Pausing(count=2), Batches(lambda result: None if result.frame.index else result)
     run(*nodes).raise_error()
-    assert steps[:2] == ["flushed", "guest"]
+    assert steps[:2] == ["flushed", "inner"]

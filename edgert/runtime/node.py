@@ -1,0 +1,210 @@
+"""A node of a pipeline, and what becomes of each result there, in whatever thread that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import cast
+
+from edgert.clock import Clock
+from edgert.errors import EdgertError, StageError
+from edgert.memory import Counter, EndedLease
+from edgert.policy import Join, Reads, most_under_way
+from edgert.runtime.channel import Channel, Inlet
+from edgert.runtime.frame import Frame
+from edgert.runtime.metrics import StageMeter, Timing
+from edgert.runtime.records import Result, Together
+from edgert.runtime.stage import Batching, Source, Stage
+from edgert.runtime.throttle import SourceRateLimiter
+
+_NONE = EndedLease(Counter())
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A stage in the graph: what runs, what it listens to, and what listens to it.
+
+    Attributes:
+        outlets: one channel per stage that listens to this one; replaced by a new tuple when a listener joins.
+        carried: per edge of ``inlet``, the streams that arrive on it.
+        producers: per edge of ``inlet``, the node at its other end.
+        meter: totals of its thread; ``timing``: how they vary, from which a simulation samples.
+        branch: which one of the outlets a result goes to, by number; None: to all.
+        joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
+            each brings frames of its own.
+        limiter: limits the frames of a source that a governor may throttle; None: all of them go on.
+        reads: which pixels the stage looks at; nothing of that where frames are never on a GPU.
+        take: makes of a result what the stage gets, such as one on the host, and takes over its hold; None: nothing.
+        lets_go: whether nobody behind looks at pixels, so that a frame's lease ends before the node waits for others.
+        runs_in: the node in whose thread this one runs, too; None: it has a thread of its own.
+        lag: of such a node, how many results may wait for it: it waits itself, for a GPU that goes on meanwhile.
+        context: in which its thread works, such as a GPU's, instead of entering it for every call; what runs
+            inline works outside, as its code may be a user's.
+    """
+
+    name: str
+    work: Source | Stage
+    inlet: Inlet = field(default_factory=Inlet)
+    outlets: tuple[Channel, ...] = ()
+    carried: list[frozenset[str]] = field(default_factory=list)
+    producers: list[Node] = field(default_factory=list)
+    meter: StageMeter = field(default_factory=StageMeter)
+    timing: Timing = field(default_factory=Timing)
+    branch: Callable[[Result], int] | None = None
+    joins: bool = True
+    limiter: SourceRateLimiter | None = None
+    reads: Reads = "anywhere"
+    take: Callable[[Result], Result] | None = None
+    lets_go: bool = False
+    runs_in: Node | None = None
+    lag: int = 0
+    context: AbstractContextManager[object] | None = None
+
+    def __post_init__(self) -> None:
+        self.inlet.wakeup = self.timing.wakeup
+
+    def under_way(self) -> int:
+        """The most results of one stream that can be between its source and this node, by the slowest path."""
+        edges = zip(self.producers, self.inlet.channels, strict=True)
+        return most_under_way([(producer.under_way(), channel.capacity) for producer, channel in edges], self.joins)
+
+
+class Station:
+    """A node at work, in whatever thread calls it: what becomes of each result, and what is measured of it.
+
+    Attributes:
+        join: of the parts of a frame, where several edges bring them; set before the first result.
+    """
+
+    def __init__(self, node: Node, clock: Clock) -> None:
+        self.node, self._clock = node, clock
+        self._stage = cast("Stage", node.work)  # looked at whether it is one by whoever opens it; that takes long
+        self.is_batching = isinstance(node.work, Batching)
+        self.join: Join[Result] | None = None
+        self._is_end = not node.outlets  # those who listen for a while come later
+
+    def give(self, frame: Frame, made_ns: int, worked_ns: int) -> None:
+        """Passes a source's frame on, with its hold; ``made_ns`` is when it was made, in ``worked_ns`` of work."""
+        meter, timing = self.node.meter, self.node.timing
+        meter.results_in += 1
+        meter.busy_ns += worked_ns
+        timing.worked(worked_ns)
+        timing.passed_on(made_ns)
+        self.hand_over(Result(frame))
+        meter.results_out += 1
+
+    def joined(self, edge: int, result: Result) -> Result | None:
+        """What came on an edge, together with what belongs to it from others; None until all of that is there."""
+        if self.join is None:
+            return result
+        joined, given_up = self.join.add(edge, result.frame.stream, result.frame.index, result)
+        self._give_up(given_up)
+        return joined
+
+    def give_up(self) -> None:
+        """Lets go of parts of frames whose others never came."""
+        if self.join is not None:
+            self._give_up(self.join.drain())
+
+    def step(self, result: Result) -> None:
+        """Has the stage work on a result, and passes on what comes of it; ends the hold on its frame."""
+        node, stage, now = self.node, self._stage, self._clock.now_ns
+        meter, timing = node.meter, node.timing
+        started, lease = now(), result.frame.lease
+        try:
+            if node.take is not None:
+                result = node.take(result)
+                lease = result.frame.lease
+            out = stage.process(result)
+            if node.lets_go and out is not None and (isinstance(out, Result) or self.is_batching):
+                out = _let_go(out)
+                lease.release()
+                lease = _NONE  # nothing is held while the queue behind is full
+            done = now()
+            worked_ns = done - started
+            meter.busy_ns += worked_ns
+            if isinstance(result, Together):
+                meter.results_in += len(result.results)
+                timing.worked(worked_ns, len(result.results))
+            else:
+                meter.results_in += 1
+                timing.worked(worked_ns)
+            if self._is_end:
+                for one in result.results if isinstance(result, Together) else (result,):
+                    meter.latency.add(done - one.frame.timestamp_ns)
+            if out is None:
+                timing.passed_on(done)
+            elif self._pass_on(out, done):
+                meter.wait_out_ns += now() - done
+            else:
+                timing.filled(worked_ns)
+        finally:
+            lease.release()
+
+    def flush(self, last: bool = False) -> None:
+        """Passes on what a batching stage holds and must wait no longer; with ``last`` everything."""
+        node, now = self.node, self._clock.now_ns
+        started = now()
+        flushed = cast("Batching", self._stage).flush(last)
+        out = _let_go(flushed) if node.lets_go else flushed
+        done = now()
+        node.meter.busy_ns += done - started
+        node.timing.worked(done - started, results=0)
+        self._pass_on(out, done)
+        node.meter.wait_out_ns += now() - done
+
+    def send(self, result: Result) -> None:
+        """Gives a result to those that listen; the caller's hold on its frame goes on."""
+        if self.node.outlets:
+            result.frame.lease.retain()
+            self.hand_over(result)
+
+    def hand_over(self, result: Result) -> None:
+        """Gives a result to those that listen, and with it the caller's hold on its frame."""
+        node, lease = self.node, result.frame.lease
+        outlets = node.outlets if node.branch is None else (node.outlets[node.branch(result)],)
+        if len(outlets) != 1:
+            if not outlets:
+                lease.release()
+                return
+            lease.retain(len(outlets) - 1)
+        for outlet in outlets:
+            outlet.put(result)
+
+    def failure(self, error: BaseException) -> EdgertError:
+        """An error of the stage as that of the pipeline, with the stage's name."""
+        place = f"stage {self.node.name!r}"
+        if isinstance(error, EdgertError):
+            return error.at(place)
+        # a user's code or a bug: this stage's failure, with its traceback
+        what = f"{place} failed: {type(error).__name__}: {error}"
+        return StageError(what, where=place, fix="edgert run --debug shows the traceback").caused_by(error)
+
+    def _pass_on(self, out: Result | Iterable[Result], done_ns: int) -> int:
+        """How many went on."""
+        count = 0
+        for result in (out,) if isinstance(out, Result) else out:
+            self.send(result)
+            count += len(result.results) if isinstance(result, Together) else 1
+        self.node.meter.results_out += count
+        if count:
+            self.node.timing.passed_on(done_ns)
+        return count
+
+    def _give_up(self, results: Sequence[Result]) -> None:
+        self.node.meter.unmatched += len(results)
+        for result in results:
+            result.frame.lease.release()
+
+
+def merged(first: Result, second: Result) -> Result:
+    """One of two parts of a frame: two holds came in, one goes out."""
+    merged = first.merged(second)
+    (second if merged.frame is first.frame else first).frame.lease.release()
+    return merged
+
+
+def _let_go(out: Result | Iterable[Result]) -> Result | list[Result]:
+    """Results without pixels, all at once: the leases of a batch end together."""
+    return out.let_go() if isinstance(out, Result) else [result.let_go() for result in out]
