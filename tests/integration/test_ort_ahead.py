@@ -122,7 +122,7 @@ def test_who_comes_before_the_thread_has_started_waits_for_it(rig: Rig, monkeypa
             starting.set()
             super().start()
 
-    monkeypatch.setattr(ahead.threading, "Thread", Slow)
+    monkeypatch.setattr(threading, "Thread", Slow)
     with libraries_ahead(0, cuda.smallest_session):
         assert starting.is_set()
     waiting.join(10)
