@@ -163,7 +163,11 @@ class TrtEngine:
                 title=self.title,
                 on_host=self._touched(on_host),
             )
-            made.adopt(dict(zip(sizes, contexts, strict=True)))
+            try:
+                made.adopt(dict(zip(sizes, contexts, strict=True)))
+            except BaseException:  # too little memory for one of them
+                made.close()
+                raise
         self._sessions.append(made)
         return made
 

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 from edgert.backend import EngineOptions
+from edgert.backend.base import Shapes
 from edgert.backend.tensorrt import BuildRequest, BuildResult, Span
+from edgert.backend.tensorrt.execution_context import Context
 from edgert.backend.tensorrt.library import library_of
+from edgert.backend.tensorrt.open_plan import OpenPlan
 from edgert.backend.tensorrt.trt_backend import parts_of, plan_sizes
 from edgert.backend.tensorrt.trt_engine import TrtEngine
-from edgert.errors import BuildError
+from edgert.errors import BuildError, DeviceError
 from edgert.graph import from_bytes, inputs
 from tests.helpers import models
 from tests.helpers.trt_bench import HERE, Bench, MemoryStore
@@ -254,3 +257,22 @@ class TestProfiles:
         bench.backend.compile(models.conv((1, 3, "h", "w")), self.options()).session("large")
         assert len(bench.requests) == 1 and len(bench.requests[0].profiles) == 2
         assert any("set_optimization_profile_async(1, " in call for call in bench.double.calls)
+
+
+def test_a_session_without_room_for_the_context_of_a_size_keeps_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Rtx()
+    engine = bench.backend.compile(MODEL, options())
+    engine.session()
+    before, usual = bench.device.live_bytes, OpenPlan.context
+
+    def context(self: OpenPlan, index: int, shapes: Shapes) -> Context:
+        if shapes["x"][0] == 2:
+            raise DeviceError("the GPU has too little memory")
+        return usual(self, index, shapes)
+
+    monkeypatch.setattr(OpenPlan, "context", context)
+    with pytest.raises(DeviceError) as caught:
+        engine.session()
+    assert bench.device.live_bytes == before
+    assert "too little memory" in caught.value.what  # held until here, and with it all that was made
+    engine.close()
