@@ -9,7 +9,7 @@ from edgert.board.sections import Mode
 from edgert.config import PipelineFile, StageConfig
 from edgert.config import stages as section
 from edgert.config.flow import upstream
-from edgert.placement.cost import cpu_stages
+from edgert.placement.cost.cpu_stages import NVDEC, NVENC, cpu_costs
 from edgert.placement.segment_engines import Step
 from edgert.simulator.hardware import ANY_CORE
 from edgert.stages.source.kinds import kind_of
@@ -22,6 +22,10 @@ UNMEASURED = 0.25
 _FREE_SOURCES = ("synthetic", "csi", "camera")  # csi:// is the hardware's work, raw images of a camera need none
 _FREE_SINKS = ("null", "callback", "http", "display", "prometheus")  # http encodes only while somebody looks
 _ENCODER_THREADS = 4
+_STREAMS = {
+    "copied": "public copies of the board's data sheet name",
+    "assumed": "is assumed of this board: no copy of its data sheet was found",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class BoardStages:
         unknown: stages that nobody measured: they take no time.
         error: relative, of times on a processor core.
         is_unmeasured: whether there are such behind the sources.
+        streams: how sure the number of streams is that NVDEC and NVENC take.
         here_ms: stage → for how long a frame keeps it on the processor that stages were measured on.
     """
 
@@ -40,6 +45,7 @@ class BoardStages:
     unknown: tuple[str, ...]
     error: float
     is_unmeasured: bool = False
+    streams: str = "assumed"
     here_ms: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -53,12 +59,15 @@ class BoardStages:
         """What had to be assumed."""
         yield (
             "decoding, drawing, encoding and the like: as measured on another processor, scaled by 7-Zip of a core "
-            f"(± {self.error:.0%}), and by published streams of NVDEC and NVENC; edgert simulate --stages takes those "
-            "of a run"
+            f"(± {self.error:.0%}); edgert simulate --stages takes those of a run"
         )
+        used = {step.accelerator for steps in self.own.values() for step in steps}
+        if units := [unit for unit in (NVDEC, NVENC) if unit in used]:
+            named = " and ".join(units).upper()
+            yield f"{named}: as many streams as {_STREAMS[self.streams]}"
         if self.unknown:
             wider = f"; error bars are wider by {UNMEASURED:.0%}" if self.is_unmeasured else ""
-            yield f"{', '.join(self.unknown)}: nobody measured it, so it takes no time here{wider}"
+            yield f"{', '.join(self.unknown)}: measured by nobody, so no time is counted for it{wider}"
 
 
 def board_stages(file: PipelineFile, board: Board, mode: Mode, objects: float = OBJECTS) -> BoardStages:
@@ -72,13 +81,15 @@ def board_stages(file: PipelineFile, board: Board, mode: Mode, objects: float = 
     unknown = tuple(name for name, steps in found.items() if steps is None)
     is_unmeasured = any(not isinstance(file.config.stages[name], section.SourceStage) for name in unknown)
     own = {name: steps for name, steps in found.items() if steps}
-    return BoardStages(own, unknown, made.costs.error, is_unmeasured, made.here_ms)
+    video = made.costs.video.get(board.name)
+    streams = "assumed" if video is None else video.confidence
+    return BoardStages(own, unknown, made.costs.error, is_unmeasured, streams, made.here_ms)
 
 
 class _Stages:
     def __init__(self, file: PipelineFile, board: Board, mode: Mode, objects: float) -> None:
         self._file, self._board, self._mode, self._objects = file, board, mode, objects
-        self.costs = cpu_stages.cpu_costs()
+        self.costs = cpu_costs()
         self.here_ms: dict[str, float] = {}
         self._slowdown = self.costs.slowdown(board, mode)
 
@@ -106,16 +117,16 @@ class _Stages:
             return self._on_core("pictures", megapixels)
         if kind not in ("file", "network"):
             return () if kind in _FREE_SOURCES else None
-        unit_ms = self.costs.unit_ms(self._board, cpu_stages.NVDEC, megapixels) if stage.decode != "cpu" else None
-        return self._on_core("decode", megapixels) if unit_ms is None else (Step(cpu_stages.NVDEC, unit_ms),)
+        unit_ms = self.costs.unit_ms(self._board, NVDEC, megapixels) if stage.decode != "cpu" else None
+        return self._on_core("decode", megapixels) if unit_ms is None else (Step(NVDEC, unit_ms),)
 
     def _sink(self, stage: section.SinkStage, megapixels: float) -> Steps | None:
         if stage.sink == "video":
             by_cpu = getattr(stage, "encode", "auto") == "cpu"
-            unit_ms = None if by_cpu else self.costs.unit_ms(self._board, cpu_stages.NVENC, megapixels)
+            unit_ms = None if by_cpu else self.costs.unit_ms(self._board, NVENC, megapixels)
             threads = min(_ENCODER_THREADS, self._mode.cpu_cores or self._board.cpu.cores)
             by_core = self._on_core("video", megapixels, threads)
-            return by_core if unit_ms is None else (Step(cpu_stages.NVENC, unit_ms),)
+            return by_core if unit_ms is None else (Step(NVENC, unit_ms),)
         if stage.sink in ("jsonl", "images"):
             return self._on_core(stage.sink, megapixels)
         return () if stage.sink in _FREE_SINKS else None

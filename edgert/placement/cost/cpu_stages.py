@@ -2,11 +2,11 @@
 
 The numbers stand in ``configs/costs/cpu.yaml``. A stage's time was measured on one processor; another one's core is
 taken to be as much slower as 7-Zip is on it, in proportion to the clock of a power mode. A unit for video takes a frame
-for as long as its published number of streams leaves.
+for as long as the number of streams that it is said to take leaves.
 """
 
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -51,10 +51,17 @@ class Core(Part):
 
 
 class Video(Part):
-    """Streams of 1080p at 30 frames a second that a board's units take; None: not published."""
+    """Streams of 1080p at 30 frames a second that a board's units take; None: not found.
+
+    Attributes:
+        confidence: ``copied`` from a data sheet's table by somebody else, or ``assumed``.
+        note: what of, where that is not plain.
+    """
 
     decode: Count | None
     encode: Count | None
+    confidence: Literal["copied", "assumed"]
+    note: str = ""
 
 
 class CpuCosts(Part):
@@ -80,7 +87,7 @@ class CpuCosts(Part):
         return None if core is None or mhz is None else self.measured.mips * core.mhz / (core.mips * mhz)
 
     def unit_ms(self, board: Board, unit: str, megapixels: float) -> float | None:
-        """What NVDEC or NVENC takes for a frame; None where the board has none, or nobody has published how fast."""
+        """What NVDEC or NVENC takes for a frame; None where the board has none, or how fast it is was not found."""
         known = self.video.get(board.name)
         streams = None if known is None else known.decode if unit == NVDEC else known.encode
         return 1e3 * megapixels / (streams * _STREAM_MP_S) if streams else None

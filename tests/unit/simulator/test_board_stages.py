@@ -56,6 +56,23 @@ def test_who_encodes(tmp_path: Path, board: str, encode: str, unit: str) -> None
     assert step.threads == (1 if unit == "nvenc" else 4)
 
 
+@pytest.mark.parametrize(
+    ("source", "board", "expected"),
+    [
+        (
+            "{source: film.mp4}",
+            "orin-nx-16gb",
+            "NVDEC: as many streams as public copies of the board's",
+        ),
+        ("{source: film.mp4}", "thor-t4000", "NVDEC: as many streams as is assumed of this board"),
+        ("{source: 'csi://0'}", "thor-t4000", None),
+    ],
+)
+def test_where_the_streams_of_a_unit_come_from(tmp_path: Path, source: str, board: str, expected: str | None) -> None:
+    (note,) = [note for note in stages(tmp_path, source, board=board).notes if "streams" in note] or [""]
+    assert note.startswith(expected) if expected else not note
+
+
 def test_more_pixels_take_longer_and_a_narrow_drawing_less(tmp_path: Path) -> None:
     more = "  wide: {draw: boxes, from: look}\n  narrow: {draw: boxes, from: look, width: 480}"
     large = stages(tmp_path, "{source: 'csi://0', size: 1920x1080}", more)
@@ -68,6 +85,6 @@ def test_more_pixels_take_longer_and_a_narrow_drawing_less(tmp_path: Path) -> No
 def test_what_nobody_measured_is_said_and_takes_no_time(tmp_path: Path) -> None:
     found = stages(tmp_path, "{source: 'python:json:loads'}", "  mine: {python: 'json:dumps', from: look}")
     assert found.unknown == ("cam", "mine") and found.is_unmeasured and "mine" not in found.own
-    assert any("cam, mine: nobody measured it" in note and "wider by 25%" in note for note in found.notes)
+    assert any("cam, mine: measured by nobody" in note and "wider by 25%" in note for note in found.notes)
     alone = stages(tmp_path, "{source: 'python:json:loads'}")
     assert alone.unknown == ("cam",) and not alone.is_unmeasured
