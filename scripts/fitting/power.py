@@ -252,8 +252,8 @@ _ASSUMED = {
         **_NANO,
         "cost": "the GPU's are of one reading of its rail in a matrix product; all else is AGX Orin's",
     },
-    "tegra186": {**_NANO, "cost": "none under load are published: not known; what stands here is AGX Orin's"},
-    "tegra210": {"cost": "none of its GPU under load are published: not known; what stands here is AGX Orin's"},
+    "tegra186": {**_NANO, "cost": "none under load are published: not known"},
+    "tegra210": {"cost": "none of its GPU under load are published: not known"},
 }
 
 
