@@ -126,6 +126,7 @@ class Row:
         asked_fps: frames a second of all sources.
         p50_ms: as ``p99_ms``.
         cores: processor cores that the mode has; 0 where that is not known.
+        memory_error: of ``memory_bytes``: what programs took more than was planned, where that was measured.
         checks: every budget and limit.
         memory: its parts.
         steps: what is changed in the pipeline so that it fits, in words.
@@ -152,6 +153,7 @@ class Row:
     asked_fps: float = 0.0
     p50_ms: float = math.nan
     cores: int = 0
+    memory_error: float = 0.0
     checks: tuple[Check, ...] = ()
     memory: tuple[Part, ...] = ()
     steps: tuple[str, ...] = ()

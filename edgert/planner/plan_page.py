@@ -75,7 +75,7 @@ def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
         bar = "error unknown" if row.power_error is None else f"± {share(row.power_error)}"
         wall = "" if row.wall_w is None else f"; about {significant(row.wall_w, 2)} W at the plug of a developer kit"
         yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame; {bar}{wall}"
-    yield "Memory", size(row.memory_bytes), "; ".join(("engines and frames", *row.steps))
+    yield "Memory", size(row.memory_bytes), "; ".join((f"± {share(row.memory_error)}; engines and frames", *row.steps))
 
 
 def _boards(plan: Plan) -> html.Markup:

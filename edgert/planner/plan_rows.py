@@ -1,8 +1,8 @@
 """The rows of a plan, from placements: how they are found, their speed and latency, and their memory, part by part.
 
 Memory on a board: weights and tensors of every engine, by accelerator, a CUDA context, and the host's frames. What
-TensorRT allocates for itself is not in it: it depends on its version, and no figures of it are published for these
-boards.
+TensorRT allocates for itself is in the error bar alone: it depends on its version, and no figures of it are published
+for these boards.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
-from edgert.assemble.memory import QUEUES, engine_parts, frame_parts, sizes_of
+from edgert.assemble.memory import ERROR, QUEUES, engine_parts, frame_parts, sizes_of
 from edgert.board import HOST
 from edgert.board.host import system_memory
 from edgert.budget.footprint import Footprint, Part, shrunk
@@ -116,6 +116,7 @@ class RowMaker:
             energy_mj=None,
             busy={},
             error=error(models),
+            memory_error=max(ERROR, UNPLANNED_BYTES / memory.total_bytes),
             memory=memory.parts,
             steps=memory.steps,
         )
@@ -153,11 +154,18 @@ def _dla_share(network: Network, engines: Iterable[EngineRow], macs: Mapping[str
 
 # Memory.
 
-NOT_PLANNED = "memory: what TensorRT and Python allocate for themselves is not in it; edgert run measures it"
+NOT_PLANNED = (
+    "memory: what TensorRT and Python allocate for themselves is in the error bar alone, as measured elsewhere; "
+    "edgert run measures it"
+)
 CONTEXT_BYTES = 197 * 2**20
 """Of a CUDA context on a Jetson, whose memory host and GPU share: what TensorRT logged as "Init CUDA" on a Jetson Nano
 (https://github.com/wang-xinyu/tensorrtx/issues/1145). With CUDA's lazy loading, the default since 12.2, it is less: a
 whole process was at 37 MiB after it on an Orin NX (https://github.com/OE4T/meta-tegra/pull/2243)."""
+UNPLANNED_BYTES = 341 * 2**20
+"""The error bar of memory: what runs took that is in no part of a plan. The process before anything is made, with
+Python, is 74 MiB (``edgert run --dry-run``), and kernels that libraries loaded for the demo's detector on an H200 were
+267 MiB (docs/budgets.md). None was measured on a Jetson."""
 _CONTEXT_NOTE = "modeled: context of a Jetson Nano; less since CUDA 12.2"
 
 

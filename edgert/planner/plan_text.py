@@ -120,7 +120,7 @@ def numbers(row: Row) -> tuple[tuple[str, float], ...]:
         known(row.most_fps, significant),
         known(row.p99_ms, lambda value: significant(value) + within(row.error)),
         known(row.power_w, lambda value: fixed(value, 1) + within(row.power_error)),
-        known(row.memory_bytes, lambda value: size(int(value))),
+        known(row.memory_bytes, lambda value: size(int(value)) + within(row.memory_error)),
         known(row.energy_mj, significant),
         (_on_dla(row), max((model.dla_share for model in row.models), default=0.0)),
     )
@@ -187,6 +187,7 @@ def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
         "busy": dict(row.busy),
         "relative_error": row.error,
         "relative_power_error": row.power_error,
+        "relative_memory_error": row.memory_error,
         "wall_w": row.wall_w,
         "verdict": row.verdict,
         "checks": [{**asdict(check), "verdict": check.verdict} for check in row.checks],

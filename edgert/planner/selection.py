@@ -15,10 +15,10 @@ _SAME = 0.05
 
 
 def _frugal(row: Row, least_mj: float) -> tuple[float, ...]:
-    """Least energy; of ties most cores, then fewest engines."""
+    """Least energy; of ties most cores, then fewest engines; of those that print the same energy the shorter p99."""
     energy_mj = _or_none(row.energy_mj)
     rank = math.floor(math.log(energy_mj / least_mj) / _SAME) if least_mj and energy_mj else 0
-    return rank, -row.cores, sum(len(model.engines) for model in row.models), energy_mj, row.p99_ms
+    return rank, -row.cores, sum(len(model.engines) for model in row.models), float(f"{energy_mj:.3g}"), row.p99_ms
 
 
 _KEYS: Mapping[Objective, Callable[[Row, float], tuple[float, ...]]] = {
@@ -75,9 +75,10 @@ def judged(
     least_mj = min(near, default=0.0)
 
     def order(row: Row) -> tuple[float, ...]:
-        """By the objective among those that keep their budgets, then by how far the others are from it."""
-        is_near = row.verdict in ("close", "missed")
-        return VERDICTS.index(row.verdict), *((-row.tightest.margin,) if is_near else _KEYS[objective](row, least_mj))
+        """By the objective among those that keep their budgets, then by how far the others are from it, of equally
+        far ones by the objective, too."""
+        distance = (-round(row.tightest.margin, 6),) if row.verdict in ("close", "missed") else ()
+        return VERDICTS.index(row.verdict), *distance, *_KEYS[objective](row, least_mj)
 
     ordered = sorted(marked, key=order)
     chosen = 0 if ordered and ordered[0].verdict in ("kept", "close") else None
@@ -108,9 +109,12 @@ def checks_of(row: Row, budgets: BudgetConfig, board: Machine) -> Iterable[Check
         text, change = f"p99 {row.p99_ms:.3g} of {1e3 * budgets.latency:g} ms", _most(row.p99_ms, row.error)
         yield Check("latency", used, row.error, text, f"latency: {change}ms")
     most, size = min(budgets.memory or board.memory_bytes, board.memory_bytes), format_bytes(row.memory_bytes)
-    is_too_small = row.memory_bytes > board.memory_bytes
-    change = f"a board with {size} of memory for programs" if is_too_small else f"memory: {size}"
-    yield Check("memory", row.memory_bytes / most, 0.0, f"{size} of {format_bytes(most)}", change)
+    would_do = row.memory_bytes * (1 + row.memory_error)
+    step = 2**20 if would_do < 2**30 else 2**30 / 10  # as it is printed, rounded up, so that a budget of that is kept
+    enough = format_bytes(math.ceil(math.ceil(would_do / step) * step))
+    is_too_small = would_do > board.memory_bytes
+    change = f"a board with {enough} of memory for programs" if is_too_small else f"memory: {enough}"
+    yield Check("memory", row.memory_bytes / most, row.memory_error, f"{size} of {format_bytes(most)}", change)
 
 
 def _most(number: float, error: float | None) -> str:
@@ -123,6 +127,10 @@ def _most(number: float, error: float | None) -> str:
 
 
 def _relaxed(row: Row) -> str:
-    """What would have to change for a row to be taken."""
-    changes = [check.change for check in row.checks if check.verdict != "kept"]
+    """What would have to change for a row to be taken; where an error is not known, that is a measurement."""
+    changes = [check.change for check in row.checks if check.verdict in ("close", "missed")]
+    changes += [check.change for check in row.checks if check.verdict == "unknown" and check.used is None]
+    unknown = [check.name for check in row.checks if check.verdict == "unknown" and check.used is not None]
+    changes += ["times measured there (--profile)"] if {"rate", "latency"} & set(unknown) else []
+    changes += ["watts measured there"] if "power" in unknown else []
     return f"closest: {where(row)}: {'; '.join(row.doubts)}. It would do with {', '.join(changes)}"

@@ -82,6 +82,38 @@ def test_what_is_not_known_is_neither_kept_nor_missed() -> None:
     assert judged(BOARD, [replace(ROW, power_error=None)], BudgetConfig(), "energy").verdict == "kept"
 
 
+def test_what_would_do_for_an_unknown_error_is_a_measurement_and_no_smaller_rate() -> None:
+    unknown = replace(ROW, error=None, power_error=None, asked_fps=30.0)
+    (advice,) = judged(BOARD, [unknown], BudgetConfig(power="20W"), "energy").advice
+    assert advice.endswith("It would do with times measured there (--profile), watts measured there")
+    assert "%" not in advice.split("It would do with")[1]
+    (advice,) = judged(BOARD, [replace(unknown, power_error=0.1)], BudgetConfig(power="5W"), "energy").advice
+    assert advice.endswith("It would do with power: 9.9W, times measured there (--profile)")
+
+
+@pytest.mark.parametrize(("memory", "expected"), [("512MiB", "kept"), ("400MiB", "close"), ("100MiB", "missed")])
+def test_memory_has_an_error_bar_and_what_is_advised_is_kept(memory: str, expected: Verdict) -> None:
+    row = replace(ROW, memory_bytes=300 * 2**20, memory_error=0.5)
+    plan = judged(BOARD, [row], BudgetConfig(memory=memory), "energy")
+    assert plan.verdict == expected
+    if expected != "kept":
+        assert plan.advice[0].endswith("It would do with memory: 450.0 MiB")
+        assert judged(BOARD, [row], BudgetConfig(memory="450MiB"), "energy").verdict == "kept"
+
+
+def test_of_rows_as_close_to_a_budget_the_objective_decides() -> None:
+    tight = [replace(row, memory_bytes=2**20, memory_error=0.5) for row in (QUICK, FRUGAL)]
+    plan = judged(BOARD, tight, BudgetConfig(memory="1MiB"), "energy")
+    assert plan.verdict == "close" and plan.rows[0].name == FRUGAL.name
+
+
+def test_of_rows_that_print_the_same_energy_the_faster_is_taken() -> None:
+    slower = replace(ROW, name="dla", energy_mj=299.9, p99_ms=12.0)
+    plan = judged(BOARD, [slower, ROW], BudgetConfig(), "energy")
+    assert plan.rows[0].name == "gpu"
+    assert judged(BOARD, [slower, replace(ROW, energy_mj=302.0)], BudgetConfig(), "energy").rows[0].name == "dla"
+
+
 def test_a_row_that_surely_keeps_its_budgets_comes_before_one_that_is_too_close_to_tell() -> None:
     close = replace(FRUGAL, p99_ms=9.0)
     plan = judged(BOARD, [close, ROW], BudgetConfig(latency="10ms"), "energy")
