@@ -9,7 +9,7 @@ from edgert.placement.problem import Edge
 from edgert.planner import plan_text
 from edgert.report import html
 from edgert.report.diagram import Box, Line, network_image
-from edgert.report.numbers import counted, share, significant, size
+from edgert.report.numbers import counted, significant, size
 
 _STYLES, _SCRIPTS = ("page.css", "network.css"), ("page.js", "network.js")
 
@@ -67,15 +67,19 @@ def _header(plan: Plan) -> html.Markup:
 
 
 def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
-    error = "error unknown" if row.error is None else f"± {share(row.error)} of times"
+    error = "error unknown" if row.error is None else f"± {row.error:.0%} of times"
     most = f"at most {significant(row.most_fps)}, {significant(row.headroom)} × what is asked; {error}"
     yield "Frames per second", significant(row.fps), most
     yield ("p99", f"{significant(row.p99_ms)} ms", f"capture to last stage; p50 {significant(row.p50_ms)} ms")
     if row.power_w is not None and row.energy_mj is not None:
-        bar = "error unknown" if row.power_error is None else f"± {share(row.power_error)}"
+        bar = "error unknown" if row.power_error is None else f"± {row.power_error:.0%}"
         wall = "" if row.wall_w is None else f"; about {significant(row.wall_w, 2)} W at the plug of a developer kit"
-        yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame; {bar}{wall}"
-    yield "Memory", size(row.memory_bytes), "; ".join((f"± {share(row.memory_error)}; engines and frames", *row.steps))
+        yield (
+            "Power",
+            f"{significant(row.power_w)} W",
+            f"of the module, {significant(row.energy_mj)} mJ a frame; {bar}{wall}",
+        )
+    yield "Memory", size(row.memory_bytes), "; ".join((f"± {row.memory_error:.0%}; engines and frames", *row.steps))
 
 
 def _boards(plan: Plan) -> html.Markup:
@@ -112,8 +116,8 @@ def _rows(board: BoardPlan) -> html.Markup:
             html.Column("Mode", [mode for mode, _ in heads]),
             html.Column("Placement", [placement for _, placement in heads]),
             html.Column("Choice", [html.tag("b", mark) if mark == "chosen" else mark for mark in marks]),
-            *_numbers(rows),
             html.Column("Budgets", [_marked(row.verdict, plan_text.row_text(row)) for row in rows], "prose"),
+            *_numbers(rows),
         ],
         sortable=True,
     )

@@ -120,10 +120,16 @@ def numbers(row: Row) -> tuple[tuple[str, float], ...]:
         known(row.most_fps, significant),
         known(row.p99_ms, lambda value: significant(value) + within(row.error)),
         known(row.power_w, lambda value: fixed(value, 1) + within(row.power_error)),
-        known(row.memory_bytes, lambda value: size(int(value)) + within(row.memory_error)),
+        known(row.memory_bytes, lambda value: _rounded(size(int(value))) + within(row.memory_error)),
         known(row.energy_mj, significant),
         (_on_dla(row), max((model.dla_share for model in row.models), default=0.0)),
     )
+
+
+def _rounded(text: str) -> str:
+    """``"296.3 MiB"`` to three digits, as what has an error bar beside it."""
+    number, unit = text.split()
+    return f"{significant(float(number))}\N{NO-BREAK SPACE}{unit}"
 
 
 def _on_dla(row: Row) -> str:

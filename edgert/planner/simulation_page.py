@@ -7,7 +7,7 @@ from edgert.budget.loop import GovernorReport
 from edgert.files import replace_text
 from edgert.planner.simulation import Simulation
 from edgert.report import html
-from edgert.report.numbers import counted, fixed, milliseconds, share, significant
+from edgert.report.numbers import counted, fixed, milliseconds, significant
 from edgert.report.plots import LINES, Series, series_chart
 from edgert.simulator import Moment
 
@@ -78,7 +78,7 @@ def _figures(simulation: Simulation) -> Iterator[tuple[str, str, str]]:
 
 
 def _bar(error: float | None) -> str:
-    return "; error unknown" if error is None else f"; ± {share(error)}"
+    return "; error unknown" if error is None else f"; ± {error:.0%}"
 
 
 def _sections(simulation: Simulation) -> Iterator[tuple[str, str, html.Markup]]:
