@@ -187,3 +187,22 @@ stages:
     except DeviceError as error:
         assert backend == "onnxruntime-cuda" and "CUDA" in error.what  # which cannot be had here
     assert (("provider", "edgert:libraries") in rig.steps) is wanted
+
+
+def test_a_layout_without_memory_for_it_keeps_none_while_the_next_is_tried(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive, device = list[list[bool]](), CudaDevice(CudaDouble(), 0)
+
+    def open_on_gpu(*given: Any) -> Any:
+        alive.append([one() is not None for one in rig.sessions])
+        made = rig.open(*given)
+        if len(rig.sessions) == 1:
+            made.broken = RuntimeError("CUDA failure 2: out of memory ; GPU=0")
+        return made
+
+    monkeypatch.setattr(cuda, "open_on_gpu", open_on_gpu)
+    engine = OrtCudaBackend(device).compile(models.conv(), EngineOptions(threads=1))
+    assert alive[:2] == [[], [False]]
+    engine.close()
+    assert device.live_bytes == 0 and device.leaked == 0

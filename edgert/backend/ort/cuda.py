@@ -12,6 +12,7 @@ import logging
 import math
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -150,6 +151,7 @@ class _Opener:
                 found[one] = layout.measured(engine.session())
             except (BuildError, DeviceError) as error:  # cuDNN may have no kernel for some layer
                 errors.append(error)
+                _let_go(error)
                 log.info("%s: kernels of %s are not used: %s", self._model.path, one, error.why)
             finally:
                 if engine is not None:
@@ -196,6 +198,14 @@ class _Opener:
         ahead.wait()
         with self._device.recording:  # it waits for all work of the GPU, which is an error while any is recorded
             return open_on_gpu(self._content, self._settings, provider, self._model)
+
+
+def _let_go(error: BaseException) -> None:
+    """Lets go of what the calls that failed had made, such as sessions: an error that is looked at later keeps it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__
 
 
 def why_not() -> str:
