@@ -135,7 +135,8 @@ class _Opener:
         first = self._session(stream, self._kernels(layouts.few))
         full = None if own is None else (self._session(own, self._kernels(layouts.full)), own)
         self.info["compile_s"] = round(time.perf_counter() - started, 3)
-        is_refined = self._options.tuning.fused == "later" and layouts.full.startswith(layout.LAST)
+        tuning = self._options.tuning
+        is_refined = tuning.fused == "later" and tuning.channels_last
         fused = (lambda other: self._session(other, {**self._kernels(layouts.full), **_FUSED})) if is_refined else None
         return OrtCudaEngine(first, self._profiles, str(self._model.path), self.info, self._device, stream, fused, full)
 
