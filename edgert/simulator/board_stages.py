@@ -114,7 +114,7 @@ class _Stages:
     def _source(self, stage: section.SourceStage, megapixels: float) -> Steps | None:
         kind = kind_of(stage.source, self._file.document.path.parent)
         if kind == "images" or (kind == "camera" and stage.format == "mjpeg"):
-            return self._on_core("pictures", megapixels)
+            return self._on_core("image_files", megapixels)
         if kind not in ("file", "network"):
             return () if kind in _FREE_SOURCES else None
         unit_ms = self.costs.unit_ms(self._board, NVDEC, megapixels) if stage.decode != "cpu" else None

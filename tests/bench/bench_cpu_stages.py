@@ -88,7 +88,7 @@ STAGES: dict[str, tuple[str, str, str]] = {
     "images": (TRACK, "  it: {sink: images, from: track, path: out}\n", "one JPEG a frame"),
     "jsonl": (TRACK, "  it: {sink: jsonl, from: track, path: out.jsonl}\n", "one line a frame"),
 }
-SOURCES = {"decode": "film.mp4", "pictures": "images:out"}
+SOURCES = {"decode": "film.mp4", "image_files": "images:out"}
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[Figure]:

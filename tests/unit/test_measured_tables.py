@@ -50,13 +50,13 @@ def test_races_are_ranges_over_runs_for_each_gpu(tables: Any, tmp_path: Path) ->
 
 
 def test_cameras_are_ranges_over_the_times_that_they_filmed(tables: Any, tmp_path: Path) -> None:
-    def told(p99_ms: float, lost: int) -> dict[str, float]:
+    def detail_of(p99_ms: float, lost: int) -> dict[str, float]:
         eight = {"p50_ms": 2.0, "p99_ms": p99_ms, "lost": lost, "given": 240, "cpu_us": 300.0}
         return {**eight, **{f"one_{name}": value for name, value in {**eight, "p99_ms": 2.0, "given": 30}.items()}}
 
     figures = {
-        "yolov8s tensorrt: 8 cameras, p99 / one camera's, run 1 of 2": (1.5, told(3.0, 0)),
-        "yolov8s tensorrt: 8 cameras, p99 / one camera's, run 2 of 2": (1.2, told(2.4, 1)),
+        "yolov8s tensorrt: 8 cameras, p99 / one camera's, run 1 of 2": (1.5, detail_of(3.0, 0)),
+        "yolov8s tensorrt: 8 cameras, p99 / one camera's, run 2 of 2": (1.2, detail_of(2.4, 1)),
         "yolov8s tensorrt: frames of 8 cameras lost": (1.0, {}),
         "yolov8s tensorrt: frames of 48 cameras lost": (0.0, {"p50_ms": 5.0, "p99_ms": 9.0, "lost": 0, "given": 1440}),
     }

@@ -8,13 +8,12 @@ for as long as the number of streams that it is said to take leaves.
 from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter
 
 from edgert.board.record import Board
 from edgert.board.sections import Mode
-from edgert.config.document import read
-from edgert.errors import ConfigError
 from edgert.installation import data_folder
+from edgert.placement.cost import coefficients
 from edgert.placement.cost.coefficients import Amount, Count, Part
 
 NVDEC, NVENC = "nvdec", "nvenc"
@@ -96,12 +95,6 @@ class CpuCosts(Part):
 @cache
 def cpu_costs() -> CpuCosts:
     """The numbers. Raises ConfigError where their file is damaged."""
-    document = read(data_folder("configs") / "costs" / "cpu.yaml", env={})
-    try:
-        return CpuCosts.model_validate(document.data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ConfigError(
-            f"wrong value in the costs of stages at {key}", why=first["msg"], where=document.where(first["loc"])
-        ) from error
+    return coefficients.validated(
+        data_folder("configs") / "costs" / "cpu.yaml", TypeAdapter(CpuCosts), "costs of stages"
+    )

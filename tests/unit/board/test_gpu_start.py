@@ -97,7 +97,7 @@ def test_a_plan_of_memory_finds_it_free(driver: Driver, monkeypatch: pytest.Monk
 
 
 def test_a_machine_without_a_driver() -> None:
-    gpu_start.hold_context(0, "libcuda-of-nowhere.so.1")()
+    assert gpu_start.hold_context(0, "libcuda-of-nowhere.so.1")() is None
 
 
 @pytest.mark.parametrize(
