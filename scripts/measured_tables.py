@@ -189,6 +189,24 @@ def of_costs(folder: Path) -> dict[str, list[str]]:
     }  # fmt: skip
 
 
+DECIDED = re.compile(r"decisions: (\w+), right")
+"""``decisions: board, right``, of bench_decisions.py."""
+
+
+def of_decisions(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the table of bench_decisions.py."""
+    figures = json.loads((folder / "decisions.json").read_text(encoding="utf-8"))["figures"]
+    rows = []
+    for figure in figures:
+        if match := DECIDED.fullmatch(figure["name"]):
+            count, detail = figure["n"], figure["detail"]
+            whole = [str(count), *(str(detail[key]) for key in ("networks", "ties", "told apart"))]
+            shares = (figure["value"], detail["family left out"])
+            rows.append((match[1], *whole, *(f"{100 * share:.1f} %" for share in shares)))
+    heads = ("", "pairs", "networks", "ties", "bars apart", "right", "right, family left out")
+    return {"decisions": lines(heads, rows)}
+
+
 def of_bars(accuracy: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
     """Name → lines of the table of error bars.
 

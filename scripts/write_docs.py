@@ -302,10 +302,11 @@ def benchmarks_page() -> str:
 
 
 def costs_page() -> str:
-    """Its tables are of the coefficients themselves, and of a run of tests/bench/bench_costs.py that is kept."""
+    """Its tables are of the coefficients themselves, and of kept runs of bench_costs.py and bench_decisions.py."""
     chips = sorted((DOCS.parent / "configs/costs").glob("tegra*.yaml"))
     accuracy = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["accuracy"] for path in chips}
-    return with_tables("costs.md", {**measured_tables.of_costs(MEASURED), **measured_tables.of_bars(accuracy)})
+    tables = (measured_tables.of_costs(MEASURED), measured_tables.of_decisions(MEASURED))
+    return with_tables("costs.md", {**tables[0], **tables[1], **measured_tables.of_bars(accuracy)})
 
 
 def dla_tables() -> dict[str, list[str]]:

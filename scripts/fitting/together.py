@@ -32,6 +32,7 @@ class Together:
         model, size: network and side of its input.
         gpu_batch, dla_batch: of each run.
         fps: of the GPU and all DLA cores together.
+        source: address.
     """
 
     board: Board
@@ -41,6 +42,7 @@ class Together:
     gpu_batch: int
     dla_batch: int
     fps: float
+    source: str
 
 
 def rates(soc: str) -> list[Together]:
@@ -49,7 +51,11 @@ def rates(soc: str) -> list[Together]:
     for group in published()["together"]:
         record = board(group["board"])
         if record.soc == soc:
-            found.append(Together(record, set_mode(record, group["mode"], group.get("clocks", {})), *group["row"]))
+            found.append(
+                Together(
+                    record, set_mode(record, group["mode"], group.get("clocks", {})), *group["row"], group["source"]
+                )
+            )
     return found
 
 
