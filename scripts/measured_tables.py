@@ -228,6 +228,48 @@ def of_bars(accuracy: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str
     return {"bars": lines(("chip", "accelerator", "precision", "rows of its own", "bar"), rows)}
 
 
+RELATION = {"mode": "another mode of the board", "board": "another board of the chip"}
+
+
+def of_sisters(sisters: Mapping[str, Any], accuracy: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Name → lines of the table of what measured boards tell of others.
+
+    Args:
+        sisters, accuracy: as the files in configs/costs have them.
+    """
+    rows = [
+        (
+            whose,
+            soc,
+            kind.upper(),
+            precision.upper(),
+            f"{sisters[name]['weight'][kind]:.2f}",
+            str(one["rows"]),
+            str(one["models"]),
+            f"{100 * one['median']:.1f} %",
+            f"± {100 * one['bar']:.0f} %",
+            f"± {100 * accuracy[soc][kind][precision]['bar']:.0f} %",
+        )
+        for name, whose in RELATION.items()
+        for soc, kinds in sisters[name]["accuracy"].items()
+        for kind, own in kinds.items()
+        for precision, one in own.items()
+    ]
+    head = (
+        "measured",
+        "chip",
+        "accelerator",
+        "precision",
+        "power",
+        "pairs",
+        "networks",
+        "median error",
+        "bar",
+        "without",
+    )
+    return {"sisters": lines(head, rows)}
+
+
 def lines(head: Row, rows: Iterable[Row]) -> list[str]:
     """A Markdown table and the empty line after it."""
     return [*(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows)), ""]

@@ -305,8 +305,10 @@ def costs_page() -> str:
     """Its tables are of the coefficients themselves, and of kept runs of bench_costs.py and bench_decisions.py."""
     chips = sorted((DOCS.parent / "configs/costs").glob("tegra*.yaml"))
     accuracy = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["accuracy"] for path in chips}
-    tables = (measured_tables.of_costs(MEASURED), measured_tables.of_decisions(MEASURED))
-    return with_tables("costs.md", {**tables[0], **tables[1], **measured_tables.of_bars(accuracy)})
+    sisters = yaml.safe_load((DOCS.parent / "configs/costs/sisters.yaml").read_text(encoding="utf-8"))
+    tables = {**measured_tables.of_costs(MEASURED), **measured_tables.of_decisions(MEASURED)}
+    tables |= {**measured_tables.of_bars(accuracy), **measured_tables.of_sisters(sisters, accuracy)}
+    return with_tables("costs.md", tables)
 
 
 def dla_tables() -> dict[str, list[str]]:

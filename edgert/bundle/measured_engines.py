@@ -1,8 +1,8 @@
 """Times that a board measured: engines of a bundle that was finished there, whole and layer by layer."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
@@ -39,6 +39,9 @@ class MeasuredEngine:
         median_ms: of a run, host to host, alone on the board.
         runs: how many that is the median of.
         layers: in the order they run; empty where they were not timed.
+        precision: that it was built in, ``fp32``, ``fp16`` or ``int8``; empty: not known.
+        frames: of a run.
+        clocks: keys of a mode → MHz, where they were set below those of the mode.
     """
 
     model: str
@@ -49,6 +52,9 @@ class MeasuredEngine:
     median_ms: float
     runs: int
     layers: tuple[MeasuredLayer, ...] = ()
+    precision: str = ""
+    frames: int = 1
+    clocks: Mapping[str, float] = field(default_factory=dict)
 
     def check(self, digest: str, where: str) -> None:
         """Raises ConfigError when it was made of another file than the one that is planned for."""
@@ -100,22 +106,17 @@ def _engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntr
         return None
     misplaced = {node: where for node, _, where, _ in checks["placement"]["misplaced"]}
     placement = {**record["placement"], **misplaced}  # as asked for, but for what TensorRT placed elsewhere
+    entered = bundle.manifest.models[model]
+    first = next((one.shape[0] for one in entered.inputs if one.shape), 1)
     return MeasuredEngine(
         model,
-        bundle.manifest.models[model].digest,
+        entered.digest,
         entry.facts.get("module", ""),
         entry.facts.get("power mode", ""),
         {node: where for node, where in placement.items() if where != GPU},
         float(checks["profile"]["median_ms"]),
         int(checks["profile"]["runs"]),
         tuple(MeasuredLayer(tuple(one["nodes"]), one["median_ms"], one["moves"]) for one in checks.get("layers", ())),
+        entered.precision,
+        first if isinstance(first, int) else 1,
     )
-
-
-def describe(engines: Sequence[MeasuredEngine]) -> list[str]:
-    """A line each, for the notes of a plan."""
-    return [
-        f"{one.model} on {one.board}, {one.mode}: {one.median_ms:.2f} ms measured ({one.runs} runs"
-        + (f", {len(one.layers)} layers timed)" if one.layers else ")")
-        for one in engines
-    ]

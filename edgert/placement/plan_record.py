@@ -90,6 +90,7 @@ class ModelRow:
         p50_ms, p99_ms: with everything else running.
         dla_share: of its multiply-adds, 0 to 1.
         loadables: DLA core → how many of its 16 it takes.
+        measured: which measurements its times rest on, in words; empty: on none of this network.
     """
 
     name: str
@@ -101,6 +102,7 @@ class ModelRow:
     p99_ms: float
     dla_share: float
     loadables: Mapping[str, int]
+    measured: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

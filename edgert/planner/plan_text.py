@@ -224,6 +224,7 @@ def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
         "model": model.name,
         **{name: getattr(model, name) for name in numbers},
         "loadables": dict(model.loadables),
+        "measured": model.measured,
         "engines": engines,
     }
 

@@ -12,7 +12,7 @@ from dla import MAX_LOADABLES, USUAL_RELEASE
 from edgert.board import HOST
 from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
-from edgert.bundle.measured_engines import MeasuredEngine, describe, read_measured
+from edgert.bundle.measured_engines import MeasuredEngine, read_measured
 from edgert.config import PipelineConfig, PipelineFile, load_pipeline
 from edgert.config.flow import sources_of
 from edgert.config.stages import InferStage
@@ -29,9 +29,10 @@ from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, R
 from edgert.placement.problem import Network
 from edgert.placement.profile import read_profile
 from edgert.placement.solver import solve
+from edgert.planner import measured_times
 from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts, distinct, is_dla, limited, plan_host
 from edgert.planner.plan_text import check_mode, check_objective, releases
-from edgert.planner.planned_model import PlannedModel, bound_to, planned_models, scaled
+from edgert.planner.planned_model import PlannedModel, bound_to, planned_models
 from edgert.planner.selection import Machine, judged
 from edgert.simulator.board_platform import contention_of, platform_of, rows_of
 from edgert.simulator.board_stages import board_stages
@@ -66,12 +67,14 @@ def plan(
         objective: what each placement is made best in, and what is taken of those that keep every budget.
         tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
         profiles: measured on the machine that is planned for, one of each model; needed for ``board="host"``, whose
-            speed no model predicts. For a board: bundles that were finished there, whose engines' times are taken.
+            speed no model predicts. For a board: bundles that were finished there, whose engines' times are taken; on
+            other boards of the same chip, and in other modes, predictions are corrected by them.
         overrides: ``key.path=value``, as given to ``--set``.
         progress: called before each board.
 
     Raises:
-        ConfigError: no such board, mode, objective or release of TensorRT, or nothing to plan for.
+        ConfigError: no such board, mode, objective or release of TensorRT, nothing to plan for, or a profile of another
+            model, precision or chip.
         ModelError: a model cannot be read, or its size is open.
         PlacementError: ``placement:`` asks for what a rule forbids on the one board that was asked for.
     """
@@ -90,7 +93,7 @@ def plan(
     check_demands(file)
     levels = [(one, planned_models(one)) for one in levels_of(file)]
     planned = levels[0][1]
-    measured = _measured([subject for _, subjects in levels for subject in subjects], profiles)
+    measured = _measured([subject for _, subjects in levels for subject in subjects], profiles, asked)
     made = []
     for number, one in enumerate(asked):
         if progress is not None:
@@ -108,7 +111,7 @@ def plan(
             *board_stages(file, asked[-1], asked[-1].peak_mode).notes,
             *about_watts(tuple(asked)),
             *rates,
-            *describe(measured),
+            *_corrected(made),
             *about_trt,
             NOT_PLANNED,
         ]
@@ -141,14 +144,30 @@ def _without_edgert(asked: Sequence[Board], fitting: Sequence[str]) -> Iterator[
     yield f"{many if len(found) > 1 else ''.join(found.values())}; {way}{smallest}"
 
 
-def _measured(planned: Sequence[PlannedModel], profiles: Sequence[str | Path]) -> tuple[MeasuredEngine, ...]:
-    """Engines that ran on a board. Raises ConfigError for one of another model, ArtifactError for no such bundle."""
-    engines = [engine for path in profiles for engine in read_measured(Path(path))]
-    for subject in planned:
-        for engine in engines:
-            if engine.model == subject.demand.model:
-                engine.check(load(subject.config.onnx).digest, subject.where)
-    return tuple(engines)
+def _measured(
+    planned: Sequence[PlannedModel], profiles: Sequence[str | Path], asked: Sequence[Board]
+) -> tuple[MeasuredEngine, ...]:
+    """Engines that ran on a board. Raises ConfigError: of another model or chip; ArtifactError: no such bundle."""
+    found: list[MeasuredEngine] = []
+    for path in profiles:
+        engines = read_measured(Path(path))
+        for subject in planned:
+            for engine in engines:
+                if engine.model == subject.demand.model:
+                    engine.check(load(subject.config.onnx).digest, subject.where)
+        measured_times.refuse_useless(engines, planned, asked)
+        found += engines
+    return tuple(found)
+
+
+def _corrected(made: Sequence[BoardPlan]) -> Iterator[str]:
+    """Which times are measured, or corrected by measured ones, by what, and on which boards."""
+    found: dict[str, list[str]] = {}
+    for plan in made:
+        texts = (f"{model.name}: {model.measured}" for row in plan.rows for model in row.models if model.measured)
+        for text in dict.fromkeys(texts):
+            found.setdefault(text, []).append(plan.board)
+    yield from (f"{text} (on {', '.join(boards)})" for text, boards in found.items())
 
 
 def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
@@ -255,25 +274,38 @@ class _Scene:
             traffic_bytes_s=self._contention.total_bytes_s,
             loadables={f"dla{core}": MAX_LOADABLES for core in range(mode.dla_cores)},
         )
-        self._networks = tuple(map(self._network, planner.subjects, planner.surveys, planner.works))
+        self.measured: dict[str, measured_times.Correction] = {}
+        self._networks = tuple(map(self._network, planner.subjects, planner.surveys))
 
-    def _network(self, subject: PlannedModel, found: Survey | None, works: Sequence[Work]) -> Network:
+    def _network(self, subject: PlannedModel, found: Survey | None) -> Network:
         planner = self._planner
-        made = network(
+        made = self._predicted(subject, planner.board, self._mode, frames_of(planner.file.config, subject.demand.model))
+        made = per_frame(made)
+        if known := measured_times.nearest(planner.measured, subject, planner.board, self._mode):
+            there = partial(self._there, subject)
+            made = measured_times.scaled(made, known.engines, there, known.weight)
+            self.measured[subject.demand.model] = measured_times.correction(known, there)
+        return bound_to(made, subject.config, subject.where, found)
+
+    def _there(self, subject: PlannedModel, engine: MeasuredEngine) -> Network:
+        """What is predicted of a model where it was measured."""
+        at, mode = measured_times.place_of(engine, [self._planner.board])
+        return self._predicted(subject, at, mode, engine.frames)
+
+    def _predicted(self, subject: PlannedModel, board: Board, mode: Mode, frames: int) -> Network:
+        place = self._planner.subjects.index(subject)
+        return network(
             subject.demand.model,
             subject.graph,
-            planner.board,
-            self._mode,
-            planner.costs,
+            board,
+            mode,
+            self._planner.costs,
             precision=subject.precision,
-            allowed=_allowed(found),
-            batch=frames_of(planner.file.config, subject.demand.model),
+            allowed=_allowed(self._planner.surveys[place]),
+            batch=frames,
             rate_hz=subject.demand.rate_hz,
-            works=works,
+            works=self._planner.works[place],
         )
-        here = (subject.demand.model, planner.board.name, self._mode.name)
-        timed = [one for one in planner.measured if (one.model, one.board, one.mode) == here]
-        return bound_to(scaled(per_frame(made), timed), subject.config, subject.where, found)
 
     def choices(self) -> list[Choice]:
         """Placements to compare."""
@@ -313,6 +345,8 @@ class _Scene:
         )
         platform = platform_of(planner.board, self._mode, planner.costs)
         made = maker.row(choice, placement, platform, self._error)
+        said = {name: one.words for name, one in self.measured.items()}
+        made = replace(made, models=tuple(replace(one, measured=said.get(one.name, "")) for one in made.models))
         made = replace(made, wall_w=None if made.power_w is None else wall_w(planner.board, made.power_w))
         if {"sms", "gpu_mhz", "emc_mhz"} & set(self._mode.estimated):  # nobody knows how far these are off
             return replace(made, error=None, power_error=None)
@@ -323,8 +357,12 @@ class _Scene:
         found: list[float | None] = []
         for model, subject in zip(models, self._planner.subjects, strict=True):
             for name in sorted({name for engine in model.engines for name in engine.accelerators}):
-                on_gpu = ran(self._planner.board, subject.precision)
-                found.append(self._planner.costs.bar(name, subject.precision if is_dla(name) else on_gpu))
+                precision = subject.precision if is_dla(name) else ran(self._planner.board, subject.precision)
+                bar = self._planner.costs.bar(name, precision)
+                known = self.measured.get(subject.demand.model)
+                if known is not None and name.rstrip("01") in known.kinds:
+                    bar = known.measured.bar(bar, self._planner.board.soc, name, precision)
+                found.append(bar)
         return None if None in found else max(filter(None, found), default=0.0)
 
 

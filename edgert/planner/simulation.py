@@ -385,6 +385,7 @@ def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None, pl
     if any(source.most for source in design.sources) and scene.objects is None and not scene.traces:
         most = max(source.most for source in design.sources)
         notes.append(f"{most} objects on every frame, as many as crops take: --objects or --trace set others")
+    notes += [f"{one.name}: {one.measured}" for one in (row.models if row else ()) if one.measured]
     if row is not None and platform.power is None:
         notes.append(NOT_KNOWN)
     elif row is not None:

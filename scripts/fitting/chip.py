@@ -10,7 +10,15 @@ import numpy as np
 import yaml
 from scipy.stats import spearmanr
 
-from edgert.placement.cost.coefficients import Accuracy, Coefficients, ContentionCost, DlaCost, GpuCost, TransitionCost
+from edgert.placement.cost.coefficients import (
+    Accuracy,
+    Coefficients,
+    ContentionCost,
+    DlaCost,
+    GpuCost,
+    Sisters,
+    TransitionCost,
+)
 from edgert.placement.cost.formulas import PRECISIONS, ran
 from scripts.fitting.parts import Fit, fit_dla, fit_gpu
 from scripts.fitting.solve import Trial
@@ -127,8 +135,8 @@ def rank_correlation(trials: Sequence[Trial]) -> float | None:
     return float(spearmanr([trial.predicted_ms for trial in trials], [trial.row.time_ms for trial in trials])[0])
 
 
-def text(found: Coefficients) -> str:
-    """The file of a chip."""
+def text(found: Coefficients | Sisters) -> str:
+    """The file of a chip, or of what measured boards tell of others."""
     data = found.model_dump(exclude_none=True, mode="json")
     return _HEAD + yaml.safe_dump(rounded(data), sort_keys=False, width=118, allow_unicode=True)
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from edgert.placement.cost.coefficients import Coefficients, DlaCost, GpuCost
+from edgert.placement.cost.coefficients import Coefficients, DlaCost, GpuCost, Sisters
 from scripts.fitting import together
 from scripts.fitting.chip import Chip, accuracy, by_board, fit_chip, rank_correlation, text
 from scripts.fitting.parts import Fit, contention_error, fit_contention, fit_transition
 from scripts.fitting.published import PUBLISHED, Design
+from scripts.fitting.sisters import fit_sisters
 from scripts.fitting.solve import Trial
 
 _SOCS = ("tegra234", "tegra194", "tegra264", "tegra210")
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     chips = fit_all()
     for chip in chips:
         _print(chip)
-    return _keep([chip.coefficients for chip in chips], is_check=is_check)
+    return _keep([chip.coefficients for chip in chips], sisters_of(chips), is_check=is_check)
 
 
 def fit_all() -> list[Chip]:
@@ -62,8 +63,13 @@ def fit_all() -> list[Chip]:
     return made
 
 
-def _keep(found: Sequence[Coefficients], *, is_check: bool) -> int:
-    texts = {item.soc: text(item) for item in (*found, *_borrowed(found))}
+def sisters_of(chips: Sequence[Chip]) -> Sisters:
+    """What measured boards tell of others."""
+    return fit_sisters({chip.coefficients.soc: chip.trials for chip in chips})
+
+
+def _keep(found: Sequence[Coefficients], sisters: Sisters, *, is_check: bool) -> int:
+    texts = {item.soc: text(item) for item in (*found, *_borrowed(found))} | {"sisters": text(sisters)}
     changed = [soc for soc, new in texts.items() if _differs(_file(soc), new)]
     for soc in changed:
         print(f"{_file(soc).name}: {'differs' if is_check else 'written'}")

@@ -21,11 +21,12 @@ import report
 
 from edgert.benchmark.measure import Figure
 from edgert.board.record import board
-from edgert.placement.cost.coefficients import GpuCost, coefficients
+from edgert.placement.cost.coefficients import GpuCost, Relation, coefficients
+from edgert.placement.cost.coefficients import sisters as load_sisters
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from scripts.fitting import together
+from scripts.fitting import sisters, together
 from scripts.fitting.chip import Chip, bar, by_board, kind_of, rank_correlation
 from scripts.fitting.main import fit_all
 from scripts.fitting.parts import Fit, contention_error
@@ -36,6 +37,8 @@ from scripts.networks.table import is_transformer, network_of
 ERROR_BAR, RANK_BAR, TOTAL_BAR = 0.25, 0.9, 0.15
 MEDIAN_BAR, MOST_BAR, INT8_BAR, FAMILY_BAR, TRANSFORMER_BAR, TOGETHER_BAR = 0.07, 0.20, 0.30, 0.35, 0.25, 0.20
 HELD, ENOUGH = (0.85, 0.95), 12
+SISTER_BAR = 0.045
+"""Of Orin NX: the same network measured on a sister board times the boards' predicted ratio."""
 _TABLE = "Deep-Learning-Accelerator-SW"
 
 
@@ -130,6 +133,45 @@ def graphs() -> Iterator[Figure]:
                      n=len(ratios), detail={"least": min(ratios), "most": max(ratios)})  # fmt: skip
 
 
+def of_sisters(chips: Sequence[Chip]) -> Iterator[Figure]:
+    """Rows of networks that were published for several boards or modes of a chip: with what another one shows, the
+    weight of which has not seen the network, beside the prediction without; and what the shipped bars hold of them."""
+    every = [pair for chip in chips for pair in sisters.pairs(chip.trials)]
+    for relation, whose in (("mode", "another mode of the board"), ("board", "a sister board")):
+        for kind in ("gpu", "dla"):
+            known = [pair for pair in every if (pair.relation, pair.kind) == (relation, kind)]
+            if not known:
+                continue
+            rows = list(zip(known, sisters.corrected(known), strict=True))
+            by_board: dict[str, list[tuple[sisters.Pair, Trial]]] = {}
+            for pair, trial in rows:
+                by_board.setdefault(trial.row.board.name, []).append((pair, trial))
+            for name, own in {"all": rows, **by_board}.items():
+                if len(own) >= ENOUGH:
+                    plain, errors = [pair.trial.error for pair, _ in own], [trial.error for _, trial in own]
+                    without = float(np.median(plain))
+                    is_orin_nx = (name, relation) == ("orin-nx-16gb", "board")
+                    most = SISTER_BAR if is_orin_nx else without if name == "all" else None
+                    detail = {"without": without, "p90": float(np.quantile(errors, 0.9)),
+                              "p90 without": float(np.quantile(plain, 0.9))}  # fmt: skip
+                    title = f"{name} {kind}, by {whose}, median error"
+                    yield Figure(title, float(np.median(errors)), "", most, n=len(own), detail=detail)
+            yield from _held_of_sisters(relation, kind, whose, [trial for _, trial in rows])
+
+
+def _held_of_sisters(relation: Relation, kind: str, whose: str, trials: Sequence[Trial]) -> Iterator[Figure]:
+    shipped = load_sisters()
+    for soc, precision in sorted({(trial.row.board.soc, kind_of(trial)[1]) for trial in trials}):
+        own = [trial for trial in trials if (trial.row.board.soc, kind_of(trial)[1]) == (soc, precision)]
+        most = shipped.bar(relation, soc, kind, precision)
+        if most is not None:
+            share = float(np.mean([trial.off <= most for trial in own]))
+            title = f"bars by {whose} hold of {soc} {kind} {precision}"
+            detail = {"bar": most, "bar without": coefficients(soc).bar(kind, precision)}
+            yield Figure(f"{title}, at least", share, "", HELD[0], "higher", n=len(own), detail=detail)
+            yield Figure(f"{title}, at most", share, "", HELD[1], n=len(own))
+
+
 def _others(trials: Sequence[Trial], left: Trial) -> list[Trial]:
     return [one for one in trials if network_of(one.row.model) != network_of(left.row.model)]
 
@@ -190,6 +232,7 @@ def measure() -> Iterator[Figure]:
     chips = fit_all()
     yield from pooled(chips)
     yield from held(chips)
+    yield from of_sisters(chips)
     yield from at_once(chips)
     yield from graphs()
     yield from repeated()

@@ -6,7 +6,7 @@ on networks that were left out, and which numbers nobody has measured.
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -151,6 +151,41 @@ class Coefficients(Part):
         return found.bar if found is not None else None
 
 
+Relation = Literal["mode", "board"]
+RELATIONS: tuple[Relation, ...] = ("mode", "board")
+"""Where else a model was measured: on this board in another mode, or on another board of the chip; the nearer first."""
+
+
+class SisterCost(Part):
+    """What a time that was measured elsewhere on the same chip tells.
+
+    Attributes:
+        weight: ``"gpu"`` or ``"dla"`` → the power of measured over predicted time there that is put to this time.
+        accuracy: chip → accelerator → precision → how far off it is then, of chips with enough rows.
+    """
+
+    weight: dict[str, Share]
+    accuracy: dict[str, dict[str, dict[str, Accuracy]]] = Field(default_factory=dict)
+
+
+class Sisters(Part):
+    """By where the other time is from."""
+
+    mode: SisterCost
+    board: SisterCost
+
+    def weight(self, relation: Relation, accelerator: str) -> float:
+        """Of ``gpu``, ``dla0`` or ``dla1``; that of GPUs where nothing is known of DLAs."""
+        weights: dict[str, float] = getattr(self, relation).weight
+        return weights.get(accelerator.rstrip("01"), weights["gpu"])
+
+    def bar(self, relation: Relation, soc: str, accelerator: str, precision: str) -> float | None:
+        """Relative error to expect of a corrected time; None: no narrower than without."""
+        cost: SisterCost = getattr(self, relation)
+        found = cost.accuracy.get(soc, {}).get(accelerator.rstrip("01"), {}).get(precision)
+        return found.bar if found is not None else None
+
+
 def folder() -> Path:
     """Where the files of numbers are."""
     return data_folder("configs") / "costs"
@@ -171,6 +206,12 @@ def coefficients(soc: str) -> Coefficients:
             fix="measure a profile on the board itself: edgert bench --units",
         )
     return load(folder() / f"{soc}.yaml")
+
+
+@cache
+def sisters() -> Sisters:
+    """What measurements on other boards and in other modes are worth. Raises ConfigError: the file is damaged."""
+    return validated(folder() / "sisters.yaml", TypeAdapter(Sisters), "what measured boards tell of others")
 
 
 def load(path: Path) -> Coefficients:

@@ -14,9 +14,12 @@ from edgert.bundle.measured_engines import MeasuredEngine, MeasuredLayer, read_m
 from edgert.compiler.finish import finish
 from edgert.errors import ArtifactError, ConfigError
 from edgert.graph import load
+from edgert.placement.cost.coefficients import sisters
 from edgert.placement.problem import Cost, Network, Unit
 from edgert.planner import plan
-from edgert.planner.planned_model import factors_of, scaled, times_of
+from edgert.planner.measured_times import factors_of, nearest, place_of, scaled, times_of
+from edgert.planner.plan_text import to_json
+from edgert.planner.planned_model import planned_models
 from tests.helpers.trt_bench import ORIN
 from tests.helpers.trt_bundle import PIPELINE, bench, engine, trt_bundle
 
@@ -34,9 +37,10 @@ INSPECTED: dict[str, Any] = {"answer": {"inspector": json.dumps({"Layers": ON_GP
 ENGINE = MeasuredEngine("parts", "0" * 64, "orin-nx-16gb", "15W", {}, 3.0, 30)
 
 
-def finished(folder: Path, *engines: dict[str, Any], **script: Any) -> Path:
+def finished(folder: Path, *engines: dict[str, Any], precision: str = "int8", **script: Any) -> Path:
     path = folder / "out.edgert"
-    finish(trt_bundle(folder / "dock.edgert", *engines), path, machine=ORIN, trt=bench(**script).backend)
+    made = trt_bundle(folder / "dock.edgert", *engines, precision=precision)
+    finish(made, path, machine=ORIN, trt=bench(**script).backend)
     return path
 
 
@@ -152,19 +156,112 @@ def planned(folder: Path) -> Any:
     return load_pipeline(folder / "p.yaml")
 
 
-def test_a_plan_takes_them(tmp_path: Path) -> None:
-    file = planned(tmp_path)
-    path = finished(tmp_path, engine({"conv": "gpu", "relu": "gpu"}))
+def of_this_file(file: Any, path: Path) -> Path:
+    """The bundle, as made of the pipeline's own model."""
     with open_bundle(path) as opened:
         manifest, content = opened.manifest, {name: opened.read(name) for name in opened.manifest.members}
     entry = manifest.models["parts"].model_copy(update={"digest": load(file.config.models["parts"].onnx).digest})
     save_bundle(path, manifest.model_copy(update={"models": {"parts": entry}}), content)
+    return path
+
+
+ALL_GPU = engine({"conv": "gpu", "relu": "gpu"})
+
+
+def row_of(made: Any, name: str = "gpu") -> Any:
+    return next(row for row in made.boards[0].rows if row.name == name)
+
+
+def test_a_plan_takes_them(tmp_path: Path) -> None:
+    file = planned(tmp_path)
+    path = of_this_file(file, finished(tmp_path, ALL_GPU, precision="fp16"))
     plain, fed = (plan(file, board="orin-nx-16gb", mode="15W", profiles=given) for given in ((), (path,)))
     (measured,) = read_measured(path)
     assert any(f"{measured.median_ms:.2f} ms measured (30 runs)" in note for note in fed.notes)
-    rows = [next(row for row in made.boards[0].rows if row.name == "gpu") for made in (plain, fed)]
-    before, after = (row.models[0].latency_ms for row in rows)
+    before, after = (row_of(made).models[0].latency_ms for made in (plain, fed))
     assert after != before and after == pytest.approx(measured.median_ms, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("board", "mode", "relation"), [("orin-nx-16gb", "MAXN", "mode"), ("agx-orin-64gb", "MAXN", "board")]
+)
+def test_a_sister_is_corrected_by_them_and_says_so(tmp_path: Path, board: str, mode: str, relation: str) -> None:
+    """Measured over predicted where it was measured, to the fitted power; the bar is never wider than without."""
+    file = planned(tmp_path)
+    path = of_this_file(file, finished(tmp_path, ALL_GPU, precision="fp16"))
+    (measured,) = read_measured(path)
+    there = row_of(plan(file, board="orin-nx-16gb", mode="15W")).models[0].latency_ms
+    plain, fed = (plan(file, board=board, mode=mode, profiles=given) for given in ((), (path,)))
+    factor = (measured.median_ms / there) ** sisters().weight(relation, "gpu")  # type: ignore[arg-type]
+    before, after = (row_of(made) for made in (plain, fed))
+    assert after.models[0].latency_ms == pytest.approx(before.models[0].latency_ms * factor, rel=0.01)
+    assert after.error <= before.error
+    assert "as orin-nx-16gb in 15W took" in after.models[0].measured and not before.models[0].measured
+    assert any(f"gpu × {factor:.2f}" in note and f"(on {board})" in note for note in fed.notes)
+    assert to_json(fed)["boards"][0]["rows"][0]["models"][0]["measured"].startswith("gpu ×")
+
+
+def test_of_all_boards_only_those_of_the_chip_are_corrected(tmp_path: Path) -> None:
+    file = planned(tmp_path)
+    path = of_this_file(file, finished(tmp_path, ALL_GPU, precision="fp16"))
+    fed = plan(file, board="all", profiles=[path])
+    changed = {one.board for one in fed.boards for row in one.rows if row.models[0].measured}
+    assert {"agx-orin-64gb", "orin-nano-8gb", "orin-nx-16gb-super"} < changed
+    assert not [name for name in changed if name.startswith(("thor", "xavier", "agx-xavier", "jetson"))]
+
+
+@pytest.mark.parametrize(
+    ("board", "precision", "changes", "why"),
+    [
+        ("thor-t5000", "fp16", {}, "measured on orin-nx-16gb with the chip tegra234; planned for is thor-t5000"),
+        ("orin-nx-16gb", "int8", {}, "was measured in INT8 and is planned in FP16"),
+        ("orin-nano-8gb", "fp16", {"dla": True}, "partly on a DLA, which orin-nano-8gb has not"),
+    ],
+)
+def test_a_profile_that_tells_nothing_is_refused(
+    tmp_path: Path, board: str, precision: str, changes: dict[str, bool], why: str
+) -> None:
+    file = planned(tmp_path)
+    engines = () if changes else (ALL_GPU,)
+    path = of_this_file(file, finished(tmp_path, *engines, precision=precision))
+    with pytest.raises(ConfigError, match="nothing of the profile can be used") as caught:
+        plan(file, board=board, profiles=[path])
+    assert why in caught.value.why and caught.value.where == "--profile"
+
+
+@pytest.mark.parametrize("change", [{"board": "orin-nx-99gb"}, {"mode": "11W"}, {"board": "", "mode": ""}])
+def test_a_place_that_nobody_knows_is_refused(change: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="of a board or mode that edgert does not know") as caught:
+        place_of(replace(ENGINE, **change))
+    assert "orin-nx" in caught.value.why or "no board ''" in caught.value.why
+
+
+def test_clocks_below_those_of_the_mode_are_another_mode(tmp_path: Path) -> None:
+    from edgert.board.record import board
+
+    (subject,) = planned_models(planned(tmp_path))
+    at = board("orin-nx-16gb")
+    engine = replace(ENGINE, precision=subject.precision)
+    for clocks, where in (({}, "here"), ({"gpu_mhz": 612.0}, "here"), ({"gpu_mhz": 306.0}, "mode")):
+        found = nearest([replace(engine, clocks=clocks)], subject, at, at.mode("15W"))
+        assert found is not None and found.where == where
+    assert nearest([replace(engine, model="other")], subject, at, at.mode("15W")) is None
+
+
+def test_another_dla_core_is_as_fast_as_the_measured_one() -> None:
+    conv = Unit("conv", ("conv",), {"gpu": Cost(1.0), "dla0": Cost(2.0), "dla1": Cost(4.0)})
+    network = replace(NETWORK, units=(conv, NETWORK.units[1]))
+    both = replace(ENGINE, placement={"conv": "dla0"}, median_ms=5.0)  # predicted: 2.5
+    assert scaled(network, [both]).units[0].costs["dla1"].time_ms == 8.0
+
+
+def test_of_a_sister_only_a_part_is_taken() -> None:
+    slower = replace(NETWORK, units=tuple(replace(one, costs={"gpu": Cost(3.0)}) for one in NETWORK.units))
+    made = scaled(NETWORK, [replace(ENGINE, median_ms=24.0)], lambda _: slower, lambda _: 0.5)  # 4 × what is predicted
+    assert [unit.costs["gpu"].time_ms for unit in made.units] == [2.0, 1.0]
+    timed = replace(ENGINE, median_ms=24.0, layers=layers(("conv", 6.0), ("relu", 18.0)))  # 2 and 6 times as long
+    made = scaled(NETWORK, [timed], lambda _: slower, lambda _: 0.5)
+    assert [unit.costs["gpu"].time_ms for unit in made.units] == [1.0, 1.5]
 
 
 def test_times_of_another_model_are_refused(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from edgert.board.record import board
-from edgert.placement.cost.coefficients import coefficients
+from edgert.placement.cost.coefficients import RELATIONS, coefficients, sisters
 from edgert.placement.cost.work import units
 from scripts.fitting.parts import GPU_START, contention_error
 from scripts.fitting.published import Design, Timing, timings
-from scripts.fitting.solve import HIGHEST, fit
+from scripts.fitting.sisters import corrected, pairs, weight
+from scripts.fitting.solve import HIGHEST, Trial, fit
 from scripts.fitting.together import predict_fps, rates
 from scripts.networks.table import PUBLISHED, Published, build, known
 
@@ -118,3 +119,31 @@ def test_rows_that_ask_for_more_than_the_memory_gives_do_not_get_it() -> None:
     design = Design(rows, 1.0)
     design.measured_ms = design.predict_ms(GPU_START.model_copy(update={"bandwidth": 1.0})) / 2
     assert fit(design, GPU_START, ["bandwidth"]).cost.bandwidth == pytest.approx(HIGHEST["bandwidth"], rel=1e-3)  # type: ignore[union-attr]
+
+
+def trial(name: str, model: str, measured_ms: float) -> Trial:
+    at = board(name)
+    what = (at, at.mode("MAXN"), model, 224, "fp16", 1, "gpu", measured_ms, "a test")
+    return Trial(Timing(*what), 1.0)
+
+
+def test_a_network_that_is_slow_on_one_board_is_on_its_sister() -> None:
+    """Twice as long here is √2 times as long there: the power is a half, by networks that it was not fitted to."""
+    trials = [
+        trial(name, model, time_ms)
+        for model, there_ms in (("resnet50", 4.0), ("resnet18", 1 / 4), ("yolov8n", 16.0))
+        for name, time_ms in (("agx-orin-64gb", there_ms), ("orin-nx-16gb", there_ms**0.5))
+    ]
+    known = [one for one in pairs(trials) if one.trial.row.board.name == "orin-nx-16gb"]
+    assert {one.relation for one in known} == {"board"} and weight(known) == pytest.approx(0.5)
+    assert [one.error for one in corrected(known)] == pytest.approx([0.0] * 3)
+    assert not pairs(trials[::2])  # one board each
+
+
+def test_what_measured_boards_tell_is_never_more_than_they_measured() -> None:
+    shipped = sisters()
+    for relation in RELATIONS:
+        assert 0 < shipped.weight(relation, "gpu") <= 1
+        assert shipped.weight(relation, "dla0") == shipped.weight(relation, "dla1")
+    assert shipped.bar("board", "tegra264", "gpu", "fp16") is None  # published for one board alone
+    assert (shipped.bar("board", "tegra234", "gpu", "fp16") or 1) < (coefficients("tegra234").bar("gpu", "fp16") or 0)

@@ -1,0 +1,274 @@
+"""Times that boards measured: in place of the cost model's on that board, and as a correction of them on its sisters.
+
+Where layers were timed, a unit takes what the layers with its nodes took. A layer that has nodes of several units
+is shared among them as the cost model would. What an engine took beyond its layers (launches, copies of inputs and
+outputs) is spread in proportion, so that the units of an engine take together what the engine did; layers that
+reformat tensors are left out of that where several accelerators were used, because a plan counts transitions by
+themselves. Elsewhere all units on an accelerator that an engine used are scaled by one factor: what the engine took
+over what the cost model predicts for the same nodes in the same places.
+
+In another mode of the board, and on other boards of its chip, what is predicted is multiplied by measured over
+predicted time, to a power below 1, as some of it is that board's own: ``configs/costs/sisters.yaml``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from edgert.board.record import Board, board
+from edgert.board.sections import Mode
+from edgert.bundle.measured_engines import GPU, MeasuredEngine
+from edgert.errors import ConfigError
+from edgert.placement.cost.coefficients import RELATIONS, sisters
+from edgert.placement.problem import Network
+from edgert.planner.plan_rows import is_dla
+from edgert.planner.planned_model import PlannedModel
+
+Place = tuple[int, str]
+"""A unit's index and an accelerator."""
+Where = Literal["here", "mode", "board"]
+"""Measured on this board in this mode, on this board in another mode, or on another board of its chip."""
+_CLOCKS = 0.01
+"""Clocks that differ by less are the same: tables of clocks round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The nearest measurements of a model for one board in one mode; engines of one ``where``."""
+
+    where: Where
+    engines: tuple[MeasuredEngine, ...]
+
+    def weight(self, accelerator: str) -> float:
+        """The power of measured over predicted time that counts."""
+        return 1.0 if self.where == "here" else sisters().weight(self.where, accelerator)
+
+    def bar(self, plain: float | None, soc: str, accelerator: str, precision: str) -> float | None:
+        """Relative error to expect; ``plain`` without a measurement.
+
+        What was measured here is no further off than what is corrected by the nearest other.
+        """
+        nearer = RELATIONS[RELATIONS.index("mode" if self.where == "here" else self.where) :]
+        bars = (sisters().bar(one, soc, accelerator, precision) for one in nearer)
+        found = next((bar for bar in bars if bar is not None), None)
+        return plain if found is None or plain is None else min(found, plain)
+
+
+def nearest(engines: Sequence[MeasuredEngine], subject: PlannedModel, at: Board, mode: Mode) -> Measured | None:
+    """What was measured of a model in its precision, as near as there is; None where nothing was on such a chip."""
+    found: dict[Where, list[MeasuredEngine]] = {"here": [], "mode": [], "board": []}
+    for engine in engines:
+        if _is_of(engine, subject) and not _lacks(engine, mode) and place_of(engine, [at])[0].soc == at.soc:
+            found[_where(engine, at, mode)].append(engine)
+    return next((Measured(where, tuple(own)) for where, own in found.items() if own), None)
+
+
+def _is_of(engine: MeasuredEngine, subject: PlannedModel) -> bool:
+    return engine.model == subject.demand.model and engine.precision in ("", subject.precision)
+
+
+def _lacks(engine: MeasuredEngine, mode: Mode) -> bool:
+    """Whether it used an accelerator that this mode has not: the rest of its time would be too long."""
+    return not mode.dla_cores and any(is_dla(name) for name in engine.placement.values())
+
+
+def _where(engine: MeasuredEngine, at: Board, mode: Mode) -> Where:
+    if engine.board != at.name:
+        return "board"
+    there = place_of(engine, [at])[1]
+    same = there.name == mode.name and all(
+        abs(value / (getattr(mode, key) or value) - 1) < _CLOCKS for key, value in engine.clocks.items()
+    )
+    return "here" if same else "mode"
+
+
+def place_of(engine: MeasuredEngine, own: Iterable[Board] = ()) -> tuple[Board, Mode]:
+    """Board and mode that an engine was measured in, with its clocks.
+
+    Args:
+        own: boards that are known beside those that come with edgert.
+
+    Raises:
+        ConfigError: no such board or mode is known.
+    """
+    try:
+        at = next((one for one in own if one.name == engine.board), None) or board(engine.board)
+        return at, at.mode(engine.mode).model_copy(update=dict(engine.clocks))
+    except ConfigError as error:
+        raise ConfigError(
+            f"the profile of {engine.model!r} is of a board or mode that edgert does not know",
+            why=f"{error.what} ({error.why})" if error.why else error.what,
+            where="--profile",
+            fix="edgert boards lists those it knows; --board FILE takes a board file of your own",
+        ) from error
+
+
+def refuse_useless(engines: Sequence[MeasuredEngine], subjects: Sequence[PlannedModel], asked: Sequence[Board]) -> None:
+    """Raises ConfigError for measurements of which none can be used: of other models, precisions or chips."""
+    reasons = [_why_useless(engine, subjects, asked) for engine in engines]
+    if reasons and all(reasons):
+        raise ConfigError(
+            "nothing of the profile can be used in this plan",
+            why=reasons[0],
+            where="--profile",
+            fix="a profile of this model, in the same precision, of a board with the same chip (edgert boards)",
+        )
+
+
+def _why_useless(engine: MeasuredEngine, subjects: Sequence[PlannedModel], asked: Sequence[Board]) -> str:
+    at = place_of(engine, asked)[0]
+    named = [subject for subject in subjects if subject.demand.model == engine.model]
+    if not named:
+        return f"it is of model {engine.model!r}, which the pipeline does not run"
+    if not any(_is_of(engine, subject) for subject in named):
+        planned = " and ".join(dict.fromkeys(subject.precision.upper() for subject in named))
+        return f"{engine.model!r} was measured in {engine.precision.upper()} and is planned in {planned}"
+    if not any(at.soc == one.soc for one in asked):
+        return (
+            f"it was measured on {at.name} with the chip {at.soc}; planned for is {asked[0].name} with {asked[0].soc}"
+        )
+    if all(_lacks(engine, mode) for one in asked for mode in one.modes if one.soc == at.soc):
+        return f"{engine.model!r} was measured partly on a DLA, which {asked[0].name} has not"
+    return ""
+
+
+# Units as fast as they were measured.
+
+
+def scaled(
+    network: Network,
+    engines: Sequence[MeasuredEngine],
+    there: Callable[[MeasuredEngine], Network] | None = None,
+    weight: Callable[[str], float] = lambda accelerator: 1.0,
+) -> Network:
+    """The network with its units as fast as they were measured, or as measured times elsewhere make it probable.
+
+    Args:
+        network: with the times of the cost model.
+        engines: of this model; without any, nothing changes. The median counts where there are several.
+        there: the same with the cost model's times for where an engine was measured; None: that is here.
+        weight: accelerator → the power of measured over predicted time that counts.
+    """
+    found: dict[Place, list[float]] = defaultdict(list)
+    for engine in engines:
+        base = network if there is None else there(engine)
+        factors, own = factors_of(base, [engine]), times_of(base, [engine])
+        for index, unit in enumerate(network.units):
+            for name, cost in unit.costs.items():
+                like = name if name in factors else _alike(name, factors)
+                if like not in factors:
+                    continue
+                factor, predicted = factors[like], base.units[index].costs.get(like)
+                ms = cost.time_ms * factor
+                if predicted is not None and (index, like) in own:
+                    ms = own[index, like] * (cost.time_ms / predicted.time_ms if predicted.time_ms > 0 else 1.0)
+                found[index, name].append(ms * factor ** (weight(name) - 1))
+    units = []
+    for index, unit in enumerate(network.units):
+        costs = {
+            name: replace(cost, time_ms=statistics.median(found.get((index, name), [cost.time_ms])))
+            for name, cost in unit.costs.items()
+        }
+        units.append(replace(unit, costs=costs))
+    return replace(network, units=tuple(units)) if found else network
+
+
+def _alike(name: str, known: Iterable[str]) -> str:
+    """Another core of the same kind: DLA cores differ in their clocks alone."""
+    return next((one for one in known if one.rstrip("01") == name.rstrip("01")), name)
+
+
+def factors_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[str, float]:
+    """Accelerator → measured over predicted; the median where several engines used it."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for engine in engines:
+        predicted = _predicted(network, engine)
+        total = sum(predicted.values())
+        for where in {where for _, where in predicted} if total > 0 else ():
+            found[where].append(engine.median_ms / total)
+    return {name: statistics.median(factors) for name, factors in found.items()}
+
+
+def times_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[Place, float]:
+    """Unit and accelerator → milliseconds, by timed layers; the median of several engines."""
+    found: dict[Place, list[float]] = defaultdict(list)
+    for engine in engines:
+        for place, time_ms in _times(network, engine).items():
+            found[place].append(time_ms)
+    return {place: statistics.median(times) for place, times in found.items()}
+
+
+def _times(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
+    """Times of units by one engine's layers; none where no layer has nodes of any."""
+    predicted = _predicted(network, engine)
+    timed = _shared(network, engine, predicted)
+    basis = sum(predicted[place] for place in timed)
+    if basis <= 0 or sum(timed.values()) <= 0:
+        return {}
+    usual = sum(timed.values()) / basis  # for units whose names TensorRT lost
+    times = {place: timed.get(place, cost_ms * usual) for place, cost_ms in predicted.items()}
+    # What the engine took, without its share of transitions where several accelerators were used.
+    is_split = len({where for _, where in predicted}) > 1
+    moved = sum(layer.median_ms for layer in engine.layers if layer.is_reformat) if is_split else 0.0
+    ratio = engine.median_ms * (1 - moved / sum(layer.median_ms for layer in engine.layers)) / sum(times.values())
+    return {place: time_ms * ratio for place, time_ms in times.items()}
+
+
+def _shared(network: Network, engine: MeasuredEngine, predicted: Mapping[Place, float]) -> dict[Place, float]:
+    """The layers' times, each shared among the units that it has nodes of."""
+    owner = {node: place for place in predicted for node in network.units[place[0]].nodes}
+    found: dict[Place, float] = defaultdict(float)
+    for layer in engine.layers:
+        places = list(dict.fromkeys(owner[node] for node in layer.nodes if node in owner))
+        total = sum(predicted[place] for place in places)
+        for place in places:
+            found[place] += layer.median_ms * (predicted[place] / total if total > 0 else 1 / len(places))
+    return found
+
+
+def _predicted(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
+    """Each unit where the engine ran it, with the cost model's time; not those that the model does not know there."""
+    found = {}
+    for index, unit in enumerate(network.units):
+        where = next((engine.placement[name] for name in unit.nodes if name in engine.placement), GPU)
+        if where in unit.costs:
+            found[index, where] = unit.costs[where].time_ms
+    return found
+
+
+# What a plan says of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """How the times of a model rest on measurements.
+
+    Attributes:
+        measured: which.
+        kinds: accelerators that they are of, ``gpu`` and ``dla``.
+        words: for people: what was measured, and what it changed elsewhere.
+    """
+
+    measured: Measured
+    kinds: frozenset[str]
+    words: str
+
+
+def correction(found: Measured, there: Callable[[MeasuredEngine], Network]) -> Correction:
+    """What :func:`scaled` does with these measurements."""
+    each, kinds = [], set[str]()
+    for one in found.engines:
+        factors = factors_of(there(one), [one])
+        kinds |= {name.rstrip("01") for name in factors}
+        layers = f", {len(one.layers)} layers timed" if one.layers else ""
+        taken = f"{one.median_ms:.2f} ms measured ({one.runs} runs{layers})"
+        if found.where != "here":
+            times = ", ".join(f"{name} × {factor ** found.weight(name):.2f}" for name, factor in factors.items())
+            usual = next(iter(factors.values()), 1.0)
+            taken = f"{times}, as {one.board} in {one.mode} took {usual:.2f} × its prediction: {taken}"
+        each.append(taken)
+    return Correction(found, frozenset(kinds), "; ".join(each))
