@@ -123,7 +123,8 @@ def _show_board(console: terminal.Console, board: BoardPlan) -> None:
 def _show_table(
     screen: terminal.Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]], basis: str
 ) -> None:
-    from edgert.planner.plan_text import NUMBERS, numbers, row_text
+    from edgert.planner.plan_text import ESTIMATED, NUMBERS, numbers, row_text
+    from edgert.report.html import VERDICTS
 
     columns = (
         terminal.Column(""),
@@ -131,11 +132,13 @@ def _show_table(
         *(terminal.Column(name, is_number=True, rank=_RANKS.get(name, 0)) for name in NUMBERS),
         terminal.Column("budgets", wraps=True),
     )
-    shown = []
-    for names, row, is_chosen in rows:
+    shown, signs = [], f"→ chosen, · Pareto; {basis}"
+    for (name, other), row, is_chosen in rows:
         mark = "→" if is_chosen else "·" if row.is_best else ""
-        budgets = terminal.marked(row_text(row), terminal.VERDICTS[row.verdict])
-        cells: list[str | terminal.Text] = [mark, *names, *(text for text, _ in numbers(row)), budgets]
-        shown.append(terminal.Row(cells, "bold" if is_chosen else ""))
+        if row.estimated and name:
+            name, signs = f"~{name}", f"→ chosen, · Pareto, {ESTIMATED}; {basis}"
+        budgets = terminal.marked(f"{VERDICTS[row.verdict][0]} {row_text(row)}", terminal.VERDICTS[row.verdict])
+        figures = (f"{one.text} {one.bar}".rstrip() for one in numbers(row))
+        shown.append(terminal.Row((mark, name, other, *figures, budgets), "bold" if is_chosen else ""))
     screen.print(terminal.table(columns, shown, width=screen.width))
-    screen.print(f"[dim]→ chosen, · Pareto; {basis}[/]")
+    screen.print(f"[dim]{signs}[/]")

@@ -109,11 +109,12 @@ def simulate(
 def show_simulation(console: terminal.Console, simulation: Simulation) -> None:
     """Verdict, what happened over time, what was lost where, what the governor did, and what was assumed."""
     from edgert.planner.simulation_page import simulation_headline, verdict_text
+    from edgert.report.html import VERDICTS
 
     style = terminal.VERDICTS[simulation.verdict]
     console.print(simulation_headline(simulation), style=f"bold {style}", markup=False)
     if budgets := verdict_text(simulation):
-        console.print(budgets, style=style, markup=False)
+        console.print(f"{VERDICTS[simulation.verdict][0]} {budgets}", style=style, markup=False)
     played = simulation.played
     if played.moments:
         _show_moments(console, played.moments)

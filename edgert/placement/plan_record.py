@@ -31,6 +31,7 @@ class Check:
         error: relative error of ``used`` to expect; None where nobody has compared such a prediction.
         text: the figure and its limit.
         change: what the limit would have to be for it to be kept for sure.
+        more: how much more may be used, in words, where the error bar goes up only; empty: it goes both ways.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Check:
     error: float | None
     text: str
     change: str
+    more: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -46,7 +48,8 @@ class Check:
             return "unknown"
         if self.used * (1 + self.error) <= _HAIR:
             return "kept"
-        return "missed" if self.used > _HAIR * (1 + self.error) or not self.used < math.inf else "close"
+        near = 1.0 if self.more else 1 + self.error
+        return "missed" if self.used > _HAIR * near or not self.used < math.inf else "close"
 
     @property
     def margin(self) -> float:
@@ -59,7 +62,8 @@ class Check:
     def words(self) -> str:
         """``"p99 49 of 50 ms ± 33 %: too close to tell"``."""
         if self.verdict == "close":
-            return f"{self.text} ± {self.error:.0%}: too close to tell"
+            bar = f", up to + {self.more}" if self.more else f" ± {self.error:.0%}"
+            return f"{self.text}{bar}: too close to tell"
         unknown = self.verdict == "unknown" and self.used is not None
         return f"{self.text} ±?: not known" if unknown else self.text
 
@@ -128,10 +132,12 @@ class Row:
         asked_fps: frames a second of all sources.
         p50_ms: as ``p99_ms``.
         cores: processor cores that the mode has; 0 where that is not known.
-        memory_error: of ``memory_bytes``: what programs took more than was planned, where that was measured.
+        memory_error: the part of ``memory_bytes`` that programs may take on top of it, as some were measured to; what
+            is not sure is counted at its most, so this bar goes up only.
         checks: every budget and limit.
         memory: its parts.
         steps: what is changed in the pipeline so that it fits, in words.
+        estimated: of the mode's clocks and counts, those that nobody has published: they follow from ratios.
         is_best: whether no other row of its board is better or equal in speed, latency, power and memory.
         fallback_models: those that it runs instead of the models of the file; empty: those of the file.
         fallbacks: the same pipeline in the same mode with more and more of its fallback models, which a governor
@@ -159,6 +165,7 @@ class Row:
     checks: tuple[Check, ...] = ()
     memory: tuple[Part, ...] = ()
     steps: tuple[str, ...] = ()
+    estimated: tuple[str, ...] = ()
     is_best: bool = False
     fallback_models: tuple[str, ...] = ()
     fallbacks: tuple[Row, ...] = ()

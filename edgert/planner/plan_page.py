@@ -79,25 +79,39 @@ def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
             f"{significant(row.power_w)} W",
             f"of the module, {significant(row.energy_mj)} mJ a frame; {bar}{wall}",
         )
-    yield "Memory", size(row.memory_bytes), "; ".join((f"± {row.memory_error:.0%}; engines and frames", *row.steps))
+    more = f"up to + {plan_text.more_memory(row)}; engines and frames"
+    yield "Memory", size(row.memory_bytes), "; ".join((more, *row.steps))
 
 
 def _boards(plan: Plan) -> html.Markup:
     picked = [board.best for board in plan.boards]
+    titles = [html.tag("b", one.title) if one.board == plan.smallest else one.title for one in plan.boards]
+    budgets = [_marked(board.verdict, plan_text.verdict_text(board)) for board in plan.boards]
     return html.table(
         "Boards",
         [
+            html.Column("Board", [_estimated(title, row) for title, row in zip(titles, picked, strict=True)], "wrap"),
+            html.Column("Budgets", budgets, "prose"),
             html.Column(
-                "Board", [html.tag("b", one.title) if one.board == plan.smallest else one.title for one in plan.boards]
+                "Mode, placement",
+                [html.with_bar(_broken(row.mode), row.name) if row else "–" for row in picked],
+                "wrap",
             ),
-            html.Column(
-                "Budgets", [_marked(board.verdict, plan_text.verdict_text(board)) for board in plan.boards], "prose"
-            ),
-            html.Column("Mode, placement", [plan_text.where(row) if row else "–" for row in picked]),
             *_numbers(picked),
         ],
         sortable=True,
+        stacked=True,
     )
+
+
+def _estimated(name: object, row: Row | None) -> html.Markup:
+    """A board or mode, marked where nobody has published its clocks."""
+    return html.with_bar(name, "~ estimated" if row is not None and row.estimated else "")
+
+
+def _broken(name: str) -> html.Markup:
+    """The name of a mode, which may be broken where its parts meet."""
+    return html.join(name.split("_"), html.Markup("_<wbr>"))
 
 
 def _marked(verdict: Verdict, text: str) -> html.Markup:
@@ -109,17 +123,21 @@ def _marked(verdict: Verdict, text: str) -> html.Markup:
 def _rows(board: BoardPlan) -> html.Markup:
     heads, rows = [head for head, _ in plan_text.listed(board)], [row for _, row in plan_text.listed(board)]
     chosen = None if board.chosen is None else board.rows[board.chosen]
-    marks = ["chosen" if row is chosen else "Pareto" if row.is_best else "" for row in rows]
+    marks = [html.tag("b", "chosen") if row is chosen else "Pareto" if row.is_best else "" for row in rows]
     whole = html.table(
         f"{board.title}: modes and placements",
         [
-            html.Column("Mode", [mode for mode, _ in heads]),
-            html.Column("Placement", [placement for _, placement in heads]),
-            html.Column("Choice", [html.tag("b", mark) if mark == "chosen" else mark for mark in marks]),
+            html.Column(
+                "Mode", [_estimated(_broken(mode), row) for (mode, _), row in zip(heads, rows, strict=True)], "wrap"
+            ),
+            html.Column(
+                "Placement", [html.with_bar(name, mark) for (_, name), mark in zip(heads, marks, strict=True)], "wrap"
+            ),
             html.Column("Budgets", [_marked(row.verdict, plan_text.row_text(row)) for row in rows], "prose"),
             *_numbers(rows),
         ],
         sortable=True,
+        stacked=True,
     )
     more = [*board.advice, *(f"{text}: not planned" for text in board.skipped)]
     return html.join([whole, html.bullets(more) if more else ""])
@@ -138,13 +156,16 @@ def _memory(row: Row) -> html.Markup:
             html.Column("What", [part.note for part in parts], "prose"),
         ],
         sortable=True,
+        stacked=True,
     )
 
 
 def _numbers(rows: Sequence[Row | None]) -> Iterator[html.Column]:
-    cells = [plan_text.numbers(row) if row else (("–", 0.0),) * len(plan_text.NUMBERS) for row in rows]
+    unknown = (plan_text.Number("–", 0.0),) * len(plan_text.NUMBERS)
+    cells = [plan_text.numbers(row) if row else unknown for row in rows]
     for place, name in enumerate(plan_text.NUMBERS):
-        yield html.Column(name, [html.Cell(*texts[place]) for texts in cells], "number")
+        shown = [html.Cell(html.with_bar(one.text, one.bar), one.order) for one in (texts[place] for texts in cells)]
+        yield html.Column(name, shown, "number")
 
 
 def _model(model: ModelRow) -> html.Markup:

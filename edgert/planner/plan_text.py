@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from dla import ORIN, supported_by
 from edgert.board.record import Board
@@ -104,31 +104,46 @@ def where(row: Row) -> str:
 
 NUMBERS = ("fps", "at most", "p99 ms", "W", "memory", "mJ/frame", "DLA")
 """Headers of :func:`numbers`."""
+ESTIMATED = "~ estimated by ratios of what is published"
+"""What the sign means that stands before a board or mode whose clocks nobody has published."""
 
 
-def numbers(row: Row) -> tuple[tuple[str, float], ...]:
-    """Each number of a row as text, and as what it is sorted by; a dash and 0 for what is not known."""
+class Number(NamedTuple):
+    """A number as text, as what it is sorted by, and its error bar in words; empty where it has none."""
+
+    text: str
+    order: float
+    bar: str = ""
+
+
+def numbers(row: Row) -> tuple[Number, ...]:
+    """Each number of a row; a dash and 0 for what is not known."""
 
     def within(error: float | None) -> str:
-        return " ±?" if error is None else f" ±{error:.0%}"
+        return "±?" if error is None else f"±{error:.0%}"
 
-    def known(value: float | None, show: Callable[[float], str]) -> tuple[str, float]:
-        return ("–", 0.0) if value is None else (show(value), value)
+    def known(value: float | None, show: Callable[[float], str], bar: str = "") -> Number:
+        return Number("–", 0.0) if value is None else Number(show(value), value, bar)
 
     return (
         known(row.fps, significant),
-        known(row.most_fps, significant),
-        known(row.p99_ms, lambda value: significant(value) + within(row.error)),
-        known(row.power_w, lambda value: fixed(value, 1) + within(row.power_error)),
-        known(row.memory_bytes, lambda value: _rounded(size(int(value))) + within(row.memory_error)),
+        known(row.most_fps, significant, within(row.error)),
+        known(row.p99_ms, significant, within(row.error)),
+        known(row.power_w, lambda value: fixed(value, 1), within(row.power_error)),
+        Number(short_size(row.memory_bytes), row.memory_bytes, f"+{more_memory(row)}"),
         known(row.energy_mj, significant),
-        (_on_dla(row), max((model.dla_share for model in row.models), default=0.0)),
+        Number(_on_dla(row), max((model.dla_share for model in row.models), default=0.0)),
     )
 
 
-def _rounded(text: str) -> str:
-    """``"296.3 MiB"`` to three digits, as what has an error bar beside it."""
-    number, unit = text.split()
+def more_memory(row: Row) -> str:
+    """What programs may take on top of what is planned: ``"341 MiB"``."""
+    return short_size(round(row.memory_bytes * row.memory_error))
+
+
+def short_size(count: int) -> str:
+    """``"296 MiB"``: three digits, as what has an error bar beside it, or is one."""
+    number, unit = size(count).split()
     return f"{significant(float(number))}\N{NO-BREAK SPACE}{unit}"
 
 
@@ -193,7 +208,8 @@ def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
         "busy": dict(row.busy),
         "relative_error": row.error,
         "relative_power_error": row.power_error,
-        "relative_memory_error": row.memory_error,
+        "memory_at_most_bytes": round(row.memory_bytes * (1 + row.memory_error)),
+        "estimated": list(row.estimated),
         "wall_w": row.wall_w,
         "verdict": row.verdict,
         "checks": [{**asdict(check), "verdict": check.verdict} for check in row.checks],

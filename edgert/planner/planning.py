@@ -347,7 +347,8 @@ class _Scene:
         made = maker.row(choice, placement, platform, self._error)
         said = {name: one.words for name, one in self.measured.items()}
         made = replace(made, models=tuple(replace(one, measured=said.get(one.name, "")) for one in made.models))
-        made = replace(made, wall_w=None if made.power_w is None else wall_w(planner.board, made.power_w))
+        wall = None if made.power_w is None else wall_w(planner.board, made.power_w)
+        made = replace(made, wall_w=wall, estimated=self._mode.estimated)
         if {"sms", "gpu_mhz", "emc_mhz"} & set(self._mode.estimated):  # nobody knows how far these are off
             return replace(made, error=None, power_error=None)
         return replace(made, power_error=power_error(planner.board, self._mode, made.power_w))

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, Row
-from edgert.planner.plan_text import where
+from edgert.planner.plan_text import more_memory, where
 from edgert.units import format_bytes
 
 _SAME = 0.05
@@ -114,7 +114,8 @@ def checks_of(row: Row, budgets: BudgetConfig, board: Machine) -> Iterable[Check
     enough = format_bytes(math.ceil(math.ceil(would_do / step) * step))
     is_too_small = would_do > board.memory_bytes
     change = f"a board with {enough} of memory for programs" if is_too_small else f"memory: {enough}"
-    yield Check("memory", row.memory_bytes / most, row.memory_error, f"{size} of {format_bytes(most)}", change)
+    text, more = f"{size} of {format_bytes(most)}", more_memory(row)
+    yield Check("memory", row.memory_bytes / most, row.memory_error, text, change, more)
 
 
 def _most(number: float, error: float | None) -> str:

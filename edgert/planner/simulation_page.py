@@ -14,18 +14,33 @@ from edgert.simulator import Moment
 # A simulation in sentences, for the terminal, too.
 
 _SPACE = "\N{NO-BREAK SPACE}"
+_SAME = 0.005  # rates that differ by less print the same
 _STYLES = ("page.css", "series.css")
 
 
 def simulation_headline(simulation: Simulation) -> str:
-    """One sentence: where, how fast, how late, at what power."""
+    """One sentence: where, how fast, how late, at what power, each with its error bar."""
     played = simulation.played
     mode = f" in {simulation.mode}" if simulation.mode else ""
-    watts = f" at {fixed(played.power_w, 1)}{_SPACE}W" if played.power_w is not None else ""
+    watts = f" at {fixed(played.power_w, 1)}{_SPACE}W{_within(simulation.power_error)}" if played.power_w else ""
+    least = _least_fps(simulation)
+    perhaps = f" (perhaps {significant(least)})" if least is not None else ""
     return (
         f"{simulation.title}{mode}, simulated for {significant(played.seconds)}{_SPACE}s: {significant(played.fps)} "
-        f"frames a second{watts}, p99 {milliseconds(played.latency_ms.p99)}."
+        f"frames a second{perhaps}{watts}, p99 {milliseconds(played.latency_ms.p99)}{_within(simulation.error)}."
     )
+
+
+def _within(error: float | None) -> str:
+    return " ±?" if error is None else f" ±{error:.0%}"
+
+
+def _least_fps(simulation: Simulation) -> float | None:
+    """Frames a second where the times are at the far end of their error bar; None where all come out there, too."""
+    if simulation.error is None or simulation.most_fps is None:
+        return None
+    least = simulation.most_fps / (1 + simulation.error)
+    return least if least < simulation.played.fps * (1 - _SAME) else None
 
 
 def verdict_text(simulation: Simulation) -> str:
@@ -65,7 +80,9 @@ def _figures(simulation: Simulation) -> Iterator[tuple[str, str, str]]:
     played = simulation.played
     lost = counted(played.dropped, "result")
     most = "" if simulation.most_fps is None else f"; at most {significant(simulation.most_fps)}"
-    out = f"{played.frames_out} of {played.frames_in}; {lost} dropped{most}{_bar(simulation.error)}"
+    least = _least_fps(simulation)
+    perhaps = f"; perhaps {significant(least)}, at the far end of its error bar" if least is not None else ""
+    out = f"{played.frames_out} of {played.frames_in}; {lost} dropped{most}{_bar(simulation.error)}{perhaps}"
     yield "Frames per second", significant(played.fps), out
     latency = played.latency_ms
     p50 = f"p50 {significant(latency.p50)} ms, capture to last stage{_bar(simulation.error)}"

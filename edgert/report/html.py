@@ -106,16 +106,24 @@ class Cell:
 class Column:
     """A header and its cells, each text, Markup or a :class:`Cell`.
 
-    ``number`` columns align right; ``name``, ``prose`` and ``length`` columns share what room is left; ``minor`` ones
-    are left out on narrow pages.
+    ``number`` columns align right; ``name``, ``prose`` and ``length`` columns share what room is left, and text of a
+    ``wrap`` column may take several lines in a room that it leaves to others; ``minor`` ones are left out on narrow
+    pages.
     """
 
     header: str
     cells: Sequence[object]
-    kind: Literal["text", "number", "name", "prose", "length", "minor", "minor number", "minor name"] = "text"
+    kind: Literal["text", "number", "name", "prose", "wrap", "length", "minor", "minor number", "minor name"] = "text"
 
 
-def table(caption: str, columns: Sequence[Column], *, head: int = 0, sortable: bool = False) -> Markup:
+def with_bar(text: object, bar: object) -> Markup:
+    """What a cell holds, and its error bar or what else is to know about it on a line below."""
+    return join([text, " ", tag("small", bar)]) if bar else escape(text)
+
+
+def table(
+    caption: str, columns: Sequence[Column], *, head: int = 0, sortable: bool = False, stacked: bool = False
+) -> Markup:
     """A table.
 
     Args:
@@ -123,27 +131,29 @@ def table(caption: str, columns: Sequence[Column], *, head: int = 0, sortable: b
         columns: of equal length.
         head: the column whose cells name their rows.
         sortable: a click on a header sorts, where scripts may run.
+        stacked: on narrow pages every row is a block of its own, with the headers inside.
     """
     kinds = [None if column.kind == "text" else column.kind for column in columns]
     headers = [tag("th", one.header, scope="col", class_=kind) for one, kind in zip(columns, kinds, strict=True)]
-    cells = (_cells(one, kind, at == head) for at, (one, kind) in enumerate(zip(columns, kinds, strict=True)))
+    cells = (_cells(one, kind, at == head, stacked) for at, (one, kind) in enumerate(zip(columns, kinds, strict=True)))
     rows = zip(*cells, strict=True)
     whole = tag(
         "table",
         tag("caption", caption),
         tag("thead", tag("tr", *headers)),
         tag("tbody", *(tag("tr", *row) for row in rows)),
-        class_="sortable" if sortable else None,
+        class_=" ".join(filter(None, ("sortable" if sortable else "", "stacked" if stacked else ""))) or None,
     )
     return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def _cells(column: Column, class_: str | None, is_head: bool) -> list[Markup]:
+def _cells(column: Column, class_: str | None, is_head: bool, labeled: bool) -> list[Markup]:
     element, scope = ("th", "row") if is_head else ("td", None)
+    label = column.header if labeled and not is_head else None
     found = []
     for cell in column.cells:
         content, order = (cell.content, cell.order) if isinstance(cell, Cell) else (cell, None)
-        found.append(tag(element, content, class_=class_, scope=scope, data_order=order))
+        found.append(tag(element, content, class_=class_, scope=scope, data_order=order, data_label=label))
     return found
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from rich.console import Console
 
+from edgert.cli.plan_command import show_plan
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError, PlacementError
 from edgert.graph import to_bytes
 from edgert.planner import Plan, Row, plan
 from edgert.planner.plan_page import render
-from edgert.planner.plan_text import NUMBERS, headline, numbers, to_json
+from edgert.planner.plan_text import NUMBERS, headline, more_memory, numbers, to_json
 from edgert.planner.planned_model import planned_models
 from tests.helpers.models import make
 
@@ -117,10 +119,10 @@ def test_boards_come_by_size_and_one_that_nobody_knows_is_not_called_missed(tmp_
 
 def test_each_model_has_its_own_share_of_the_dla(made: Plan) -> None:
     row = next(row for row in made.boards[0].rows if row.name == "dla")
-    assert dict(zip(NUMBERS, numbers(row), strict=True))["DLA"] == ("all", 1.0)
+    assert dict(zip(NUMBERS, numbers(row), strict=True))["DLA"] == ("all", 1.0, "")
     other = replace(row.models[0], name="other", dla_share=0.0)
     both = replace(row, models=(row.models[0], other))
-    assert dict(zip(NUMBERS, numbers(both), strict=True))["DLA"] == ("net all, other none", 1.0)
+    assert dict(zip(NUMBERS, numbers(both), strict=True))["DLA"] == ("net all, other none", 1.0, "")
 
 
 def test_a_board_without_dla_runs_on_its_gpu_and_is_told_apart_from_those_that_have_one(tmp_path: Path) -> None:
@@ -290,7 +292,7 @@ def test_a_plan_names_what_its_stages_rest_on(made: Plan) -> None:
     assert "± 40%" in made.notes[0] and made.notes[0] in render(made)
     wide = replace(made.boards[0].rows[0], error=1.2, memory_error=1.5)
     page = render(replace(made, boards=(replace(made.boards[0], rows=(wide,), chosen=0),)))
-    assert "± 120% of times" in page and "± 150%; engines" in page  # not "± all"
+    assert "± 120% of times" in page and f"up to + {more_memory(wide)}; engines" in page  # not "± all"
 
 
 def test_what_a_pipeline_draws_and_encodes_is_not_free(tmp_path: Path) -> None:
@@ -311,3 +313,29 @@ def test_what_a_pipeline_draws_and_encodes_is_not_free(tmp_path: Path) -> None:
     assert own.error is not None and own.error > 0.5  # nobody measured it
     assert row(paint + video, ORIN).most_fps < 450  # by its processor, which the file asks for
     assert row(paint + video.replace("cpu", "auto"), ORIN).busy["nvenc"] > 0
+
+
+def test_bars_stand_beside_their_figures_and_memory_s_goes_up_only(made: Plan) -> None:
+    row = replace(
+        made.boards[0].rows[0], memory_bytes=412 * 2**20, memory_error=341 / 412, error=0.36, power_error=None
+    )
+    shown = dict(zip(NUMBERS, numbers(row), strict=True))
+    assert shown["at most"].bar == shown["p99 ms"].bar == "±36%" and shown["W"].bar == "±?"
+    assert (shown["memory"].text, shown["memory"].bar) == ("412\N{NO-BREAK SPACE}MiB", "+341\N{NO-BREAK SPACE}MiB")
+    plain = to_json(replace(made, boards=(replace(made.boards[0], rows=(row,), chosen=0),)))["boards"][0]["rows"][0]
+    assert plain["memory_at_most_bytes"] == 753 * 2**20 and plain["estimated"] == []
+
+
+def test_what_is_estimated_is_marked_in_page_terminal_and_json(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path), board="thor-t4000")
+    assert "gpu_mhz" in to_json(made)["boards"][0]["rows"][0]["estimated"]
+    text = show_text(made)
+    assert "~unknown" in text and "~ estimated by ratios" in text and "? " in text
+    assert "<small>~ estimated</small>" in render(made)
+    assert "~" not in show_text(plan(pipeline(tmp_path), mode="15W"))
+
+
+def show_text(made: Plan) -> str:
+    console = Console(width=160, record=True)
+    show_plan(console, made)
+    return console.export_text()

@@ -91,11 +91,15 @@ def test_what_would_do_for_an_unknown_error_is_a_measurement_and_no_smaller_rate
     assert advice.endswith("It would do with power: 9.9W, times measured there (--profile)")
 
 
-@pytest.mark.parametrize(("memory", "expected"), [("512MiB", "kept"), ("400MiB", "close"), ("100MiB", "missed")])
-def test_memory_has_an_error_bar_and_what_is_advised_is_kept(memory: str, expected: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("memory", "expected"), [("512MiB", "kept"), ("400MiB", "close"), ("300MiB", "close"), ("299MiB", "missed")]
+)
+def test_memory_may_only_be_more_than_planned_and_what_is_advised_is_kept(memory: str, expected: Verdict) -> None:
     row = replace(ROW, memory_bytes=300 * 2**20, memory_error=0.5)
     plan = judged(BOARD, [row], BudgetConfig(memory=memory), "energy")
     assert plan.verdict == expected
+    if expected == "close":
+        assert plan.rows[0].doubts[0].endswith("MiB, up to + 150\N{NO-BREAK SPACE}MiB: too close to tell")
     if expected != "kept":
         assert plan.advice[0].endswith("It would do with memory: 450.0 MiB")
         assert judged(BOARD, [row], BudgetConfig(memory="450MiB"), "energy").verdict == "kept"

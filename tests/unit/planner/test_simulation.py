@@ -77,6 +77,17 @@ def test_a_camera_on_a_board(made: Simulation) -> None:
     assert any("cooler is assumed" in note for note in made.notes)
 
 
+def test_its_headline_has_error_bars_and_what_may_come_out_less(made: Simulation) -> None:
+    sure = replace(made, error=0.2, power_error=0.1, most_fps=100.0)
+    text = simulation_headline(sure).replace("\N{NO-BREAK SPACE}", " ")
+    assert text.endswith(" ms ±20%.") and " W ±10%, p99 " in text and "perhaps" not in text
+    assert "30 frames a second (perhaps 25) at" in simulation_headline(replace(sure, most_fps=30.0))
+    assert "(perhaps 25)" not in simulation_headline(replace(sure, most_fps=30.0, error=None))
+    unknown = simulation_headline(replace(sure, error=None, power_error=None))
+    assert unknown.count("±?") == 2
+    assert "perhaps 25, at the far end of its error bar" in render(replace(sure, most_fps=30.0))
+
+
 def test_its_json_says_that_it_is_simulated(made: Simulation) -> None:
     data = json.loads(json.dumps(made.to_json()))
     assert data["simulated"] is True and data["played"]["frames_in"] == made.played.frames_in
