@@ -91,8 +91,8 @@ class Tuning:
         parallel: runs branches of the model at the same time.
         channels_last: on a GPU, kernels for NHWC tensors where they are faster, which is measured once.
         fused: on a GPU, when convolutions with their bias in one kernel are compiled, which takes seconds: ``start``
-            for all sizes before the first frame; ``later`` for full batches, while others run; ``off``. With channels
-            last only.
+            for all sizes before the first frame; ``later`` for full batches, while others run; ``auto`` later, where
+            there is memory for it and they are measured, once, to be faster; ``off``. Without ``channels_last`` never.
         conv_search: on a GPU, how cuDNN's convolutions are chosen: ``heuristic`` asks cuDNN; ``exhaustive`` has it
             look longer (up to ONNX Runtime 1.19: runs them all); ``auto`` where that is measured, once, to be worth it;
             ``default`` takes what always works.
@@ -107,7 +107,7 @@ class Tuning:
     balance: bool = False
     parallel: bool = False
     channels_last: bool = True
-    fused: str = "off"
+    fused: str = "auto"
     conv_search: str = "auto"
     tf32: bool = True
 

@@ -168,6 +168,7 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         graph = f", CUDA graph: {engine['graph']}" if "graph" in engine else ""
         batch = f", batches: {engine['batch']}" if "batch" in engine else ""
         layout = f", layout: {engine['layout']}" if "layout" in engine else ""
+        layout += f", {engine['fused']}" if "fused" in engine else ""
         numbers = " and ".join(map(str, engine.get("gpus", ())))
         gpus = f" on GPU{'s' if ' and ' in numbers else ''} {numbers}" if numbers else ""
         screen.print(f"model {name}: {backend}{gpus}{counted}, {made}{graph}{batch}{layout}", markup=False)

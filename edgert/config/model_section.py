@@ -223,10 +223,11 @@ class TuningConfig(fields.Section):
     channels_last: bool = Field(
         default=True, description="GPU: kernels for NHWC tensors where they are faster, which is measured once"
     )
-    fused: Literal["start", "later", "off"] = Field(
-        default="off",
+    fused: Literal["auto", "start", "later", "off"] = Field(
+        default="auto",
         description="GPU: convolutions with their bias in one kernel, compiled in seconds: start: before the first "
-        "frame; later: for full batches, while they run without; with channels_last",
+        "frame; later: for full batches, while they run without; auto: later, where the GPU has memory of its own and "
+        "room in it, and where that is measured, once, to be faster; with channels_last",
     )
     conv_search: Literal["auto", "exhaustive", "heuristic", "default"] = Field(
         default="auto",

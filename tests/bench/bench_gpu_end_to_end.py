@@ -5,9 +5,10 @@
 edgert's own parts around ONNX Runtime on CUDA, without a pipeline file: ResNet-50 at 224 × 224 and a detector of
 YOLOX-s's size at 640 × 640, random weights. Frames lie in pinned memory that their source wrote into, where not said
 otherwise. One thread brings frames up, one waits for records. The bare engine is the same session, its CUDA graph
-replayed in a loop with nothing around it. bench_gpu_peers.py has other frameworks beside whole pipelines, and
-bench_gpu_cameras.py many cameras. EDGERT_GPU_FRAMES is how many frames the memory test takes. Needs a GPU, PyCUDA,
-PyTorch and ONNX Runtime with CUDA; says so and passes where one is missing.
+replayed in a loop with nothing around it. Both run with the kernels that a pipeline has once it has run for some
+seconds (``fused: auto``): those are compiled before anything is timed. bench_gpu_peers.py has other frameworks beside
+whole pipelines, and bench_gpu_cameras.py many cameras. EDGERT_GPU_FRAMES is how many frames the memory test takes.
+Needs a GPU, PyCUDA, PyTorch and ONNX Runtime with CUDA; says so and passes where one is missing.
 """
 
 from __future__ import annotations
@@ -90,8 +91,13 @@ class Subject:
         return float((found[:, 4] * found[:, 5:].max(1).values).topk(100).values[-1])
 
     def engine(self, rows: int) -> GpuEngine:
+        """With fused kernels for full batches, where these are faster."""
         profiles = {"default": {self._peer.INPUT: (rows, 3, self.side, self.side)}}
-        return OrtCudaBackend(self.device).compile(load(self.path), EngineOptions(profiles=profiles))
+        engine = OrtCudaBackend(self.device).compile(load(self.path), EngineOptions(profiles=profiles))
+        engine.refine()
+        if engine.refinement is not None:
+            engine.refinement.wait()
+        return engine
 
     def inference(self, engine: GpuEngine) -> GpuInference:
         made = gpu_inference(engine, None, self.config, lambda _: self.decoder, self.name)

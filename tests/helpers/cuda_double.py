@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -118,7 +119,7 @@ class _Event:
         stream.put(self._pass)
 
     def _pass(self) -> None:
-        self._passed = True
+        self._passed, self.at_ms = True, time.perf_counter() * 1e3
 
     def query(self) -> bool:
         self._gpu.check()
@@ -132,7 +133,7 @@ class _Event:
             self._stream.run()
 
     def time_since(self, earlier: _Event) -> float:
-        return 1.0
+        return self.at_ms - earlier.at_ms
 
 
 class CudaDouble:

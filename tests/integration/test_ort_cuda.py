@@ -19,6 +19,7 @@ from edgert.backend import Engine, EngineOptions, Tuning
 from edgert.backend.gpu import GpuSession
 from edgert.backend.ort import cpu, cuda, cuda_model, layout, runtime
 from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, too_little
+from edgert.backend.ort.fused import Fused
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.files import FileStore
@@ -44,7 +45,8 @@ def gpu() -> CudaDouble:
 def engine_on(gpu: CudaDouble, model: Model, profiles: Any = None, fused: Any = None) -> tuple[OrtCudaEngine, CudaLike]:
     session = CudaLike(open_session(to_bytes(model), session_settings(1), model))
     device = CudaDevice(gpu, 0)
-    return OrtCudaEngine(session, profiles or {"default": {}}, "m.onnx", {}, device, device.stream(), fused), session
+    wanted = fused if fused is None or isinstance(fused, Fused) else Fused(fused)
+    return OrtCudaEngine(session, profiles or {"default": {}}, "m.onnx", {}, device, device.stream(), wanted), session
 
 
 def like(content: bytes, settings: Any, model: Model) -> CudaLike:
@@ -338,6 +340,7 @@ class Bench:
     ms: dict[str, dict[int, float]]
     opened: list[tuple[str, Paced]] = field(default_factory=list)
     fails: dict[str, Exception] = field(default_factory=dict)
+    broken: Exception | None = None
 
     def open(self, content: bytes, settings: Any, options: Any, model: Model) -> Paced:
         one = layout.LAST if "prefer_nhwc" in options else layout.FIRST
@@ -456,6 +459,131 @@ def test_a_search_that_the_file_names_is_the_only_one(bench: Bench) -> None:
 def test_nothing_is_measured_where_channels_last_is_off(bench: Bench) -> None:
     engine = bench.compile(None, Tuning(channels_last=False))
     assert [one for one, _ in bench.opened] == [layout.FIRST] and "layout" not in engine.info
+    engine.close()
+
+
+@dataclass
+class Options:
+    """What the sessions of :class:`Bench` were opened with: whether kernels were fused."""
+
+    fused: list[bool] = field(default_factory=list)
+
+
+@pytest.fixture
+def fusing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Options:
+    """Fused kernels take ``bench.ms["fused"]``."""
+    found, plain = Options(), bench.open
+
+    def opened(content: bytes, settings: Any, options: Any, model: Model) -> Paced:
+        found.fused.append("fuse_conv_bias" in options)
+        if not found.fused[-1]:
+            return plain(content, settings, options, model)
+        if "fused" in bench.fails:
+            raise bench.fails["fused"]
+        bench.opened.append(("fused", Paced(bench.ms["fused"])))
+        bench.opened[-1][1].broken = bench.broken
+        return bench.opened[-1][1]
+
+    bench.ms |= {layout.LAST: {1: 1.0, 4: 4.0}, layout.FIRST: {1: 8.0, 4: 16.0}}
+    monkeypatch.setattr(cuda, "open_on_gpu", opened)
+    return found
+
+
+@pytest.mark.parametrize("ms, is_faster", [(1.0, True), (3.95, False), (9.0, False)])
+def test_fused_kernels_are_taken_where_they_are_measured_to_be_faster_which_is_done_once(
+    bench: Bench, fusing: Options, tmp_path: Path, caplog: Any, ms: float, is_faster: bool
+) -> None:
+    bench.ms["fused"] = {4: ms}
+    store, x = FileStore(tmp_path), noise((4, 3, 8, 8), 13)
+    for attempt in (0, 1):
+        caplog.clear()
+        engine = bench.compile(store)
+        session, one, fusing.fused[:] = engine.session(), engine.session(), []
+        with caplog.at_level("INFO", "edgert.backend"):
+            refined(engine)
+        assert (session.renewed == {4}) is (one.renewed == {4}) is is_faster
+        assert fusing.fused == [True][: 1 if is_faster or not attempt else 0]  # not in vain another time
+        assert str(engine.info["fused"]).startswith("" if is_faster else "no ") and "without" in str(
+            engine.info["fused"]
+        )
+        assert any(message.startswith(f"test.onnx: {engine.info['fused']}") for message in caplog.messages)
+        session.inputs["x"][...] = x
+        fused_runs = bench.opened[-1][1].runs
+        assert np.allclose(session.run(4)[0], exact(OPEN, x=x)[0], atol=1e-5)
+        assert (bench.opened[-1][0] == "fused" and bench.opened[-1][1].runs > fused_runs) is is_faster
+        del one
+        engine.close()
+        assert engine.device.live_bytes == 0 and engine.device.leaked == 0
+
+
+def test_fused_kernels_that_are_asked_for_are_not_measured(bench: Bench, fusing: Options, tmp_path: Path) -> None:
+    bench.ms["fused"] = {4: 9.0}
+    engine = bench.compile(FileStore(tmp_path), Tuning(fused="later"))
+    session = engine.session()
+    refined(engine)
+    assert session.renewed == {4} and "without" not in str(engine.info["fused"])
+    engine.close()
+
+
+def test_what_is_damaged_of_fused_kernels_is_measured_again(bench: Bench, fusing: Options, tmp_path: Path) -> None:
+    store, bench.ms["fused"] = FileStore(tmp_path), {4: 9.0}
+    for _ in range(2):
+        engine = bench.compile(store)
+        refined(engine)
+        engine.close()
+        (key,) = {
+            name
+            for name in (path.name.split(".")[0] for path in tmp_path.iterdir())
+            if (store.get(name) or b"").startswith(b"[")
+        }
+        assert fusing.fused[-1]
+        store.put(key, b"[1, null]")
+
+
+@pytest.mark.parametrize("why, tries", [("no plan", 1), ("not permitted when stream is capturing", 2)])
+def test_fused_kernels_that_cannot_be_had_are_not_tried_again(
+    bench: Bench, fusing: Options, tmp_path: Path, caplog: Any, why: str, tries: int
+) -> None:
+    bench.ms["fused"], store = {4: 1.0}, FileStore(tmp_path)
+    for _ in range(2):
+        engine = bench.compile(store)
+        bench.broken = RuntimeError(why)
+        engine.refine()
+        assert engine.refinement is not None
+        engine.refinement.wait(10)
+        bench.broken = None
+        engine.session().run(4)
+        engine.close()
+        assert engine.device.live_bytes == 0
+    assert sum(fusing.fused) == tries == sum(one.levelname == "WARNING" for one in caplog.records)
+
+
+@pytest.mark.parametrize("integrated", [True, False])
+def test_nothing_is_compiled_without_room_for_the_weights_twice(
+    bench: Bench, fusing: Options, gpu: CudaDouble, integrated: bool
+) -> None:
+    engine = bench.compile(None)
+    if integrated:
+        device = CudaDevice(CudaDouble(integrated=True), 0)
+        engine.device.traits = device.traits
+    else:
+        engine.nbytes = gpu.memory_bytes
+    fusing.fused.clear()
+    refined(engine)
+    why = "shares the processor's memory" if integrated else "they take about 16.0 MiB more, and "
+    assert fusing.fused == [] and why in str(engine.info["fused"]) and str(engine.info["fused"]).startswith("no fused")
+    engine.close()
+
+
+def test_the_model_is_held_by_the_store_until_fused_kernels_are_compiled(
+    bench: Bench, fusing: Options, tmp_path: Path, caplog: Any
+) -> None:
+    bench.ms["fused"], store = {4: 1.0}, FileStore(tmp_path)
+    engine = bench.compile(store)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    refined(engine)
+    assert [one.levelname for one in caplog.records] == ["WARNING"] and "no longer cached" in caplog.text
     engine.close()
 
 

@@ -14,6 +14,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -22,7 +24,7 @@ import numpy as np
 from edgert.backend import base
 from edgert.backend.gpu import GpuTensor, HostSides, OnHost
 from edgert.backend.ort import ahead, cpu, cuda_model, layout, runtime
-from edgert.backend.ort.fused import OwnRun, Refinement
+from edgert.backend.ort.fused import Compared, Fused, OwnRun, Refinement, least_us
 from edgert.backend.ort.layout import Layouts
 from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph import Model, read, to_bytes, with_shapes
@@ -80,11 +82,13 @@ class OrtCudaBackend:
         opener.info["backend"] = self.name
         try:
             layouts = opener.layouts()
-            return opener.engine(layouts, started)
+            engine = opener.engine(layouts, started)
         except (BuildError, DeviceError) as error:
             if not is_out_of_memory(error):
                 raise
             raise too_little(model, static, device) from error
+        opener.forget_model()
+        return engine
 
 
 class _Opener:
@@ -103,6 +107,7 @@ class _Opener:
         device: CudaDevice,
     ) -> None:
         self._model, self._profiles, self._device, self._options = model, profiles, device, options
+        self._content: bytes | None
         self._content, cached = cuda_model.cleaned(model, profiles, static, options.store)
         self._settings = runtime.session_settings(options.threads, options.tuning)
         cpu.fix_others(self._settings, model, static)
@@ -132,13 +137,22 @@ class _Opener:
             started: when compiling began, on time.perf_counter's clock.
         """
         stream, own = self._device.stream(), None if layouts.is_one else self._device.stream()
+        free = self._device.free_bytes()[0]
         first = self._session(stream, self._kernels(layouts.few))
         full = None if own is None else (self._session(own, self._kernels(layouts.full)), own)
         self.info["compile_s"] = round(time.perf_counter() - started, 3)
-        tuning = self._options.tuning
-        is_refined = tuning.fused == "later" and tuning.channels_last
-        fused = (lambda other: self._session(other, {**self._kernels(layouts.full), **_FUSED})) if is_refined else None
-        return OrtCudaEngine(first, self._profiles, str(self._model.path), self.info, self._device, stream, fused, full)
+        path, fused = str(self._model.path), self._fused(layouts)
+        engine = OrtCudaEngine(first, self._profiles, path, self.info, self._device, stream, fused, full)
+        engine.nbytes = max(len(self._content or b""), free - self._device.free_bytes()[0])
+        return engine
+
+    def _fused(self, layouts: Layouts) -> Fused | None:
+        """For engines that get fused kernels while they run."""
+        tuning, store = self._options.tuning, self._options.store
+        if tuning.fused not in ("auto", "later") or not tuning.channels_last:
+            return None
+        kernels = {**self._kernels(layouts.full), **_FUSED}
+        return Fused(partial(self._session, kernels=kernels), tuning.fused == "later", store, self._key("cuda fused"))
 
     def _measured(self) -> tuple[layout.Times, bool]:
         """And whether it would be the same another time: not where a layout was left out for lack of memory. Raises
@@ -169,13 +183,13 @@ class _Opener:
         log.info("%s: layouts timed in %.1f s", self._model.path, time.perf_counter() - started)
         return layout.usable(found, str(self._model.path)), not any(map(is_out_of_memory, errors))
 
-    def _key(self) -> str:
+    def _key(self, what: str = "cuda layout") -> str:
         """Of what was measured: it depends on the model, its shapes, the GPU, and what chooses kernels."""
         tuning, device = self._options.tuning, self._device
         here = [device.name, device.architecture, self.info["version"]]
         kernels = [tuning.optimization, tuning.conv_search, tuning.tf32, tuning.fused == "start"]
         shapes = {profile: dict(given) for profile, given in self._profiles.items()}
-        facts = json.dumps(["cuda layout", self._model.digest, shapes, here, kernels], sort_keys=True)
+        facts = json.dumps([what, self._model.digest, shapes, here, kernels], sort_keys=True)
         return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
     def _kernels(self, one: str) -> Mapping[str, str]:
@@ -188,7 +202,7 @@ class _Opener:
         return {"cudnn_conv_algo_search": search.upper(), **of_layout}
 
     def _session(self, stream: Stream, kernels: Mapping[str, str]) -> Any:
-        tuning = self._options.tuning
+        tuning, content = self._options.tuning, self._cached() if self._content is None else self._content
         provider = {
             "device_id": str(self._device.ordinal),
             "user_compute_stream": str(stream.handle),  # ours, so that its work is ordered with ours
@@ -198,7 +212,21 @@ class _Opener:
         }
         ahead.wait()
         with self._device.recording:  # it waits for all work of the GPU, which is an error while any is recorded
-            return open_on_gpu(self._content, self._settings, provider, self._model)
+            return open_on_gpu(content, self._settings, provider, self._model)
+
+    def forget_model(self) -> None:
+        """Drops what the store has, too: engines have a session opened later, or never."""
+        if self._options.store is not None:
+            empty = type(self._model.proto)()
+            self._content, self._model = None, replace(self._model, proto=empty, known_digest=self._model.digest)
+
+    def _cached(self) -> bytes:
+        store = self._options.store
+        content = store.get(cuda_model.key_of(self._model, self._profiles)) if store else None
+        if content is None:
+            why = "somebody emptied the cache since the start"
+            raise BuildError("the model is no longer cached", why=why, where=str(self._model.path))
+        return content
 
 
 def _let_go(error: BaseException) -> None:
@@ -284,8 +312,12 @@ class OrtCudaEngine(runtime.OrtEngine):
     The sizes of all outputs must follow from the profile's shapes.
 
     Args:
-        fused: opens ONNX Runtime's session with fused kernels on a stream, for :meth:`refine`.
+        fused: for :meth:`refine`.
         full: the session that runs all rows of the first profile, and its stream; the same as others by default.
+
+    Attributes:
+        nbytes: of the GPU's memory, that opening it and its first run took.
+        refinement: how far that is; None before :meth:`refine`, and where nothing is to be refined.
     """
 
     def __init__(
@@ -296,7 +328,7 @@ class OrtCudaEngine(runtime.OrtEngine):
         info: Mapping[str, Any],
         device: CudaDevice,
         stream: Stream,
-        fused: Callable[[Stream], Any] | None = None,
+        fused: Fused | None = None,
         full: tuple[Any, Stream] | None = None,
     ) -> None:
         self.device, self.stream, self._guard = device, stream, threading.RLock()
@@ -308,7 +340,7 @@ class OrtCudaEngine(runtime.OrtEngine):
         self._sessions.pop().close()  # it showed the shapes
         self.outputs_known = True
         self.refinement: Refinement | None = None
-        self._fused = fused
+        self._fused, self.nbytes = fused, 0
 
     def session(self, profile: str | None = None, on_host: OnHost = "all") -> OrtCudaSession:
         """A new set of bound tensors."""
@@ -329,25 +361,70 @@ class OrtCudaEngine(runtime.OrtEngine):
 
     def refine(self) -> None:
         """Has full batches run with fused kernels as soon as these are compiled, in a thread of its own; what was
-        recorded of them before is then among the ``renewed`` of a session. Does nothing where that is not wanted; what
-        stands in the way is logged, and all goes on as it was."""
+        recorded of them before is then among the ``renewed`` of a session. Does nothing where that is not wanted, and
+        drops them where they are not asked for and not faster; that, and what stands in the way, is logged, and all
+        goes on as it was."""
         if self._fused is not None and self.refinement is None:
             self.refinement = Refinement(self._refine, "fused kernels for full batches", self.path)
 
-    def _refine(self, options: Any) -> None:
-        assert self._fused is not None
-        own, shapes = self.device.stream(), self.shapes_of(None)
+    def _refine(self, options: Any) -> str:
+        fused, self._fused = self._fused, None  # and with it the model
+        assert fused is not None
+        why = fused.why_not(self.device, self.nbytes)
+        became = f"no fused kernels for full batches: {why}" if why else self._with(fused, options)
+        self.info = {**self.info, "fused": became}
+        return became
+
+    def _with(self, fused: Fused, options: Any) -> str:
+        """Compiles them, and takes them where they are wanted; what became of that."""
+        free, own, found = self.device.free_bytes()[0], self.device.stream(), fused.known()
         self._streams.append(own)
-        session = self._fused(own)
-        trial = OrtCudaSession(session, shapes, self.path, self.device, own, threading.RLock(), "none", options)
+        session = fused.open(own)
+        self._compile(session, own, fused, options)
+        if found is None and not fused.is_asked:
+            found = self._compared(session, own)
+            fused.cache(found)
+        if found is not None and not found.pays and not fused.is_asked:
+            with self.device.recording:  # as when it was opened
+                del session
+            return f"no fused kernels for full batches: measured: {found}"
         with self._guard:
             self._retired.append(self._full)  # what was recorded of it is used until it is recorded anew
             self._full = session, own
             for one in self._sessions:
-                if one.shapes == trial.shapes:
+                if one.shapes == {tensor.name: tensor.shape for tensor in self.inputs}:
                     one.run_full_by(session, own)
-        trial.close()
-        self._fused = None  # and with it the model
+        parts = str(found or ""), f"{format_bytes(max(free - self.device.free_bytes()[0], 0))} more"
+        return f"fused kernels for full batches, {', '.join(filter(None, parts))}"
+
+    def _compile(self, session: Any, own: Stream, fused: Fused, options: Any) -> None:
+        """Runs it once. Where that cannot be, it is cached, so that later starts do not try."""
+        shapes, guard = self.shapes_of(None), threading.RLock()
+        try:
+            OrtCudaSession(session, shapes, self.path, self.device, own, guard, "none", options).close()
+        except BuildError as error:
+            if not options.terminate and "captur" not in error.why:  # what another thread records ends
+                fused.cache(Compared(1.0, math.inf))
+            raise
+
+    def _compared(self, session: Any, own: Stream) -> Compared:
+        """How fast full batches are without it, and with it; as they are run, as CUDA graphs where that can be."""
+        engine, shapes, known = self.open_session(), self.shapes_of(None), self._known[self.profiles[0]]
+        opened = partial(
+            OrtCudaSession, engine, shapes, self.path, self.device, self.stream, self._guard, "none", known=known
+        )
+        with closing(opened(full=self._full)) as first, closing(opened(full=(session, own))) as second:
+            graphs = []
+            for one in (first, second):
+                with self.device.recording, self._guard:  # in this order, as all who record
+                    graphs.append(layout.recorded(one)[0])
+            if graphs[0] and not graphs[1]:
+                return Compared(1.0, math.inf)
+            runs = [graph or one.enqueue for graph, one in zip(graphs, (first, second), strict=True)]
+            found = least_us(self.device, self.stream, self._guard, runs)
+            graphs.clear()
+            runs.clear()
+            return found
 
     def close(self) -> None:
         """Drops ONNX Runtime's sessions and the memory of all of ours, once the GPU is done."""

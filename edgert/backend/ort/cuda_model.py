@@ -26,9 +26,7 @@ def cleaned(
 ) -> tuple[bytes, bool]:
     """The model as ONNX Runtime gets it, and whether it came from the store; that the sizes of its outputs are known
     was checked before it was stored. Raises ModelError."""
-    shapes = {profile: dict(given) for profile, given in profiles.items()}
-    facts = json.dumps(["cuda", _RECIPE, model.digest, shapes], sort_keys=True)
-    key = hashlib.sha256(facts.encode()).hexdigest()[:32]
+    key = key_of(model, profiles)
     cached = store.get(key) if store else None
     if cached is not None:
         return cached, True
@@ -39,6 +37,13 @@ def cleaned(
     if store:
         base.cache_content(store, key, content)
     return content, False
+
+
+def key_of(model: Model, profiles: Mapping[str, base.Shapes]) -> str:
+    """Under which the cleaned model is stored."""
+    shapes = {profile: dict(given) for profile, given in profiles.items()}
+    facts = json.dumps(["cuda", _RECIPE, model.digest, shapes], sort_keys=True)
+    return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
 
 _SAME = 0.02

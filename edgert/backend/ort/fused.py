@@ -1,17 +1,35 @@
 """Full batches on a GPU with convolutions that were compiled together with their bias. That takes seconds, so it is
-done in a thread of its own, while batches run without."""
+done in a thread of its own, while batches run without; where it is not asked for, it stays if it is measured to be
+faster."""
 
+import json
 import logging
+import math
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from edgert.backend.base import Store, cache_content
 from edgert.backend.ort import runtime
+from edgert.backend.ort.layout import MARGIN
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import CudaDevice, Stream
+from edgert.units import format_bytes
 
 log = logging.getLogger("edgert.backend")
+
+_ROOM = 2
+"""So many times what the engine's own session took must be free for another with fused kernels."""
+_LEAST, _MOST, _ENOUGH_S = 5, 40, 0.15
+_NICE = 10
+"""Of the thread that compiles: frames come before it where there are too few cores for both."""
+
+_TURN = threading.Lock()
+"""One compiles at a time, as each takes a core."""
 
 
 class OwnRun:
@@ -36,16 +54,97 @@ class OwnRun:
         stream.wait(self._ends.record(self._own))
 
 
-class Refinement:
-    """Makes something in a thread of its own, and hands it over; may be broken off.
+class Compared(NamedTuple):
+    """Microseconds of a full batch without fused kernels, and with them; infinite where they cannot be had."""
+
+    us: float
+    fused_us: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether they are so much faster that they are worth compiling at every start."""
+        return self.fused_us * (1 + MARGIN) <= self.us
+
+    def __str__(self) -> str:
+        return f"{self.fused_us:.0f} us ({self.us:.0f} without)" if self.fused_us < math.inf else "none can be had"
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Where fused kernels come from, and whether they are wanted.
+
+    Attributes:
+        open: opens ONNX Runtime's session with them on a stream. Raises BuildError, DeviceError.
+        is_asked: they are taken in any case; else where there is room for them, and they are faster.
+        store, key: where that is cached, by default nowhere.
+    """
+
+    open: Callable[[Stream], Any]
+    is_asked: bool = True
+    store: Store | None = None
+    key: str = ""
+
+    def why_not(self, device: CudaDevice, nbytes: int) -> str:
+        """Why they are not to be compiled; empty where they are. ``nbytes``: what the engine's own session took."""
+        if self.is_asked:
+            return ""
+        if device.traits.integrated:
+            return "this GPU shares the processor's memory, and would have the weights in it twice"
+        if (free := device.free_bytes()[0]) < _ROOM * nbytes:
+            return f"they take about {format_bytes(nbytes)} more, and {format_bytes(free)} are free"
+        return "" if (known := self.known()) is None or known.pays else f"measured before: {known}"
+
+    def known(self) -> Compared | None:
+        """What was measured before; None for nothing, and for what is damaged."""
+        content = self.store.get(self.key) if self.store else None
+        try:
+            us, fused_us = (float(each) for each in json.loads(content or b"[]"))
+        except (ValueError, TypeError):
+            return None
+        return Compared(us, fused_us) if 0 < us < math.inf and fused_us > 0 else None
+
+    def cache(self, found: Compared) -> None:
+        """For a later start."""
+        if self.store:
+            cache_content(self.store, self.key, json.dumps(found).encode())
+
+
+def least_us(
+    device: CudaDevice, stream: Stream, turn: threading.RLock, runs: Sequence[Callable[[], object]]
+) -> Compared:
+    """Times two runs in turns, without and with fused kernels, while others may use the GPU, which slows both: what
+    each took at least.
 
     Args:
-        make: makes and hands it over, with the run options of its first run, which :meth:`close` ends.
+        stream: that both are put on.
+        turn: to hold while something is put there.
+    """
+    start, end = device.event(timed=True), device.event(timed=True)
+    taken: tuple[list[float], ...] = tuple([] for _ in runs)
+    began = time.perf_counter()
+    while len(taken[0]) < _LEAST or (time.perf_counter() - began < _ENOUGH_S and len(taken[0]) < _MOST):
+        for run, found in zip(runs, taken, strict=True):
+            with turn:
+                start.record(stream)
+                run()
+                end.record(stream)
+            end.synchronize()
+            found.append(end.since_ms(start) * 1e3)
+    return Compared(*(round(min(found), 1) for found in taken))
+
+
+class Refinement:
+    """Makes something in a thread of its own, and hands it over; may be broken off. One after another, as each takes a
+    core of the processor, and behind threads that work on frames, where the system has priorities of threads (Linux).
+
+    Args:
+        make: makes and hands it over, with the run options of its first run, which :meth:`close` ends; returns what
+            became of it, for people.
         what: is made, for people.
         where: the model.
     """
 
-    def __init__(self, make: Callable[[Any], None], what: str, where: str) -> None:
+    def __init__(self, make: Callable[[Any], str], what: str, where: str) -> None:
         self._make, self._what, self._where = make, what, where
         self._options = runtime.ort().RunOptions()
         self._thread = threading.Thread(target=self._run, name="edgert:fused")
@@ -61,11 +160,18 @@ class Refinement:
         self._thread.join()
 
     def _run(self) -> None:
+        if sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # of this thread: setpriority(2), Notes
+        while not _TURN.acquire(timeout=0.05):
+            if self._options.terminate:
+                return
         started = time.perf_counter()
         try:
-            self._make(self._options)
+            if not self._options.terminate:
+                became = self._make(self._options)
+                log.info("%s: %s (%.1f s)", self._where, became, time.perf_counter() - started)
         except (BuildError, DeviceError) as error:
             if not self._options.terminate:
                 log.warning("%s: no %s: %s (%s)", self._where, self._what, error.what, error.why)
-        else:
-            log.info("%s: %s after %.1f s", self._where, self._what, time.perf_counter() - started)
+        finally:
+            _TURN.release()

@@ -99,7 +99,7 @@ class InferenceSlot:
         if rows in self._warm:
             return
         self._warm.add(rows)
-        with self.session.exclusive:
+        with self.session.device.recording, self.session.exclusive:  # in this order, as all who record
             self.session.enqueue(rows)
             self.session.stream.synchronize()
             self._reader.enqueue(rows, self._reading)

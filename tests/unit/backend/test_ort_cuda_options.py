@@ -15,7 +15,13 @@ from edgert.backend.ort.cuda import OrtCudaBackend
 from edgert.errors import BuildError
 from tests.helpers import models
 
-DEVICE = SimpleNamespace(ordinal=0, name="Orin", stream=lambda: SimpleNamespace(handle=7), recording=nullcontext())
+DEVICE = SimpleNamespace(
+    ordinal=0,
+    name="Orin",
+    stream=lambda: SimpleNamespace(handle=7),
+    recording=nullcontext(),
+    free_bytes=lambda: (1, 1),
+)
 
 
 @pytest.fixture
@@ -44,7 +50,7 @@ def test_channels_last_is_tried_first_and_the_others_then(tried: list[tuple[Mapp
     assert not any("use_tf32" in options for options, _ in tried)
 
 
-@pytest.mark.parametrize("fused, first", [("start", "1"), ("later", None), ("off", None)])
+@pytest.mark.parametrize("fused, first", [("start", "1"), ("auto", None), ("later", None), ("off", None)])
 def test_fused_kernels_are_compiled_at_the_start_only_where_that_is_asked(
     tried: list[tuple[Mapping[str, str], Any]], fused: str, first: str | None
 ) -> None:
