@@ -187,19 +187,39 @@ def replace_bytes(path: Path, content: bytes) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """An empty file to write and read, which takes the place of the one at ``path`` when the block ends without error.
 
-    Folders, permissions and errors are as with :func:`replace_bytes`.
+    Folders, permissions and errors are as with :func:`replace_bytes`. A link stays, and what it points at is replaced;
+    what is no file, such as a FIFO or ``/dev/null``, is written into.
     """
     with written(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-        try:
-            with part.open("x+b") as file:  # not a temporary file, which nobody else may read
+        shown = _standard_stream(path)
+        is_stream = shown is not None or (path.exists() and not path.is_file() and not path.is_dir())
+        target = path if is_stream else Path(os.path.realpath(path))  # /dev/stdout may lead to what has no name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+        with tempfile.TemporaryFile("w+b") if is_stream else part.open("x+b") as file:  # a part that others may read
+            try:
                 yield file
-            if path.exists():
-                part.chmod(path.stat().st_mode & 0o777)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+                if is_stream:
+                    file.seek(0)
+                    with target.open("wb") if shown is None else os.fdopen(os.dup(shown), "wb") as device:
+                        shutil.copyfileobj(file, device)
+                else:
+                    file.flush()
+                    if target.exists():
+                        part.chmod(target.stat().st_mode & 0o777)
+                    part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
+
+
+def _standard_stream(path: Path) -> int | None:
+    """Whether a path, such as /dev/stdout, is standard output or error: a file that is opened anew is written from its
+    beginning again."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError):  # neither is there, or it is closed
+            if os.path.samestat(path.stat(), os.fstat(number)):
+                return number
+    return None
 
 
 @contextmanager

@@ -247,7 +247,7 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *,
 
 
 def _is_there(path: Path, manifest: Manifest, folder: bool) -> bool:
-    if path.is_dir() != folder:
+    if not (path.is_dir() if folder else path.is_file()):  # a FIFO would be waited for
         return False
     try:
         with open_bundle(path) as bundle:

@@ -36,9 +36,17 @@ Set = Annotated[
 ]
 Json = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the result as JSON to this file; - is standard output."),
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        dir_okay=False,
+        allow_dash=True,
+        help="Write the result as JSON to this file; - is standard output.",
+    ),
 ]
-Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write the result as one HTML page.")]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", dir_okay=False, help="Write the result as one HTML page.")
+]
 Profiles = Annotated[
     list[Path] | None,
     typer.Option(

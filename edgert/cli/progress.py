@@ -34,22 +34,36 @@ Bar = Callable[[str, int, int], None]
 
 @contextmanager
 def stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``stop`` on SIGINT and SIGTERM inside the block; the third signal ends the process at once."""
-    count = 0
+    """Calls ``stop`` in a thread of its own, once, on the first SIGINT, SIGTERM or SIGHUP inside the block; the third
+    signal ends the process at once. A SIGHUP that is ignored, as under ``nohup``, stays so."""
+    received, reader_end, writer_end = 0, *os.pipe()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal count
-        count += 1
-        if count >= _IMPATIENT:
+        # It may interrupt anything, itself too: so no lock is taken here, as those of stop() may be held already.
+        nonlocal received
+        received += 1
+        if received >= _IMPATIENT:
             os._exit(128 + number)
-        stop()
+        os.write(writer_end, b"!")
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    def wait() -> None:
+        if os.read(reader_end, 1):  # nothing when the block has ended
+            stop()
+
+    waiter = threading.Thread(target=wait, name="edgert:signals", daemon=True)
+    waiter.start()
+    caught = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        caught.append(signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in caught}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(writer_end)
+        waiter.join()
+        os.close(reader_end)
 
 
 @contextmanager

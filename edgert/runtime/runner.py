@@ -40,6 +40,7 @@ class Runner:
         self.stop_event = threading.Event()
         self._error: EdgertError | None = None
         self._error_lock = threading.Lock()
+        self._first_stop = threading.Lock()  # taken by it, and never given back
         self._workers = [
             Worker(node, clock, self.stop_event, self.fail, [one for one in nodes if one.runs_in is node])
             for node in nodes
@@ -76,14 +77,14 @@ class Runner:
             worker.start()
 
     def stop(self) -> None:
-        """Asks the sources to end; returns at once. Callable from any thread, more than once."""
-        with self._error_lock:
-            if self.stop_event.is_set():
-                return
-            self.stop_event.set()
-            self._drain = threading.Timer(DRAIN_S, self._discard)
-            self._drain.daemon = True
-            self._drain.start()
+        """Asks the sources to end; returns at once. Callable from any thread, more than once, also by the handler of a
+        signal that interrupts it: so it waits for no lock."""
+        if not self._first_stop.acquire(blocking=False):
+            return
+        self.stop_event.set()
+        self._drain = threading.Timer(DRAIN_S, self._discard)
+        self._drain.daemon = True
+        self._drain.start()
         for node in self.nodes:
             if isinstance(node.work, ServedSource):
                 node.work.wake()

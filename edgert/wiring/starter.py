@@ -10,6 +10,7 @@ from typing import Any
 from edgert.config import InputConfig, ModelConfig, load_pipeline
 from edgert.config.model_section import value_of, verb_of
 from edgert.errors import ConfigError, ModelError, cause
+from edgert.files import replace_text
 from edgert.graph import TensorSpec, inputs, load
 from edgert.wiring.check import advised_of, rows_of, ties_of
 from edgert.wiring.check_report import Row, described, yaml_value
@@ -40,7 +41,7 @@ def write_pipeline(text: str, path: Path, force: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8")
         load_pipeline(part, env=_AnyValue())
-        part.replace(path)
+        replace_text(path, text)
     except OSError as error:
         raise ConfigError(f"cannot write {str(path)!r}", why=cause(error)) from error
     finally:

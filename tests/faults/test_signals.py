@@ -1,0 +1,76 @@
+"""Two signals close together, as when a terminal and a parent both pass Ctrl-C on."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from edgert.cli.progress import stop_on_signal
+from edgert.runtime.runner import Runner
+
+ROUNDS = 1000
+
+
+@pytest.mark.parametrize("kind", ["stop_on_signal", "own handler"])
+def test_two_signals_at_any_distance_end_it(kind: str) -> None:
+    """In a process of its own: what hangs is killed."""
+    program = f"from tests.faults.test_signals import rounds; rounds({kind!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, str(ROUNDS)), done.stderr[-2000:]
+
+
+def rounds(kind: str) -> None:
+    chance, ended = random.Random(1), 0
+    for _ in range(ROUNDS):
+        runner = Runner([])
+        sender = threading.Thread(target=twice, args=(threading.get_ident(), chance.uniform(0, 1e-3)))
+        if kind == "stop_on_signal":
+            with stop_on_signal(runner.stop):
+                sender.start()
+                ended += runner.stop_event.wait(5.0)
+                sender.join()  # its second signal may come after the stop
+        else:
+            signal.signal(signal.SIGTERM, lambda *_, one=runner: one.stop())
+            signal.signal(signal.SIGINT, lambda *_, one=runner: one.stop())
+            sender.start()
+            deadline = time.monotonic() + 5.0
+            while not runner.stopping and time.monotonic() < deadline:
+                time.sleep(0)
+            sender.join()
+            ended += runner.stopping
+        runner.wait()
+    print(ended)
+
+
+def twice(thread: int, gap_s: float) -> None:
+    signal.pthread_kill(thread, signal.SIGINT)
+    time.sleep(gap_s)
+    signal.pthread_kill(thread, signal.SIGTERM)
+
+
+def test_a_hangup_is_a_stop_unless_it_is_ignored() -> None:
+    stopped = threading.Event()
+    with stop_on_signal(stopped.set):
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stopped.wait(5.0)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        stopped.clear()
+        with stop_on_signal(stopped.set):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stopped.wait(0.1)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_block_gives_handlers_and_files_back() -> None:
+    before, files = signal.getsignal(signal.SIGTERM), len(os.listdir("/proc/self/fd"))
+    with stop_on_signal(lambda: None):
+        pass
+    assert (signal.getsignal(signal.SIGTERM), len(os.listdir("/proc/self/fd"))) == (before, files)
