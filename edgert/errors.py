@@ -19,11 +19,39 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from logging import LogRecord
 
 EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_BUG = 70
+
+
+_HIDDEN_FROM = 4  # characters; hiding shorter values would make nonsense of the text around them
+_hidden: dict[str, str] = {}
+
+
+def hide(value: str, name: str) -> None:
+    """From now on :func:`printable` shows ``${name}`` where the value of that environment variable would stand."""
+    if len(value) >= _HIDDEN_FROM:
+        _hidden.update({form: name for form in (value, repr(value)[1:-1], quote(value), quote(value, safe=""))})
+
+
+def printable(text: str) -> str:
+    """A text for a terminal, a log or a file: without what :func:`hide` was given."""
+    for value, name in sorted(_hidden.items(), key=lambda item: -len(item[0])):
+        text = text.replace(value, f"${{{name}}}")
+    return text
+
+
+def printable_record(record: LogRecord) -> bool:
+    """A filter of logging, for handlers and loggers: makes the line :func:`printable`, and lets it through."""
+    if _hidden:
+        record.msg, record.args = printable(record.getMessage()), None
+    return True
 
 
 class EdgertError(Exception):
@@ -40,14 +68,14 @@ class EdgertError(Exception):
     def __init__(
         self, what: str, *, why: str = "", where: str = "", fix: str = "", others: Iterable[EdgertError] = ()
     ) -> None:
-        super().__init__(what)
-        self.what, self.why, self.where, self.fix = what, why, where, fix
+        self.what, self.why, self.where, self.fix = map(printable, (what, why, where, fix))
+        super().__init__(self.what)
         self.others = tuple(others)
 
     def __str__(self) -> str:
         notes = (("why", self.why), ("where", self.where), ("fix", self.fix))
         lines = [self.what, *(f"  {name + ':':<7}{text}" for name, text in notes if text)]
-        return "\n".join(["\n".join(lines), *map(str, self.others)])
+        return "\n".join([printable("\n".join(lines)), *map(str, self.others)])
 
     def at(self, where: str) -> EdgertError:
         """This error with its place filled in, unless it already knows a closer one."""
@@ -61,7 +89,8 @@ class EdgertError(Exception):
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, for another process; :func:`error_of` reads it."""
-        parts = {"what": self.what, "why": self.why, "where": self.where, "fix": self.fix}
+        texts = {"what": self.what, "why": self.why, "where": self.where, "fix": self.fix}
+        parts = {name: printable(text) for name, text in texts.items()}
         return {"class": type(self).__name__, **parts, "others": [one.to_json() for one in self.others]}
 
 

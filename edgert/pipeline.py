@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, overload
 from edgert.board.gpu_start import gpu_started
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import TENSORRT
-from edgert.errors import BudgetError, StageError, nearest
+from edgert.errors import BudgetError, StageError, nearest, printable_record
 from edgert.meters import peak_rss_bytes
 from edgert.policy import Drop
 from edgert.runtime import Node, Result, Runner, Summary, summarize
@@ -245,6 +245,8 @@ class Pipeline:
             self._refuse_called("started")
             if not self._started:
                 self._started = True
+                for name in filter(lambda name: name.startswith("edgert"), [*logging.root.manager.loggerDict]):
+                    logging.getLogger(name).addFilter(printable_record)
                 self._runner.start()
                 self._show()
 

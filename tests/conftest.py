@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
+
+import pytest
 
 os.environ.setdefault("EDGERT_CHECK_PASSES", "1")  # before edgert is imported: every pass is held to its promises
 
@@ -13,3 +16,12 @@ if importlib.util.find_spec("hypothesis"):
     # A machine that is busy for a moment makes no test wrong; how fast things are is what tests/bench is for.
     settings.register_profile("edgert", deadline=None)
     settings.load_profile("edgert")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_hidden() -> Iterator[None]:
+    """A value that one test takes from its environment shows in the messages of the next."""
+    from edgert import errors
+
+    yield
+    errors._hidden.clear()

@@ -21,7 +21,7 @@ from edgert.cli.machine_commands import doctor, top
 from edgert.cli.plan_command import plan
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
-from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError
+from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError, printable
 
 _OBJECTS = 50_000
 """New ones between two passes of the collector. A verb's imports make ten times that and no garbage; with Python's 700
@@ -82,11 +82,11 @@ def main() -> None:
         app()  # reports usage errors itself, and always leaves by SystemExit
     except EdgertError as error:
         if "--debug" in sys.argv:
-            traceback.print_exception(type(error), error, error.__traceback__)
+            typer.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
         typer.echo(str(error), err=True)
         sys.exit(EXIT_ERROR)
     except Exception:  # noqa: BLE001 - the last line of defense: a bug is reported as one, with its traceback
-        traceback.print_exc()
-        typer.echo("\nThis is a bug in edgert, not in your input. Please report the lines above.", err=True)
+        typer.echo(printable(traceback.format_exc()), err=True)
+        typer.echo("This is a bug in edgert, not in your input. Please report the lines above.", err=True)
         sys.exit(EXIT_BUG)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from edgert.cli.terminal import Column, Row, console, marked, table
+from edgert.errors import printable_record
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
 
     screen = console(stderr=True, tables=False)
     logger = logging.getLogger("edgert")  # a camera lost, a live page opened: on the console that the view shares
-    logger.handlers = [
-        RichHandler(console=screen, show_path=False, show_level=False, log_time_format="%H:%M:%S", markup=False)
-    ]
+    handler = RichHandler(console=screen, show_path=False, show_level=False, log_time_format="%H:%M:%S", markup=False)
+    handler.addFilter(printable_record)
+    logger.handlers = [handler]
     logger.propagate = False
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
     pipeline.start()

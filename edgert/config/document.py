@@ -13,13 +13,12 @@ from typing import Any
 
 import yaml
 
-from edgert.errors import ConfigError, cause, nearest
+from edgert.errors import ConfigError, cause, hide, nearest
 from edgert.installation import pipeline_names
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIABLE = re.compile(r"\$\{([^}]*)(\}?)")
 _INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
-_HIDDEN_FROM = 4  # characters; hiding shorter values would make nonsense of the text around them
 _DEPTH = 32
 _VALUES = 100_000
 """Far more than a pipeline needs; a small file whose aliases multiply, or point at themselves, is stopped here."""
@@ -31,51 +30,25 @@ _STARTER = "edgert new MODEL.onnx writes a starter"
 Loc = tuple["str | int", ...]
 
 
-class Variables:
-    """Fills in ``${NAME}`` and ``${NAME:-default}``, and remembers what came from the environment.
+def fill_in(text: str, env: Mapping[str, str], where: str) -> str:
+    """``text`` with ``${NAME}`` and ``${NAME:-default}`` replaced; what came from the environment is hidden from then
+    on in what is printed. Raises ConfigError for a variable that is unset or malformed."""
 
-    Args:
-        env: the environment.
-    """
+    def value(match: re.Match[str]) -> str:
+        inside = _INSIDE.fullmatch(match[1])
+        if inside is None or not match[2]:
+            fix = "write ${NAME}, or ${NAME:-default} for a default"
+            raise ConfigError(f"cannot understand {match[0]!r}", where=where, fix=fix)
+        name, default = inside.groups()
+        if (found := env.get(name)) is not None:
+            hide(found, name)
+            return found
+        if default is None:
+            fix = f"export {name}=..., or write ${{{name}:-default}}"
+            raise ConfigError(f"environment variable {name} is not set", where=where, fix=fix)
+        return str(default)
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
-        self._used: dict[str, str] = {}
-
-    def fill(self, text: str, where: str) -> str:
-        """``text`` with its variables replaced. Raises ConfigError for an unset or malformed one."""
-
-        def value(match: re.Match[str]) -> str:
-            inside = _INSIDE.fullmatch(match[1])
-            if inside is None or not match[2]:
-                fix = "write ${NAME}, or ${NAME:-default} for a default"
-                raise ConfigError(f"cannot understand {match[0]!r}", where=where, fix=fix)
-            name, default = inside.groups()
-            if (found := self._env.get(name)) is not None:
-                if len(found) >= _HIDDEN_FROM:
-                    self._used[found] = name
-                return found
-            if default is None:
-                fix = f"export {name}=..., or write ${{{name}:-default}}"
-                raise ConfigError(f"environment variable {name} is not set", where=where, fix=fix)
-            return str(default)
-
-        return _VARIABLE.sub(value, text)
-
-    def hide(self, text: str) -> str:
-        """``text`` with every value that came from the environment turned back into ``${NAME}``."""
-        for value, name in sorted(self._used.items(), key=lambda item: -len(item[0])):
-            for form in (value, repr(value)[1:-1]):
-                text = text.replace(form, f"${{{name}}}")
-        return text
-
-
-def hide_in(error: ConfigError, variables: Variables) -> ConfigError:
-    """The same error, and those that came with it, without values from the environment in their texts."""
-    for each in (error, *error.others):
-        each.what, each.why, each.fix = map(variables.hide, (each.what, each.why, each.fix))
-        each.args = (each.what,)
-    return error
+    return _VARIABLE.sub(value, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +60,12 @@ class Document:
         data: nested dicts, lists and scalars, environment variables filled in; not for printing.
         places: key path → ``file:line`` or ``--set key=value``.
         written: key path → the text before ``${VAR}`` was filled in; what errors may print.
-        variables: knows what came from the environment.
     """
 
     path: Path
     data: dict[str, Any] = field(repr=False)
     places: Mapping[Loc, str] = field(repr=False)
     written: Mapping[Loc, str] = field(repr=False)
-    variables: Variables = field(repr=False)
 
     def where(self, loc: Iterable[str | int]) -> str:
         """``file:line a.b.c`` of a key path, or of the nearest enclosing key that was written."""
@@ -121,11 +92,11 @@ def read(path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str]
     if not isinstance(node, yaml.MappingNode):
         what, why = f"{path} is not a pipeline file", "it holds no keys at its top level"
         raise ConfigError(what, why=why, where=f"{path}:1", fix=_STARTER)
-    builder = _Builder(str(path), Variables(os.environ if env is None else env))
+    builder = _Builder(str(path), os.environ if env is None else env)
     data = builder.build(node, ())
     for text in overrides:
         builder.override(data, text)
-    return Document(path, data, builder.places, builder.written, builder.variables)
+    return Document(path, data, builder.places, builder.written)
 
 
 def _read_text(path: Path) -> str:
@@ -167,8 +138,8 @@ def _compose(text: str, name: str) -> yaml.Node | None:
 class _Builder:
     """Turns YAML nodes into data, noting places and filling in variables."""
 
-    def __init__(self, name: str, variables: Variables) -> None:
-        self.name, self.variables = name, variables
+    def __init__(self, name: str, env: Mapping[str, str]) -> None:
+        self.name, self._env = name, env
         self.places: dict[Loc, str] = {}
         self.written: dict[Loc, str] = {}
         self._constructor = yaml.constructor.SafeConstructor()
@@ -274,7 +245,7 @@ class _Builder:
             raise ConfigError(expected, why=str(error), where=_at(place, loc)) from error
         if not isinstance(value, str):
             return value
-        filled = self.variables.fill(value, _at(place, loc))
+        filled = fill_in(value, self._env, _at(place, loc))
         if filled != value:
             self.written[loc] = value
         return filled

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from edgert.config.document import Document, hide_in, read
+from edgert.config.document import Document, read
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain, Gpus, without_numbers
 from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
 from edgert.config.flow import check_flow, check_variants
@@ -291,9 +291,7 @@ def load_pipeline(
     except ValidationError as mistakes:
         first, *others = (_explained(document, detail) for detail in flattened(mistakes.errors(include_url=False)))
         first.others = tuple(others)
-        raise hide_in(first, document.variables) from None
-    except ConfigError as error:
-        raise hide_in(error, document.variables) from None
+        raise first from None
     if run_ops:
         load_operators(config.ops, document.where(("ops",)))
     return PipelineFile(config, document)
