@@ -84,7 +84,9 @@ class Http(SinkStage):
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
     host: str = Field(
-        default="127.0.0.1", description="address to listen on; others than loopback open it to the network"
+        default="127.0.0.1",
+        min_length=1,
+        description="address to listen on; others than loopback open it to the network",
     )
     port: int = Field(default=8080, ge=0, le=65535, description="0 picks a free one")
 

@@ -7,6 +7,7 @@ import base64
 import errno
 import hashlib
 import importlib.resources
+import io
 import ipaddress
 import json
 import logging
@@ -188,7 +189,9 @@ class Live:
 _MAX_CONNECTIONS = 48
 _MAX_VIEWERS = 8
 _MAX_RATE_HZ = 30.0
-_IO_TIMEOUT_S = 10.0  # of a client that neither reads nor writes
+_IO_TIMEOUT_S = 10.0  # of a client that does not read what it asked for
+_HEAD_S = 5.0
+"""In which a request must be there as a whole, however it comes in."""
 _NEXT_IMAGE_S = 2.0  # then the old one is sent again, to notice viewers who left
 _GOODBYE_S = 0.4
 _SEND_BUFFER_BYTES = 1 << 18  # a few images: what a slow viewer may lag behind
@@ -210,6 +213,7 @@ class LiveServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # of socketserver's five, the sixth who comes at once waits for a second
 
     def __init__(self, host: str, port: int, live: Live, stats: Callable[[], Mapping[str, object]]) -> None:
         self.live, self.stats = live, stats
@@ -221,7 +225,8 @@ class LiveServer(ThreadingHTTPServer):
             is_local = host == "localhost"
         # The names a browser may use for a loopback address; none, for "any", when others than this machine may come.
         self.hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if is_local else frozenset[str]()
-        self._connections: set[socket.socket] = set()
+        self._connections: dict[socket.socket, None] = {}  # the oldest first; a viewer's is none of them any more
+        self._watching: set[socket.socket] = set()
         self._changed = threading.Condition()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
@@ -234,12 +239,9 @@ class LiveServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
         with self._changed:
-            for connection in self._connections:
-                try:
-                    connection.shutdown(socket.SHUT_RDWR)
-                except OSError as error:  # it ended by itself in the meantime
-                    _LOG.debug("already closed: %s", error)
-            self._changed.wait_for(lambda: not self._connections, _GOODBYE_S)
+            for connection in (*self._connections, *self._watching):
+                _end(connection)
+            self._changed.wait_for(lambda: not self._connections and not self._watching, _GOODBYE_S)
         self._thread.join()
 
     def server_bind(self) -> None:
@@ -250,24 +252,62 @@ class LiveServer(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Turns connections away beyond a fixed number."""
+        """Ends the oldest of too many connections: who asks and reads is served in milliseconds, so it is one that does
+        neither, and whoever comes finds room."""
         with self._changed:
             if len(self._connections) >= _MAX_CONNECTIONS:
-                return False
-            self._connections.add(request)
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                _end(oldest)
+            self._connections[request] = None
             return True
+
+    def watches(self, request: Any) -> None:
+        """It is a viewer's, who stays, from now on."""
+        with self._changed:
+            if self._connections.pop(request, 0) is None:  # else it was ended
+                self._watching.add(request)
 
     def shutdown_request(self, request: Any) -> None:
         super().shutdown_request(request)
         with self._changed:
-            self._connections.discard(request)
+            self._connections.pop(request, None)
+            self._watching.discard(request)
             self._changed.notify_all()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A request that fails is the log's, not the terminal's."""
+        _LOG.debug("a request of %s failed", client_address, exc_info=True)
+
+
+def _end(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError as error:  # it ended by itself in the meantime
+        _LOG.debug("already closed: %s", error)
+
+
+class _Head(io.RawIOBase):
+    """What a client sends, until a time on time.monotonic()'s clock: one that sends a byte now and then ends, too."""
+
+    def __init__(self, connection: socket.socket, until: float) -> None:
+        self._connection, self._until = connection, until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connection.settimeout(max(self._until - time.monotonic(), 1e-3))
+        return self._connection.recv_into(buffer)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: LiveServer
     server_version, sys_version = "edgert", ""
-    timeout = _IO_TIMEOUT_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_Head(self.connection, time.monotonic() + _HEAD_S))
 
     def handle(self) -> None:
         try:
@@ -276,7 +316,12 @@ class _Handler(BaseHTTPRequestHandler):
             _LOG.debug("connection of %s ended: %s", self.client_address, error)
 
     def do_GET(self) -> None:
-        path = urlsplit(self.path).path
+        self.connection.settimeout(_IO_TIMEOUT_S)
+        try:
+            path = urlsplit(self.path).path
+        except ValueError:
+            self._send(HTTPStatus.BAD_REQUEST, "text/plain", b"no such address\n")
+            return
         try:
             if not self._is_known_host():
                 self._send(HTTPStatus.FORBIDDEN, "text/plain", b"unknown Host header\n")
@@ -331,6 +376,7 @@ class _Handler(BaseHTTPRequestHandler):
             message = f"{_MAX_VIEWERS} viewers are watching already\n".encode()
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", message, {"Retry-After": "10"})
             return
+        self.server.watches(self.connection)
         try:
             self._head(HTTPStatus.OK, f"multipart/x-mixed-replace; boundary={_BOUNDARY.decode()}")
             if self.command == "GET":
