@@ -37,7 +37,7 @@ _hidden: dict[str, str] = {}
 def hide(value: str, name: str) -> None:
     """From now on :func:`printable` shows ``${name}`` where the value of that environment variable would stand."""
     if len(value) >= _HIDDEN_FROM:
-        _hidden.update({form: name for form in (value, repr(value)[1:-1], quote(value), quote(value, safe=""))})
+        _hidden.update(dict.fromkeys((value, repr(value)[1:-1], quote(value), quote(value, safe="")), name))
 
 
 def printable(text: str) -> str:

@@ -68,7 +68,9 @@ class Attackers:
             client.close()
 
 
-@pytest.mark.parametrize("first", [b"", b"GET /metrics HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"])
+@pytest.mark.parametrize(
+    "first", [b"", b"GET /metrics HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"]
+)
 def test_a_friend_is_answered_among_two_hundred_that_dawdle(sink: HttpSink, first: bytes) -> None:
     with Attackers(sink, first):
         time.sleep(0.5)
@@ -94,7 +96,8 @@ def test_a_request_that_comes_in_bytes_ends(sink: HttpSink, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "line", ["GET http://[ HTTP/1.1", "GET //[::1 HTTP/1.1", "GET \x00\x01 HTTP/1.1", "GET / HTTP/9.9", "G\xfcT", "", "GET"]
+    "line",
+    ["GET http://[ HTTP/1.1", "GET //[::1 HTTP/1.1", "GET \x00\x01 HTTP/1.1", "GET / HTTP/9.9", "G\xfcT", "", "GET"],
 )
 def test_a_wrong_request_is_an_answer_and_no_traceback(
     sink: HttpSink, line: str, capfd: pytest.CaptureFixture[str]

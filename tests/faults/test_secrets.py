@@ -1,4 +1,4 @@
-"""What comes from the environment is never printed: in no error, log line or traceback, however the file is mistyped."""
+"""What comes from the environment is never printed: in no error, log line or traceback, however mistyped the file."""
 
 import logging
 import sys
@@ -37,7 +37,12 @@ stages:
     ],
 )
 def test_a_typo_prints_no_password(
-    verb: str, source: str, sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    verb: str,
+    source: str,
+    sink: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(FILE.replace("SOURCE", source).replace("SINK", sink))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -70,7 +71,8 @@ def test_a_hangup_is_a_stop_unless_it_is_ignored() -> None:
 
 
 def test_the_block_gives_handlers_and_files_back() -> None:
-    before, files = signal.getsignal(signal.SIGTERM), len(os.listdir("/proc/self/fd"))
+    folder = Path("/proc/self/fd")
+    before, files = signal.getsignal(signal.SIGTERM), len([*folder.iterdir()])
     with stop_on_signal(lambda: None):
         pass
-    assert (signal.getsignal(signal.SIGTERM), len(os.listdir("/proc/self/fd"))) == (before, files)
+    assert (signal.getsignal(signal.SIGTERM), len([*folder.iterdir()])) == (before, files)
