@@ -8,6 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.helpers.gpu_lock import (  # noqa: F401 - hooks
+    pytest_collection_modifyitems,
+    pytest_runtest_protocol,
+    pytest_sessionfinish,
+)
+
 os.environ.setdefault("EDGERT_CHECK_PASSES", "1")  # before edgert is imported: every pass is held to its promises
 
 if importlib.util.find_spec("hypothesis"):

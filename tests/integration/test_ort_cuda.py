@@ -728,6 +728,7 @@ class TestOnAGpu:
         engine.close()
         assert engine.device.live_bytes == 0
 
+    @pytest.mark.gpu_alone
     def test_sizes_share_the_weights(self, real: OrtCudaBackend) -> None:
         """Eight rows of a network with few activations take less than once more its weights."""
         model, taken, device = with_open_batch(clean(resnet50(size_px=32))[0]), list[int](), real._device
