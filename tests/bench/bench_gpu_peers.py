@@ -21,7 +21,8 @@ What is fair:
   sources write there; each frame is a buffer of its own.
 - The same network, in FP16 with its normalization fused, and the same answer: five classes, or boxes after suppression,
   on the host. Each side's answers to the 16 frames are compared with PyTorch's, edgert's with those to frames whose
-  gray levels are whole, as edgert's are. The worst frame of the 16 counts.
+  gray levels are whole, as edgert's are. The worst frame of the 16 counts. A class agrees when its score does, to a
+  quarter, so that near ties may change places (gpu_task.py: ``agreement``, and why so much).
 - The same process in turns, each side warmed up, the others idle, and nothing compiled beside. Processor time is that
   of the whole process.
 - edgert is measured by its public API alone.
@@ -120,14 +121,11 @@ class Race:
         if kind in OURS:
             subject = gpu_public.Subject(self.entry.task, self.entry.model, ENGINES[engine], self.rows, self._folder)
             return OURS[kind](subject, self.entry.pixels)
-        import torch
-
         from tests.bench import gpu_bare, gpu_careful
 
         if kind == "bare":
-            frames = torch.stack(self.entry.pinned[: self.rows]).cuda()
             bare = gpu_bare.BareRtx if engine == "rtx" else gpu_bare.BareOrt
-            return bare(self.entry.lines, frames, self.entry.exported(self.rows))
+            return bare(self.entry.lines, self.entry.pinned, self.rows, self.entry.exported(self.rows))
         by = gpu_careful.Careful if kind == "careful" else gpu_careful.Compiled
         return by(self.entry.lines, self.entry.pinned, self.rows)
 
@@ -137,9 +135,8 @@ class Race:
         self.found[name] = measured
         if turn == 0 and isinstance(side, Answering):
             measured.alone_ms = side.alone(self._options.alone)
-            seen = self.rows if name.startswith("bare-") else IMAGES
             wanted = self.entry.rounded if is_ours(name) else self.entry.answers
-            measured.agreement = worst(side.answers(seen), wanted[:seen], self.entry.task.score)
+            measured.agreement = worst(side.answers(IMAGES), wanted, self.entry.task.score)
 
     def _tried(self, name: str, work: Callable[[], object]) -> bool:
         """Whether it went well; a side that fails is left out, and why is printed."""

@@ -1,9 +1,11 @@
 """Engines with nothing around them: ONNX Runtime and TensorRT-RTX called by hand, each over a model of one fixed shape,
-its work recorded as one CUDA graph. Their input lies on the GPU and stays as it is; nobody looks at their output."""
+its work recorded as one CUDA graph. Their input lies on the GPU and stays as it is; nobody looks at their output while
+they are timed."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +28,17 @@ class Bare(InFlight):
 
     Args:
         lines: what prepares the input, in FP16, and reads the output when it is asked for.
-        frames: (rows, 1620, 1920) uint8 on the GPU, the first of the race.
+        frames: one tensor (1620, 1920) uint8 each; the first are its input.
+        rows: of a batch.
         model: ONNX of that batch size, FP16.
     """
 
-    def __init__(self, lines: Lines, frames: Tensor, model: Path) -> None:
-        self.rows, self._lines, self._turn = len(frames), lines, 0
+    def __init__(self, lines: Lines, frames: Sequence[Tensor], rows: int, model: Path) -> None:
+        self._lines, self._frames, self.rows, self._turn = lines, frames, rows, 0
+        self.image = self._prepared(0).contiguous()
         with torch.no_grad():
-            self.image = lines.prepare(frames).contiguous()
-            self.out = torch.empty_like(lines.net(lines.prepare(frames)), memory_format=torch.contiguous_format)
+            out = lines.net(self._prepared(0))
+        self.out = torch.empty_like(out, memory_format=torch.contiguous_format)
         self._done = [torch.cuda.Event() for _ in range(IN_FLIGHT)]
         self._stream, self._graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
@@ -68,13 +72,22 @@ class Bare(InFlight):
         return []
 
     def answers(self, count: int) -> list[Answer]:
-        """Of the frames that are its input, again and again."""
-        self.out.zero_()
-        torch.cuda.synchronize()
-        self.wait(self.submit(0))
+        """Each batch is brought into its input; the first is there again at the end."""
+        found = []
+        for index in (*range(0, count, self.rows), 0):
+            self.image.copy_(self._prepared(index))
+            self.out.zero_()
+            torch.cuda.synchronize()
+            self.wait(self.submit(index))
+            with torch.no_grad():
+                found += self._lines.answers(self._lines.packed(self.out).cpu().numpy())
+        return found[:count]
+
+    def _prepared(self, index: int) -> Tensor:
+        """The input of the frames from ``index`` on."""
+        frames = [self._frames[(index + row) % len(self._frames)] for row in range(self.rows)]
         with torch.no_grad():
-            found = self._lines.answers(self._lines.packed(self.out).cpu().numpy())
-        return [found[index % self.rows] for index in range(count)]
+            return self._lines.prepare(torch.stack(frames).cuda())
 
     def close(self) -> None:
         """Frees the graph; what was opened goes with the object."""

@@ -9,6 +9,7 @@ no chain of suppressions is longer (Zheng et al. 2021, Cluster-NMS).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,14 @@ class Lines(nn.Module):
     def packed(self, out: Tensor) -> Tensor:
         """The answer from the network's output."""
         return detected(out, self.task.score) if self.task.detects else classified(out)
+
+    def known(self, out: Tensor) -> list[Answer]:
+        """The answers from the network's output, to compare others with."""
+        found = self.answers(self.packed(out).cpu().numpy())
+        if self.task.detects:
+            return found
+        every = out.float().softmax(1).cpu().numpy()
+        return [replace(one, every=scores) for one, scores in zip(found, every, strict=True)]
 
     def answers(self, packed: Any) -> list[Answer]:
         """The same on the host, as records; boxes in pixels of the frame."""

@@ -61,8 +61,8 @@ class Entry:
         import torch
 
         with torch.no_grad():
-            packed = torch.cat([self.lines(each.cuda()[None]) for each in self.pinned])
-        return self.lines.answers(packed.cpu().numpy())
+            out = torch.cat([self.lines.net(self.lines.prepare(each.cuda()[None])) for each in self.pinned])
+            return self.lines.known(out)
 
     @cached_property
     def rounded(self) -> list[Answer]:
@@ -75,8 +75,7 @@ class Entry:
         with torch.no_grad():
             ready = [torch.from_numpy(preprocess(frame_of(each), config, wanted)) for each in self.pixels]
             images = [each.permute(2, 0, 1)[None].contiguous(memory_format=torch.channels_last) for each in ready]
-            packed = torch.cat([self.lines.packed(self.lines.net(image.cuda())) for image in images])
-        return self.lines.answers(packed.cpu().numpy())
+            return self.lines.known(torch.cat([self.lines.net(image.cuda()) for image in images]))
 
     def _score(self) -> float:
         import torch

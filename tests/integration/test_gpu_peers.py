@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -110,10 +111,52 @@ def test_answers_agree_as_far_as_each_has_what_the_other_has() -> None:
     assert agreement(boxes(near), boxes(near, kind=1), 0.3) == 0.0
     assert agreement(boxes(), boxes(), 0.3) == 1.0 and agreement(boxes(), boxes(near), 0.3) == 0.0
     assert agreement(boxes(), boxes(near), 0.59) == 1.0  # weak enough to be missed, although nothing else is there
-    one, other = (Answer(np.array([0.5, 0.3]), np.array(order)) for order in ([7, 8], [8, 7]))
-    assert agreement(one, one) == 1.0 and agreement(one, other) == 0.5  # 8 is weak enough to be missed, 7 is not
-    tie = Answer(np.array([0.5, 0.31]), np.array([7, 9]))
-    assert agreement(one, tie) == 1.0
+
+
+def classified(logits: Any) -> list[Answer]:
+    """The five best of (n, classes), and every class's score."""
+    scores = np.exp(logits - logits.max(1, keepdims=True))
+    scores /= scores.sum(1, keepdims=True)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+    return [Answer(row[names], names, every=row) for row, names in zip(scores, best, strict=True)]
+
+
+def test_classes_agree_by_their_scores_whichever_rank_they_have() -> None:
+    every = np.array([0.2, 0.19, 0.15, 0.14, 0.13, 0.125, 0.05, 0.015])
+    wanted = Answer(every[:5], np.arange(5), every=every)
+
+    def found(classes: list[int], scores: Any) -> float:
+        return agreement(Answer(np.array(scores), np.array(classes)), wanted)
+
+    assert found([0, 1, 2, 3, 4], every[:5]) == 1.0
+    assert found([1, 0, 2, 3, 5], [0.2, 0.195, 0.15, 0.14, 0.13]) == 1.0  # near ties, one at the end of the five
+    assert found([0, 1, 2, 3, 6], [0.2, 0.19, 0.15, 0.14, 0.13]) == 0.8  # 6 is no tie: 0.05 is wanted
+    assert found([0, 1, 2, 3, 6], [0.2, 0.19, 0.15, 0.14, 0.05]) == 0.8  # that is right, but 4 should be named
+    assert found([0, 1, 2, 3, 4], 2 * every[:5]) == 0.0 == found([3, 2, 0, 7, 6], every[:5])
+    assert found([0, 0, 0, 0, 0], [0.2] * 5) < 0.5 and found([1], [0.19]) == 0.2
+    assert found([], []) == 0.0 and found([0, 1, 2, 3, 4], [np.nan] * 5) == 0.0
+    bare = Answer(wanted.scores, wanted.classes)
+    assert agreement(bare, bare) == 1.0 and agreement(Answer(every[:5], np.arange(1, 6)), bare) < 0.8
+
+
+def test_wrong_answers_of_a_classifier_are_found_and_roundings_are_none() -> None:
+    random = np.random.default_rng(0)
+    logits = random.normal(0, 1, (16, 1000))
+    wanted = classified(logits)
+    rounded = logits + random.normal(0, 0.04, (1, 1000)) + random.normal(0, 0.02, logits.shape)  # of weights, of sums
+    assert worst(classified(rounded), wanted) == 1.0
+    assert (
+        min(np.mean(one.classes == other.classes) for one, other in zip(classified(rounded), wanted, strict=True))
+        <= 0.4
+    )
+    assert max(agreement(one, other) for one, other in permutations(wanted, 2)) <= 0.4
+    swapped = [wanted[index] for index in (0, 1, 3, 2, *range(4, 16))]
+    stale = [wanted[max(index - (index == 9), 0)] for index in range(16)]
+    for wrong in (swapped, stale):
+        assert worst(wrong, wanted) <= 0.4
+    assert worst(classified(logits + 1.5 * (np.arange(1000) % 3 == 0)), wanted) < 0.8
+    assert worst(classified(np.roll(logits, 1, axis=1)), wanted) <= 0.4  # each class has the next one's number
+    assert worst([Answer(each.scores * 1.5, each.classes) for each in wanted], wanted) == 0.0
 
 
 class Fake(InFlight):

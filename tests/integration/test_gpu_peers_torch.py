@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from itertools import combinations
+from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -28,7 +30,7 @@ from tests.helpers.gpu_target import target
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from tests.bench import gpu_careful, gpu_peer  # noqa: E402
+from tests.bench import gpu_bare, gpu_careful, gpu_peer  # noqa: E402
 
 PIXELS = scenes(4)
 AGREEMENT, FEWEST = 0.8, 40
@@ -78,9 +80,29 @@ def half(lines: gpu_careful.Lines) -> gpu_careful.Lines:
     return lines
 
 
+def added_in_half(lines: gpu_careful.Lines) -> gpu_careful.Lines:
+    """:func:`half`, with sums that are rounded to FP16 after every 16 products, as tensor cores may have them."""
+    lines = half(lines)
+
+    def convolved(part: Any, image: Any) -> Any:
+        (height, width), (down, across) = part.kernel_size, part.stride
+        columns = torch.nn.functional.unfold(image, part.kernel_size, 1, part.padding, part.stride)[0]
+        total = torch.zeros(part.out_channels, columns.shape[1])
+        for weights, values in zip(part.weight.flatten(1).split(16, 1), columns.split(16), strict=True):
+            total = (total + weights @ values).half().float()
+        rows = (image.shape[2] + 2 * part.padding[0] - height) // down + 1
+        columns_out = (image.shape[3] + 2 * part.padding[1] - width) // across + 1
+        return total.view(1, -1, rows, columns_out) + part.bias.view(1, -1, 1, 1)
+
+    for part in lines.net.modules():
+        if isinstance(part, torch.nn.Conv2d):
+            part.forward = partial(convolved, part)
+    return lines
+
+
 def answers_of(lines: gpu_careful.Lines, images: Any) -> list[Answer]:
     with torch.no_grad():
-        return lines.answers(torch.cat([lines.packed(lines.net(image[None])) for image in images]).numpy())
+        return lines.known(torch.cat([lines.net(image[None]) for image in images]))
 
 
 def moved(answer: Answer, pixels: float) -> Answer:
@@ -103,10 +125,45 @@ def test_answers_agree_through_roundings_and_not_between_frames(name: str) -> No
     assert worst(answers_of(half(lines), images), wanted, score) >= AGREEMENT
     assert worst(answers_of(half(lines), levels), answers_of(lines, levels), score) >= AGREEMENT
     assert worst(answers_of(lines, levels), wanted, score) >= 0.6  # gray levels with fractions, and without
-    assert max(agreement(one, other, score) for one, other in combinations(wanted, 2)) <= 0.4
+    assert max(agreement(one, other, score) for one, other in permutations(wanted, 2)) <= 0.4
+    for wrong in (images.roll(1, 3), images[:, [2, 1, 0]], images.flip(3), images.roll(1, 0)):
+        assert worst(answers_of(half(lines), wrong), wanted, score) <= 0.4
+    if not task.detects:
+        assert worst(answers_of(added_in_half(lines), images), wanted) >= AGREEMENT
     if task.detects:
         assert min(len(each.scores) for each in wanted) >= FEWEST
         assert max(agreement(each, moved(each, 48.0), score) for each in wanted) <= 0.5
+
+
+class OnTheProcessor(gpu_bare.Bare):
+    """An engine that needs no GPU; runs when it is given a batch."""
+
+    def open(self, model: Path, stream: int) -> None:
+        self.close()
+
+    def enqueue(self) -> None:
+        self.out.copy_(self._lines.net(self.image))
+
+    def submit(self, index: int) -> Any:
+        self.enqueue()
+        return torch.cuda.Event()
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_engine_alone_answers_every_frame_and_keeps_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
+    for name in ("Stream", "Event", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock)
+    for name in ("synchronize", "graph"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    lines, frames = lines_of("resnet50"), [torch.from_numpy(each) for each in PIXELS]
+    side = OnTheProcessor(lines, frames, 2, Path("no.onnx"))
+    before = side.image.clone()
+    wanted = answers_of(lines, lines.prepare(torch.stack(frames)))
+    assert worst(side.answers(4), wanted) == 1.0
+    assert len(side.answers(4)) == 4 and torch.equal(side.image, before)
 
 
 @pytest.mark.parametrize("name", list(TASKS))
