@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeGuard, cast
 
 from edgert.backend import Engine
@@ -89,7 +90,7 @@ def gpu_inference(
 
     # Not for crops, whose batches are seldom full; and the first graphs keep a priority that others would not have.
     refine = getattr(engine, "refine", None) if beside and not is_urgent else None
-    return GpuInference(slots, uploader, without_graph, refine or (lambda: None))
+    return GpuInference(slots, uploader, without_graph, refine and partial(refine, profile=profile))
 
 
 def _on_host(

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from edgert.assemble.gpu_models import gpu_inference
 from edgert.backend import EngineOptions
 from edgert.backend.gpu import GpuEngine
-from edgert.backend.ort.cuda import OrtCudaBackend, why_not
+from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, why_not
 from edgert.benchmark.measure import Figure
 from edgert.config import InputConfig
 from edgert.graph import load
@@ -90,20 +90,26 @@ class Subject:
             found = self.net(image.to(next(self.net.parameters()).dtype))[0].float()
         return float((found[:, 4] * found[:, 5:].max(1).values).topk(100).values[-1])
 
-    def engine(self, rows: int) -> GpuEngine:
-        """With fused kernels for full batches, where these are faster."""
+    def engine(self, rows: int) -> OrtCudaEngine:
+        """With all that it prepares while it runs."""
         profiles = {"default": {self._peer.INPUT: (rows, 3, self.side, self.side)}}
         engine = OrtCudaBackend(self.device).compile(load(self.path), EngineOptions(profiles=profiles))
-        engine.refine()
-        if engine.refinement is not None:
-            engine.refinement.wait()
+        refined(engine)
         return engine
 
-    def inference(self, engine: GpuEngine) -> GpuInference:
+    def inference(self, engine: OrtCudaEngine) -> GpuInference:
         made = gpu_inference(engine, None, self.config, lambda _: self.decoder, self.name)
         assert made is not None
         made.warm_up()
+        refined(engine)
         return made
+
+
+def refined(engine: OrtCudaEngine) -> None:
+    """Waits for what it prepares in a thread: fused kernels, and batches that are not full."""
+    engine.refine()
+    if engine.refinement is not None:
+        engine.refinement.wait()
 
 
 def bare_ms(subject: Subject, engine: GpuEngine) -> list[float]:

@@ -20,13 +20,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.assemble.gpu_models import gpu_inference
-from edgert.backend.gpu import GpuEngine
-from edgert.backend.ort.cuda import why_not
+from edgert.backend.ort.cuda import OrtCudaEngine, why_not
 from edgert.benchmark.measure import Figure
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.gpu.upload import Uploader
-from tests.bench.bench_gpu_end_to_end import SIDES, Subject, cameras, files, host_us
+from tests.bench.bench_gpu_end_to_end import SIDES, Subject, cameras, files, host_us, refined
 from tests.bench.gpu_run import frame_of, frames
 from tests.bench.report import main
 
@@ -34,11 +33,12 @@ WAYS = {"one": False, "two": True}
 ROUNDS, COUNT, SECONDS = 3, 1500, 4
 
 
-def inference_of(subject: Subject, engine: GpuEngine, beside: bool) -> GpuInference:
+def inference_of(subject: Subject, engine: OrtCudaEngine, beside: bool) -> GpuInference:
     """An inference slot that decodes in the engine's graph, or beside it."""
     made = gpu_inference(engine, None, subject.config, lambda _: subject.decoder, subject.name, beside=beside)
     assert made is not None
     made.warm_up()
+    refined(engine)
     return made
 
 

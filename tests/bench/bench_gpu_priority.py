@@ -24,13 +24,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.assemble.gpu_models import gpu_inference
-from edgert.backend.gpu import GpuEngine
-from edgert.backend.ort.cuda import why_not
+from edgert.backend.ort.cuda import OrtCudaEngine, why_not
 from edgert.benchmark.measure import Figure
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.runtime import Frame
 from edgert.stages.gpu.infer_gpu import GpuInference
-from tests.bench.bench_gpu_end_to_end import Subject
+from tests.bench.bench_gpu_end_to_end import Subject, refined
 from tests.bench.gpu_run import Camera, Run, frames, run
 from tests.bench.report import main
 
@@ -75,11 +74,12 @@ class Live:
         self.engine.close()
 
 
-def inference_of(subject: Subject, engine: GpuEngine, is_urgent: bool = False) -> GpuInference:
+def inference_of(subject: Subject, engine: OrtCudaEngine, is_urgent: bool = False) -> GpuInference:
     """An inference slot whose kernels go first, or take their turn."""
     made = gpu_inference(engine, None, subject.config, lambda _: subject.decoder, subject.name, is_urgent=is_urgent)
     assert made is not None
     made.warm_up()
+    refined(engine)
     return made
 
 

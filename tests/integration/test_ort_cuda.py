@@ -516,6 +516,69 @@ def test_fused_kernels_are_taken_where_they_are_measured_to_be_faster_which_is_d
         assert engine.device.live_bytes == 0 and engine.device.leaked == 0
 
 
+def test_batches_that_are_not_full_are_planned_once_and_recorded_before_the_next(bench: Bench) -> None:
+    engine = bench.compile(None, Tuning(fused="off"))
+    session, ran, recording = engine.session(), list[int](), engine.device.recording
+    paced = bench.opened[-2][1]
+    real = paced.run_with_iobinding
+
+    def noted(binding: Any, options: Any) -> None:
+        ran.append(binding.real.get_outputs()[0].shape()[0])
+        real(binding, options)
+
+    def record(rows: int) -> None:
+        other = threading.Thread(target=lambda: free.append(recording.acquire(blocking=False)))
+        free = list[bool]()
+        other.start()
+        other.join()
+        assert free == [False] and rows in session._enqueued  # nobody else records, and nothing is bound in between
+        ran.append(-rows)
+
+    paced.run_with_iobinding = noted  # type: ignore[method-assign]
+    refinement = engine.refine((1, 2), record)
+    assert refinement is not None and refinement is engine.refinement
+    refinement.wait(10)
+    assert ran == [1, 1, -1, 2, 2, -2] and not session.renewed
+    engine.close()
+    assert engine.device.live_bytes == 0 and engine.device.leaked == 0
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_batch_that_cannot_be_recorded_is_tried_once_more(
+    bench: Bench, fusing: Options, failures: int, caplog: Any
+) -> None:
+    bench.ms["fused"] = {4: 0.1}
+    engine, tries = bench.compile(None), list[int]()
+    session = engine.session()
+
+    def record(rows: int) -> None:
+        tries.append(rows)
+        if len(tries) <= failures:
+            raise DeviceError("recording a CUDA graph failed", why="somebody freed memory")
+
+    refinement = engine.refine((1, 2), record)
+    assert refinement is not None
+    refinement.wait(10)
+    assert tries == ([1, 1, 2] if failures == 1 else [1, 1]) and session.renewed == {4}
+    assert ("some batches are run as larger ones" in caplog.text) is (failures == 2)
+    engine.close()
+    assert engine.device.live_bytes == 0
+
+
+def test_what_is_prepared_is_broken_off_when_the_engine_is_closed(bench: Bench, caplog: Any) -> None:
+    engine, began = bench.compile(None, Tuning(fused="off")), threading.Event()
+
+    def record(rows: int) -> None:
+        began.set()
+        while engine.refinement is None or not engine.refinement._options.terminate:
+            time.sleep(0.001)
+
+    engine.refine((1, 2), record)
+    assert began.wait(10)
+    engine.close()
+    assert engine.device.live_bytes == 0 and not caplog.records
+
+
 def test_fused_kernels_that_are_asked_for_are_not_measured(bench: Bench, fusing: Options, tmp_path: Path) -> None:
     bench.ms["fused"] = {4: 9.0}
     engine = bench.compile(FileStore(tmp_path), Tuning(fused="later"))

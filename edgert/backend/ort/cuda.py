@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 from edgert.backend import base
 from edgert.backend.gpu import GpuTensor, HostSides, OnHost
 from edgert.backend.ort import ahead, cpu, cuda_model, layout, runtime
-from edgert.backend.ort.fused import Compared, Fused, OwnRun, Refinement, least_us
+from edgert.backend.ort.fused import Compared, Fused, OwnRun, Refinement, least_us, turn
 from edgert.backend.ort.layout import Layouts
 from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph import Model, read, to_bytes, with_shapes
@@ -317,7 +317,7 @@ class OrtCudaEngine(runtime.OrtEngine):
 
     Attributes:
         nbytes: of the GPU's memory, that opening it and its first run took.
-        refinement: how far that is; None before :meth:`refine`, and where nothing is to be refined.
+        refinement: the latest of :meth:`refine`; None where there was nothing to do.
     """
 
     def __init__(
@@ -341,6 +341,7 @@ class OrtCudaEngine(runtime.OrtEngine):
         self.outputs_known = True
         self.refinement: Refinement | None = None
         self._fused, self.nbytes = fused, 0
+        self._refinements = list[Refinement]()
 
     def session(self, profile: str | None = None, on_host: OnHost = "all") -> OrtCudaSession:
         """A new set of bound tensors."""
@@ -359,21 +360,96 @@ class OrtCudaEngine(runtime.OrtEngine):
         self._sessions.append(made)
         return made
 
-    def refine(self) -> None:
-        """Has full batches run with fused kernels as soon as these are compiled, in a thread of its own; what was
-        recorded of them before is then among the ``renewed`` of a session. Does nothing where that is not wanted, and
-        drops them where they are not asked for and not faster; that, and what stands in the way, is logged, and all
-        goes on as it was."""
-        if self._fused is not None and self.refinement is None:
-            self.refinement = Refinement(self._refine, "fused kernels for full batches", self.path)
+    def refine(
+        self, sizes: Sequence[int] = (), record: Callable[[int], object] = bool, profile: str | None = None
+    ) -> Refinement | None:
+        """Prepares what takes long in a thread of its own, while full batches run, as CUDA graphs. First runs of fewer
+        rows; then full batches are compiled with fused kernels, where these are wanted, and what was recorded of them
+        before is among the ``renewed`` of a session. Fused kernels that are not asked for and not faster are dropped;
+        that, and what stands in the way, is logged, and all goes on as it was.
 
-    def _refine(self, options: Any) -> str:
+        Args:
+            sizes: numbers of rows that nobody runs before ``record`` was called with them. Then a run of so many can be
+                recorded, in that call; nobody else records meanwhile, and nobody may run any that is not recorded.
+            profile: that has these.
+
+        Returns:
+            the thread; None where there is nothing to do.
+        """
         fused, self._fused = self._fused, None  # and with it the model
-        assert fused is not None
-        why = fused.why_not(self.device, self.nbytes)
-        became = f"no fused kernels for full batches: {why}" if why else self._with(fused, options)
+        if not sizes and fused is None:
+            return None
+        made = partial(self._refine, sizes, record, profile, fused)
+        self.refinement = Refinement(made, "fused kernels for full batches", self.path)
+        self._refinements.append(self.refinement)
+        return self.refinement
+
+    def _refine(
+        self,
+        sizes: Sequence[int],
+        record: Callable[[int], object],
+        profile: str | None,
+        fused: Fused | None,
+        options: Any,
+    ) -> str:
+        try:
+            self._prepare(sizes, record, profile, options)
+        except (BuildError, DeviceError) as error:
+            if not options.terminate:
+                log.warning("%s: some batches are run as larger ones: %s (%s)", self.path, error.what, error.why)
+        if fused is None or options.terminate:
+            return f"batches of {', '.join(map(str, sizes))} are prepared"
+        with turn(options) as is_mine:
+            why = fused.why_not(self.device, self.nbytes) if is_mine else "the pipeline is closed"
+            became = f"no fused kernels for full batches: {why}" if why else self._with(fused, options)
         self.info = {**self.info, "fused": became}
         return became
+
+    def _prepare(
+        self, sizes: Sequence[int], record: Callable[[int], object], profile: str | None, options: Any
+    ) -> None:
+        """Plans runs of each of the sizes, over tensors of their own, and has them recorded before the next is
+        planned: a session has the plans of one size, and makes them anew whenever that changes."""
+        if not sizes:
+            return
+        with closing(self._trial(profile, options)) as trial:
+            for rows in sizes:
+                for tries_left in (1, 0):  # another thread, or a library in this one, may come between once
+                    if options.terminate:
+                        return
+                    try:
+                        with self.device.recording:
+                            for _ in range(2):  # the second as the first has shown how much memory it takes
+                                trial.enqueue(rows)
+                            self.stream.synchronize()
+                            for one in self._sessions:
+                                if one.shapes == trial.shapes:
+                                    one.bind(rows)
+                            record(rows)
+                        break
+                    except (BuildError, DeviceError):
+                        if not tries_left or options.terminate:
+                            raise
+                        with suppress(BuildError):  # CUDA reports it a second time, to whoever asks next in this thread
+                            trial.enqueue(rows)
+
+    def _trial(
+        self, profile: str | None, options: Any = None, full: tuple[Any, Stream] | None = None
+    ) -> OrtCudaSession:
+        """A set of tensors beside those that are used. Its runs are on the engine's stream, and hold up nobody."""
+        first = self.profiles[0]
+        return OrtCudaSession(
+            self.open_session(),
+            self.shapes_of(profile),
+            self.path,
+            self.device,
+            self.stream,
+            threading.RLock(),
+            "none",
+            options,
+            full=full or (self._full if profile in (None, first) else None),
+            known=self._known[profile or first],
+        )
 
     def _with(self, fused: Fused, options: Any) -> str:
         """Compiles them, and takes them where they are wanted; what became of that."""
@@ -409,11 +485,7 @@ class OrtCudaEngine(runtime.OrtEngine):
 
     def _compared(self, session: Any, own: Stream) -> Compared:
         """How fast full batches are without it, and with it; as they are run, as CUDA graphs where that can be."""
-        engine, shapes, known = self.open_session(), self.shapes_of(None), self._known[self.profiles[0]]
-        opened = partial(
-            OrtCudaSession, engine, shapes, self.path, self.device, self.stream, self._guard, "none", known=known
-        )
-        with closing(opened(full=self._full)) as first, closing(opened(full=(session, own))) as second:
+        with closing(self._trial(None)) as first, closing(self._trial(None, full=(session, own))) as second:
             graphs = []
             for one in (first, second):
                 with self.device.recording, self._guard:  # in this order, as all who record
@@ -428,8 +500,9 @@ class OrtCudaEngine(runtime.OrtEngine):
 
     def close(self) -> None:
         """Drops ONNX Runtime's sessions and the memory of all of ours, once the GPU is done."""
-        if self.refinement is not None:
-            self.refinement.close()
+        for one in self._refinements:
+            one.close()
+        self._refinements.clear()
         self.refinement = self._fused = self._full = None
         self._retired.clear()
         for session in self._sessions:
@@ -496,11 +569,16 @@ class OrtCudaSession(runtime.OrtSession):
         count = self._count(rows)
         try:
             with self.exclusive:
-                if count not in self._enqueued:
-                    self._runs[count] = self._bind(count)
+                self.bind(count)
                 self._enqueued[count]()
         except runtime.ort_errors() as error:
             raise self._failed(error) from error
+
+    def bind(self, rows: int) -> None:
+        """Binds a number of rows; they are run where the shapes of their outputs are not known yet."""
+        with self.exclusive:
+            if rows not in self._enqueued:
+                self._runs[rows] = self._bind(rows)
 
     def run_full_by(self, session: Any, own: Stream) -> None:
         """Has another ONNX Runtime session, on a stream of its own, run all rows from now on."""

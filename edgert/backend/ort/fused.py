@@ -9,7 +9,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -133,9 +134,21 @@ def least_us(
     return Compared(*(round(min(found), 1) for found in taken))
 
 
+@contextmanager
+def turn(options: Any) -> Iterator[bool]:
+    """Waits until no other model's kernels are compiled; whether that came before ``options`` end the run."""
+    while not (is_mine := _TURN.acquire(timeout=0.05)) and not options.terminate:
+        pass
+    try:
+        yield is_mine
+    finally:
+        if is_mine:
+            _TURN.release()
+
+
 class Refinement:
-    """Makes something in a thread of its own, and hands it over; may be broken off. One after another, as each takes a
-    core of the processor, and behind threads that work on frames, where the system has priorities of threads (Linux).
+    """Makes something in a thread of its own, and hands it over; may be broken off. It has the processor behind threads
+    that work on frames, where the system has priorities of threads (Linux).
 
     Args:
         make: makes and hands it over, with the run options of its first run, which :meth:`close` ends; returns what
@@ -162,16 +175,11 @@ class Refinement:
     def _run(self) -> None:
         if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # of this thread: setpriority(2), Notes
-        while not _TURN.acquire(timeout=0.05):
-            if self._options.terminate:
-                return
         started = time.perf_counter()
         try:
-            if not self._options.terminate:
-                became = self._make(self._options)
-                log.info("%s: %s (%.1f s)", self._where, became, time.perf_counter() - started)
+            became = self._make(self._options)
         except (BuildError, DeviceError) as error:
             if not self._options.terminate:
                 log.warning("%s: no %s: %s (%s)", self._where, self._what, error.what, error.why)
-        finally:
-            _TURN.release()
+        else:
+            log.info("%s: %s (%.1f s)", self._where, became, time.perf_counter() - started)

@@ -87,6 +87,8 @@ class InferenceSlot:
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
         self._renewed: set[int] = getattr(session, "renewed", set())  # of engines that become faster while they run
+        self.late: set[int] = set()
+        """Sizes that are prepared while others run; until then batches are run as the next larger."""
         self.no_graph = "" if session.recordable else "runs of this engine cannot be recorded"
 
     @property
@@ -122,6 +124,14 @@ class InferenceSlot:
                     self.session.stream.synchronize()
             self.no_graph = reason
 
+    def record(self, rows: int) -> None:
+        """Records one of the sizes that were late and whose run is prepared, while batches run with others. From any
+        thread; raises DeviceError, BuildError."""
+        with self.session.exclusive:
+            self._graphs[rows] = self._recorded(rows)
+            self._warm.add(rows)
+            self.late.discard(rows)
+
     def enqueue(self, frames: Sequence[Ready], *, patient: bool = True) -> None:
         """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
 
@@ -149,11 +159,16 @@ class InferenceSlot:
 
     def _ready(self, count: int) -> int:
         """The size of a batch of so many, warm."""
-        rows = self._size_of[count]
-        if rows in self._renewed:
-            self._renewed.discard(rows)
-            self._warm.discard(rows)
-            self.warm_up(rows)
+        rows, recording = self._size_of[count], self.session.device.recording
+        if self.late:
+            rows = next(size for size in self.sizes if size >= rows and size not in self.late)
+        if rows in self._renewed and recording.acquire(blocking=False):  # else at its next turn: nobody waits for that
+            try:
+                self._renewed.discard(rows)
+                self._warm.discard(rows)
+                self.warm_up(rows)
+            finally:
+                recording.release()
         return rows
 
     def _run(self, rows: int, patient: bool) -> None:
@@ -236,6 +251,14 @@ class Pending(NamedTuple):
         return self.batch.records()[self.row]
 
 
+class Refining(Protocol):
+    """Work in a thread of its own that makes an engine faster."""
+
+    def close(self) -> None:
+        """Breaks it off, and waits until it has ended."""
+        ...
+
+
 class GpuInference:
     """Inference on the GPU: some slots of tensors, used in turn. One thread fills and submits; another may wait.
 
@@ -246,7 +269,7 @@ class GpuInference:
         slots: used in turn. A batch that nobody has waited for is read when its slot has its next turn.
         uploader: owned by this.
         without_graph: called with the reason after :meth:`warm_up` where the work is not recorded as a CUDA graph.
-        warm: called after it in any case.
+        refine: makes an engine faster while it runs: see :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`.
 
     Attributes:
         preprocessor: of one of the slots, which are alike.
@@ -263,10 +286,12 @@ class GpuInference:
         slots: Sequence[InferenceSlot],
         uploader: Uploader,
         without_graph: Callable[[str], None] = lambda reason: None,
-        warm: Callable[[], None] = lambda: None,
+        refine: Callable[[Sequence[int], Callable[[int], None]], Refining | None] | None = None,
     ) -> None:
         self._slots, self._uploader, self.device = slots, uploader, uploader.device
-        self._without_graph, self._is_warm = without_graph, warm
+        self._without_graph, self._refine = without_graph, refine
+        self._refining: Refining | None = None
+        self._is_warm = False
         self._frames: dict[int, Ready] = {}
         self._batches: dict[int, Batch] = {}
         self._turn = 0
@@ -279,15 +304,34 @@ class GpuInference:
         return self._slots[self._turn - 1].idle  # the last; the others are done before it
 
     def warm_up(self) -> None:
-        """Runs and records every number of rows once, so that the first frames do not pay for that."""
+        """Runs and records every number of rows once, so that the first frames do not pay for that. Of engines that can
+        prepare others while they run, that is done of full batches, and others follow. Twice is once."""
+        if self._is_warm:
+            return
+        self._is_warm = True
         gc.collect()  # once, and not for each graph: what others left there is freed before anything is recorded
+        sizes, refine = self._slots[0].sizes, self._refine
         # One after another, as an engine may plan anew whenever the number changes; first all, as when it was opened.
-        for rows in reversed(self._slots[0].sizes):
+        self._warm_up(sizes[-1:])
+        reason, late = next((slot.no_graph for slot in self._slots if slot.no_graph), ""), sizes[:-1]
+        if reason or refine is None:  # without graphs, runs would come between those that are prepared
+            self._warm_up(late)
+            late = ()
+        if reason := reason or next((slot.no_graph for slot in self._slots if slot.no_graph), ""):
+            self._without_graph(reason)
+        if refine is not None:
+            for slot in self._slots:
+                slot.late.update(late)
+            self._refining = refine(late, self._record)
+
+    def _warm_up(self, sizes: Sequence[int]) -> None:
+        for rows in reversed(sizes):
             for slot in self._slots:
                 slot.warm_up(rows)
-        if reason := next((slot.no_graph for slot in self._slots if slot.no_graph), ""):
-            self._without_graph(reason)
-        self._is_warm()
+
+    def _record(self, rows: int) -> None:
+        for slot in self._slots:
+            slot.record(rows)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         """Brings a frame to the GPU for a row of the next batch; the host's may be released at once."""
@@ -353,6 +397,8 @@ class GpuInference:
 
     def close(self) -> None:
         """Frees what the inference slot allocated; no thread may use it any more. Twice is once."""
+        if self._refining is not None:
+            self._refining.close()
         if self._frames:
             self.device.settle()  # they may be on their way up
         for frame in self._frames.values():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -64,10 +65,8 @@ def test_what_becomes_faster_is_recorded_again_at_its_next_turn(monkeypatch: pyt
         return graphs[-1]
 
     monkeypatch.setattr(CudaDevice, "capture", capture)
-    rig, warm = Rig(rows=2), list[int]()
-    monkeypatch.setattr(rig.inference, "_is_warm", lambda: warm.append(len(graphs)))
+    rig = Rig(rows=2)
     rig.inference.warm_up()
-    assert warm == [2 * 2 * SLOTS]
     for session in rig.sessions:
         session.renewed.add(2)
     rig.inference.run(rig.inference.fill(nv12()))
@@ -77,6 +76,96 @@ def test_what_becomes_faster_is_recorded_again_at_its_next_turn(monkeypatch: pyt
     assert all(graph.told == ["launched"] * 2 for graph in graphs[-2 * SLOTS :])
     for pending in (one for pair in pairs for one in pair):
         pending.record()
+    rig.close()
+
+
+def test_what_becomes_faster_waits_for_its_recording_while_others_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Recorded] = []
+
+    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
+        graphs.append(Recorded(stream, enqueue))
+        return graphs[-1]
+
+    monkeypatch.setattr(CudaDevice, "capture", capture)
+    rig, held, done = Rig(), threading.Event(), threading.Event()
+    rig.inference.warm_up()
+    before = len(graphs)
+
+    def other() -> None:
+        with rig.device.recording:
+            held.set()
+            assert done.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert held.wait(10)
+    for session in rig.sessions:
+        session.renewed.add(1)
+    rig.inference.run(rig.inference.fill(nv12()))
+    assert len(graphs) == before
+    done.set()
+    thread.join()
+    for _ in range(SLOTS):
+        rig.inference.run(rig.inference.fill(nv12()))
+    assert len(graphs) == before + 2 * SLOTS and not any(session.renewed for session in rig.sessions)
+    rig.close()
+
+
+@dataclass
+class Refine:
+    """What an engine is asked to prepare while it runs."""
+
+    sizes: Sequence[int] = ()
+    record: Callable[[int], object] = print
+    is_closed: bool = False
+
+    def __call__(self, sizes: Sequence[int], record: Callable[[int], object]) -> Refine:
+        self.sizes, self.record = sizes, record
+        return self
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_batches_that_are_not_full_are_prepared_while_full_ones_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Recorded] = []
+
+    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
+        graphs.append(Recorded(stream, enqueue))
+        return graphs[-1]
+
+    monkeypatch.setattr(CudaDevice, "capture", capture)
+    rig, refine = Rig(rows=4), Refine()
+    rig.inference._refine = refine
+    rig.inference.warm_up()
+    assert refine.sizes == (1, 2) and len(graphs) == 2 * SLOTS
+    rig.inference.warm_up()
+    assert len(graphs) == 2 * SLOTS
+
+    def ran(rows: int) -> Recorded:
+        """The graph of the engine that a batch of so many launched; its records are those of its frames."""
+        before = [len(graph.told) for graph in graphs]
+        found = rig.inference.run(*(rig.inference.fill(nv12(), row) for row in range(rows)))
+        assert len(found) == rows
+        return next(graph for graph, count in zip(graphs, before, strict=True) if len(graph.told) > count)
+
+    full = graphs[::2]
+    assert all(ran(rows) in full for rows in (1, 2, 3, 4))
+    refine.record(2)
+    two = graphs[2 * SLOTS :: 2]
+    assert len(two) == SLOTS and ran(1) in two and ran(2) in two and ran(3) in full
+    refine.record(1)
+    assert ran(1) in graphs[4 * SLOTS :: 2] and ran(2) in two
+    assert [session.sizes[:1] for session in rig.sessions] == [[4]] * SLOTS
+    rig.close()
+    assert refine.is_closed
+
+
+def test_without_graphs_nothing_is_prepared_while_others_run() -> None:
+    rig, refine = Rig(rows=2), Refine()
+    rig.inference._refine = refine
+    rig.inference.warm_up()
+    assert refine.sizes == () and [set(session.sizes) for session in rig.sessions] == [{1, 2}] * SLOTS
     rig.close()
 
 
