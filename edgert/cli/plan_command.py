@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -12,8 +12,11 @@ from edgert.cli.run_view import parts_table
 
 if TYPE_CHECKING:
     from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, Row
+    from edgert.planner.pareto import Point
 
 _MOST_REASONS = 6
+_LEAST_CHART, _MOST_CHART = 40, 110
+_HEATS = ("cyan", "green", "yellow", "magenta", "red")  # by p99, the shortest first
 _RANKS = {"memory": 1, "DLA": 2, "mJ/frame": 3}  # columns that a narrow terminal leaves out
 
 
@@ -26,6 +29,9 @@ def plan(
     ] = "energy",
     trt: option.Trt = None,
     profiles: option.Profiles = None,
+    chart: Annotated[
+        bool, typer.Option("--chart", help="Draw frames a second against watts, with error bars, p99 by color.")
+    ] = False,
     report: option.Report = None,
     overrides: option.Set = None,
     json: option.Json = None,
@@ -41,7 +47,7 @@ def plan(
 
         edgert plan pipeline.yaml --board orin-nx-16gb
 
-        edgert plan pipeline.yaml --board all --report plan.html
+        edgert plan pipeline.yaml --board all --chart --report plan.html
 
         edgert plan pipeline.yaml --board orin-nx-16gb --mode 15W --objective energy
 
@@ -62,7 +68,7 @@ def plan(
         overrides=overrides or (),
     )
     screen = terminal.console(json)
-    show_plan(screen, made)
+    show_plan(screen, made, chart=chart)
     if report is not None:
         plan_page.save(made, report)
         screen.print(f"report written to {report}", markup=False)
@@ -71,21 +77,24 @@ def plan(
         raise typer.Exit(1)
 
 
-def show_plan(console: terminal.Console, plan: Plan) -> None:
-    """Verdict, then a row for each mode and placement, or for each board."""
+def show_plan(console: terminal.Console, plan: Plan, *, chart: bool = False) -> None:
+    """Verdict, then a row for each mode and placement, or for each board, and a chart of them where it is asked for."""
+    from edgert.planner.pareto import board_points, plan_points
     from edgert.planner.plan_text import basis, board_headline, headline
 
     verdict = plan.boards[0].verdict if len(plan.boards) == 1 else "kept" if plan.smallest is not None else "missed"
     console.print(headline(plan), style=f"bold {terminal.VERDICTS[verdict]}", markup=False)
     if len(plan.boards) == 1:
-        _show_board(console, plan.boards[0])
+        points = board_points(plan.boards[0]) if chart else ()
+        _show_board(console, plan.boards[0], points)
     else:
+        points = plan_points(plan) if chart else ()
         rows = [
             ((board.board, f"{row.mode}, {row.name}"), row, board.board == plan.smallest)
             for board in plan.boards
             if (row := board.best) is not None
         ]
-        _show_table(console, ("board", "mode, placement"), rows, basis(plan.boards[0]))
+        _show_table(console, ("board", "mode, placement"), rows, basis(plan.boards[0]), points)
         for board in plan.boards:
             if not board.rows:
                 line = f"{board_headline(board)} {'; '.join(board.skipped)}"
@@ -94,12 +103,12 @@ def show_plan(console: terminal.Console, plan: Plan) -> None:
         console.print(f"note: {note}", style="dim", markup=False)
 
 
-def _show_board(console: terminal.Console, board: BoardPlan) -> None:
+def _show_board(console: terminal.Console, board: BoardPlan, points: Sequence[Point]) -> None:
     from edgert.planner.plan_text import basis, listed, why_not
 
     chosen = None if board.chosen is None else board.rows[board.chosen]
     rows = [(heads, row, row is chosen) for heads, row in listed(board)]
-    _show_table(console, ("mode", "placement"), rows, basis(board))
+    _show_table(console, ("mode", "placement"), rows, basis(board), points)
     if chosen is not None:
         for row in [row for row in board.rows if row is not chosen][:_MOST_REASONS]:
             console.print(f"not {why_not(row, chosen)}", style="dim", markup=False)
@@ -121,8 +130,14 @@ def _show_board(console: terminal.Console, board: BoardPlan) -> None:
 
 
 def _show_table(
-    screen: terminal.Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]], basis: str
+    screen: terminal.Console,
+    heads: tuple[str, str],
+    rows: Iterable[tuple[tuple[str, str], Row, bool]],
+    basis: str,
+    points: Sequence[Point],
 ) -> None:
+    """Every row; the letters of a chart of these points stand before it, and the chart below."""
+    from edgert.planner.pareto import letters
     from edgert.planner.plan_text import ESTIMATED, NUMBERS, numbers, row_text
     from edgert.report.html import VERDICTS
 
@@ -132,9 +147,11 @@ def _show_table(
         *(terminal.Column(name, is_number=True, rank=_RANKS.get(name, 0)) for name in NUMBERS),
         terminal.Column("budgets", wraps=True),
     )
+    named = letters(points)
+    letter = {id(one.row): named[one.label] for one in points if one.label}
     shown, signs = [], f"→ chosen, · Pareto; {basis}"
     for (name, other), row, is_chosen in rows:
-        mark = "→" if is_chosen else "·" if row.is_best else ""
+        mark = f"{letter.get(id(row), '')}{'→' if is_chosen else '·' if row.is_best else ''}"
         if row.estimated and name:
             name, signs = f"~{name}", f"→ chosen, · Pareto, {ESTIMATED}; {basis}"
         budgets = terminal.marked(f"{VERDICTS[row.verdict][0]} {row_text(row)}", terminal.VERDICTS[row.verdict])
@@ -142,3 +159,25 @@ def _show_table(
         shown.append(terminal.Row((mark, name, other, *figures, budgets), "bold" if is_chosen else ""))
     screen.print(terminal.table(columns, shown, width=screen.width))
     screen.print(f"[dim]{signs}[/]")
+    if points:
+        _show_chart(screen, points)
+
+
+def _show_chart(screen: terminal.Console, points: Sequence[Point]) -> None:
+    from edgert.planner import pareto
+    from edgert.report.numbers import significant
+
+    width = max(_LEAST_CHART, min(screen.width, _MOST_CHART))
+    for line in pareto.grid(points, width):
+        text = terminal.marked("", "")
+        for character, number in line:
+            text.append(character, "" if number is None else _HEATS[number])
+        screen.print(text, no_wrap=True, crop=False)
+    heat = pareto.heat_of([point for point in points if point.label])
+    named = pareto.letters(points)
+    for place, words in heat.legend(significant):
+        letters = [named[one.label] for one in points if one.label and heat.of(one.row.p99_ms) == place]
+        if letters:
+            screen.print(terminal.marked(f"p99 {words} ms: {' '.join(letters)}", _HEATS[place]))
+    for words in pareto.together(points, width):
+        screen.print(words, style="dim", markup=False)

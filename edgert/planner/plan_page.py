@@ -6,12 +6,12 @@ from pathlib import Path
 from edgert.files import replace_text
 from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row, Verdict
 from edgert.placement.problem import Edge
-from edgert.planner import plan_text
-from edgert.report import html
+from edgert.planner import pareto, plan_text
+from edgert.report import html, scatter
 from edgert.report.diagram import Box, Line, network_image
 from edgert.report.numbers import counted, significant, size
 
-_STYLES, _SCRIPTS = ("page.css", "network.css"), ("page.js", "network.js")
+_STYLES, _SCRIPTS = ("page.css", "series.css", "network.css"), ("page.js", "network.js")
 
 
 def render(plan: Plan) -> str:
@@ -87,9 +87,11 @@ def _boards(plan: Plan) -> html.Markup:
     picked = [board.best for board in plan.boards]
     titles = [html.tag("b", one.title) if one.board == plan.smallest else one.title for one in plan.boards]
     budgets = [_marked(board.verdict, plan_text.verdict_text(board)) for board in plan.boards]
-    return html.table(
+    numbers = [str(number) for number, _ in enumerate(plan.boards, 1)]
+    table = html.table(
         "Boards",
         [
+            html.Column("Nr.", numbers, "rank"),
             html.Column("Board", [_estimated(title, row) for title, row in zip(titles, picked, strict=True)], "wrap"),
             html.Column("Budgets", budgets, "prose"),
             html.Column(
@@ -99,9 +101,41 @@ def _boards(plan: Plan) -> html.Markup:
             ),
             *_numbers(picked),
         ],
+        head=1,
         sortable=True,
         stacked=True,
     )
+    about = "The best mode and placement of each board, numbered as in the table; small dots are all others."
+    return html.join([_chart(pareto.plan_points(plan), about), table])
+
+
+def _chart(points: Sequence[pareto.Point], about: str) -> html.Markup:
+    """Frames a second against watts: what can be had for what, with error bars."""
+    if not points:
+        return html.Markup("")
+    heat = pareto.heat_of(points)
+    rows = [point.row for point in points]
+    asked = {row.asked_fps for row in rows}
+    title = "Frames a second at most against watts at the asked rates"
+    drawn = scatter.scatter_chart(
+        pareto.dots(points),
+        title=title,
+        names=("frames a second at most", "W of the module"),
+        show=significant,
+        limits=(min(asked) if len(asked) == 1 else None, pareto.watts_limit(points)),
+        strip="W not known",
+    )
+    marks = dict.fromkeys(point.verdict for point in points)
+    shapes = " · ".join(words for verdict, words in scatter.SIGNS.items() if verdict in marks)
+    about += " Bars hold nine of ten; what has none is not known. Dotted steps join those that no other beats in both."
+    estimated = " · ~ estimated" if any(row.estimated for row in rows) else ""
+    caption = html.tag(
+        "figcaption",
+        f"{title}. {about}",
+        html.tag("span", f"{shapes}{estimated}", class_="legend"),
+        scatter.heat_legend(heat, "p99 in ms", significant),
+    )
+    return html.tag("figure", caption, drawn)
 
 
 def _estimated(name: object, row: Row | None) -> html.Markup:
@@ -124,9 +158,11 @@ def _rows(board: BoardPlan) -> html.Markup:
     heads, rows = [head for head, _ in plan_text.listed(board)], [row for _, row in plan_text.listed(board)]
     chosen = None if board.chosen is None else board.rows[board.chosen]
     marks = [html.tag("b", "chosen") if row is chosen else "Pareto" if row.is_best else "" for row in rows]
+    numbers = {id(row): str(number) for number, row in enumerate(board.rows, 1)}
     whole = html.table(
         f"{board.title}: modes and placements",
         [
+            html.Column("Nr.", [numbers.get(id(row), "") for row in rows], "rank"),
             html.Column(
                 "Mode", [_estimated(_broken(mode), row) for (mode, _), row in zip(heads, rows, strict=True)], "wrap"
             ),
@@ -136,11 +172,13 @@ def _rows(board: BoardPlan) -> html.Markup:
             html.Column("Budgets", [_marked(row.verdict, plan_text.row_text(row)) for row in rows], "prose"),
             *_numbers(rows),
         ],
+        head=1,
         sortable=True,
         stacked=True,
     )
     more = [*board.advice, *(f"{text}: not planned" for text in board.skipped)]
-    return html.join([whole, html.bullets(more) if more else ""])
+    drawn = _chart(pareto.board_points(board), "Modes and placements, numbered as in the table.")
+    return html.join([drawn, whole, html.bullets(more) if more else ""])
 
 
 def _memory(row: Row) -> html.Markup:

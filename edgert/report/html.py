@@ -107,13 +107,15 @@ class Column:
     """A header and its cells, each text, Markup or a :class:`Cell`.
 
     ``number`` columns align right; ``name``, ``prose`` and ``length`` columns share what room is left, and text of a
-    ``wrap`` column may take several lines in a room that it leaves to others; ``minor`` ones are left out on narrow
-    pages.
+    ``wrap`` column may take several lines in a room that it leaves to others; ``rank`` is what rows are numbered by;
+    ``minor`` ones are left out on narrow pages.
     """
 
     header: str
     cells: Sequence[object]
-    kind: Literal["text", "number", "name", "prose", "wrap", "length", "minor", "minor number", "minor name"] = "text"
+    kind: Literal[
+        "text", "number", "name", "prose", "wrap", "rank", "length", "minor", "minor number", "minor name"
+    ] = "text"
 
 
 def with_bar(text: object, bar: object) -> Markup:

@@ -1,0 +1,205 @@
+"""What a plan's chart of frames a second and watts shows, on a page and in a terminal: points, bars, order, colors."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from string import ascii_letters
+
+from edgert.placement.plan_record import BoardPlan, Plan, Row, Verdict
+from edgert.report import scatter
+from edgert.report.numbers import fixed, significant
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A row in the chart.
+
+    Attributes:
+        label: its number in the table, from 1; empty: it is in none.
+        name: of the row, or of the board and the row.
+        row: what is drawn: frames a second at most, and watts at the asked rates.
+        verdict: of the board, or of the row.
+        is_chosen: whether this is the one to take.
+    """
+
+    label: str
+    name: str
+    row: Row
+    verdict: Verdict
+    is_chosen: bool = False
+
+    @property
+    def fps_bar(self) -> Interval | None:
+        """Between what and what the most frames a second are; None: not known."""
+        return _bar(self.row.most_fps, self.row.error)
+
+    @property
+    def watts_bar(self) -> Interval | None:
+        """As :attr:`fps_bar`."""
+        return _bar(self.row.power_w, self.row.power_error)
+
+    @property
+    def detail(self) -> str:
+        """All of it in words."""
+        row = self.row
+        watts = "watts not known" if row.power_w is None else f"{fixed(row.power_w, 1)}{_within(row.power_error)} W"
+        estimated = "\nestimated by ratios of what is published" if row.estimated else ""
+        return (
+            f"{self.name}\nat most {significant(row.most_fps)}{_within(row.error)} fps, {watts}\n"
+            f"p99 {significant(row.p99_ms)}{_within(row.error)} ms{estimated}"
+        )
+
+
+def _bar(value: float | None, error: float | None) -> Interval | None:
+    """Nine of ten lie as much below as above, as a ratio."""
+    return None if value is None or error is None else (value / (1 + error), value * (1 + error))
+
+
+def _within(error: float | None) -> str:
+    return " ±?" if error is None else f" ±{error:.0%}"
+
+
+def board_points(board: BoardPlan) -> tuple[Point, ...]:
+    """Every row of a board, numbered as in its table."""
+    return tuple(
+        Point(str(number), f"{row.mode}, {row.name}" if row.mode else row.name, row, row.verdict, place == board.chosen)
+        for number, (place, row) in enumerate(enumerate(board.rows), 1)
+        if row.most_fps > 0
+    )
+
+
+def plan_points(plan: Plan) -> tuple[Point, ...]:
+    """Of several boards the best row of each, numbered as in the table, and all others without a number."""
+    found = []
+    for number, board in enumerate(plan.boards, 1):
+        for row in board.rows:
+            if row.most_fps > 0:
+                label = str(number) if row is board.best else ""
+                is_chosen = bool(label) and board.board == plan.smallest
+                found.append(Point(label, f"{board.title}: {row.mode}, {row.name}", row, row.verdict, is_chosen))
+    return tuple(found)
+
+
+def heat_of(points: Sequence[Point]) -> scatter.Heat:
+    """Classes of their p99, in milliseconds."""
+    return scatter.heat_of([point.row.p99_ms for point in points], is_from_least=True)
+
+
+def watts_limit(points: Sequence[Point]) -> float | None:
+    """The budget of power that the rows are held against; None where there is none, or all of them draw nobody knows
+    what."""
+    for row in (point.row for point in points):
+        for check in row.checks:
+            if check.name == "power" and check.used and row.power_w:
+                return row.power_w / check.used
+    return None
+
+
+def dots(points: Sequence[Point]) -> tuple[scatter.Dot, ...]:
+    """The points, to be drawn on a page."""
+    heat = heat_of(points)
+    return tuple(
+        scatter.Dot(
+            one.row.most_fps,
+            one.row.power_w,
+            one.fps_bar,
+            one.watts_bar,
+            f"{one.label}~" if one.label and one.row.estimated else one.label,
+            one.detail,
+            heat.of(one.row.p99_ms),
+            one.verdict,
+            "chosen" if one.is_chosen else "" if one.label else "small",
+        )
+        for one in points
+    )
+
+
+# In a terminal: plain characters in a grid.
+
+Cell = tuple[str, int | None]
+"""A character, and the class of its color; None: no color."""
+LETTERS = ascii_letters
+_HEIGHT, _LEFT = 16, 7
+
+
+def letters(points: Sequence[Point]) -> dict[str, str]:
+    """Label → the letter that stands for it in a terminal; what comes after the last letter has ``*``."""
+    labels = [point.label for point in points if point.label]
+    return {label: LETTERS[place] if place < len(LETTERS) else "*" for place, label in enumerate(labels)}
+
+
+def grid(points: Sequence[Point], width: int, height: int = _HEIGHT) -> list[list[Cell]]:
+    """Lines of a chart: watts upwards, frames a second to the right, ``-`` and ``|`` for error bars.
+
+    Args:
+        points: those without a label are left out, and those whose watts are not known.
+        width: of the terminal; at least 40.
+        height: lines, without those of the axis.
+    """
+    shown = _shown(points)
+    if not shown:
+        return []
+    heat, named = heat_of([point for point in points if point.label]), letters(points)
+    x_axis, y_axis = _axes(shown)
+    across = width - _LEFT - 2
+    cells: list[list[Cell]] = [[(" ", None)] * across for _ in range(height)]
+
+    def column(value: float) -> int:
+        return _cell(x_axis, value, across)
+
+    def line(value: float) -> int:
+        return height - 1 - _cell(y_axis, value, height)
+
+    places = [(column(one.row.most_fps), line(one.row.power_w or 0.0), one) for one in shown]
+    for x, y, one in places:
+        for at in range(column(one.fps_bar[0]), column(one.fps_bar[1]) + 1) if one.fps_bar else ():
+            cells[y][at] = ("-", heat.of(one.row.p99_ms))
+        for at in range(line(one.watts_bar[1]), line(one.watts_bar[0]) + 1) if one.watts_bar else ():
+            cells[at][x] = ("|", heat.of(one.row.p99_ms))
+    for x, y, one in reversed(places):  # of those in one place the first is seen
+        cells[y][x] = (named[one.label], heat.of(one.row.p99_ms))
+    marks = {line(value): significant(value) for value in y_axis.ticks(5)}
+    lines = [_plain(f"{marks.get(y, ''):>{_LEFT}} |") + row for y, row in enumerate(cells)]
+    lines.append(_plain(f"{'':>{_LEFT}} +{'-' * across}"))
+    foot = [" "] * across
+    for value in x_axis.ticks(6):
+        name, at = significant(value), column(value)
+        start = min(max(at - len(name) // 2, 0), across - len(name))
+        if all(one == " " for one in foot[max(start - 1, 0) : start + len(name) + 1]):
+            foot[start : start + len(name)] = name
+    lines.append(_plain(f"{'':>{_LEFT}}  {''.join(foot).rstrip()}"))
+    return [_plain(f"{'W':>{_LEFT}}"), *lines, _plain(f"{'':>{_LEFT}}  frames a second at most")]
+
+
+def _plain(words: str) -> list[Cell]:
+    return [(one, None) for one in words]
+
+
+def together(points: Sequence[Point], width: int, height: int = _HEIGHT) -> Iterator[str]:
+    """What a terminal's chart cannot show: rows behind others, and those whose watts are not known."""
+    named, shown = letters(points), _shown(points)
+    places: dict[tuple[int, int], list[str]] = {}
+    for one in shown:
+        x_axis, y_axis = _axes(shown)
+        at = _cell(x_axis, one.row.most_fps, width - _LEFT - 2), _cell(y_axis, one.row.power_w or 0.0, height)
+        places.setdefault(at, []).append(named[one.label])
+    hidden = [f"{first}: {' '.join(others)}" for first, *others in places.values() if others]
+    if hidden:
+        yield f"in the same place as {', '.join(hidden)}"
+    if unknown := [named[one.label] for one in points if one.label and one.row.power_w is None]:
+        yield f"watts not known: {' '.join(unknown)}"
+
+
+def _shown(points: Sequence[Point]) -> list[Point]:
+    return [point for point in points if point.label and point.row.power_w is not None]
+
+
+def _axes(shown: Sequence[Point]) -> tuple[scatter.Axis, scatter.Axis]:
+    fps = [value for one in shown for value in (one.row.most_fps, *(one.fps_bar or ()))]
+    watts = [value for one in shown for value in (one.row.power_w or 0.0, *(one.watts_bar or ()))]
+    return scatter.axis_of(fps), scatter.axis_of(watts)
+
+
+def _cell(axis: scatter.Axis, value: float, count: int) -> int:
+    return min(max(round(axis.part(value) * (count - 1)), 0), count - 1)
