@@ -42,6 +42,7 @@ class MeasuredEngine:
         precision: that it was built in, ``fp32``, ``fp16`` or ``int8``; empty: not known.
         frames: of a run.
         clocks: keys of a mode → MHz, where they were set below those of the mode.
+        quantiles: of runs over their median; see :mod:`edgert.jitter`. Empty: not known.
     """
 
     model: str
@@ -55,6 +56,7 @@ class MeasuredEngine:
     precision: str = ""
     frames: int = 1
     clocks: Mapping[str, float] = field(default_factory=dict)
+    quantiles: tuple[float, ...] = ()
 
     def check(self, digest: str, where: str) -> None:
         """Raises ConfigError when it was made of another file than the one that is planned for."""
@@ -79,22 +81,27 @@ def read_measured(path: Path) -> tuple[MeasuredEngine, ...]:
             f"no times of a board in {str(path)!r}",
             why="it is not a bundle" if path.exists() else "there is no such file",
             where="--profile",
-            fix="name a bundle finished on the board (edgert build BUNDLE -o BUNDLE there); what edgert bench "
-            "--units writes is for --board host",
+            fix="name a bundle finished on the board (edgert build BUNDLE -o BUNDLE there), or what edgert bench "
+            "--share wrote of it; what edgert bench --units writes is for --board host",
         )
     with open_bundle(path) as bundle:
-        found = [
-            one
-            for entry in bundle.manifest.compiled.values()
-            for model, engines in entry.engines.items()
-            for engine in engines
-            if (one := _engine(bundle, entry, model, engine)) is not None
-        ]
+        return tuple(engine for _, engine in engines_of(bundle))
+
+
+def engines_of(bundle: Bundle) -> tuple[tuple[Mapping[str, str], MeasuredEngine], ...]:
+    """The engines of an open bundle that were timed, with facts of the machine. Raises ArtifactError: none was."""
+    found = [
+        (entry.facts, one)
+        for entry in bundle.manifest.compiled.values()
+        for model, engines in entry.engines.items()
+        for engine in engines
+        if (one := _engine(bundle, entry, model, engine)) is not None
+    ]
     if not found:
         raise ArtifactError(
-            f"no engine of {str(path)!r} was timed",
+            f"no engine of {str(bundle.path)!r} was timed",
             why="it was not finished on a board, or where nothing could be run",
-            where="--profile",
+            where=str(bundle.path),
             fix="on the board: edgert build BUNDLE -o BUNDLE",
         )
     return tuple(found)
@@ -119,4 +126,5 @@ def _engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntr
         tuple(MeasuredLayer(tuple(one["nodes"]), one["median_ms"], one["moves"]) for one in checks.get("layers", ())),
         entered.precision,
         first if isinstance(first, int) else 1,
+        quantiles=tuple(checks["profile"].get("quantiles", ())),
     )

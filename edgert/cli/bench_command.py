@@ -19,8 +19,8 @@ def bench(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL.onnx|PIPELINE|BUNDLE",
-            help="Model to measure alone, or pipeline to measure with edgert around it.",
+            metavar="MODEL.onnx|PIPELINE|BUNDLE|PROFILE.json",
+            help="Model to measure alone, pipeline to measure with edgert around it, or a shared profile to check.",
         ),
     ] = "hello",
     quick: Annotated[bool, typer.Option("--quick", help="Measure fewer rounds, which is less exact.")] = False,
@@ -42,6 +42,18 @@ def bench(
             "--torch", metavar="MODULE:FUNCTION", help="Race with PyTorch, by a function that returns the nn.Module."
         ),
     ] = None,
+    share: Annotated[
+        Path | None,
+        typer.Option(
+            "--share",
+            metavar="FILE",
+            help="Write what a BUNDLE measured when it was finished on a board, as an anonymous profile.",
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="FILE", help="For --share: stages' times from a summary of edgert run --json."),
+    ] = None,
     json: option.Json = None,
     debug: option.Debug = False,
 ) -> None:
@@ -54,6 +66,9 @@ def bench(
     A profile has how long each unit of a model takes on each core alone, what the whole takes while all cores are
     busy, and what a cut costs. It holds for this machine and this file.
 
+    A shared profile has what a Jetson measured of a bundle's engines, and nothing that names the machine, its user or
+    the model; edgert plan --profile takes it, for that board and its sisters.
+
     Examples:
 
         edgert bench                       # edgert itself, with the demo
@@ -65,11 +80,20 @@ def bench(
         edgert bench --units model.onnx -o profile.json
 
         edgert bench dock.edgert --peer onnxruntime
+
+        edgert bench dock.edgert --share orin-nx.json      # on the board, after edgert build dock.edgert there
+
+        edgert bench orin-nx.json          # checks it
     """
     from edgert.benchmark.measure import machine
     from edgert.benchmark.suite import bench as measure
 
     console = terminal.console(stderr=True, tables=False)
+    if share is not None or target.endswith(".json"):
+        option.refuse({"--units": units, "--peer": peer is not None, "--torch": torch is not None}, "one at a time")
+        _shared(console, Path(target), share, run)
+        return
+    option.refuse({"--run": run is not None}, "it is for --share")
     with console.status("measuring ..."):
         if peer is not None or torch is not None:
             figures = _raced(console, pipeline_path(target), peer or "torch", torch, quick)
@@ -109,6 +133,21 @@ def _profiled(console: terminal.Console, target: Path, board: str, quick: bool, 
     figures = [_shown(console, figure) for figure in figures_of(found)]
     console.print("[green]→[/]", str(output), soft_wrap=True)
     return figures
+
+
+def _shared(console: terminal.Console, target: Path, output: Path | None, run: Path | None) -> None:
+    """Writes a shared profile, or checks one; prints what it says."""
+    from edgert.benchmark import share
+    from edgert.bundle.shared_profile import read_shared
+
+    found = share.share(target, run) if output is not None else read_shared(target)
+    for line in share.lines(found):
+        console.print(line, markup=False, soft_wrap=True)
+    if output is not None:
+        terminal.write_json(found.to_json(), output)
+        console.print("[green]→[/]", str(output), soft_wrap=True)
+    else:
+        console.print("[green]✓[/] its figures are possible")
 
 
 def _raced(console: terminal.Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:

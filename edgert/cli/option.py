@@ -52,8 +52,8 @@ Profiles = Annotated[
     typer.Option(
         "--profile",
         metavar="FILE",
-        help="Use measured times: of a model on this machine (edgert bench --units), or of a bundle that was finished "
-        "on its board. Repeatable.",
+        help="Use measured times: of a model on this machine (edgert bench --units), of a bundle that was finished on "
+        "its board, or what was shared of one (edgert bench --share). Repeatable.",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -28,6 +28,7 @@ from edgert.compiler.model_steps import distance, uniform_feeds
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, PlacementError
 from edgert.graph import Model
+from edgert.jitter import quantiles_of
 from edgert.steps import to_json
 
 log = logging.getLogger("edgert.build")
@@ -203,7 +204,7 @@ def compare_outputs(engine: TrtEngine, reference: Model, config: ModelConfig, pr
 
 
 def time_runs(engine: TrtEngine) -> dict[str, Any]:
-    """How long a run takes, host to host, alone on the machine: milliseconds, of so many runs."""
+    """How long a run takes, host to host, alone on the machine: milliseconds, of so many runs, and their quantiles."""
     with closing(engine.session()) as session:
         for _ in range(_WARM_UP):
             session.run()
@@ -212,7 +213,8 @@ def time_runs(engine: TrtEngine) -> dict[str, Any]:
             started = time.perf_counter()
             session.run()
             times.append((time.perf_counter() - started) * 1e3)
-    return {"runs": _RUNS, "median_ms": statistics.median(times), "least_ms": min(times), "most_ms": max(times)}
+    found = {"runs": _RUNS, "median_ms": statistics.median(times), "least_ms": min(times), "most_ms": max(times)}
+    return {**found, "quantiles": list(quantiles_of([times]))}
 
 
 def time_layers(engine: TrtEngine, made: BuiltEngine) -> list[dict[str, Any]]:

@@ -21,8 +21,10 @@ from typing import Literal
 
 from edgert.board.record import Board, board
 from edgert.board.sections import Mode
-from edgert.bundle.measured_engines import GPU, MeasuredEngine
-from edgert.errors import ConfigError
+from edgert.bundle import shared_profile
+from edgert.bundle.measured_engines import GPU, MeasuredEngine, MeasuredLayer
+from edgert.errors import ArtifactError, ConfigError
+from edgert.graph import load
 from edgert.placement.cost.coefficients import RELATIONS, sisters
 from edgert.placement.problem import Network
 from edgert.planner.plan_rows import is_dla
@@ -58,13 +60,19 @@ class Measured:
         return plain if found is None or plain is None else min(found, plain)
 
 
-def nearest(engines: Sequence[MeasuredEngine], subject: PlannedModel, at: Board, mode: Mode) -> Measured | None:
-    """What was measured of a model in its precision, as near as there is; None where nothing was on such a chip."""
+def nearest(subject: PlannedModel, at: Board, mode: Mode, *sources: Sequence[MeasuredEngine]) -> Measured | None:
+    """What was measured of a model in its precision, as near as there is; None where nothing was on such a chip.
+
+    Of several sources that have something equally near the first counts.
+    """
     found: dict[Where, list[MeasuredEngine]] = {"here": [], "mode": [], "board": []}
-    for engine in engines:
-        if _is_of(engine, subject) and not _lacks(engine, mode) and place_of(engine, [at])[0].soc == at.soc:
-            found[_where(engine, at, mode)].append(engine)
-    return next((Measured(where, tuple(own)) for where, own in found.items() if own), None)
+    for engines in sources:
+        own: dict[Where, list[MeasuredEngine]] = {where: [] for where in found}
+        for engine in engines:
+            if _is_of(engine, subject) and not _lacks(engine, mode) and place_of(engine, [at])[0].soc == at.soc:
+                own[_where(engine, at, mode)].append(engine)
+        found = {where: known or own[where] for where, known in found.items()}
+    return next((Measured(where, tuple(known)) for where, known in found.items() if known), None)
 
 
 def _is_of(engine: MeasuredEngine, subject: PlannedModel) -> bool:
@@ -107,10 +115,14 @@ def place_of(engine: MeasuredEngine, own: Iterable[Board] = ()) -> tuple[Board, 
         ) from error
 
 
-def refuse_useless(engines: Sequence[MeasuredEngine], subjects: Sequence[PlannedModel], asked: Sequence[Board]) -> None:
+def refuse_useless(
+    engines: Sequence[MeasuredEngine], subjects: Sequence[PlannedModel], asked: Sequence[Board], path: str
+) -> None:
     """Raises ConfigError for measurements of which none can be used: of other models, precisions or chips."""
-    reasons = [_why_useless(engine, subjects, asked) for engine in engines]
-    if reasons and all(reasons):
+    reasons = [_why_useless(engine, subjects, asked) for engine in engines] or [
+        f"{path} is of other models than {', '.join(dict.fromkeys(subject.demand.model for subject in subjects))}"
+    ]
+    if all(reasons):
         raise ConfigError(
             "nothing of the profile can be used in this plan",
             why=reasons[0],
@@ -134,6 +146,63 @@ def _why_useless(engine: MeasuredEngine, subjects: Sequence[PlannedModel], asked
     if all(_lacks(engine, mode) for one in asked for mode in one.modes if one.soc == at.soc):
         return f"{engine.model!r} was measured partly on a DLA, which {asked[0].name} has not"
     return ""
+
+
+def of_shared(
+    profile: shared_profile.SharedProfile, subjects: Sequence[PlannedModel], where: str
+) -> tuple[MeasuredEngine, ...]:
+    """Engines of a shared profile for the models of a pipeline that it is of; none where it is of others.
+
+    A model whose file is the same but whose graph this edgert rewrites in another way has its whole times only.
+
+    Raises:
+        ArtifactError: the profile counts other work in a model than that has.
+    """
+    found = []
+    for model in profile.models:
+        for subject in subjects:
+            digest = load(subject.config.onnx).digest
+            is_same = model.structure == subject.structure
+            macs = sum(subject.macs.values())
+            if is_same and (model.nodes, model.macs) != (len(subject.graph.nodes), macs):
+                what = f"a profile with {model.macs} multiply-adds of a model that has {macs}"
+                raise ArtifactError(what, why="its structure is the same", where=where, fix="measure it again")
+            if is_same or model.digest == digest:
+                found += [
+                    _engine_of(profile, model, one, subject, digest, with_nodes=is_same)
+                    for one in model.engines
+                    if is_same or not one.placement
+                ]
+    return tuple(found)
+
+
+def _engine_of(
+    profile: shared_profile.SharedProfile,
+    model: shared_profile.Model,
+    engine: shared_profile.Engine,
+    subject: PlannedModel,
+    digest: str,
+    *,
+    with_nodes: bool,
+) -> MeasuredEngine:
+    names = [node.name for node in subject.graph.nodes]
+    layers = [
+        MeasuredLayer(tuple(names[number] for number in one.nodes), one.median_ms, one.reformat)
+        for one in (engine.layers if with_nodes else ())
+    ]
+    return MeasuredEngine(
+        subject.demand.model,
+        digest,
+        profile.board,
+        profile.mode,
+        {names[number]: name for name, numbers in engine.placement.items() for number in numbers},
+        engine.median_ms,
+        engine.runs,
+        tuple(layers),
+        model.precision,
+        model.frames,
+        profile.clocks,
+    )
 
 
 # Units as fast as they were measured.

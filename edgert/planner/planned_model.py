@@ -1,6 +1,8 @@
 """A model to be planned: its graph at one size, rewritten for the DLA, its units as allowed and as measured."""
 
 import fnmatch
+import hashlib
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -51,6 +53,11 @@ class PlannedModel:
         """Node → multiply-adds."""
         return multiply_adds(self.graph)
 
+    @cached_property
+    def structure(self) -> str:
+        """Of its graph; see :func:`structure_of`."""
+        return structure_of(self.graph)
+
     def survey(self, generation: int, tensorrt: str) -> Survey | None:
         """What of it a DLA can run; None for FP32, which no DLA knows."""
         if self.precision == "fp32":
@@ -80,6 +87,27 @@ def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
         precision = auto if config.precision == "auto" else config.precision
         found.append(PlannedModel(demand, config, where, graph, precision))
     return tuple(found)
+
+
+def structure_of(graph: Graph) -> str:
+    """SHA-256 of what its speed depends on: operators, settings, wiring and shapes, but no weights and no names."""
+    numbers: dict[str, int] = {}
+
+    def number(name: str) -> int:
+        return numbers.setdefault(name, len(numbers))
+
+    def shape(name: str) -> str:
+        spec = graph.specs.get(name)
+        return "" if spec is None else f"{spec.dtype}{spec.shape}"
+
+    parts: list[object] = [[number(spec.name), spec.dtype, spec.shape] for spec in graph.inputs]
+    for node in graph.nodes:
+        stored = [graph.constants[name] for name in node.inputs if name in graph.constants]
+        settings = {name: value for name, value in node.attributes.items() if isinstance(value, (int, float, list))}
+        parts += [node.op, list(map(number, node.inputs)), [f"{one.dtype}{one.shape}" for one in stored], settings]
+        parts += [list(map(number, node.outputs)), list(map(shape, node.outputs))]
+    text = json.dumps(parts, sort_keys=True, default=lambda value: type(value).__name__)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def bound_to(

@@ -13,6 +13,7 @@ from edgert.board import HOST
 from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
 from edgert.bundle.measured_engines import MeasuredEngine, read_measured
+from edgert.bundle.shared_profile import SharedProfile, is_shared, read_shared, shipped
 from edgert.config import PipelineConfig, PipelineFile, load_pipeline
 from edgert.config.flow import sources_of
 from edgert.config.stages import InferStage
@@ -67,8 +68,9 @@ def plan(
         objective: what each placement is made best in, and what is taken of those that keep every budget.
         tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
         profiles: measured on the machine that is planned for, one of each model; needed for ``board="host"``, whose
-            speed no model predicts. For a board: bundles that were finished there, whose engines' times are taken; on
-            other boards of the same chip, and in other modes, predictions are corrected by them.
+            speed no model predicts. For a board: bundles that were finished there, or what was shared of one
+            (``edgert bench BUNDLE --share FILE``). Their engines' times are taken; on other boards of the same chip,
+            and in other modes, predictions are corrected by them. Those in ``configs/costs`` are always there.
         overrides: ``key.path=value``, as given to ``--set``.
         progress: called before each board.
 
@@ -94,11 +96,11 @@ def plan(
     levels = [(one, planned_models(one)) for one in levels_of(file)]
     planned = levels[0][1]
     measured = _measured([subject for _, subjects in levels for subject in subjects], profiles, asked)
-    made = []
+    made, shared = [], shared_of(profiles)
     for number, one in enumerate(asked):
         if progress is not None:
             progress(one.title, number, len(asked))
-        planners = [_BoardPlanner(at, subjects, one, objective, tensorrt, measured) for at, subjects in levels]
+        planners = [_BoardPlanner(at, subjects, one, objective, tensorrt, measured, shared) for at, subjects in levels]
         planner = replace(planners[0], fallbacks=tuple(planners[1:]))
         made.append(planner.plan(mode, strict=len(asked) == 1))
     fitting = [board.board for board in made if board.verdict == "kept"]
@@ -108,7 +110,7 @@ def plan(
         [
             *_without_edgert(asked, fitting),
             *_further_gpus(file.config),
-            *board_stages(file, asked[-1], asked[-1].peak_mode).notes,
+            *board_stages(file, asked[-1], asked[-1].peak_mode, profiles=shared).notes,
             *about_watts(tuple(asked)),
             *rates,
             *_corrected(made),
@@ -146,18 +148,30 @@ def _without_edgert(asked: Sequence[Board], fitting: Sequence[str]) -> Iterator[
 
 def _measured(
     planned: Sequence[PlannedModel], profiles: Sequence[str | Path], asked: Sequence[Board]
-) -> tuple[MeasuredEngine, ...]:
-    """Engines that ran on a board. Raises ConfigError: of another model or chip; ArtifactError: no such bundle."""
+) -> tuple[tuple[MeasuredEngine, ...], ...]:
+    """Engines that ran on a board: of the profiles, and of ``configs/costs``.
+
+    Raises ConfigError: of another model or chip; ArtifactError: no such bundle, or figures that cannot be.
+    """
     found: list[MeasuredEngine] = []
-    for path in profiles:
-        engines = read_measured(Path(path))
-        for subject in planned:
-            for engine in engines:
-                if engine.model == subject.demand.model:
-                    engine.check(load(subject.config.onnx).digest, subject.where)
-        measured_times.refuse_useless(engines, planned, asked)
+    for path in map(Path, profiles):
+        if is_shared(path):
+            engines = measured_times.of_shared(read_shared(path), planned, str(path))
+        else:
+            engines = read_measured(path)
+            for subject in planned:
+                for engine in engines:
+                    if engine.model == subject.demand.model:
+                        engine.check(load(subject.config.onnx).digest, subject.where)
+        measured_times.refuse_useless(engines, planned, asked, str(path))
         found += engines
-    return tuple(found)
+    sent = [engine for one in shipped() for engine in measured_times.of_shared(one, planned, "configs/costs")]
+    return tuple(found), tuple(sent)
+
+
+def shared_of(profiles: Sequence[str | Path]) -> tuple[SharedProfile, ...]:
+    """Those of the files that are shared profiles, then those in ``configs/costs``. Raises ArtifactError."""
+    return (*(read_shared(Path(path)) for path in profiles if is_shared(Path(path))), *shipped())
 
 
 def _corrected(made: Sequence[BoardPlan]) -> Iterator[str]:
@@ -198,7 +212,8 @@ class _BoardPlanner:
     board: Board
     objective: Objective
     tensorrt: str | None
-    measured: tuple[MeasuredEngine, ...] = ()
+    measured: tuple[tuple[MeasuredEngine, ...], ...] = ()
+    shared: tuple[SharedProfile, ...] = ()
     fallbacks: tuple[_BoardPlanner, ...] = ()
 
     def plan(self, mode: str, *, strict: bool) -> BoardPlan:
@@ -281,7 +296,7 @@ class _Scene:
         planner = self._planner
         made = self._predicted(subject, planner.board, self._mode, frames_of(planner.file.config, subject.demand.model))
         made = per_frame(made)
-        if known := measured_times.nearest(planner.measured, subject, planner.board, self._mode):
+        if known := measured_times.nearest(subject, planner.board, self._mode, *planner.measured):
             there = partial(self._there, subject)
             made = measured_times.scaled(made, known.engines, there, known.weight)
             self.measured[subject.demand.model] = measured_times.correction(known, there)
@@ -341,7 +356,7 @@ class _Scene:
             self._contention,
             board_parts,
             tuple(subject.macs for subject in planner.subjects),
-            board_stages(planner.file, planner.board, self._mode),
+            board_stages(planner.file, planner.board, self._mode, profiles=planner.shared),
         )
         platform = platform_of(planner.board, self._mode, planner.costs)
         made = maker.row(choice, placement, platform, self._error)

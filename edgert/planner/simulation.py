@@ -23,7 +23,7 @@ from edgert.placement.cost.power import Power, power
 from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, Row, Verdict
 from edgert.placement.profile import read_profile
 from edgert.planner.plan_rows import PROFILED_ERROR, profile_of
-from edgert.planner.planning import ALL, plan
+from edgert.planner.planning import ALL, plan, shared_of
 from edgert.simulator import Design, Governing, Platform, Simulated
 from edgert.simulator import simulate as play
 from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as_asked, platform_of, played
@@ -291,9 +291,8 @@ def simulate(
     closest = f"no row of the plan keeps every budget; {row.mode}, {row.name} is closest"
     notes = () if found.chosen is not None else (closest,)
     slots = [BoardSlots(at, one) for at, one in zip(levels_of(file), (row, *row.fallbacks), strict=True)]
-    stages = board_stages(
-        file, record, record.mode(row.mode), OBJECTS if scenario.objects is None else scenario.objects
-    )
+    objects = OBJECTS if scenario.objects is None else scenario.objects
+    stages = board_stages(file, record, record.mode(row.mode), objects, shared_of(profiles))
     if times.threads:  # those of a run take the place of what is assumed; what goes through at most is played anew
         row = played(file, row, platform, stages, replace(scene, traces={}))
     scene = replace(scene, own=stages.own)

@@ -1,11 +1,14 @@
 """What every stage of a pipeline takes besides its model on a board: steps on its cores and its units for video."""
 
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgert.assemble.memory import frame_size
 from edgert.board.record import Board
+from edgert.board.record import board as board_named
 from edgert.board.sections import Mode
+from edgert.bundle.shared_profile import SharedProfile, shipped
 from edgert.config import PipelineFile, StageConfig
 from edgert.config import stages as section
 from edgert.config.flow import upstream
@@ -39,6 +42,8 @@ class BoardStages:
         is_unmeasured: whether there are such behind the sources.
         streams: how sure the number of streams is that NVDEC and NVENC take.
         here_ms: stage → for how long a frame keeps it on the processor that stages were measured on.
+        kinds: stage that a core works on beside models → its kind in the costs of stages, and megapixels of its frames.
+        measured: kinds of which such a processor's times are known from a shared profile, and on which boards.
     """
 
     own: Mapping[str, Steps]
@@ -47,6 +52,8 @@ class BoardStages:
     is_unmeasured: bool = False
     streams: str = "assumed"
     here_ms: Mapping[str, float] = field(default_factory=dict)
+    kinds: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    measured: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cores_ms(self) -> float:
@@ -61,6 +68,8 @@ class BoardStages:
             "decoding, drawing, encoding and the like: as measured on another processor, scaled by 7-Zip of a core "
             f"(± {self.error:.0%}); edgert simulate --stages takes those of a run"
         )
+        for kind in dict.fromkeys(kind for kind, _ in self.kinds.values() if kind in self.measured):
+            yield f"{kind}: corrected by what was measured on {self.measured[kind]}"
         used = {step.accelerator for steps in self.own.values() for step in steps}
         if units := [unit for unit in (NVDEC, NVENC) if unit in used]:
             named = " and ".join(units).upper()
@@ -70,27 +79,57 @@ class BoardStages:
             yield f"{', '.join(self.unknown)}: measured by nobody, so no time is counted for it{wider}"
 
 
-def board_stages(file: PipelineFile, board: Board, mode: Mode, objects: float = OBJECTS) -> BoardStages:
+def board_stages(
+    file: PipelineFile,
+    board: Board,
+    mode: Mode,
+    objects: float = OBJECTS,
+    profiles: Sequence[SharedProfile] | None = None,
+) -> BoardStages:
     """What the stages of a pipeline take there.
 
     Args:
         objects: on a frame.
+        profiles: of boards with the same processor; None: those in ``configs/costs``.
     """
-    made = _Stages(file, board, mode, objects)
+    made = _Stages(file, board, mode, objects, shipped() if profiles is None else profiles)
     found = {name: made.steps(name, stage) for name, stage in file.config.stages.items()}
     unknown = tuple(name for name, steps in found.items() if steps is None)
     is_unmeasured = any(not isinstance(file.config.stages[name], section.SourceStage) for name in unknown)
     own = {name: steps for name, steps in found.items() if steps}
     video = made.costs.video.get(board.name)
     streams = "assumed" if video is None else video.confidence
-    return BoardStages(own, unknown, made.costs.error, is_unmeasured, streams, made.here_ms)
+    places = {kind: place for kind, (_, place) in made.measured.items()}
+    return BoardStages(own, unknown, made.costs.error, is_unmeasured, streams, made.here_ms, made.kinds, places)
+
+
+def measured_kinds(profiles: Sequence[SharedProfile], at: Board) -> dict[str, tuple[float, str]]:
+    """Kind of stage → measured over predicted time on such a processor, the median, and the boards that it was
+    measured on."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for profile in profiles:
+        there = board_named(profile.board)
+        slowdown = cpu_costs().slowdown(there, there.mode(profile.mode).model_copy(update=profile.clocks))
+        for stage in profile.stages if there.cpu.model == at.cpu.model and slowdown else ():
+            cost = cpu_costs().measured.stages.get(stage.kind)
+            predicted_ms = cost.of(stage.megapixels, OBJECTS) * (slowdown or 0) if cost is not None else 0.0
+            if predicted_ms > 0:
+                found.setdefault(stage.kind, []).append((stage.ms / predicted_ms, profile.board))
+    return {
+        kind: (statistics.median(ratio for ratio, _ in each), ", ".join(dict.fromkeys(name for _, name in each)))
+        for kind, each in found.items()
+    }
 
 
 class _Stages:
-    def __init__(self, file: PipelineFile, board: Board, mode: Mode, objects: float) -> None:
+    def __init__(
+        self, file: PipelineFile, board: Board, mode: Mode, objects: float, profiles: Sequence[SharedProfile]
+    ) -> None:
         self._file, self._board, self._mode, self._objects = file, board, mode, objects
         self.costs = cpu_costs()
         self.here_ms: dict[str, float] = {}
+        self.kinds: dict[str, tuple[str, float]] = {}
+        self.measured = measured_kinds(profiles, board)
         self._slowdown = self.costs.slowdown(board, mode)
 
     def steps(self, name: str, stage: StageConfig) -> Steps | None:
@@ -136,7 +175,9 @@ class _Stages:
             return None
         measured_ms = self.costs.measured.stages[kind].of(megapixels, self._objects)
         self.here_ms[self._name] = max(measured_ms / threads, self.here_ms.get(self._name, 0.0))
-        time_ms = measured_ms * self._slowdown
+        if kind != "infer":
+            self.kinds[self._name] = kind, megapixels
+        time_ms = measured_ms * self._slowdown * self.measured.get(kind, (1.0, ""))[0]
         return (Step(ANY_CORE, time_ms / threads, threads=threads),) if time_ms > 0 else ()
 
     def _megapixels(self, name: str) -> float:

@@ -243,9 +243,9 @@ def test_clocks_below_those_of_the_mode_are_another_mode(tmp_path: Path) -> None
     at = board("orin-nx-16gb")
     engine = replace(ENGINE, precision=subject.precision)
     for clocks, where in (({}, "here"), ({"gpu_mhz": 612.0}, "here"), ({"gpu_mhz": 306.0}, "mode")):
-        found = nearest([replace(engine, clocks=clocks)], subject, at, at.mode("15W"))
+        found = nearest(subject, at, at.mode("15W"), [replace(engine, clocks=clocks)])
         assert found is not None and found.where == where
-    assert nearest([replace(engine, model="other")], subject, at, at.mode("15W")) is None
+    assert nearest(subject, at, at.mode("15W"), [replace(engine, model="other")]) is None
 
 
 def test_another_dla_core_is_as_fast_as_the_measured_one() -> None:
