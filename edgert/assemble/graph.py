@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from edgert.assemble import gpus
-from edgert.assemble.crops import crop_chains, run_together
+from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
 from edgert.assemble.engines import Bar, Engines, board_of
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
 from edgert.assemble.pixels import put_on_gpu, settle
@@ -220,7 +220,7 @@ class _Share:
     """What runs a stage, or its part for one GPU's streams: connected nodes, the first of which takes its input."""
 
     streams: frozenset[str]
-    nodes: Sequence[Node]
+    nodes: list[Node]
 
 
 class _Assembler:
@@ -259,11 +259,16 @@ class _Assembler:
             for parts in zip(*(shares[name] for name in names), strict=False):  # of each GPU
                 if len({share.streams for share in parts}) == 1:
                     run_together([share.nodes for share in parts])
+        for names in crop_siblings(stages):
+            for parts in zip(*(shares[name] for name in names), strict=False):
+                if len({share.streams for share in parts}) == 1:
+                    run_beside([share.nodes for share in parts], parts[0].streams, STAGE_QUEUE)
+        fed = {share.nodes[0] for own in shares.values() for share in own if share.nodes[0].producers}
         for name, stage in stages.items():
             for other in inputs_of(stage):
                 capacity, drop = queue_of(stages[other], stage, self._is_live(shares[other][0].nodes[-1]))
                 for before, after in ((before, after) for before in shares[other] for after in shares[name]):
-                    if both := before.streams & after.streams:
+                    if (both := before.streams & after.streams) and after.nodes[0] not in fed:
                         connect(before.nodes[-1], after.nodes[0], both, capacity, drop, is_part=both < before.streams)
         everything = [node for own in shares.values() for share in own for node in share.nodes]
         frames = dict[str, str]()

@@ -28,12 +28,15 @@ def share_threads(nodes: Sequence[Node]) -> None:
         nodes: every one after those it listens to, connected; none has started.
     """
     live = any(isinstance(node.work, Source) and node.work.live for node in nodes)
+    before_looked = [node.producers[0] for node in nodes if isinstance(node.work, Looked)]
     for node in nodes:
-        if len(node.producers) != 1 or len(node.producers[0].outlets) != 1:
+        if len(node.producers) != 1:
             continue
         (before,) = node.producers
-        if isinstance(node.work, Looked):
+        if isinstance(node.work, Looked) and len(before.outlets) == before_looked.count(before):
             node.runs_in = before.runs_in or before
+        elif len(before.outlets) > 1:
+            continue
         elif isinstance(node.work, CallbackSink | NullSink) and isinstance(before.work, Collect):
             (launcher,) = before.producers
             if not live:

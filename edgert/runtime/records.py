@@ -6,7 +6,7 @@ convention and owned by the record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -165,6 +165,11 @@ class Result:
         return Result(
             self.frame, {**self.outputs, stage: record}, self.image, self.ticket
         )  # not by replace: it is slow
+
+    def without(self, stages: Collection[str]) -> Result:
+        """This result without the records of these stages."""
+        outputs = {name: record for name, record in self.outputs.items() if name not in stages}
+        return Result(self.frame, outputs, self.image, self.ticket)
 
     def merged(self, other: Result) -> Result:
         """This result and another of the same frame, as a join makes them, with pixels if either has any."""

@@ -3,9 +3,10 @@ work for a frame.
 
     python tests/bench/bench_gpu_crops.py [--models 3] [--boxes 20] [--frames 300] [--json FILE]
 
-``one by one`` are stages behind each other, each with a model; ``together`` is one stage for all. Boxes differ from
-frame to frame, as those of a detector do. Over a stand-in for a GPU that does nothing, at once; a real driver's calls
-come on top. Needs no GPU.
+``batch by batch`` are stages of one model each as fallback models have them; ``each by itself`` are stages that would
+run several, with one model each; ``together`` is one such stage for all. Boxes differ from frame to
+frame, as those of a detector do. Over a stand-in for a GPU that does nothing, at once; a real driver's calls come on
+top. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -65,10 +66,16 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
     frame, crop = Staging(rigs[0].device).taken(frame_of(WIDTH, HEIGHT, "nv12")), CropConfig(limit=options.boxes)
     looks = [Look(f"look{n}", rig.inference, crop) for n, rig in enumerate(rigs)]
     alone = [InferCrops(look.name, Submitting(look.inference, itself=True), crop) for look in looks]
+    each = [InferCropsTogether([look]) for look in looks]
     together = InferCropsTogether(looks)
-    together.open()
+    for stage in (*each, together):
+        stage.open()
     what = f"{options.models} models, {options.boxes} boxes"
-    for name, stages, bar in (("one by one", alone, None), ("together", [together], 1.0)):
+    for name, stages, bar in (
+        ("batch by batch", alone, None),
+        ("each by itself", each, None),
+        ("together", [together], 1.0),
+    ):
         host_us, launches = measured(gpu, frame, stages, options)
         yield Figure(f"{what}, {name}: launches of a frame", launches, "", bar, "lower", options.frames)
         yield Figure(f"{what}, {name}: host", host_us, "µs", None, "lower", options.frames)

@@ -32,7 +32,7 @@ from edgert.stages.source.kinds import source_for
 from tests.helpers.clips import write_clip
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip
-from tests.helpers.gpu_pipeline import HEIGHT, NBYTES, RECORD_BYTES, WIDTH, GpuEngine, Rig, VideoRig
+from tests.helpers.gpu_pipeline import HEIGHT, NBYTES, RECORD_BYTES, WIDTH, CalledRig, GpuEngine, Rig, VideoRig
 
 QUIET = "  out: {sink: jsonl, from: find, path: out.jsonl}\n"
 
@@ -353,3 +353,52 @@ def test_models_that_look_at_crops_behind_each_other_are_run_together(
     found = [json.loads(line)["outputs"] for line in Path("out.jsonl").read_text().splitlines()]
     assert all(list(one) == ["find", "one", "two"] and one["one"] == one["two"] for one in found)
     assert rig.camera.lent == 0
+
+
+SIBLINGS = """  one: {infer: parts, from: find, crop: {limit: 4}}
+  two: {infer: parts, from: find, crop: {limit: 4}}
+  three: {infer: parts, from: one, crop: {limit: 4}}
+"""
+
+
+def outputs(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line)["outputs"] for line in Path(path).read_text().splitlines()]
+
+
+def test_models_that_look_at_crops_beside_each_other_are_run_together_and_keep_their_records_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [
+        f"  {name}_out: {{sink: jsonl, from: {listens}, path: {name}.jsonl}}\n"
+        for name, listens in (("two", "two"), ("three", "three"), ("both", "[three, two]"))
+    ]
+    rig = Rig(tmp_path, monkeypatch, SIBLINGS + "".join(ends), count=12)
+    with rig.pipeline() as pipeline:
+        works = {node.name: type(node.work).__name__ for node in pipeline._assembly.nodes}
+        pipeline.run()
+        stages = pipeline.summary().stages
+    assert works["one:0"] == "InferCropsTogether"
+    assert [works[name] for name in ("one", "two", "three")] == ["Looked"] * 3
+    assert [stages[name].thread for name in ("one:0", "one", "two", "three")] == ["", *["one:0"] * 3]
+    assert all(list(one) == ["find", "two"] for one in outputs("two.jsonl"))
+    assert all(list(one) == ["find", "one", "three"] for one in outputs("three.jsonl"))
+    joined = outputs("both.jsonl")
+    assert len(joined) == 12 and all(sorted(one) == ["find", "one", "three", "two"] for one in joined)
+    assert all(one["one"] == one["two"] == one["three"] for one in joined)
+    assert rig.camera.lent == 0
+
+
+def test_siblings_that_drop_frames_otherwise_run_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SIBLINGS.replace("two: {infer: parts,", "two: {infer: parts, drop: oldest,")
+    rig = Rig(tmp_path, monkeypatch, text + "  out: {sink: jsonl, from: [three, two], path: out.jsonl}\n", count=4)
+    with rig.pipeline() as pipeline:
+        works = {node.name: type(node.work).__name__ for node in pipeline._assembly.nodes}
+        pipeline.run()
+    assert works["one"] == works["two"] == "InferCropsTogether" and "one:0" not in works
+
+
+def test_a_call_has_the_records_of_all_siblings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = CalledRig(tmp_path, monkeypatch, SIBLINGS)
+    with rig.pipeline() as pipeline:
+        results = pipeline([np.full((HEIGHT, WIDTH, 3), level, np.uint8) for level in range(3)])
+    assert [list(result.outputs) for result in results] == [["find", "one", "three", "two"]] * 3

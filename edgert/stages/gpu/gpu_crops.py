@@ -295,14 +295,18 @@ class InferCropsTogether(SimpleStage):
 
 
 class Looked(SimpleStage):
-    """A stage whose model has been run with that of a stage before, see :class:`InferCropsTogether`."""
+    """A stage whose model has been run with that of a stage before, see :class:`InferCropsTogether`.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    Args:
+        others: stages whose models were run with it, too, and whose records are not to go on here.
+    """
+
+    def __init__(self, name: str, others: frozenset[str] = frozenset()) -> None:
+        self.name, self._others = name, others
 
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
-        return result
+        return result.without(self._others) if self._others else result
 
 
 def _format(into: GpuPreprocessor) -> frozenset[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Which stages look at crops of the same frames, one behind the other."""
+"""Which stages look at crops of the same frames, one behind the other or beside it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgert.assemble.crops import crop_chains
+from edgert.assemble.crops import crop_chains, crop_siblings
 from edgert.config.stages import InferStage, SinkStage
 
 
@@ -34,3 +34,20 @@ OUT = SinkStage.model_validate({"sink": "null", "from": "b"})
 def test_each_must_be_alone_in_listening_to_the_one_before(stages: dict[str, Any], wanted: list[list[str]]) -> None:
     cam: Any = {"cam": FIND.model_copy(update={"inputs": ()})}
     assert crop_chains({**cam, "find": FIND, **stages}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("stages", "wanted"),
+    [
+        ({"a": look("find"), "b": look("find"), "c": look("find", crop={"limit": 2})}, [["a", "b", "c"]]),
+        ({"a": look("find"), "b": look("a"), "c": look("find"), "d": look("a")}, [["a", "c"], ["b", "d"]]),
+        ({"a": look("find"), "b": look("find", every=2)}, []),
+        ({"a": look("find"), "b": look("find", drop="oldest")}, []),
+        ({"a": look("find", queue=2), "b": look("find", queue=3)}, []),
+        ({"a": look("find"), "b": look("find", "cam")}, []),
+        ({"a": look("find"), "b": InferStage.model_validate({"infer": "net", "from": "find"})}, []),
+    ],
+)
+def test_siblings_listen_to_one_stage_alone_and_alike(stages: dict[str, Any], wanted: list[list[str]]) -> None:
+    cam: Any = {"cam": FIND.model_copy(update={"inputs": ()})}
+    assert crop_siblings({**cam, "find": FIND, **stages}) == wanted

@@ -17,6 +17,7 @@ from edgert.stages.gpu.gpu_crops import (
     CropLaunches,
     InferCropsTogether,
     Look,
+    Looked,
     arguments,
     capacity_of,
     laid_out,
@@ -221,6 +222,21 @@ def test_each_model_looks_at_the_boxes_that_it_wants() -> None:
     result = result_of(shared(cascade.rigs[0]), {"find": detections((0, 0, 8, 8), (4, 4, 30, 30), (8, 8, 40, 40))})
     found, count = cascade.launched(lambda: stage.process(result))
     assert [found.outputs[look.name].rows.tolist() for look in few] == [[0, 1, 2], [0, 1], [1, 2]] and count == 1
+    result.frame.lease.release()
+    cascade.close()
+
+
+def test_models_that_were_run_together_keep_their_records_apart() -> None:
+    cascade = Cascade(8)
+    one, two, three = cascade.looks
+    stage = InferCropsTogether([one]).joined([InferCropsTogether([two, three])])
+    stage.open()
+    result = result_of(shared(cascade.rigs[0]), {"find": detections((0, 0, 8, 8), (4, 4, 30, 30))})
+    found, count = cascade.launched(lambda: stage.process(result))
+    assert count == 1 and list(found.outputs) == ["find", "look0", "look1", "look2"]
+    others = Looked("look1", frozenset({"look1", "look2"})).process(found)
+    assert list(others.outputs) == ["find", "look0"] and others.frame is found.frame
+    assert Looked("look2").process(found) is found
     result.frame.lease.release()
     cascade.close()
 
