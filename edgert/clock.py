@@ -26,17 +26,4 @@ class RealClock:
         return event.wait(seconds)
 
 
-class SlowClock:
-    """A clock that goes slower than the machine's: what happens in ``factor`` real seconds takes one of its own."""
-
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-
-    def now_ns(self) -> int:
-        return round(time.monotonic_ns() / self.factor)
-
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        return event.wait(seconds * self.factor)
-
-
 REAL = RealClock()

@@ -142,9 +142,11 @@ class Pipeline:
                 self._assembly.nodes.append(listener)
         self._assembly.settle()
         share_threads(self._assembly.nodes)
+        calls_back = any(isinstance(node.work, CallbackSink) for node in self._assembly.nodes)
+        environment.paced(self._assembly.nodes)
         self._taps, self._tapping = list[Node](), threading.RLock()
         self._runner = Runner(self._assembly.nodes, environment.clock, self.file.located)
-        if not any(isinstance(node.work, CallbackSink) for node in self._assembly.nodes):
+        if not calls_back:
             self._assembly.hooks.on_left = self._runner.stop_unless_read
         self._watch: Watch | None = None
         budgets, label = self.file.config.budgets, environment.label

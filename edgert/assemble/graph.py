@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edgert.assemble import gpus
@@ -58,7 +58,7 @@ class Environment:
         label: written on every result that a sink gets; empty for none.
         power: clock settings of this board that a governor may use; None: it must not change clocks.
         predicted: what a plan predicts of this board at each level of degraded models; empty without a plan.
-        paced: called with a stage's name and the stage; returns what takes its place.
+        paced: called with all nodes of a pipeline, connected, before any thread starts: to have them work by the clock.
     """
 
     clock: Clock = REAL
@@ -67,7 +67,7 @@ class Environment:
     label: str = ""
     power: PowerSteps | None = None
     predicted: Sequence[PowerStep] = ()
-    paced: Callable[[str, Stage], Stage] = lambda _, stage: stage
+    paced: Callable[[Sequence[Node]], object] = len
 
 
 HERE = Environment()
@@ -242,7 +242,7 @@ class _Assembler:
         self.file, self.callbacks, self.clock = file, callbacks, environment.clock
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
-        self.models, self.placed, self.label, self.paced = models, placed, environment.label, environment.paced
+        self.models, self.placed, self.label = models, placed, environment.label
         self.hooks = Hooks()
         self.live = False  # whether any source is
         self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
@@ -317,9 +317,7 @@ class _Assembler:
         where = self.file.where("stages", name)
         try:
             if not isinstance(stage, section.InferStage):
-                work = self._make(name, stage, where)
-                node = Node(name, work if isinstance(work, Source) else self.paced(name, work))
-                return [_Share(streams, [node])]
+                return [_Share(streams, [Node(name, self._make(name, stage, where))])]
             if len(self.models) == 1 or not gpus.is_for_gpu(self.config, stage):
                 return [self._share(name, name, stage, self._first, streams)]
             return [
@@ -333,10 +331,7 @@ class _Assembler:
     def _share(
         self, name: str, title: str, stage: section.InferStage, models: Models, streams: frozenset[str]
     ) -> _Share:
-        branches = [
-            replace(one, stages=tuple(self.paced(name, work) for work in one.stages))
-            for one in models.branches(name, stage, self.live)
-        ]
+        branches = models.branches(name, stage, self.live)
         is_split = any(len(branch.stages) > 1 for branch in branches)
         capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, models.choice
         return _Share(streams, branch_nodes(title, branches, streams, capacity, stage.every, lambda: choice.level))

@@ -134,7 +134,8 @@ class Observer:
             return None
         if self._budget.unit != CORES:
             self._energy.add(sample.at_ns, sample.power)
-            return self._energy.recent_w(PERIOD_S) if sample.power.is_known else None
+            recent_w = self._energy.recent_w(PERIOD_S) if sample.power.is_known else None
+            return sample.power.value if recent_w is None else recent_w  # a sensor's first reading is a mean, too
         self._energy.add(sample.at_ns, sample[PROCESS])
         used = sample[PROCESS].value
         if used is None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from edgert.emulation import Emulation
     from edgert.steps import OnEvent
 
+_NOTICED = 1.05
+"""Times slower than the board, which a run of ``--as`` says."""
+
 
 def run(
     pipeline: option.BundleArgument,
@@ -96,7 +99,8 @@ def run(
                 pipe = Pipeline.within(place.environment, place.file, bar=bar)
         label = place.label if place else ""
         with pipe as running, stop_on_signal(running.stop):
-            show(running, duration_s=duration, plain=plain, quiet=quiet, label=label)
+            clock = place.clock if place else None
+            show(running, duration_s=duration, plain=plain, quiet=quiet, label=label, clock=clock)
             summary = running.summary()
             emulated = place.report(summary.frames_out) if place else {}
         print_summary(running.file, summary, to_stderr=is_stdout(json))
@@ -105,8 +109,11 @@ def run(
             power = "" if watts is None or joules is None else f": {watts:.1f} W, {joules:.3g} J a frame"
             degrees = emulated["temperature_c"]
             heat = ": power unknown" if degrees is None else f", {degrees:.0f} °C"
-            line = f"{emulated['simulated']}{power}{heat}"
-            typer.secho(f"{line}, {emulated['late_runs']:.1%} of runs later than on the board", fg="yellow", err=True)
+            typer.secho(f"{emulated['simulated']}{power}{heat}", fg="yellow", err=True)
+            if emulated["slower"] > _NOTICED:
+                what = f"this machine cannot emulate {summary.fps:.3g} frames a second"
+                slowed = f"{what}: slowed down {emulated['slower']:.1f} times; all figures are in the board's time"
+                typer.secho(slowed, fg="yellow", err=True)
         found = {**emulated, **summary.to_json()}
         if bundle is not None:
             _show_engines(bundle)

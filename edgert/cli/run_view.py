@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from edgert.cli.terminal import Column, Row, console, marked, table
+from edgert.clock import REAL
 from edgert.errors import printable_record
 from edgert.units import format_bytes
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from edgert.budget.footprint import Footprint, Part
+    from edgert.clock import Clock
     from edgert.config import PipelineFile
     from edgert.pipeline import Pipeline
     from edgert.runtime import Summary
@@ -69,11 +71,20 @@ def parts_table(parts: Sequence[Part], width: int) -> Table:
 # While it runs: a live table on a terminal, plain lines elsewhere.
 
 
-def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bool, label: str = "") -> None:
+def show(
+    pipeline: Pipeline,
+    *,
+    duration_s: float | None,
+    plain: bool,
+    quiet: bool,
+    label: str = "",
+    clock: Clock | None = None,
+) -> None:
     """Runs the pipeline to its end, or for ``duration_s``, showing how it goes. Raises its first error.
 
     Args:
         label: before every line, where what is shown is not this machine's.
+        clock: of the duration; None: this machine's.
     """
     import logging  # whoever only asks for help starts without it
 
@@ -87,10 +98,15 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
     logger.propagate = False
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
     pipeline.start()
+    ends_ns = None if duration_s is None else (clock or REAL).now_ns() + round(1e9 * duration_s)
+
+    def is_over() -> bool:
+        return ends_ns is not None and (clock or REAL).now_ns() >= ends_ns
+
     if quiet:
-        _watch(pipeline, duration_s, lambda summary: None, _LINE_EVERY_S)
+        _watch(pipeline, is_over, lambda summary: None, _LINE_EVERY_S)
     elif plain or not screen.is_terminal:
-        _watch(pipeline, duration_s, lambda summary: typer.echo(_line(summary, label), err=True), _LINE_EVERY_S)
+        _watch(pipeline, is_over, lambda summary: typer.echo(_line(summary, label), err=True), _LINE_EVERY_S)
     else:
         from rich.live import Live
 
@@ -99,16 +115,15 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
             def update(summary: Summary) -> None:
                 live.update(stage_table(summary, screen.width, _line(summary, label)))
 
-            _watch(pipeline, duration_s, update, _REFRESH_S)
+            _watch(pipeline, is_over, update, _REFRESH_S)
 
 
-def _watch(pipeline: Pipeline, duration_s: float | None, update: Callable[[Summary], None], every_s: float) -> None:
-    started = last = time.monotonic()
+def _watch(pipeline: Pipeline, is_over: Callable[[], bool], update: Callable[[Summary], None], every_s: float) -> None:
+    last = time.monotonic()
     while not pipeline.wait(0.1):
         now = time.monotonic()
-        if duration_s is not None and now - started >= duration_s:
+        if is_over():
             pipeline.stop()
-            duration_s = None
         if now - last >= every_s:
             last = now
             update(pipeline.summary())

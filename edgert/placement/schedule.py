@@ -34,6 +34,16 @@ class Timeline:
         self._count += 1
         heapq.heappush(self._events, (at_ms, self._count, then))
 
+    @property
+    def next_ms(self) -> float | None:
+        """When the next event is; None where none is noted."""
+        return self._events[0][0] if self._events else None
+
+    def step(self) -> None:
+        """Lets the next event happen, and nothing else."""
+        self.now_ms, _, then = heapq.heappop(self._events)
+        then()
+
     def run(self, until_ms: float) -> None:
         """Lets everything happen up to then, and what follows from it up to then."""
         events = self._events

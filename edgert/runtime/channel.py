@@ -7,6 +7,7 @@ An :class:`Inlet` is the consumer's end of one or more edges; each edge has its 
 
 import queue
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from edgert.clock import REAL
 from edgert.policy import BoundedQueue, Drop
@@ -73,6 +74,12 @@ class Channel(BoundedQueue[Result]):
         elif self.offer(result) != "added":
             return
         self._announce()
+
+    def wait_in(self, ready: queue.SimpleQueue[Ready], room: queue.SimpleQueue[None]) -> None:
+        """See :meth:`Inlet.wait_in`."""
+        while not self._room.empty():
+            room.put(self._room.get())
+        self._ready, self._room = ready, room
 
     def has_room(self, timeout_s: float | None = None) -> bool:
         """Whether the producer, who asks, may put a result without waiting for room; waits for that."""
@@ -164,6 +171,12 @@ class Inlet:
 
     def __iter__(self) -> Iterator[tuple[int, Result]]:
         return iter(self.get, None)
+
+    def wait_in(self, make: Callable[[], queue.SimpleQueue[Any]]) -> None:
+        """From now on, before anything has come, threads wait in queues of that kind: by another clock."""
+        self._ready = make()
+        for channel in self.channels:
+            channel.wait_in(self._ready, make())
 
     def direct(self, work: Callable[[Result], None]) -> None:
         """From now on, before anything has come: what is put is worked on at once, by its producer's thread."""

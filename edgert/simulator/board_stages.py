@@ -41,7 +41,6 @@ class BoardStages:
         error: relative, of times on a processor core.
         is_unmeasured: whether there are such behind the sources.
         streams: how sure the number of streams is that NVDEC and NVENC take.
-        here_ms: stage → for how long a frame keeps it on the processor that stages were measured on.
         kinds: stage that a core works on beside models → its kind in the costs of stages, and megapixels of its frames.
         measured: kinds of which such a processor's times are known from a shared profile, and on which boards.
     """
@@ -51,7 +50,6 @@ class BoardStages:
     error: float
     is_unmeasured: bool = False
     streams: str = "assumed"
-    here_ms: Mapping[str, float] = field(default_factory=dict)
     kinds: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     measured: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,7 +98,7 @@ def board_stages(
     video = made.costs.video.get(board.name)
     streams = "assumed" if video is None else video.confidence
     places = {kind: place for kind, (_, place) in made.measured.items()}
-    return BoardStages(own, unknown, made.costs.error, is_unmeasured, streams, made.here_ms, made.kinds, places)
+    return BoardStages(own, unknown, made.costs.error, is_unmeasured, streams, made.kinds, places)
 
 
 def measured_kinds(profiles: Sequence[SharedProfile], at: Board) -> dict[str, tuple[float, str]]:
@@ -127,7 +125,6 @@ class _Stages:
     ) -> None:
         self._file, self._board, self._mode, self._objects = file, board, mode, objects
         self.costs = cpu_costs()
-        self.here_ms: dict[str, float] = {}
         self.kinds: dict[str, tuple[str, float]] = {}
         self.measured = measured_kinds(profiles, board)
         self._slowdown = self.costs.slowdown(board, mode)
@@ -174,7 +171,6 @@ class _Stages:
         if self._slowdown is None:
             return None
         measured_ms = self.costs.measured.stages[kind].of(megapixels, self._objects)
-        self.here_ms[self._name] = max(measured_ms / threads, self.here_ms.get(self._name, 0.0))
         if kind != "infer":
             self.kinds[self._name] = kind, megapixels
         time_ms = measured_ms * self._slowdown * self.measured.get(kind, (1.0, ""))[0]

@@ -165,13 +165,14 @@ class ThermalModel:
 
     Attributes:
         clock: what the heat leaves of the accelerators' clocks, up to 1.
+        seconds: that went by.
     """
 
     def __init__(self, power: Power, cooling: Cooling) -> None:
         self.power, self.cooling = power, cooling
         self.power_w = power.static_w
         self.temperature_c = cooling.ambient_c + cooling.c_per_w * power.static_w
-        self.energy_j = 0.0
+        self.energy_j = self.seconds = 0.0
         self.clock, self._looked_s = 1.0, 0.0
         self._before: dict[str, tuple[float, float]] = {}
         self._ticks: deque[float] = deque([power.static_w] * _WINDOW, maxlen=_WINDOW)
@@ -200,6 +201,7 @@ class ThermalModel:
             self._before[name] = one.busy_ms, one.energy_mj
         self.power_w = self.power.static_w + drawn_mj / 1e3 / seconds
         self.energy_j += self.power_w * seconds
+        self.seconds += seconds
         self._ticks.append(self.power_w)
         settled_c = self.cooling.ambient_c + self.cooling.c_per_w * self.power_w
         self.temperature_c += (settled_c - self.temperature_c) * (1 - math.exp(-seconds / self.cooling.tau_s))

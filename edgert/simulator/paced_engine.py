@@ -1,103 +1,60 @@
-"""Engines that compute here, paced to take as long as an emulated board would."""
+"""Engines, stages and sources that do their work here, and take as long as an emulated board would."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import cycle
-from typing import Any
+from random import Random
+from typing import Any, cast
 
 from edgert.backend import Engine, Session
 from edgert.backend.base import Array
-from edgert.clock import Clock
-from edgert.placement.contention import Contention
+from edgert.config import InferStage, StageConfig
 from edgert.placement.schedule import Used
 from edgert.placement.segment_engines import Step
-from edgert.runtime import Result, Stage
-from edgert.simulator.hardware import ANY_CORE
+from edgert.runtime import Frame, Node, Result, Source, Stage
+from edgert.runtime.stage import Batching, ServedSource, SourceStats
+from edgert.simulator.board_clock import BoardClock
+from edgert.simulator.hardware import TICK_MS
+from edgert.simulator.play import Machine, Platform
+from edgert.stages.infer import Infer, InferBatch
+
+Steps = Sequence[Step]
 
 
 class Pacer:
-    """Accelerators by the clock: each runs one step at a time, first come first served. For any number of threads.
+    """A board at work by its clock, and who works on it. For any number of threads.
 
-    A step that others run beside when it begins is slowed down by them for all of its time.
+    Attributes:
+        clock: the board's.
+        here: ``run``, while a thread works on a result with a model: what it does before each run; without it, runs
+            take this machine's time.
     """
 
-    def __init__(self, clock: Clock, contention: Contention | None, cores: int = 1) -> None:
-        self._clock, self._contention = clock, contention
-        self._cores = [0] * cores  # when each is free
-        self._lock, self._never = threading.Lock(), threading.Event()
-        self.here = threading.local()
-        """``at_ns``: since when the thread works on its next run of a model."""
-        self._busy: dict[str, tuple[int, float]] = {}  # accelerator → when it is free, what it asks of the memory
-        self._used: dict[str, Used] = {}
-        self.runs = self.late = 0
-        self.clock = 1.0
-        """Part of its speed that heat leaves the board; for steps that begin from then on."""
-        self.late_ns = 0
+    def __init__(self, clock: BoardClock, platform: Platform) -> None:
+        self.clock, self.here = clock, threading.local()
+        self._machine = Machine(clock.timeline, platform, Random(0))  # noqa: S311 - nothing varies
+        self.thermal = self._machine.thermal
+        self._next_tick()
 
-    def begin(self, step: Step, at_ns: int) -> int:
-        """Takes the accelerator when it is free, not before ``at_ns``; returns when the step will have ended."""
-        if step.accelerator is None:
-            return at_ns + round(1e6 * step.time_ms)
-        if step.accelerator == ANY_CORE:
-            return self._on_cores(step, at_ns)
-        with self._lock:
-            begins_ns = max(at_ns, self._busy.get(step.accelerator, (0, 0.0))[0])
-            asked = 1e3 * step.traffic_bytes / step.time_ms
-            busy = self._busy.items()
-            others = sum(rate for name, (ends, rate) in busy if name != step.accelerator and ends > begins_ns)
-            slowdown = 1.0 if self._contention is None else self._contention.slowdown(asked, others)
-            busy_ms = step.time_ms * slowdown / self.clock
-            ends_ns = begins_ns + round(1e6 * busy_ms)
-            self._busy[step.accelerator] = ends_ns, asked
-            used = self._used.setdefault(step.accelerator, Used())
-            used.busy_ms += busy_ms
-            used.worked_ms += step.time_ms
-            used.traffic_bytes += step.traffic_bytes
-            used.energy_mj += step.energy_mj
-        return ends_ns
-
-    def _on_cores(self, step: Step, at_ns: int) -> int:
-        """On those that are free first, one after the other where more threads work than there are cores."""
-        with self._lock:
-            self._cores.sort()
-            taken = min(step.threads, len(self._cores))
-            ends_ns = max(at_ns, self._cores[taken - 1]) + round(1e6 * step.time_ms)
-            self._cores[:taken] = [ends_ns] * taken
-            used = self._used.setdefault(ANY_CORE, Used())
-            used.busy_ms += step.time_ms * taken
-            used.worked_ms += step.time_ms * taken
-        return ends_ns
-
-    def carry_out(self, steps: Sequence[Step], at_ns: int) -> None:
-        """Waits until all of them would have ended, one after the other, that began then."""
-        for step in steps:
-            at_ns = self.begin(step, at_ns)
-            self.wait(at_ns)
-
-    def wait(self, until_ns: int) -> None:
-        """Until then, if that is not over."""
-        left_ns = until_ns - self._clock.now_ns()
-        if left_ns > 0:
-            self._clock.wait(self._never, left_ns / 1e9)
-
-    def now_ns(self) -> int:
-        """On the board's clock."""
-        return self._clock.now_ns()
-
-    def note(self, late_ns: int) -> None:
-        """Counts a run, and by how much this machine was too slow for it; 0 or less where it was not."""
-        with self._lock:
-            self.runs += 1
-            self.late += late_ns > 0
-            self.late_ns += max(late_ns, 0)
+    def takes(self, steps: Steps) -> AbstractContextManager[None]:
+        """What is done within takes as long as these steps on the board, one after the other."""
+        return self.clock.takes(partial(self._machine.perform, steps))
 
     def used(self) -> Mapping[str, Used]:
-        """Accelerator → what it did, or has begun to do."""
-        with self._lock:
-            return {
-                name: Used(one.busy_ms, one.worked_ms, one.traffic_bytes, one.energy_mj)
-                for name, one in self._used.items()
-            }
+        """Accelerator → what it did so far."""
+        with self.clock.lock:
+            used = self._machine.used().items()
+            return {name: Used(one.busy_ms, one.worked_ms, one.traffic_bytes, one.energy_mj) for name, one in used}
+
+    def _tick(self) -> None:
+        self._machine.tick(self._machine.used())
+        self._next_tick()
+
+    def _next_tick(self) -> None:
+        time = self.clock.timeline
+        time.at(time.now_ms + TICK_MS, self._tick)
 
 
 class PacedStage:
@@ -107,50 +64,129 @@ class PacedStage:
         steps: what it does for one.
     """
 
-    def __init__(self, stage: Stage, steps: Sequence[Step], pacer: Pacer) -> None:
+    def __init__(self, stage: Stage, steps: Steps, pacer: Pacer) -> None:
         self._stage, self._steps, self._pacer = stage, steps, pacer
 
     def open(self) -> None:
-        """See :class:`edgert.runtime.stage.Stage`."""
+        """See :class:`edgert.runtime.stage.Stage`: before the board's time begins."""
         self._stage.open()
+        self._pacer.clock.enter()
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """Does it while the board's time goes by, and waits for what is left of it."""
-        began_ns = self._pacer.now_ns()
-        out = self._stage.process(result)
-        made = out if out is None or isinstance(out, Result) else tuple(out)
-        self._pacer.carry_out(self._steps, began_ns)
-        return made
+        """Does it while the board's time goes by."""
+        with self._pacer.takes(self._steps):
+            return self._stage.process(result)
 
     def close(self) -> None:
         """See :class:`edgert.runtime.stage.Stage`."""
-        self._stage.close()
+        try:
+            self._stage.close()
+        finally:
+            self._pacer.clock.close()
 
 
-class PacedInference:
-    """A stage with a model: what it does before its first run goes by in the board's time of that.
+class PacedInference(PacedStage):
+    """A stage with a model, whose runs take the board's time.
 
-    Everything that it is asked for is the stage's own.
+    Args:
+        steps: what it does besides for a result that is brought to the model, or for each crop.
+        every: frames between two that are.
+        is_on_crops: whether it is on crops.
     """
 
-    def __init__(self, stage: Stage, pacer: Pacer) -> None:
-        self._stage, self._pacer = stage, pacer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stage, name)
-
-    def open(self) -> None:
-        """See :class:`edgert.runtime.stage.Stage`."""
-        self._stage.open()
+    def __init__(self, stage: Stage, steps: Steps, pacer: Pacer, every: int, is_on_crops: bool) -> None:
+        super().__init__(stage, () if is_on_crops else steps, pacer)
+        self._run, self._every, self._is_on_crops = steps if is_on_crops else (), every, is_on_crops
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """Notes when it began."""
-        self._pacer.here.at_ns = self._pacer.now_ns()
-        return self._stage.process(result)
+        """Its own work first, then what the engine takes."""
+        is_wanted = result.frame.index % self._every == 0
+        if not is_wanted or not self._is_on_crops:
+            with self._pacer.takes(self._steps if is_wanted else ()):
+                pass
+        return cast("Result | Iterable[Result] | None", self._ran(partial(self._stage.process, result)))
+
+    def _ran(self, work: Callable[[], object]) -> object:
+        here = self._pacer.here
+        here.run = self._run
+        try:
+            return work()
+        finally:
+            here.run = None
+
+
+class PacedBatch(PacedInference):
+    """One that collects results."""
+
+    def due_ns(self) -> int | None:
+        """See :class:`edgert.runtime.stage.Batching`."""
+        return cast("Batching", self._stage).due_ns()
+
+    def flush(self, last: bool = False) -> Iterable[Result]:
+        """See :class:`edgert.runtime.stage.Batching`."""
+        return cast("Iterable[Result]", self._ran(partial(cast("Batching", self._stage).flush, last)))
+
+
+class PacedSource:
+    """A source whose frames take a board's time to be made, from when all stages are ready.
+
+    Args:
+        steps: what a frame takes.
+        number: among the sources.
+        period_ns: between frames that come from outside, such as a camera's, of which this machine may be too slow to
+            see every one; None: those of files and drawn images, which come by the board's clock.
+    """
+
+    def __init__(self, source: Source, steps: Steps, pacer: Pacer, number: int, period_ns: float | None) -> None:
+        self._source, self._steps, self._pacer, self._number = source, steps, pacer, number
+        self._period_ns, self.live = period_ns, source.live
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """See :class:`edgert.runtime.stage.Source`."""
+        clock = self._pacer.clock
+        if not clock.enter_as(self._number, stop):
+            return
+        frames = self._source.frames(stop)
+        if self._period_ns is None:
+            yield from self._made(frames)
+        else:
+            clock.leave()
+            yield from self._taken(frames, self._period_ns)
+
+    def stats(self) -> SourceStats:
+        """See :class:`edgert.runtime.stage.Source`."""
+        return self._source.stats()
 
     def close(self) -> None:
-        """See :class:`edgert.runtime.stage.Stage`."""
-        self._stage.close()
+        """See :class:`edgert.runtime.stage.Source`."""
+        try:
+            self._source.close()
+        finally:
+            self._pacer.clock.close()
+
+    def _made(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+        """Each is made before it is due."""
+        while True:
+            with self._pacer.takes(self._steps):
+                pass
+            frame = next(frames, None)
+            if frame is None:
+                return
+            yield frame
+            del frame
+
+    def _taken(self, frames: Iterator[Frame], period_ns: float) -> Iterator[Frame]:
+        """Those that come in the board's time: where that goes slowly, not all of them."""
+        due_ns = 0.0
+        for frame in frames:
+            now_ns = self._pacer.clock.now_ns()
+            if now_ns < due_ns:
+                frame.lease.release()
+                continue
+            due_ns = max(due_ns + period_ns, now_ns - period_ns / 2)
+            with self._pacer.takes(self._steps):
+                pass
+            yield frame
 
 
 class PacedEngine:
@@ -161,7 +197,7 @@ class PacedEngine:
         board: what stands in ``info``.
     """
 
-    def __init__(self, engine: Engine, slots: Sequence[tuple[Step, ...]], pacer: Pacer, board: str) -> None:
+    def __init__(self, engine: Engine, slots: Sequence[Steps], pacer: Pacer, board: str) -> None:
         self._engine, self._pacer, self._slots = engine, pacer, cycle(slots)
         self.profiles, self.inputs, self.outputs = engine.profiles, engine.inputs, engine.outputs
         self.outputs_known, self.batched = engine.outputs_known, engine.batched
@@ -180,22 +216,46 @@ class PacedEngine:
 class PacedSession:
     """See :class:`edgert.backend.Session`."""
 
-    def __init__(self, session: Session, steps: tuple[Step, ...], pacer: Pacer) -> None:
+    def __init__(self, session: Session, steps: Steps, pacer: Pacer) -> None:
         self._session, self._steps, self._pacer = session, steps, pacer
         self.inputs = session.inputs
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
-        """Computes while the board's time goes by, and waits for what is left of it."""
-        pacer = self._pacer
+        """Computes while the board's time goes by, where a stage works on a result."""
+        before = getattr(self._pacer.here, "run", None)
+        if before is None:
+            return self._session.run(rows)
         count = rows or next(iter(self.inputs.values())).shape[0]
-        first, *rest = [step.times(count) for step in self._steps]
-        ends_ns = pacer.begin(first, getattr(pacer.here, "at_ns", None) or pacer.now_ns())
-        outputs = self._session.run(rows)
-        done_ns = pacer.now_ns()
-        for step in rest:
-            pacer.wait(ends_ns)
-            ends_ns = pacer.begin(step, ends_ns)
-        pacer.note(done_ns - ends_ns)
-        pacer.wait(ends_ns)
-        pacer.here.at_ns = ends_ns if ends_ns > done_ns else None
-        return outputs
+        with self._pacer.takes([step.times(count) for step in (*before, *self._steps)]):
+            return self._session.run(rows)
+
+
+def paced_nodes(
+    nodes: Sequence[Node],
+    stages: Mapping[str, StageConfig],
+    own: Mapping[str, Steps],
+    rates_hz: Mapping[str, float],
+    pacer: Pacer,
+) -> None:
+    """Has the nodes of a pipeline work by a board's clock.
+
+    Args:
+        nodes: connected; none has started.
+        stages: of its file.
+        own: stage → what a frame takes in it, beside its model.
+        rates_hz: of sources from outside, by their names.
+    """
+    paced = [node for node in nodes if not isinstance(node.work, ServedSource)]
+    pacer.clock.expect(len(paced))
+    for number, node in enumerate(paced):
+        node.inlet.wait_in(pacer.clock.new_queue)
+        name = node.name.partition(":")[0]
+        work, stage, steps = node.work, stages.get(name), own.get(name, ())
+        if isinstance(work, Source):
+            period_ns = 1e9 / rates_hz[name] if name in rates_hz else None
+            node.work = PacedSource(work, steps, pacer, number, period_ns)
+        elif isinstance(stage, InferStage) and isinstance(work, Infer | InferBatch):
+            made = PacedBatch if isinstance(work, InferBatch) else PacedInference
+            node.work = made(work, steps, pacer, stage.every, stage.crop is not None)
+        else:  # what shares frames out and brings them in order, too
+            node.work = PacedStage(work, () if isinstance(stage, InferStage) else steps, pacer)

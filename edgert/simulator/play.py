@@ -48,6 +48,37 @@ class Governing:
     levels: tuple[int, ...] = ()
 
 
+class Machine:
+    """A platform at work on a timeline: its cores and accelerators, what they draw, and what heat makes of them."""
+
+    def __init__(self, timeline: Timeline, platform: Platform, rng: Random) -> None:
+        self._time = timeline
+        self._cores = Cores(timeline, platform.cores or (ANY_CORE,), rng)
+        self._accelerators = Accelerators(timeline, platform.contention)
+        self.thermal = ThermalModel(platform.power, platform.cooling) if platform.power and platform.cooling else None
+
+    def perform(self, steps: Sequence[Step], then: Then) -> None:
+        """One after the other; never at once, so that nothing goes on forever at one moment."""
+        if not steps:
+            self._time.at(self._time.now_ms + LEAST_MS, then)
+            return
+        first, *rest = steps
+        follow = partial(self.perform, rest, then) if rest else then
+        (self._cores if first.accelerator in self._cores else self._accelerators).run(first, follow)
+
+    def used(self) -> dict[str, Used]:
+        """Accelerator → what it did up to now; of all cores together."""
+        used = self._accelerators.used()
+        cores = self._cores.used()
+        return {**used, ANY_CORE: cores} if cores.busy_ms else used
+
+    def tick(self, used: Mapping[str, Used]) -> None:
+        """It draws and gets warm for :data:`TICK_MS`, in which it did what is new in ``used``."""
+        if self.thermal is not None:
+            self.thermal.tick(used)
+            self._accelerators.throttle(self.thermal.clock)
+
+
 def simulate(
     design: Design, platform: Platform, seconds: float, *, seed: int = 0, governing: Governing | None = None
 ) -> Simulated:
@@ -61,16 +92,15 @@ class _Simulation:
     ) -> None:
         self._end_ms, self._rng = 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
         self._time = Timeline()
-        self._cores = Cores(self._time, platform.cores or (ANY_CORE,), self._rng)
-        self._accelerators = Accelerators(self._time, platform.contention)
-        self._thermal = ThermalModel(platform.power, platform.cooling) if platform.power and platform.cooling else None
+        self._machine = Machine(self._time, platform, self._rng)
+        self._thermal, perform = self._machine.thermal, self._machine.perform
         sampler = Sampler(self._rng, self._time)
         self._threads = [
-            (BatchThread if node.task.batch else Thread)(node, self._perform, self._finished, sampler)
+            (BatchThread if node.task.batch else Thread)(node, perform, self._finished, sampler)
             for node in design.nodes
         ]
         self._cameras = [
-            Camera(source, self._time, Random(self._rng.random()), self._perform)  # noqa: S311 - a simulation
+            Camera(source, self._time, Random(self._rng.random()), perform)  # noqa: S311 - a simulation
             for source in design.sources
         ]
         connected(self._cameras, self._threads)
@@ -92,31 +122,16 @@ class _Simulation:
             if not is_working and all(camera.has_ended for camera in self._cameras):
                 break
             self._time.run(min(self._time.now_ms + TICK_MS, self._end_ms))
-        return self._meter.result(self._time.now_ms, self._used(), self._loop.report() if self._loop else None)
-
-    def _perform(self, steps: Sequence[Step], then: Then) -> None:
-        """One after the other; never at once, so that nothing goes on forever at one moment."""
-        if not steps:
-            self._time.at(self._time.now_ms + LEAST_MS, then)
-            return
-        first, *rest = steps
-        follow = partial(self._perform, rest, then) if rest else then
-        (self._cores if first.accelerator in self._cores else self._accelerators).run(first, follow)
+        used = self._machine.used()
+        return self._meter.result(self._time.now_ms, used, self._loop.report() if self._loop else None)
 
     def _finished(self, thread: Thread, token: Token) -> None:
         if not thread.outlets:
             self._meter.note(self._time.now_ms, token.born_ms)
 
-    def _used(self) -> dict[str, Used]:
-        used = self._accelerators.used()
-        cores = self._cores.used()
-        return {**used, ANY_CORE: cores} if cores.busy_ms else used
-
     def _tick(self) -> None:
-        used = self._used()
-        if self._thermal is not None:
-            self._thermal.tick(used)
-            self._accelerators.throttle(self._thermal.clock)
+        used = self._machine.used()
+        self._machine.tick(used)
         self._meter.tick(self._time.now_ms, used, self._loop.setting.name if self._loop else "")
         self._time.at(self._time.now_ms + TICK_MS, self._tick)
 

@@ -1,5 +1,5 @@
 """Shipped pipelines as they would run on a board, made to run anywhere: drawn frames in place of cameras, and a model
-that computes nothing and finds four parts on every frame."""
+that computes nothing and finds four parts on every frame. And what is said of them in three ways."""
 
 from __future__ import annotations
 
@@ -8,27 +8,43 @@ from pathlib import Path
 import pytest
 
 from edgert.config import PipelineFile, SourceStage, load_pipeline
+from edgert.emulation import emulate
+from edgert.pipeline import Pipeline
+from edgert.planner import plan
+from edgert.planner.simulation import Scenario, simulate
 
 BOARDS = {"orin-nano-8gb": "15W", "orin-nx-16gb": "15W", "agx-orin-64gb": "MODE_30W"}
 CAMERAS = {"csi": "1920x1080", "rtsp": "1920x1080", "usb-camera": "1280x720"}
 PIPELINES = ("hello", "cascade", "multi-camera", *CAMERAS)
+Figures = tuple[float, float, float, float | None]
+"""Frames a second, p50 and p99 in milliseconds, watts."""
+WORDS = "fps", "p50", "p99", "W"
 _CODE = """
+import time
 import numpy as np
 from edgert.runtime import Detections
 
-def four(outputs, *_, **__):
+def four(outputs, *_, slow_s=0.0, **__):
+    time.sleep(slow_s)
     places = np.array([[20, 20, 180, 150], [300, 40, 460, 170], [60, 250, 220, 380], [400, 300, 560, 430]], np.float32)
     return Detections(places, np.full(4, 0.9, np.float32), np.zeros(4, np.int32))
 """
 
 
-def shipped(name: str, folder: Path, limit: int, monkeypatch: pytest.MonkeyPatch, fps: float = 30.0) -> PipelineFile:
-    """The pipeline, whose sources end after so many frames and whose files go into a folder."""
-    (folder / "boxes.py").write_text(_CODE, encoding="utf-8")
+def shipped(
+    name: str, folder: Path, limit: int, monkeypatch: pytest.MonkeyPatch, fps: float = 30.0, slow_s: float = 0.0
+) -> PipelineFile:
+    """The pipeline, whose sources end after so many frames and whose files go into a folder.
+
+    Args:
+        slow_s: what this machine takes longer for each frame.
+    """
+    (folder / "four_parts.py").write_text(_CODE, encoding="utf-8")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CAMERA_PASSWORD", "none")
     monkeypatch.setenv("CAMERA_HOST", "none")
-    model = 'backend="null"', "precision=fp32", f"task={{python: '{folder}/boxes:four'}}"
+    task = f"{{python: '{folder}/four_parts:four', args: {{slow_s: {slow_s}}}}}"
+    model = 'backend="null"', "precision=fp32", f"task={task}"
     overrides = [f"models.parts.{one}" for one in model]
     stages = load_pipeline(name).config.stages
     for source in (one for one, stage in stages.items() if isinstance(stage, SourceStage)):
@@ -39,3 +55,25 @@ def shipped(name: str, folder: Path, limit: int, monkeypatch: pytest.MonkeyPatch
     if "page" in stages:
         overrides.append("stages.page.port=0")
     return load_pipeline(name, overrides)
+
+
+def planned(file: PipelineFile, board: str) -> Figures:
+    """Of the row that is taken."""
+    row = plan(file, board=board, mode=BOARDS[board]).boards[0].best
+    assert row is not None
+    return row.fps, row.p50_ms, row.p99_ms, row.power_w
+
+
+def simulated(file: PipelineFile, board: str, seconds: float) -> Figures:
+    """Of ``edgert simulate``."""
+    made = simulate(file, board=board, mode=BOARDS[board], scenario=Scenario(seconds=seconds)).played
+    return made.fps, made.latency_ms.p50, made.latency_ms.p99, made.power_w
+
+
+def emulated(file: PipelineFile, board: str, pace: float = 0.0) -> tuple[Figures, float]:
+    """Of ``edgert run --as``, and how many times slower than the board this machine was."""
+    place = emulate(file, board, BOARDS[board], pace=pace)
+    with Pipeline.within(place.environment, place.file) as running:
+        run = running.run()
+    report = place.report(run.frames_out)
+    return (run.fps, run.latency_ms.p50, run.latency_ms.p99, report["power_w"]), report["slower"]

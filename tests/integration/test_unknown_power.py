@@ -17,7 +17,7 @@ BOARD, MODE, FPS = "jetson-nano-4gb", "MAXN", 20
 
 
 def test_an_emulated_board_of_unknown_power_runs_without_watts(tmp_path: Path) -> None:
-    place = emulate(pipeline(tmp_path, FPS, FIND), BOARD, MODE, slower=4)
+    place = emulate(pipeline(tmp_path, FPS, FIND), BOARD, MODE, pace=0)
     with Pipeline.within(place.environment, place.file) as running:
         summary = running.run()
     report, readings = place.report(summary.frames_out), place.meters.sample().readings
@@ -30,7 +30,7 @@ def test_an_emulated_board_of_unknown_power_runs_without_watts(tmp_path: Path) -
 
 def test_a_budget_of_unknown_power_cannot_stop_an_emulated_board(tmp_path: Path) -> None:
     budget = {"budgets": {"power": "10W", "when_exceeded": "stop"}}
-    place = emulate(pipeline(tmp_path, FPS, FIND, budget), BOARD, MODE, slower=4)
+    place = emulate(pipeline(tmp_path, FPS, FIND, budget), BOARD, MODE, pace=0)
     with pytest.raises(BudgetError), Pipeline.within(place.environment, place.file) as running:
         running.run()
 

@@ -35,15 +35,15 @@ SMALLER = """
 """
 
 
-def network(path: Path, side: int = 256) -> None:
+def network(path: Path, side: int = 256, rows: int | str = 1) -> None:
     """Two convolutions, which a DLA does with less energy than a GPU."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
         helper.make_node("Conv", ["a", "v"], ["y"], name="second", pads=[1] * 4),
     ]
     arrays = {"w": np.full((16, 3, 3, 3), 0.1, np.float32), "v": np.full((16, 16, 3, 3), 0.1, np.float32)}
-    inputs = {"x": ((1, 3, side, side), TensorProto.FLOAT)}
-    path.write_bytes(to_bytes(make(nodes, inputs, {"y": ((1, 16, side, side), TensorProto.FLOAT)}, arrays)))
+    inputs = {"x": ((rows, 3, side, side), TensorProto.FLOAT)}
+    path.write_bytes(to_bytes(make(nodes, inputs, {"y": ((rows, 16, side, side), TensorProto.FLOAT)}, arrays)))
 
 
 def pipeline(folder: Path, budgets: str, models: str = ELSEWHERE, fps: int = 240) -> PipelineFile:
