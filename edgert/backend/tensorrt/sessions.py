@@ -75,6 +75,9 @@ class TrtSession:
         batched: for every output, whether its first dimension is the batch.
         recordable: whether runs may be recorded as CUDA graphs: not with DLA layers.
         on_host: the tensors that the host touches, too.
+
+    Attributes:
+        renewed: numbers of rows that are to be recorded when there is time for that.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class TrtSession:
         self.dynamic, self.recordable = dynamic, recordable
         self._sizes, self._batched = sizes, batched
         self._open_context, self._scales, self._title = open_context, scales, title
+        self.renewed: set[int] = set()
         self._done = device.event()
         with self._on_stream():
             whole = open_context(shapes)

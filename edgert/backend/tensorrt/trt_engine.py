@@ -1,7 +1,7 @@
 """Serialized engines opened for running."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -97,6 +97,7 @@ class TrtEngine:
             read = pool.map(other, others.values())
             self._plan = opened(plan, dla_core=dla_core, host_code=host_code, shelf=shelf)
             self._others = dict(zip(others, read, strict=True))
+        self.refine = self._refine if self._others else None  # else contexts of fewer rows are not open yet
         self._is_open = True
         self._sessions: list[TrtSession] = []
         self.recordable = loadables == 0
@@ -170,6 +171,12 @@ class TrtEngine:
                 raise
         self._sessions.append(made)
         return made
+
+    def _refine(self, sizes: Sequence[int], record: Callable[[int], object], profile: str | None = None) -> None:
+        """Has runs of some numbers of rows recorded while others run, each for itself: they are among the ``renewed``
+        of all sessions from now on. See :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`."""
+        for session in self._sessions:
+            session.renewed.update(sizes)
 
     @property
     def context_bytes(self) -> int:

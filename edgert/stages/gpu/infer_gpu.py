@@ -88,7 +88,8 @@ class InferenceSlot:
         self._warm: set[int] = set()
         self._renewed: set[int] = getattr(session, "renewed", set())  # of engines that become faster while they run
         self.late: set[int] = set()
-        """Sizes that are prepared while others run; until then batches are run as the next larger."""
+        """Sizes that are prepared while others run; until then batches are run as the next larger. Those that are among
+        the session's ``renewed`` are recorded at the slot's next turns, one at each."""
         self.no_graph = "" if session.recordable else "runs of this engine cannot be recorded"
 
     @property
@@ -162,11 +163,13 @@ class InferenceSlot:
         rows, recording = self._size_of[count], self.session.device.recording
         if self.late:
             rows = next(size for size in self.sizes if size >= rows and size not in self.late)
-        if rows in self._renewed and recording.acquire(blocking=False):  # else at its next turn: nobody waits for that
+        renewed = rows if rows in self._renewed else max(self.late & self._renewed, default=0)
+        if renewed and recording.acquire(blocking=False):  # else at its next turn: nobody waits for that
             try:
-                self._renewed.discard(rows)
-                self._warm.discard(rows)
-                self.warm_up(rows)
+                self._renewed.discard(renewed)
+                self._warm.discard(renewed)
+                self.warm_up(renewed)
+                self.late.discard(renewed)
             finally:
                 recording.release()
         return rows

@@ -128,6 +128,14 @@ def test_none_is_opened_while_another_thread_records() -> None:
     assert len(bench.double.calls) > before
 
 
+def test_sizes_are_recorded_when_there_is_time_for_that() -> None:
+    engine = Rtx().backend.compile(MODEL, options())
+    sessions = [engine.session() for _ in range(2)]
+    assert engine.refine is not None
+    engine.refine((1, 2, 4), print)
+    assert [session.renewed for session in sessions] == [{1, 2, 4}] * 2
+
+
 def test_the_next_start_finds_all_of_them(store: MemoryStore) -> None:
     first = Rtx()
     engine = first.backend.compile(MODEL, options(store=store))

@@ -161,6 +161,21 @@ def test_batches_that_are_not_full_are_prepared_while_full_ones_run(monkeypatch:
     assert refine.is_closed
 
 
+def test_what_can_be_recorded_at_any_time_is_so_at_the_next_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: Recorded(stream, enqueue))
+    rig = Rig(rows=4)
+    for session in rig.sessions:
+        session.renewed.update((1, 2))
+    rig.inference._refine = Refine()
+    rig.inference.warm_up()
+    for turn, sizes in enumerate(({4, 2}, {4, 2, 1}, {4, 2, 1})):
+        for slot in rig.inference._slots:
+            rig.inference.run(rig.inference.fill(nv12()))
+            assert set(slot._graphs) == sizes and len(slot.late) == max(1 - turn, 0)
+    assert [session.sizes for session in rig.sessions] == [[4, 4, 2, 2, 1, 1]] * SLOTS  # run, and recorded
+    rig.close()
+
+
 def test_without_graphs_nothing_is_prepared_while_others_run() -> None:
     rig, refine = Rig(rows=2), Refine()
     rig.inference._refine = refine
