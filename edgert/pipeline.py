@@ -81,6 +81,10 @@ class Pipeline:
         rtx = loaded.config.engines[:1] in ((), (TENSORRT,))
         with ExitStack() as gpu:
             gpu.enter_context(gpu_started(loaded.config.likely_gpu, rtx=rtx))
+            if loaded.config.begins_with_ort_cuda:  # whose libraries take longest
+                from edgert.backend.ort import ahead, cuda
+
+                gpu.enter_context(ahead.libraries_ahead(loaded.config.likely_gpu or 0, cuda.smallest_session))
             from edgert.assemble import HERE, with_default_engines
 
             found, chosen = with_default_engines(loaded)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from edgert.assemble.default_engines import leaves_engine
@@ -102,13 +103,8 @@ class ChainEngines:
         trt: TrtBackend | None = None,
         gpu: int = 0,
     ) -> None:
-        from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
-
-        moved = bar or (lambda what, done, total: None)
-        listener = Listener(step=lambda title, done, total: moved(f"compiling {title}", done, total))
-        self._model, self._gpu, self._title = model, gpu, ""
-        self._trt = trt or TrtBackend(listener=listener, device=_opens(gpu))
-        tensorrt = self._trt  # what looks at engines holds this, and not all of it, which would then hold itself
+        self._model, self._bar, self._gpu, self._title = model, bar, gpu, ""
+        tensorrt = self._tensorrt = _tensorrt(bar, gpu, trt)  # what looks at engines holds this, and not all of it
         machine, name, chosen = detect(), file.document.path.name, file.passed_over is not None
         self._passed_over = [Skipped(engine, why) for engine, why in (file.passed_over or {}).items()]
 
@@ -118,7 +114,7 @@ class ChainEngines:
                 return ""  # as it was found when it was chosen
             fix = f"edgert run {name}, or edgert build {name} --board {machine.name}"
             dla = f"what runs on a DLA is prepared first: {fix}" if engine == TENSORRT_DLA else ""
-            return why_not(engine, machine, tensorrt) or dla
+            return why_not(engine, machine, tensorrt() if engine in (TENSORRT, TENSORRT_DLA) else None) or dla
 
         def report(skipped: Skipped) -> None:
             """Nobody asked for an engine that was chosen here and is not there."""
@@ -133,11 +129,8 @@ class ChainEngines:
 
     def on(self, gpu: int) -> ChainEngines:
         """The same on another GPU."""
-        from edgert.backend.tensorrt.trt_backend import TrtBackend
-
         other = copy(self)
-        other._gpu, other._title = gpu, f" on GPU {gpu}"
-        other._trt = TrtBackend(listener=self._trt.listener, device=_opens(gpu))
+        other._gpu, other._title, other._tensorrt = gpu, f" on GPU {gpu}", _tensorrt(self._bar, gpu)
         return other
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
@@ -207,10 +200,26 @@ class ChainEngines:
         wanted, precision = config, "fp32"
         if config.leaves_precision:
             precision, has_sizes = "fp16", len(config.profiles) > 1 or config.input.shape.is_open
-            if not (has_sizes and self._trt.library.kind == "weak"):
+            if not (has_sizes and self._tensorrt().library.kind == "weak"):
                 wanted = config.model_copy(update={"precision": "fp16"})
         model = self._model(name, wanted, "gpu")
-        return build_engine(model, config, threads, batch, by=self._trt, precision=precision)
+        return build_engine(model, config, threads, batch, by=self._tensorrt(), precision=precision)
+
+
+def _tensorrt(bar: Bar | None, gpu: int, given: TrtBackend | None = None) -> Callable[[], TrtBackend]:
+    """TensorRT's backend on a GPU, made when it is first asked for: loading its modules takes time."""
+
+    @cache
+    def made() -> TrtBackend:
+        if given is not None:
+            return given
+        from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
+
+        moved = bar or (lambda what, done, total: None)
+        listener = Listener(step=lambda title, done, total: moved(f"compiling {title}", done, total))
+        return TrtBackend(listener=listener, device=_opens(gpu))
+
+    return made
 
 
 def other_kind(gpu: int) -> str:

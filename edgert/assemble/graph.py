@@ -17,7 +17,6 @@ from edgert.backend import Engine
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile
 from edgert.config import stages as section
-from edgert.config.engine_choice import ORT_CUDA
 from edgert.config.flow import inputs_of, order, reads_of, sources_of, upstream
 from edgert.errors import EdgertError
 from edgert.memory import Counter
@@ -188,10 +187,7 @@ def assemble(
 
 def _libraries_ahead(file: PipelineFile, gpu: int) -> AbstractContextManager[None]:
     """Loads what ONNX Runtime takes long for on a GPU, where models are to run there."""
-    config = file.config
-    used = {stage.infer for stage in config.stages.values() if isinstance(stage, section.InferStage)}
-    engines = {config.models[name].backend for name in used}
-    if ORT_CUDA in engines or ("auto" in engines and config.engines[:1] == (ORT_CUDA,)):
+    if file.config.begins_with_ort_cuda:
         from edgert.backend.ort import ahead, cuda  # nobody else needs them
 
         return ahead.libraries_ahead(gpu, cuda.smallest_session)

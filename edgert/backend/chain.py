@@ -191,14 +191,16 @@ class Chain:
         )
 
 
-def why_not(engine: str, machine: Machine, trt: TrtBackend, *, runs: bool = True) -> str:
+def why_not(engine: str, machine: Machine, trt: TrtBackend | None, *, runs: bool = True) -> str:
     """Why an engine cannot run on a machine, in one line that also names what to install; empty if it can. Without
-    ``runs``, whether TensorRT can compile: that is possible without a GPU's memory and PyCUDA."""
+    ``runs``, whether TensorRT can compile: that is possible without a GPU's memory and PyCUDA. ``trt``: for engines of
+    TensorRT."""
     if engine == TENSORRT_DLA and machine.why_no_dla:
         return machine.why_no_dla
     if engine in (TENSORRT, TENSORRT_DLA):
         if machine.board is not None and machine.board.without_edgert:  # its TensorRT is too old, and no other fits it
             return machine.board.without_edgert
+        assert trt is not None
         return trt.why_not() if runs else trt.why_no_library()
     if engine == ORT_CUDA:
         from edgert.backend.ort import cuda

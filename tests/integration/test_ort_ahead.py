@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
+import subprocess
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -187,6 +190,46 @@ stages:
     except DeviceError as error:
         assert backend == "onnxruntime-cuda" and "CUDA" in error.what  # which cannot be had here
     assert (("provider", "edgert:libraries") in rig.steps) is wanted
+
+
+def test_is_begun_before_what_assembles_is_imported(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+name: small
+engines: [onnxruntime-cuda, onnxruntime]
+models: {parts: {onnx: parts.onnx, task: {embed: none}, input: {resize: stretch}}}
+stages:
+  cam: {source: api}
+  find: {infer: parts, from: cam}
+"""
+    asked = list[str]()
+    rig.broken["provider"] = DeviceError("this ONNX Runtime has no CUDA provider")
+    real = builtins.__import__
+
+    def noted(name: str, *given: Any) -> Any:
+        if name == "edgert.assemble":
+            asked.append(" ".join(thread.name for thread in threading.enumerate()) + str(rig.steps))
+        return real(name, *given)
+
+    monkeypatch.setattr(builtins, "__import__", noted)
+    Pipeline(small_pipeline(tmp_path, text, photos=0)).close()
+    assert asked and "edgert:libraries" in asked[0]
+
+
+def test_tensorrts_modules_are_not_loaded_for_engines_of_onnx_runtime(tmp_path: Path) -> None:
+    text = """
+name: small
+engines: [onnxruntime]
+models: {parts: {onnx: parts.onnx, task: {embed: none}, input: {resize: stretch}}}
+stages:
+  cam: {source: api}
+  find: {infer: parts, from: cam}
+"""
+    program = (
+        "import sys, edgert; edgert.Pipeline(sys.argv[1]).close(); print(*(n for n in sys.modules if 'tensorrt' in n))"
+    )
+    file = small_pipeline(tmp_path, text, photos=0)
+    done = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
 
 
 def test_a_layout_without_memory_for_it_keeps_none_while_the_next_is_tried(
