@@ -122,14 +122,15 @@ def _show_sources(console: Console, board: Board) -> None:
 
 def list_row(board: Board) -> tuple[str, ...]:
     """The cells of a board under :data:`LIST`."""
-    peak = board.peak_mode
     is_known = any(not mode.unknown for mode in board.modes)
+    guessed = [key for key in ("gpu_mhz", "emc_mhz") if all(key in mode.estimated for mode in board.modes)]
+    peak = board.peak_mode.model_copy(update={"estimated": tuple(guessed)})  # nobody has published it of any mode
     return (
         board.name,
         board.soc,
         _memory(board.memory.bytes),
-        _number(board.bandwidth_gb_s(peak)),
-        f"{board.gpu.sms} @ {_exact(board.gpu.max_mhz)}",
+        _gb_s(board, peak),
+        f"{board.gpu.sms} @ {_clock(peak, 'gpu_mhz')}",
         _tops(board, peak, "int8"),
         _dla_tops(board, peak),
         str(len(board.modes)) if is_known else UNKNOWN,
@@ -156,7 +157,7 @@ def mode_row(board: Board, mode: Mode) -> tuple[str, ...]:
         f"{_clock(mode, 'sms')} @ {_clock(mode, 'gpu_mhz')}",
         f"{_tops(board, mode, 'int8')} / {_tops(board, mode, 'fp16')}",
         *dla,
-        _number(board.bandwidth_gb_s(mode)),
+        _gb_s(board, mode),
     )
 
 
@@ -199,7 +200,16 @@ def _dla(dla: Dla) -> str:
 
 def _tops(board: Board, mode: Mode, precision: Precision) -> str:
     rate = getattr(board.gpu.ops_per_clock, precision)
-    return NONE if rate is None else _number(board.gpu_tops(mode, precision))
+    return NONE if rate is None else _rough(mode, "sms", "gpu_mhz") + _number(board.gpu_tops(mode, precision))
+
+
+def _gb_s(board: Board, mode: Mode) -> str:
+    return _rough(mode, "emc_mhz") + _number(board.bandwidth_gb_s(mode))
+
+
+def _rough(mode: Mode, *keys: str) -> str:
+    """``~`` before what follows from a key that is only estimated."""
+    return "~" if set(keys) & set(mode.estimated) else ""
 
 
 def _dla_tops(board: Board, mode: Mode) -> str:
@@ -232,8 +242,7 @@ def _exact(value: float | None) -> str:
 
 
 def _clock(mode: Mode, key: str) -> str:
-    """Of a mode, with ``~`` where it is estimated."""
-    return ("~" if key in mode.estimated else "") + _exact(getattr(mode, key))
+    return _rough(mode, key) + _exact(getattr(mode, key))
 
 
 def _value(value: object) -> str:

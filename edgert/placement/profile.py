@@ -128,6 +128,8 @@ class Profile:
 def from_json(data: object, where: str = "") -> Profile:
     """The profile that :meth:`Profile.to_json` returned. Raises ArtifactError for anything else."""
     try:
+        if isinstance(data, dict) and "format" in data:
+            raise ValueError(f"it is {data['format']!r}, which is of a board and not of this machine")
         if not isinstance(data, dict) or data["schema"] != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
         return _profile({key: value for key, value in data.items() if key != "schema"})

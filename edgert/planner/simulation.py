@@ -23,6 +23,7 @@ from edgert.placement.cost.power import Power, power
 from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, Row, Verdict
 from edgert.placement.profile import read_profile
 from edgert.planner.plan_rows import PROFILED_ERROR, profile_of
+from edgert.planner.plan_text import ESTIMATED
 from edgert.planner.planning import ALL, plan, shared_of
 from edgert.simulator import Design, Governing, Platform, Simulated
 from edgert.simulator import simulate as play
@@ -288,16 +289,19 @@ def simulate(
     row = found.rows[found.chosen or 0]
     record = find_board(asked, file.document.path.parent)
     platform = platform_of(record, record.mode(row.mode), coefficients(record.soc), scenario.ambient_c)
-    closest = f"no row of the plan keeps every budget; {row.mode}, {row.name} is closest"
-    notes = () if found.chosen is not None else (closest,)
+    is_open = "whether a row of the plan keeps every budget is not known"
+    doubt = is_open if row.verdict == "unknown" else "no row of the plan keeps every budget"
+    notes = [] if found.chosen is not None else [f"{doubt}; {row.mode}, {row.name} is closest"]
+    if row.estimated:
+        notes.append(f"{row.mode}: {ESTIMATED[2:]}, not measured: {', '.join(row.estimated)}")
     slots = [BoardSlots(at, one) for at, one in zip(levels_of(file), (row, *row.fallbacks), strict=True)]
     objects = OBJECTS if scenario.objects is None else scenario.objects
     stages = board_stages(file, record, record.mode(row.mode), objects, shared_of(profiles))
     if times.threads:  # those of a run take the place of what is assumed; what goes through at most is played anew
         row = played(file, row, platform, stages, replace(scene, traces={}))
     scene = replace(scene, own=stages.own)
-    notes = (*notes, *(stages.notes if not times.threads else ()))
-    return _played(as_asked(file), (row.board, found.title, row), slots, platform, scene, scenario, notes)
+    notes += stages.notes if not times.threads else ()
+    return _played(as_asked(file), (row.board, found.title, row), slots, platform, scene, scenario, tuple(notes))
 
 
 def _played(

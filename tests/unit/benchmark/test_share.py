@@ -194,6 +194,13 @@ def test_work_that_the_model_does_not_do_is_refused(finished: Path, tmp_path: Pa
     assert caught.value.where == str(path)
 
 
+def test_it_tells_nothing_of_this_machine(finished: Path, tmp_path: Path) -> None:
+    path = written(share(finished), tmp_path / "p.json")
+    with pytest.raises(ArtifactError, match="no profile that edgert can read") as caught:
+        plan(of_pipeline(tmp_path / "other"), board="host", profiles=[path])
+    assert "of a board and not of this machine" in caught.value.why
+
+
 def test_another_chip_is_refused(finished: Path, tmp_path: Path) -> None:
     path = written(share(finished), tmp_path / "p.json")
     with pytest.raises(ConfigError, match="nothing of the profile can be used") as caught:

@@ -320,6 +320,16 @@ def test_stages_take_what_a_run_measured(tmp_path: Path) -> None:
     assert timed.latency_ms.p50 == pytest.approx(plain.latency_ms.p50 - predicted.time_ms + 12.0, abs=0.2)
 
 
+def test_estimated_clocks_are_marked_and_keep_no_budget_for_sure(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, more="budgets: {latency: 50ms}")
+    found = simulate(file, board="thor-t4000", scenario=SHORT)
+    assert found.verdict == "unknown" and found.error is None
+    notes = "\n".join(found.notes)
+    assert "estimated by ratios of what is published, not measured: cpu_mhz, sms, gpu_mhz, emc_mhz" in notes
+    assert "whether a row of the plan keeps every budget is not known" in notes and "no row" not in notes
+    assert "estimated" not in "\n".join(simulate(file, board=ORIN, scenario=SHORT).notes)
+
+
 def test_a_profile_of_a_board_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no times of a board"):
         simulate(pipeline(tmp_path), board="orin-nx-16gb", profiles=[tmp_path / "none.json"], scenario=SHORT)
