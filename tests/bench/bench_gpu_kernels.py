@@ -1,12 +1,14 @@
-"""Kernels that decode outputs on the GPU, one by one, beside PyTorch doing the same.
+"""Kernels that decode outputs on the GPU, cut crops and draw, one by one, beside PyTorch doing the same.
 
     python tests/bench/bench_gpu_kernels.py [--json FILE]
 
 Microseconds of each kernel are what CUPTI measures, by PyTorch's profiler; ``graph`` is a CUDA graph of 20 times all
 kernels of a reader, per time, with the gaps between them. Outputs are of the usual sizes in FP16, and as many boxes
 score enough as the name says. PyTorch's figures are the kernels that it launches for the same answer and, under
-``wait``, the time from the call until the answer is on the host. Needs a GPU, PyCUDA, PyTorch and torchvision; says
-so and passes where one is missing.
+``wait``, the time from the call until the answer is on the host. Crops are of a 1080p NV12 frame, 20 boxes for each of
+three models of 128 × 128; the frame's conversion to RGB is part of PyTorch's. What is drawn is 50 boxes with labels and
+trails and a mask over all of a 1080p NV12 frame; PyTorch's is its conversion alone, without anything drawn. Needs a
+GPU, PyCUDA, PyTorch and torchvision; says so and passes where one is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +27,31 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.backend.gpu import GpuTensor
 from edgert.benchmark.measure import Figure
+from edgert.config import InputConfig
 from edgert.errors import EdgertError
-from edgert.memory.cuda import CudaDevice, open_device
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice, Launch, open_device
+from edgert.runtime import Color, Frame, Result
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax
 from edgert.stages.decode.shaped import YoloV8Obb, YoloV8Seg
 from edgert.stages.decode.yolo import YoloPose, YoloV8
+from edgert.stages.draw import Overlay
+from edgert.stages.gpu.gpu_crops import CropLaunches, laid_out
 from edgert.stages.gpu.gpu_detections import GpuDetector, GpuInstances, GpuOriented, GpuPose
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor, ValueType
 from edgert.stages.gpu.gpu_scores import GpuClasses, GpuMask, GpuPeaks
 from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.overlay import GpuPainter
+from edgert.stages.preprocess import yuv_matrix
+from tests.bench.gpu_run import HEIGHT, WIDTH
 from tests.bench.report import main
+from tests.helpers.frames import frame_of
+from tests.helpers.gpu import to_gpu
+from tests.helpers.gpu_target import target
+from tests.helpers.overlay_scenes import busy_scene
 
 NETWORK, CELLS, CLASSES = (640, 640), 8400, 80
 RUNS, REPEATS = 200, 20
@@ -119,13 +135,20 @@ def of_reader(
 ) -> Iterator[Figure]:
     """A reader's kernels, and PyTorch's for the same answer."""
     rows = reader.rows
+    yield of_work(device, name, lambda stream: reader.enqueue(rows, stream), bar, kernel, peer)
+
+
+def of_work(
+    device: CudaDevice, name: str, enqueue: Callable[[Any], None], bar: float | None, kernel: str,
+    peer: Callable[[], object],
+) -> Figure:  # fmt: skip
+    """Kernels that are put on a stream, and PyTorch's for the same."""
     stream = device.stream()
-    ours = kernel_us(lambda: reader.enqueue(rows, stream))
+    ours = kernel_us(lambda: enqueue(stream))
     own_us = {one: us for one, us in ours.items() if not one.startswith("Mem")}
     theirs = sum(us for one, us in kernel_us(peer, 20).items() if not one.startswith("Memcpy"))
-    detail = {**own_us, "graph": graph_us(device, lambda stream: reader.enqueue(rows, stream)), "torch_kernels": theirs,
-              "torch_wait": wait_us(peer)}  # fmt: skip
-    yield Figure(name, own_us.get(kernel, sum(own_us.values())), "µs", bar, "lower", RUNS, detail)
+    detail = {**own_us, "graph": graph_us(device, enqueue), "torch_kernels": theirs, "torch_wait": wait_us(peer)}
+    return Figure(name, own_us.get(kernel, sum(own_us.values())), "µs", bar, "lower", RUNS, detail)
 
 
 def torch_nms(values: Any, score: float, iou: float) -> Callable[[], object]:
@@ -192,6 +215,109 @@ def masks(device: CudaDevice, kernels: Kernels, random: Any) -> Iterator[Figure]
         output.block.release()
 
 
+class Cutting:
+    """Crops of a frame for several models.
+
+    Args:
+        frame: on the GPU.
+        boxes: (M, 4) int32 x1, y1, x2, y2.
+        sides: of each model's square input, pixels.
+    """
+
+    def __init__(
+        self, kernels: Kernels, frame: Frame, boxes: Any, sides: Sequence[int], dtype: ValueType = "float16"
+    ) -> None:
+        wanted = [target("nchw", dtype, len(boxes), side, side) for side in sides]
+        self.blocks = [kernels.device.device_block(one.nbytes) for one in wanted]
+        config = InputConfig(resize="stretch", std=(255.0,))
+        self._into = [GpuPreprocessor(config, one, block.address, kernels)
+                      for one, block in zip(wanted, self.blocks, strict=True)]  # fmt: skip
+        self._frame = frame
+        self._together = CropLaunches(self._into, kernels)
+        self._each = [CropLaunches([into], kernels) for into in self._into]
+        self._layouts = [laid_out(frame, boxes, into.network, config) for into in self._into]
+
+    def launches(self, together: bool) -> list[Launch]:
+        """One for all models, or one for each."""
+        parts, form = list(zip(self._into, self._layouts, strict=True)), self._frame.format
+        if together:
+            return self._together.launches(form, parts)
+        return [one for own, part in zip(self._each, parts, strict=True) for one in own.launches(form, [part])]
+
+    def close(self) -> None:
+        """Frees the tensors."""
+        for block in self.blocks:
+            block.release()
+
+
+def enqueued(launches: Sequence[Launch]) -> Callable[[Any], None]:
+    """What puts them on a stream."""
+
+    def enqueue(stream: Any) -> None:
+        for launch in launches:
+            launch.enqueue(stream)
+
+    return enqueue
+
+
+def torch_rgb(pixels: Any) -> Any:
+    """A (1620, 1920) uint8 NV12 frame on the GPU → (1, 3, 1080, 1920) float16."""
+    import torch
+
+    rows, columns = pixels.shape[0] * 2 // 3, pixels.shape[1]
+    luma = pixels[:rows].half()
+    chroma = pixels[rows:].reshape(rows // 2, columns // 2, 2).half().repeat_interleave(2, 0).repeat_interleave(2, 1)
+    matrix = torch.from_numpy(yuv_matrix(Color(), "rgb")).cuda().half()
+    planes = torch.stack([luma, chroma[..., 0], chroma[..., 1]])
+    return (torch.einsum("rc,chw->rhw", matrix[:, :3], planes) + matrix[:, 3].view(3, 1, 1)).clamp(0, 255)[None]
+
+
+def crops(device: CudaDevice, kernels: Kernels, random: Any, frame: Frame) -> Iterator[Figure]:
+    """Of 20 boxes for three models, by one launch and by one for each."""
+    import torch
+    from torchvision.ops import roi_align
+
+    corner = random.integers((0, 0), (WIDTH - 300, HEIGHT - 300), (20, 2))
+    boxes, sides = np.hstack([corner, corner + random.integers(20, 300, (20, 2))]).astype(np.int32), (128,) * 3
+    pixels = torch.from_numpy(np.vstack([plane.reshape(-1, WIDTH) for plane in frame.planes])).cuda()
+    places = [torch.from_numpy(boxes).cuda().half()]
+
+    def peer() -> object:
+        rgb = torch_rgb(pixels)
+        return [(roi_align(rgb, places, side, aligned=True) / 255).cpu() for side in sides]
+
+    cutting = Cutting(kernels, to_gpu(device, frame), boxes, sides)
+    for name, together in (("one launch", True), ("one for each", False)):
+        enqueue = enqueued(cutting.launches(together))
+        yield of_work(device, f"crops of 20 boxes for three models, {name}", enqueue, None, "preprocess", peer)
+    cutting.close()
+
+
+def drawing(device: CudaDevice, kernels: Kernels, frame: Frame) -> Iterator[Figure]:
+    """An image of a frame with results on it."""
+    import torch
+
+    painter = GpuPainter(device, Counter(), kernels)
+    pixels = torch.from_numpy(np.vstack([plane.reshape(-1, WIDTH) for plane in frame.planes])).cuda()
+    there = replace(busy_scene(frame, 0), frame=to_gpu(device, frame))
+    with device:
+        launches, image = drawn(painter, there)
+    name = "an image of a 1080p frame with 50 boxes and a mask"
+    yield of_work(device, name, enqueued(launches), None, "", lambda: torch_rgb(pixels).byte().cpu())
+    del image
+    painter.close()
+
+
+def drawn(painter: GpuPainter, result: Result) -> tuple[list[Launch], Any]:
+    """What draws it when the list is there, as it is then, and the image."""
+    size = result.frame.width, result.frame.height
+    overlay = Overlay(("boxes", "labels", "trails", "masks"))
+    listed, image = painter._listed(size, list(overlay.shapes(size, result))), painter._take((size[1], size[0], 3))
+    listed.send(painter.stream, painter._tiles)
+    painter.stream.synchronize()
+    return list(painter._launches(result.frame, image, listed.packed)), image
+
+
 def on_gpu(device: CudaDevice, values: Any) -> Any:
     """A block of its own."""
     block = device.device_block(values.nbytes)
@@ -255,6 +381,9 @@ def measure() -> Iterator[Figure]:
         values = random.random((rows, 17, 64, 48)).astype(np.float16)
         name = f"peaks of 17 heat maps of 64 × 48, {rows} images"
         yield from figures(name, GpuPeaks, Heatmap(), values, "peaks", None, torch_peaks(values))
+    frame = frame_of(WIDTH, HEIGHT, "nv12")
+    yield from crops(device, kernels, random, frame)
+    yield from drawing(device, kernels, frame)
 
 
 if __name__ == "__main__":

@@ -5,27 +5,40 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from edgert.assemble import Environment
 from edgert.benchmark.measure import Figure
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
+from edgert.stages.draw import Overlay
 from edgert.stages.gpu import kernels
 from edgert.stages.gpu.overlay import GpuPainter
 from edgert.stages.sink import nvenc
-from tests.bench import bench_gpu_call, bench_gpu_copies, bench_gpu_draw, bench_gpu_rtsp, bench_host, gpu_run
+from tests.bench import (
+    bench_gpu_call,
+    bench_gpu_copies,
+    bench_gpu_draw,
+    bench_gpu_kernels,
+    bench_gpu_rtsp,
+    bench_host,
+    gpu_run,
+)
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.cuda_on_host import kernels_or_skip
+from tests.helpers.frames import frame_of
+from tests.helpers.gpu import read, to_gpu
 from tests.helpers.gpu_pipeline import CalledRig
 from tests.helpers.nvenc_double import NvencDouble
 from tests.helpers.ort_double import CudaLikeEngines
-from tests.helpers.overlay_scenes import Demo
+from tests.helpers.overlay_scenes import Demo, busy_scene
 
 
 @pytest.fixture
@@ -88,6 +101,39 @@ def test_what_is_drawn_on_the_gpu_is_compared_byte_by_byte(monkeypatch: pytest.M
     time, levels = bench_gpu_draw.measured(made.device, painter, "small", bench_gpu_draw.DEMO, frames)
     assert levels.holds and levels.is_exact and time.detail["objects"] > 0
     assert time.detail["host_p99_ms"] >= time.detail["host_p50_ms"] > 0
+    painter.close()
+
+
+def test_crops_are_the_same_by_one_launch_and_by_one_for_each_model() -> None:
+    made, found = kernels_or_skip(), list[Any]()
+    frame = to_gpu(made.device, frame_of(122, 90, "nv12"))
+    boxes = np.int32([[0, 0, 40, 40], [10, 20, 61, 75], [80, 3, 122, 90]])
+    cutting = bench_gpu_kernels.Cutting(made, frame, boxes, (8, 16, 24), "float32")
+    stream = made.device.stream()
+    for together, count in ((True, 1), (False, 3)):
+        launches = cutting.launches(together)
+        assert len(launches) == count
+        for block in cutting.blocks:
+            with made.device:
+                made.device.driver.memcpy_htod(block.address, np.full(block.nbytes, 201, np.uint8))
+        bench_gpu_kernels.enqueued(launches)(stream)
+        stream.synchronize()
+        found.append([read(made.device, block.address, block.nbytes).copy() for block in cutting.blocks])
+    assert all(np.array_equal(*pair) for pair in zip(*found, strict=True)) and len(np.unique(found[0][2])) > 20
+    cutting.close()
+
+
+def test_what_is_timed_of_drawing_draws_what_the_painter_does() -> None:
+    made, frame = kernels_or_skip(), frame_of(192, 144, "nv12")
+    painter, stream = GpuPainter(made.device, Counter(), made), made.device.stream()
+    result = replace(busy_scene(frame, 0, objects=5), frame=to_gpu(made.device, frame))
+    launches, image = bench_gpu_kernels.drawn(painter, result)
+    overlay = Overlay(("boxes", "labels", "trails", "masks"))
+    wanted = painter.paint(result.frame, (192, 144), overlay.shapes((192, 144), result)).to_host()
+    for _ in range(2):  # as often as it is launched
+        bench_gpu_kernels.enqueued(launches)(stream)
+    stream.synchronize()
+    assert np.array_equal(image.to_host(), wanted)
     painter.close()
 
 
