@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from edgert.files import replace_text
-from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row, Verdict
-from edgert.placement.problem import Edge
+from edgert.placement.plan_record import BoardPlan, Plan, Row, Verdict
 from edgert.planner import pareto, plan_text
+from edgert.planner.unit_section import model_section
 from edgert.report import html, scatter
-from edgert.report.diagram import Box, Line, network_image
 from edgert.report.numbers import counted, significant, size
 
 _STYLES, _SCRIPTS = ("page.css", "series.css", "network.css"), ("page.js", "network.js")
@@ -34,24 +33,25 @@ def _sections(plan: Plan) -> Iterator[tuple[str, str, html.Markup]]:
     if len(plan.boards) > 1:
         yield "boards", "Boards", _boards(plan)
         for board in plan.boards:
-            (_, _, rows), *others = _board(board)
+            (_, _, rows), *others = _board(board, is_whole=False)
             parts = [part for name, title, content in others for part in (html.tag("h3", title, id=name), content)]
             summary = f"{counted(len(board.rows), 'row')} of modes and placements, memory, and where nodes run"
             folded = html.tag("details", html.tag("summary", summary), rows, *parts, class_="whole")
             yield board.board, board.title, folded
     else:
-        yield from _board(plan.boards[0])
+        yield from _board(plan.boards[0], is_whole=True)
     if plan.notes:
         yield "notes", "What was assumed", html.bullets(plan.notes)
 
 
-def _board(board: BoardPlan) -> Iterator[tuple[str, str, html.Markup]]:
+def _board(board: BoardPlan, *, is_whole: bool) -> Iterator[tuple[str, str, html.Markup]]:
     yield board.board, f"{board.title}: modes and placements", _rows(board)
     if board.chosen is not None:
         row = board.rows[board.chosen]
         yield f"{board.board}-memory", f"Memory on {board.title}", _memory(row)
         for model in row.models:
-            yield f"{board.board}-{model.name}", f"{model.name} on {board.title}, {row.mode}", _model(model)
+            name, title = f"{board.board}-{model.name}", f"{model.name} on {board.title}, {row.mode}"
+            yield name, title, model_section(model, name, is_whole=is_whole)
 
 
 def _header(plan: Plan) -> html.Markup:
@@ -204,39 +204,3 @@ def _numbers(rows: Sequence[Row | None]) -> Iterator[html.Column]:
     for place, name in enumerate(plan_text.NUMBERS):
         shown = [html.Cell(html.with_bar(one.text, one.bar), one.order) for one in (texts[place] for texts in cells)]
         yield html.Column(name, shown, "number")
-
-
-def _model(model: ModelRow) -> html.Markup:
-    """Every engine drawn, the one with the most frames first."""
-    engines = sorted(model.engines, key=lambda engine: -engine.share)
-    times = html.paragraph(
-        f"{significant(model.rate_hz)} runs a second asked; one run alone takes {significant(model.latency_ms)} ms."
-    )
-    return html.join([times, *(_engine(model, engine) for engine in engines)])
-
-
-def _engine(model: ModelRow, engine: EngineRow) -> html.Markup:
-    names = engine.accelerators
-    keys = [html.tag("span", name, class_=f"key {name}") for name in names]
-    caption = html.tag("figcaption", plan_text.share_text(engine), " ", html.tag("span", *keys, class_="legend"))
-    if len(names) == 1:  # one color adds nothing to the caption
-        return html.tag("figure", caption)
-    boxes = []
-    for unit, where in zip(model.network.units, engine.assignment, strict=True):
-        costs = [f"{name}: {cost.time_ms:.3f} ms, {cost.energy_mj:.2f} mJ" for name, cost in unit.costs.items()]
-        refused = [] if any(name.startswith("dla") for name in unit.costs) else ["no DLA can run it"]
-        boxes.append(Box(unit.name, unit.name.strip("/"), where, "\n".join([f"on {where}", *costs, *refused])))
-    lines = [line for edge in model.network.edges for line in _lines(edge, engine, model.network.home)]
-    image = network_image(boxes, lines, title=f"{model.name}: units colored by accelerator")
-    return html.tag("figure", caption, html.tag("div", image, class_="viewport", tabindex=0))
-
-
-def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[Line]:
-    if edge.producer is None:
-        return
-    source = engine.assignment[edge.producer]
-    for consumer in edge.consumers:
-        target = engine.assignment[consumer]
-        cost = edge.transitions.get((source, target))
-        transition = f"\n{source} to {target}: {cost.time_ms:.3f} ms" if cost else ""
-        yield Line(edge.producer, consumer, f"{edge.name}, {size(edge.size_bytes)}{transition}", source != target)

@@ -5,7 +5,9 @@ a dummy node on every row that a long line passes, rows ordered by the mean plac
 near to that mean as the order and the room between neighbors allow, which is isotonic regression.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import fmean
@@ -111,22 +113,39 @@ def _isotonic(values: Sequence[float]) -> list[float]:
     return [total / size for total, size in pools for _ in range(size)]
 
 
-# A network drawn as boxes and lines, colored by who runs what; drawn with the classes of ``page.css``.
+# A network drawn as boxes and lines, colored by time and striped by who runs what; with the classes of ``network.css``.
 
-_ROOM_X, _ROOM_Y = 168, 46  # of a box with what is free around it, pixels at full size
-_BOX_X, _BOX_Y = 148, 28
+_ROOM_X, _ROOM_Y = 180, 58  # of a box with what is free around it, pixels at full size
+_BOX_X, _BOX_Y = 160, 38
+_STRIPE_X = 7
 _MARGIN = 10
-_LETTERS = 21  # that fit in a box
+_LETTERS, _SMALL_LETTERS = 20, 24  # that fit in a box
+_WIDTH_PX, _FEWEST_ROWS = 860, 8  # narrow drawings go on in a further column, as many as a page is wide
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A unit: ``kind`` colors it (``gpu``, ``dla0``, ``dla1``, ``cpu0`` …), ``detail`` shows when it is pointed at."""
+    """A unit, or several.
+
+    Attributes:
+        name: what it is found by.
+        label: in its first line.
+        shares: who runs it (``gpu``, ``dla0``, ``cpu1`` …) → what part of its time, 0 to 1.
+        note: in its second line.
+        detail: shows when it is pointed at.
+        heat: class of its color, 0 to 4.
+        group: number of the block that it belongs to, or is; None: none.
+        is_block: whether it stands for several units.
+    """
 
     name: str
     label: str
-    kind: str
+    shares: Mapping[str, float]
+    note: str = ""
     detail: str = ""
+    heat: int = 0
+    group: int | None = None
+    is_block: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +166,7 @@ def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) ->
         lines: each from a box to one that comes later.
         title: text for screen readers.
     """
-    layout = arrange(len(boxes), [(line.start, line.end) for line in lines])
+    layout = folded(arrange(len(boxes), [(line.start, line.end) for line in lines]), _WIDTH_PX / _ROOM_X)
     width, height = (round(rooms) + 2 * _MARGIN for rooms in (layout.width * _ROOM_X, layout.height * _ROOM_Y))
     drawn = [_line(line, route) for line, route in zip(lines, layout.routes, strict=True)]
     drawn += [_box(box, place) for box, place in zip(boxes, layout.places, strict=True)]
@@ -163,6 +182,22 @@ def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) ->
     )
 
 
+def folded(layout: Layout, width: float) -> Layout:
+    """The layout in several columns, from left to right, where it is long and so many are no wider than that."""
+    count = min(int(width // layout.width), math.ceil(layout.height / _FEWEST_ROWS)) if layout.height else 1
+    if count < 2:
+        return layout
+    rows = math.ceil(layout.height / count)
+
+    def moved(point: Point) -> Point:
+        column, row = divmod(point[1], rows)
+        return point[0] + column * layout.width, row
+
+    routes = tuple(tuple(map(moved, route)) for route in layout.routes)
+    count = math.ceil(layout.height / rows)
+    return Layout(tuple(map(moved, layout.places)), routes, layout.width * count, rows)
+
+
 def _corner(place: Point) -> tuple[float, float]:
     across, down = place
     return across * _ROOM_X + _MARGIN + (_ROOM_X - _BOX_X) / 2, down * _ROOM_Y + _MARGIN + (_ROOM_Y - _BOX_Y) / 2
@@ -172,25 +207,100 @@ def _box(box: Box, place: Point) -> Markup:
     left, top = _corner(place)
     label = visible(box.label)
     short = label if len(label) <= _LETTERS else f"…{label[1 - _LETTERS :]}"  # names differ at their ends
+    middle = left + (_BOX_X + _STRIPE_X) / 2
+    stripes, at = [], top
+    for name, part in box.shares.items():
+        stripes.append(shape("rect", x=left, y=at, width=_STRIPE_X, height=_BOX_Y * part, class_=f"stripe {name}"))
+        at += _BOX_Y * part
     return tag(
         "g",
         tag("title", f"{visible(box.name)}\n{box.detail}".strip()),
-        shape("rect", x=left, y=top, width=_BOX_X, height=_BOX_Y, rx="5"),
-        tag("text", short, x=left + _BOX_X / 2, y=top + _BOX_Y / 2 + 4),
-        class_=f"unit {box.kind}",
-        data_name=box.name.lower(),
+        shape("rect", x=left, y=top, width=_BOX_X, height=_BOX_Y),
+        *stripes,
+        tag("text", short, x=middle, y=top + 16),
+        tag("text", box.note[:_SMALL_LETTERS], x=middle, y=top + 31, class_="note") if box.note else "",
+        class_=f"{'block' if box.is_block else 'unit'} heat{box.heat}",
+        data_name=None if box.is_block else box.name.lower(),
+        data_group=box.group,
     )
 
 
 def _line(line: Line, route: Sequence[Point]) -> Markup:
-    """Straight down through the rows it passes, bent between them."""
+    """Straight down through the rows it passes, bent between them, and up again to where the drawing goes on."""
     points = [(left + _BOX_X / 2, top) for left, top in map(_corner, route)]
     x, y = points[0]
     path = [f"M{x:.1f} {y + _BOX_Y:.1f}"]
     for (x, y), (right, top) in pairwise(points):
-        middle = (y + _BOX_Y + top) / 2
-        path.append(f"C{x:.1f} {middle:.1f} {right:.1f} {middle:.1f} {right:.1f} {top:.1f}")
+        bend = (top - y - _BOX_Y) / 2 if top > y else _ROOM_Y
+        low, high = y + _BOX_Y + bend, top - bend
+        path.append(f"C{x:.1f} {low:.1f} {right:.1f} {high:.1f} {right:.1f} {top:.1f}")
         path.append(f"V{top + _BOX_Y:.1f}")
     path.pop()  # the line ends where its last box begins
     kind = "tensor crosses" if line.crosses else "tensor"
     return tag("g", tag("title", line.detail), shape("path", d=" ".join(path)), class_=kind)
+
+
+# Names of units in blocks, by what they have in common.
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Units that follow one another: from ``first`` up to ``end``, which is none of them."""
+
+    label: str
+    first: int
+    end: int
+
+
+def blocks_of(names: Sequence[str], most: int) -> tuple[Block, ...]:
+    """At most so many blocks of units, in their order, each of names that begin alike.
+
+    Names are paths, as exporters write them: ``/layers.1/blocks.0/attn/MatMul``. They are compared part by part, by as
+    many parts as leave no more than ``most`` blocks; where the first parts that differ would make more, neighbors are
+    put together.
+    """
+    paths = [_path(name) for name in names]
+    found, shown = [(0, len(names))] if names else [], 1  # parts that labels have
+    for depth in range(1, max(map(len, paths), default=0) + 1):
+        finer = [run for first, end in found for run in _runs(paths, first, end, depth)]
+        if len(finer) > most:
+            if len(found) < most // 8:
+                found = [run for group in found for run in _joined(_runs(paths, *group, depth), most // len(found))]
+                shown = depth
+            break
+        if len(finer) > len(found):
+            found, shown = finer, depth
+    return tuple(Block(_label(paths, first, end, shown), first, end) for first, end in found)
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """``"/blocks.3/attn/MatMul"`` → ``("blocks.3", "attn", "MatMul")``: a number belongs to what it counts."""
+    parts: list[str] = []
+    for part in filter(None, re.split(r"[/.]+", name)):
+        if part.isdigit() and parts:
+            parts[-1] += f".{part}"
+        else:
+            parts.append(part)
+    return tuple(parts) or (name,)
+
+
+def _runs(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -> list[tuple[int, int]]:
+    """Neighbors whose paths begin with the same so many parts."""
+    starts = [at for at in range(first, end) if at == first or paths[at][:depth] != paths[at - 1][:depth]]
+    return list(pairwise([*starts, end]))
+
+
+def _joined(runs: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    step = math.ceil(len(runs) / max(most, 1))
+    return [(runs[at][0], runs[min(at + step, len(runs)) - 1][1]) for at in range(0, len(runs), step)]
+
+
+def _label(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) -> str:
+    """The beginning of their names, or those of the first and the last, without what all names begin with."""
+    pairs = enumerate(zip(paths[0], paths[-1], strict=False))
+    known = next((at for at, (one, other) in pairs if one != other), 0)
+    head, tail = (paths[at][:depth][known:] or paths[at] for at in (first, end - 1))
+    if head == tail:
+        return "/".join(head)
+    same = next((at for at, (one, other) in enumerate(zip(head, tail, strict=False)) if one != other), 0)
+    return f"{'/'.join(head)} … {'/'.join(tail[same:])}"

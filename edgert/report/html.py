@@ -114,7 +114,17 @@ class Column:
     header: str
     cells: Sequence[object]
     kind: Literal[
-        "text", "number", "name", "prose", "wrap", "rank", "length", "minor", "minor number", "minor name"
+        "text",
+        "number",
+        "name",
+        "prose",
+        "wrap",
+        "rank",
+        "length",
+        "minor",
+        "minor number",
+        "minor name",
+        "minor length",
     ] = "text"
 
 

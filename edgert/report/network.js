@@ -1,5 +1,5 @@
 "use strict";
-// Images of networks: zoom by buttons or Ctrl and the wheel, and look for a name.
+// Images of networks: zoom by buttons or Ctrl and the wheel, drag, look for a name, and go from a block to its units.
 for (const viewport of document.querySelectorAll(".viewport")) {
   const svg = viewport.querySelector("svg.network");
   const [width, height] = [svg.viewBox.baseVal.width, svg.viewBox.baseVal.height];
@@ -28,21 +28,56 @@ for (const viewport of document.querySelectorAll(".viewport")) {
   button("−", "smaller", () => zoom(scale / 1.4));
   button("width", "fit the width", () => zoom(fit()));
   button("all", "fit all of it", () => zoom(Math.min(fit(), (viewport.clientHeight - 4) / height)));
+  const units = [...svg.querySelectorAll(".unit")];
+  const mark = (wanted) => {
+    const found = units.filter((unit) => {
+      const here = wanted(unit);
+      unit.classList.toggle("found", here);
+      return here;
+    });
+    if (found.length) {
+      const box = found[0].getBBox();
+      viewport.scrollTo((box.x + box.width / 2) * scale - viewport.clientWidth / 2, box.y * scale - 20);
+    }
+  };
+  viewport.addEventListener("units", (event) => {
+    zoom(1);
+    mark((unit) => unit.dataset.group === event.detail);
+  });
   const input = document.createElement("input");
   input.type = "search";
   input.placeholder = "Part of a name";
   input.setAttribute("aria-label", "Show units whose name contains");
-  const units = [...svg.querySelectorAll(".unit")];
   input.addEventListener("input", () => {
     const wanted = input.value.toLowerCase();
-    const found = units.filter((unit) => {
-      const here = wanted !== "" && unit.dataset.name.includes(wanted);
-      unit.classList.toggle("found", here);
-      return here;
-    });
-    found[0]?.scrollIntoView({ block: "center", inline: "center" });
+    mark((unit) => wanted !== "" && unit.dataset.name.includes(wanted));
   });
-  bar.append(input);
+  if (units.length) bar.append(input);
+  const all = document.getElementById(viewport.closest("figure").dataset.whole);
+  for (const block of svg.querySelectorAll(".block")) {
+    if (!all) break;
+    block.setAttribute("tabindex", "0");
+    const go = () => {
+      all.open = true;
+      // what was folded up is drawn, and so has a size, only after this
+      setTimeout(() => {
+        const target = all.querySelector(".viewport");
+        target.dispatchEvent(new CustomEvent("units", { detail: block.dataset.group }));
+        target.scrollIntoView({ block: "nearest" });
+      }, 60);
+    };
+    block.addEventListener("click", go);
+    block.addEventListener("keydown", (event) => event.key === "Enter" && go());
+  }
+  let held = null;
+  viewport.addEventListener("pointerdown", (event) => {
+    if (event.pointerType !== "mouse" || event.button !== 0) return;
+    held = [event.clientX + viewport.scrollLeft, event.clientY + viewport.scrollTop];
+  });
+  addEventListener("pointermove", (event) => {
+    if (held) viewport.scrollTo(held[0] - event.clientX, held[1] - event.clientY);
+  });
+  addEventListener("pointerup", () => { held = null; });
   viewport.before(bar);
   viewport.addEventListener("wheel", (event) => {
     if (!event.ctrlKey) return;

@@ -40,6 +40,32 @@ for (const details of document.querySelectorAll("details.filtered")) {
   });
 }
 
+// Long tables: only the rows that hold a text.
+for (const part of document.querySelectorAll(".searchable")) {
+  const rows = [...part.querySelectorAll("tbody tr")].map((row) => ({
+    row,
+    text: [row.textContent, ...[...row.querySelectorAll(".name[title]")].map((name) => name.title)].join(" ").toLowerCase(),
+  }));
+  const input = document.createElement("input");
+  input.type = "search";
+  input.className = "filter";
+  input.placeholder = "Part of a name or accelerator";
+  input.setAttribute("aria-label", `Show only ${part.dataset.what} that contain`);
+  const shown = document.createElement("output");
+  const apply = () => {
+    const wanted = input.value.toLowerCase();
+    let count = 0;
+    for (const { row, text } of rows) {
+      row.hidden = !text.includes(wanted);
+      count += !row.hidden;
+    }
+    shown.textContent = `${count} of ${rows.length} ${part.dataset.what}`;
+  };
+  input.addEventListener("input", apply);
+  part.prepend(input, shown);
+  apply();
+}
+
 // A link to a section that is folded up opens it.
 const unfold = () => {
   const section = document.getElementById(decodeURIComponent(location.hash.slice(1)));

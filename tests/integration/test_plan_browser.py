@@ -11,6 +11,7 @@ import pytest
 from edgert.placement.plan_record import BoardPlan, Check, EngineRow, ModelRow, Plan, Row
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 from edgert.planner.plan_page import save
+from edgert.planner.unit_section import MOST_BOXES
 from tests.helpers.browser import Page, browser
 
 COUNT = 500
@@ -69,13 +70,44 @@ def test_buttons_zoom_and_a_name_is_found(page: Page, path: Path) -> None:
     before = page.evaluate(height)
     page.evaluate("document.querySelector('.zoom button').click()")
     assert page.evaluate(height) > before * 1.3
-    page.evaluate("[...document.querySelectorAll('.zoom button')].at(-1).click()")
+    page.evaluate("[...document.querySelector('.zoom').querySelectorAll('button')].at(-1).click()")
     assert page.evaluate(height) <= page.evaluate("document.querySelector('.viewport').clientHeight")
     page.evaluate(
         "(() => { const input = document.querySelector('.zoom input'); input.value = 'BLOCK.77/part.2';"
         "input.dispatchEvent(new Event('input')); })()"
     )
     assert page.evaluate("document.querySelectorAll('.network .found').length") == 1
+    assert page.errors == []
+
+
+def test_a_block_leads_to_its_units_and_the_table_is_searched_and_sorted(page: Page, path: Path) -> None:
+    page.open(path, 1200)
+    blocks = page.evaluate("document.querySelectorAll('.network .block').length")
+    assert 8 < blocks <= MOST_BOXES and not page.evaluate("document.querySelector('details.all').open")
+    page.evaluate(
+        "new Promise(done => { document.querySelectorAll('.network .block')[5]"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true})); setTimeout(done, 300); })"
+    )
+    assert page.evaluate("document.querySelector('details.all').open")
+    found = page.evaluate("[...document.querySelectorAll('.network .found')].map(one => one.dataset.name)")
+    assert found == page.evaluate(
+        "[...document.querySelectorAll('.network .unit[data-group=\"5\"]')].map(one => one.dataset.name)"
+    )
+    assert 1 < len(found) < 20
+    seen = "(one => { const a = one.getBoundingClientRect(), b = one.closest('.viewport').getBoundingClientRect();"
+    seen += "return a.top >= b.top - 1 && a.bottom <= b.bottom + 1 && a.height > 30; })"
+    assert page.evaluate(f"{seen}(document.querySelector('.network .found'))")  # at a size that is read
+    rows = "[...document.querySelectorAll('.searchable tbody tr')].filter(one => !one.hidden).length"
+    assert page.evaluate(rows) == COUNT
+    page.evaluate(
+        "(() => { const input = document.querySelector('.searchable input'); input.value = 'BLOCK.77/part.2';"
+        "input.dispatchEvent(new Event('input')); })()"
+    )
+    assert page.evaluate(rows) == 1
+    assert page.evaluate("document.querySelector('.searchable output').textContent") == f"1 of {COUNT} units"
+    first = "document.querySelector('.searchable tbody tr').cells[0].textContent"
+    page.evaluate("document.querySelector('.searchable thead button').click()")
+    assert page.evaluate(first) == "1"
     assert page.errors == []
 
 
@@ -100,6 +132,7 @@ def test_a_table_of_many_boards_fits_and_marks_the_smallest(
 def test_of_many_boards_each_is_folded_up_until_it_is_asked_for(page: Page, made: Plan, tmp_path: Path) -> None:
     boards = tuple(replace(made.boards[0], board=f"b{n}", title=f"Board {n}") for n in range(18))
     save(replace(made, boards=boards, smallest="b0"), tmp_path / "plan.html")
+    assert (tmp_path / "plan.html").stat().st_size < 2e6  # blocks and the slowest units of each, not all of them
     page.open(tmp_path / "plan.html", 1200)
     assert page.evaluate("document.documentElement.scrollHeight") < 4000
     assert page.evaluate("document.querySelectorAll('details.whole[open]').length") == 0

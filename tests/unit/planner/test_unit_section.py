@@ -1,0 +1,86 @@
+"""Units' predicted times: the table's rows, what takes half of the time, blocks and what is drawn of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from edgert.placement.plan_record import EngineRow, ModelRow
+from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
+from edgert.planner.unit_section import MOST_BOXES, half_of, model_section, unit_rows
+
+BOTH = {("gpu", "dla0"): Transition(0.1), ("dla0", "gpu"): Transition(0.1)}
+
+
+def model(count: int, *, home: str = "gpu") -> ModelRow:
+    """A chain; unit n takes n + 1 ms on the GPU and twice that on the DLA, where every third one is."""
+    units = tuple(
+        Unit(
+            f"/blocks.{n // 4}/op.{n % 4}",
+            (f"n{n}", f"m{n}"),
+            {"gpu": Cost(n + 1.0, 5.0), "dla0": Cost(2 * n + 2.0, 1.0)},
+        )
+        for n in range(count)
+    )
+    edges = tuple(Edge(f"t{n}", n, (n + 1,), transitions=BOTH, size_bytes=1024) for n in range(count - 1))
+    engine = EngineRow(tuple("dla0" if n % 3 == 2 else "gpu" for n in range(count)), 1.0)
+    return ModelRow("net", Network("net", units, edges, home), (engine,), 30.0, 5.0, 5.0, 6.0, 0.5, {})
+
+
+def test_every_unit_is_a_row_with_its_time_where_it_runs() -> None:
+    made = model(4)
+    rows = unit_rows(made.network, made.engines[0])
+    assert [(row.number, row.on, row.time_ms, row.energy_mj) for row in rows] == [
+        (1, "gpu", 1.0, 5.0), (2, "gpu", 2.0, 5.0), (3, "dla0", 6.0, 1.0), (4, "gpu", 4.0, 5.0)]  # fmt: skip
+    assert sum(row.part for row in rows) == pytest.approx(1) and rows[2].part == pytest.approx(6 / 13)
+    assert rows[2].others_ms == {"gpu": 3.0} and rows[0].nodes == 2
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, 0), (1, 1), (2, 1), (4, 2), (100, 28)])
+def test_few_units_take_half_of_the_time(count: int, expected: int) -> None:
+    made = model(count)
+    rows = unit_rows(made.network, made.engines[0])
+    few = half_of(rows)
+    slowest = sorted((row.part for row in rows), reverse=True)
+    assert few <= expected and (count == 0 or sum(slowest[:few]) >= 0.5 - 1e-9 > sum(slowest[: few - 1]))
+
+
+@pytest.mark.parametrize("count", [1, 5, MOST_BOXES])
+def test_small_models_are_drawn_unit_by_unit(count: int) -> None:
+    text = model_section(model(count), "s", is_whole=True)
+    assert text.count('class="unit ') == count and 'class="block ' not in text and "<details" not in text
+    assert text.count("<tr>") == count + 1 and text.count('class="stripe ') == count
+
+
+def test_large_models_are_drawn_in_blocks_and_unit_by_unit_on_demand() -> None:
+    text = model_section(model(400), "s", is_whole=True)
+    assert 8 <= text.count('class="block ') <= MOST_BOXES and text.count('class="unit ') == 400
+    assert '<details id="s-0-all" class="all">' in text and 'data-whole="s-0-all"' in text
+    assert text.count("<tr>") == 401
+    groups = [int(one) for one in re.findall(r'class="unit heat\d" data-name="[^"]*" data-group="(\d+)"', text)]
+    assert groups == sorted(groups) and len(set(groups)) == text.count('class="block ')
+
+
+def test_of_one_of_many_boards_only_blocks_and_the_slowest_units_are_shown() -> None:
+    text = model_section(model(400), "s", is_whole=False)
+    assert text.count('class="unit ') == 0 and text.count("<tr>") == 21 and "a plan of this board alone" in text
+    times = [float(one) for one in re.findall(r'class="number" data-order="([\d.e+]+)"', text)[::2]]
+    assert times == sorted(times, reverse=True)
+
+
+def test_slow_units_are_hotter_and_every_box_says_its_time_and_where_it_runs() -> None:
+    text = model_section(model(30), "s", is_whole=True)
+    heats = [int(one) for one in re.findall(r'class="unit heat(\d)"', text)]
+    assert heats[0] == 0 and heats[29] == 4 and set(heats) == {0, 1, 2, 3, 4}
+    assert "6 ms · dla0" in text and "no DLA can run it" not in text
+    assert text.count('class="tensor crosses"') > 0
+
+
+def test_what_no_dla_can_run_says_so_and_names_are_escaped() -> None:
+    made = model(2)
+    unit = Unit("<script>", ("<script>",), {"gpu": Cost(1.0, 1.0)})
+    network = replace(made.network, units=(unit, made.network.units[1]))
+    text = model_section(replace(made, network=network), "s", is_whole=True)
+    assert "no DLA can run it" in text and "<script>" not in text
