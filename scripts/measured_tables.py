@@ -142,6 +142,8 @@ def total(found: Sequence[Mapping[str, Any]], name: str) -> int:
 
 LEFT_OUT = re.compile(r"GPU, (network|family) left out, (\S+), (median error|90 % below)")
 """``GPU, family left out, int8, 90 % below``, of bench_costs.py."""
+FORM = re.compile(r"GPU's formula, (.+), family left out, median error")
+"""``GPU's formula, vectors in tiles, family left out, median error``, of the same."""
 BOARD = re.compile(r"(\S+) (gpu|dla), left out, (median error|Spearman)")
 """``orin-nx-16gb gpu, left out, Spearman``, of the same."""
 
@@ -174,7 +176,13 @@ def of_costs(folder: Path) -> dict[str, list[str]]:
         for figure in figures
         if any(what in figure["name"] for what in ("GPU+DLA", "CUDA graph", "several rounds"))
     ]
+    forms = [
+        (match[1], *(f"{100 * value:.1f} %" for value in (one["value"], one["detail"]["p90"], one["detail"]["mean"])))
+        for one in figures
+        if (match := FORM.fullmatch(one["name"]))
+    ]
     return {
+        "forms": lines(("", "median error", "90 % below", "mean error"), forms),
         "at-once": lines(("", "rows", "median", "of the plain sum"), at_once),
         "left-out": lines(
             ("", "networks", *(f"{group} left out: {part}" for group, part in sides)),

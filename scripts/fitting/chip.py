@@ -14,7 +14,6 @@ from edgert.placement.cost.coefficients import (
     Accuracy,
     Coefficients,
     ContentionCost,
-    DlaCost,
     GpuCost,
     Sisters,
     TransitionCost,
@@ -47,15 +46,15 @@ class Chip:
         return [*self.gpu.trials, *(self.dla.trials if self.dla else ())]
 
 
-def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | None, like: DlaCost | None) -> Chip:
+def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | None, like: Chip | None) -> Chip:
     """Fits one chip.
 
     Args:
         transition: of an AGX Xavier; None while that is being fitted.
-        like: the DLA of the chip with the most rows; None: that is this one. Chips without a DLA ignore it.
+        like: the chip with the most rows; None: that is this one.
     """
-    gpu = fit_gpu(soc)
-    dla = fit_dla(soc, like) if soc in ("tegra194", "tegra234") else None
+    gpu = fit_gpu(soc, like.gpu if like else None)
+    dla = fit_dla(soc, like.coefficients.dla if like else None) if soc in ("tegra194", "tegra234") else None
     gpu_cost, dla_cost = gpu.solution.cost, dla.solution.cost if dla else None
     assert isinstance(gpu_cost, GpuCost) and not isinstance(dla_cost, GpuCost)
     rows = [*gpu.rows, *(dla.rows if dla else ())]
@@ -153,9 +152,9 @@ def _assumed(soc: str, gpu: Fit, dla: Fit | None) -> dict[str, str]:
     seen = {row.precision for row in gpu.rows}
     for precision in ("fp32", "fp16", "int8"):
         if precision not in seen:
-            found[f"gpu.dense_{precision}"] = "no published row of this precision; where the fit starts"
+            found[f"gpu.dense_{precision}"] = "no published row of this precision; Orin's"
     if not any("mobilenet" in row.model or "mnasnet" in row.model or row.model[:4] == "yolo" for row in gpu.rows):
-        found["gpu.plain"] = "no published network with depthwise convolutions; where the fit starts"
+        found["gpu.plain"] = "no published network with depthwise convolutions; Orin's"
     if dla:
         found["dla.curved_passes"] = "counted: a sigmoid and a product of their own write twice and read three times"
         found["dla.sram_bytes"] = "TensorRT's default for an engine"

@@ -17,7 +17,8 @@ from scripts.fitting.published import PUBLISHED, Design
 from scripts.fitting.sisters import fit_sisters
 from scripts.fitting.solve import Trial
 
-_SOCS = ("tegra234", "tegra194", "tegra264", "tegra210")
+SOCS = ("tegra234", "tegra194", "tegra264", "tegra210")
+"""Chips with published rows, the one with the most first."""
 _LIKE = {"tegra186": ("tegra210", "nothing is published for TX2 here; Jetson Nano's, which has no tensor cores either")}
 
 
@@ -37,11 +38,8 @@ def fit_all() -> list[Chip]:
     contention = fit_contention()
     print(f"contention: {contention}, mean error {contention_error(contention.ceiling, contention.floor):.1%}")
     chips: list[Chip] = []
-    like: DlaCost | None = None
-    for soc in _SOCS:
-        chip = fit_chip(soc, contention, None, like)
-        like = like or chip.coefficients.dla
-        chips.append(chip)
+    for soc in SOCS:
+        chips.append(fit_chip(soc, contention, None, chips[0] if chips else None))
     transition = fit_transition(next(chip.coefficients.gpu for chip in chips if chip.coefficients.soc == "tegra194"))
     trials = {chip.coefficients.soc: chip.trials for chip in chips}
     bars = accuracy({**trials, **{soc: [] for soc in _LIKE}})

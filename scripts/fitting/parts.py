@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,8 @@ from scripts.networks.table import family_of, network_of
 # Time of GPU and DLA, chip by chip: which coefficients are fitted, where they start, what stays assumed.
 
 GPU_START = GpuCost(
-    dense_fp32=0.75, dense_fp16=0.8, dense_int8=0.9, half_depth=250, half_columns=35, int8_depth=250, int8_columns=25,
-    fill=4, attention=0.2, plain=0.25, bandwidth=0.85, curved_passes=0.2, int8_curved=1.1, launch_us=0.5,
+    dense_fp32=0.95, dense_fp16=0.95, dense_int8=0.95, half_depth=250, half_tile=35, int8_depth=250, int8_tile=25,
+    attention=0.2, plain=0.25, bandwidth=0.85, curved_passes=0.2, int8_curved=1.1, launch_us=0.5,
     launch_kcycles=4, enqueue_us=6, run_us=50,
 )  # fmt: skip
 DLA_START = DlaCost(
@@ -45,38 +45,54 @@ _SRAM_BYTES = {"tegra194": 0, "tegra234": 2**20}
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Coefficients, and how they do on networks, and on families of networks, that were left out."""
+    """Coefficients, and how they do on networks, and on families of networks, that were left out.
+
+    Attributes:
+        trials, by_family: predictions of rows without their network, and without its family.
+        left: network → coefficients that have not seen it.
+        left_family: the same of families.
+    """
 
     rows: list[Timing]
     solution: Solution
     trials: list[Trial]
     by_family: list[Trial]
-    start: GpuCost | DlaCost
-    keys: Sequence[str]
+    left: dict[str, GpuCost | DlaCost]
+    left_family: dict[str, GpuCost | DlaCost]
 
     def without(self, model: str) -> GpuCost | DlaCost:
-        """Of all networks but this one."""
-        known = [row for row in self.rows if network_of(row.model) != network_of(model)]
-        return fit(Design(known, _fp16_share(self.start)), self.start, self.keys, self.solution.cost).cost
+        """Coefficients of all networks but this one."""
+        return self.left.get(network_of(model), self.solution.cost)
 
 
-def fit_gpu(soc: str) -> Fit:
-    """The GPU of one chip. Precisions without a row keep where they started."""
+def fit_gpu(soc: str, like: Fit | None) -> Fit:
+    """The GPU of one chip, drawn to that of the one with the most rows; precisions without a row are as there."""
     rows = timings(soc, "gpu")
     unseen = set(PRECISIONS) - {ran(row.board, row.precision) for row in rows}
-    return _fit(rows, GPU_START, [key for key in GPU_KEYS if unseen.isdisjoint(key.split("_"))])
+    keys = [key for key in GPU_KEYS if unseen.isdisjoint(key.split("_"))]
+    if like is None:
+        return _fit(rows, GPU_START, keys, {}, {})
+    return _fit(rows, like.solution.cost, keys, like.left, like.left_family)
 
 
 def fit_dla(soc: str, like: DlaCost | None) -> Fit:
     """The DLA of one chip; ``like`` is that of another, where a chip with few rows starts, but for its shares."""
     shares = {"dense": DLA_START.dense, "bandwidth": DLA_START.bandwidth, "sram_bytes": _SRAM_BYTES[soc]}
-    return _fit(timings(soc, "dla0"), (like or DLA_START).model_copy(update=shares), DLA_KEYS)
+    return _fit(timings(soc, "dla0"), (like or DLA_START).model_copy(update=shares), DLA_KEYS, {}, {})
 
 
-def _fit(rows: list[Timing], start: GpuCost | DlaCost, keys: Sequence[str]) -> Fit:
+def _fit(
+    rows: list[Timing],
+    start: GpuCost | DlaCost,
+    keys: Sequence[str],
+    without: Mapping[str, GpuCost | DlaCost],
+    without_family: Mapping[str, GpuCost | DlaCost],
+) -> Fit:
+    """``without``, ``without_family``: where to start instead when that is left out, so that it is seen nowhere."""
     share = _fp16_share(start)
-    left = [leave_out(rows, start, keys, share, group) for group in (network_of, family_of)]
-    return Fit(rows, fit(Design(rows, share), start, keys), *left, start, keys)
+    trials, found = leave_out(rows, lambda name: without.get(name, start), keys, share, network_of)
+    by_family, families = leave_out(rows, lambda name: without_family.get(name, start), keys, share, family_of)
+    return Fit(rows, fit(Design(rows, share), start, keys), trials, by_family, found, families)
 
 
 def _fp16_share(cost: GpuCost | DlaCost) -> float:

@@ -14,7 +14,7 @@ import yaml
 from edgert.board.record import Board, board
 from edgert.board.sections import Mode
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
-from edgert.placement.cost.formulas import Speed, dla_seconds, dla_speed, gpu_seconds, gpu_speed
+from edgert.placement.cost.formulas import Speed, dla_seconds, dla_speed, gpu_seconds, gpu_speed, gpu_waves
 from edgert.placement.cost.work import Numbers, Table, Work, table, units
 from scripts.networks.table import build
 
@@ -119,6 +119,7 @@ class Design:
         self._speed = _joined([_speed(row, fp16_share) for row in rows], counts)
         self._recorded = np.repeat([_recorded(row) for row in rows], counts)
         self._runs = np.array([row.part is None for row in rows], dtype=np.float64)
+        self._waves = gpu_waves(self._table, self._speed)
         self.callers = tuple(sorted({row.caller for row in rows} - {""}))
         self._calls = np.array([[row.caller == name for name in self.callers] for row in rows], dtype=np.float64)
         self.measured_ms: Numbers = np.array([row.time_ms for row in rows])
@@ -127,7 +128,7 @@ class Design:
     def predict_ms(self, cost: GpuCost | DlaCost, call_us: Mapping[str, float] | None = None) -> Numbers:
         """Milliseconds of every timing; ``call_us`` is what whose call adds where one was timed."""
         if isinstance(cost, GpuCost):
-            seconds = gpu_seconds(self._table, self._speed, cost, self._recorded)
+            seconds = gpu_seconds(self._table, self._speed, cost, self._recorded, self._waves)
         else:
             seconds = dla_seconds(self._table, self._speed, cost)
         sums: Numbers = np.add.reduceat(self._repeats * seconds, self._starts)

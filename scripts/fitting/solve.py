@@ -89,20 +89,26 @@ def fit(
 
 
 def leave_out(
-    rows: Sequence[Timing], start: GpuCost | DlaCost, keys: Sequence[str], share: float, group: Callable[[str], str]
-) -> list[Trial]:
-    """Each group of networks predicted by a fit to all the others; one without any others is not predicted.
+    rows: Sequence[Timing],
+    start: Callable[[str], GpuCost | DlaCost],
+    keys: Sequence[str],
+    share: float,
+    group: Callable[[str], str],
+) -> tuple[list[Trial], dict[str, GpuCost | DlaCost]]:
+    """Each group of networks predicted by a fit to all the others, and the coefficients of that fit.
 
     Args:
+        start: group → what every number is drawn to when that is left out; predicts it where there are no others.
         group: what a network belongs to: itself, or a family.
     """
-    whole = fit(Design(rows, share), start, keys).cost
-    trials = []
+    whole = fit(Design(rows, share), start(""), keys).cost
+    trials: list[Trial] = []
+    without: dict[str, GpuCost | DlaCost] = {}
     for name in dict.fromkeys(group(row.model) for row in rows):
         known = [row for row in rows if group(row.model) != name]
-        if known:
-            left = Design([row for row in rows if group(row.model) == name], share)
-            found = fit(Design(known, share), start, keys, whole)
-            predicted = left.predict_ms(found.cost, {**dict.fromkeys(left.callers, _CALL_US), **found.call_us})
-            trials += [Trial(*pair) for pair in zip(left.rows, predicted.tolist(), strict=True)]
-    return trials
+        left = Design([row for row in rows if group(row.model) == name], share)
+        found = fit(Design(known, share), start(name), keys, whole) if known else Solution(start(name))
+        without[name] = found.cost
+        predicted = left.predict_ms(found.cost, {**dict.fromkeys(left.callers, _CALL_US), **found.call_us})
+        trials += [Trial(*pair) for pair in zip(left.rows, predicted.tolist(), strict=True)]
+    return trials, without

@@ -30,10 +30,10 @@ class GpuCost(Part):
 
     Attributes:
         dense_fp32, dense_fp16, dense_int8: share of the peak that an endless matrix product reaches.
-        half_depth, half_columns: depth and width of the product at which half of that is left.
-        int8_depth, int8_columns: the same in INT8.
-        fill: results that the last tiles leave out, for each multiply-add that the GPU can do in a cycle.
-        attention: share of the peak that both products of an attention reach.
+        half_depth: depth of the product at which half of that is left.
+        half_tile: side of a square tile of its results at which half is left.
+        int8_depth, int8_tile: the same in INT8.
+        attention: share of the peak in halves that both products of an attention reach.
         plain: share of the CUDA cores' peak that depthwise convolutions reach.
         bandwidth: share of the DRAM's.
         curved_passes: over what a layer writes, for an activation that is no rectifier.
@@ -48,10 +48,9 @@ class GpuCost(Part):
     dense_fp16: Share
     dense_int8: Share
     half_depth: Amount
-    half_columns: Amount
+    half_tile: Amount
     int8_depth: Amount
-    int8_columns: Amount
-    fill: Amount
+    int8_tile: Amount
     attention: Share
     plain: Share
     bandwidth: Share
@@ -67,7 +66,8 @@ class DlaCost(Part):
     """Of :mod:`edgert.placement.cost.formulas`.
 
     Attributes:
-        dense, half_depth, half_columns, bandwidth: as of the GPU.
+        dense, half_depth, bandwidth: as of the GPU.
+        half_columns: width of the product at which half of that is left.
         plain_per_clock: elements a clock that pools and the like read.
         layer_us: per layer with the memory at its fastest; grows as the memory's clock falls.
         layer_kcycles: per layer, 1000 cycles of the DLA.

@@ -33,6 +33,7 @@ class Speed:
         memory_share: DRAM clock over the board's fastest one.
         value_bytes: of one activation or weight.
         precision: index into ``PRECISIONS``.
+        sms: streaming multiprocessors; 1 for a DLA core.
     """
 
     macs_per_s: Scalars
@@ -42,6 +43,7 @@ class Speed:
     memory_share: Scalars
     value_bytes: Scalars
     precision: Scalars
+    sms: Scalars = 1
 
 
 def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
@@ -58,7 +60,7 @@ def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
     if tops is None or plain is None or mode.gpu_mhz is None:
         raise _unknown(board, mode)
     pairs = 1 if precision == "fp32" else 2  # halves are multiplied in pairs
-    return _speed(board, mode, precision, tops, pairs * plain, mode.gpu_mhz)
+    return _speed(board, mode, precision, tops, pairs * plain, mode.gpu_mhz, mode.sms or board.gpu.sms)
 
 
 def ran(board: Board, precision: Precision) -> Precision:
@@ -82,7 +84,9 @@ def dla_speed(board: Board, mode: Mode, precision: Precision, core: int, fp16_sh
     return _speed(board, mode, precision, tops, 0.0, clock_mhz) if tops else None
 
 
-def _speed(board: Board, mode: Mode, precision: Precision, tops: float, plain_tops: float, clock_mhz: float) -> Speed:
+def _speed(
+    board: Board, mode: Mode, precision: Precision, tops: float, plain_tops: float, clock_mhz: float, sms: float = 1
+) -> Speed:
     bandwidth = board.bandwidth_gb_s(mode)
     if bandwidth is None or mode.emc_mhz is None:
         raise _unknown(board, mode)
@@ -94,6 +98,7 @@ def _speed(board: Board, mode: Mode, precision: Precision, tops: float, plain_to
         memory_share=mode.emc_mhz / board.memory.emc_max_mhz,
         value_bytes=PRECISION_BYTES[precision],
         precision=PRECISIONS.index(precision),
+        sms=sms,
     )
 
 
@@ -198,11 +203,18 @@ def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
 #
 # time = launch + join(products / (peak * share), bytes / (bandwidth * share)) + curved bytes / (bandwidth * share)
 #
-# A matrix product of depth k and width n reaches the share s * k/(k + k0) * n/(n + n0) of the peak: filling and
-# draining the pipeline, and operands that are read for few results, cost the same however little there is to
-# multiply. Depth and width are rounded up to what a tensor core takes at once, and the results to more than there are,
-# because the last tiles leave some of the multiprocessors idle. Products and memory overlap, but not wholly. Roofline:
-# https://doi.org/10.1145/1498765.1498785. Both products of an attention are one kernel with a share of its own.
+# A matrix product is cut into tiles of its results, one for a multiprocessor at a time: of n tiles on m
+# multiprocessors the time is that of ceil(n / m) tiles, one after the other, whatever of them lies beyond the edge of
+# the result. A tile loads operands in proportion to its two sides, and filling and draining its pipeline costs the same
+# however deep the product is: the share of the peak is s * k/(k + k0) / (1 + t0 * (1/height + 1/width) / 2). Which tile
+# is the best of those that NVIDIA lists for its library, TensorRT finds out by trying. Tiles and waves of them:
+# https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html.
+#
+# Depth and width are rounded up to what a tensor core takes at once. A product with a vector, or with few, reads its
+# matrix once and waits for nothing else. Products and memory overlap, but not wholly. Roofline: https://doi.org/10.1145/1498765.1498785.
+#
+# Both products of an attention are one kernel with a share of its own; in INT8, too, the softmax between them is
+# computed in halves, and takes as long.
 #
 # An activation other than a rectifier is a pass of its own over part of what the layer writes: the convolutions that
 # TensorRT fuses are those with ReLU, GELU, Clip and the like (best practices, layer fusion), and in INT8 it computes a
@@ -211,26 +223,39 @@ def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
 _GPU_ALIGN = np.array([4.0, 8.0, 16.0])
 """Channels that FP32 (TF32), FP16 and INT8 tensor core instructions take: 16 bytes; Tensor Core requirements in
 https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html"""
-_OVERLAP = 1.5
+_TILES = np.array([(256, 128), (128, 256), (256, 64), (64, 256), (128, 128), (128, 64), (64, 128), (64, 64)], float)
+"""Rows and columns of results that a block of threads computes (same page, tile quantization)."""
+_VECTORS = 8
+"""Rows of a product up to which it is one with a vector: the fewest that a tensor core multiplies (mma.m16n8k16,
+https://docs.nvidia.com/cuda/parallel-thread-execution/index.html#warp-level-matrix-instructions)."""
+_ATTENTION = 2.0
+"""Peak in INT8 over the one at which attention is computed then, that of halves."""
+_OVERLAP = 2.0
 """Exponent of the sum of products and memory: 1 would be one after the other, infinity the longer of the two. Chosen
 with all chips in view; docs/costs.md has what others gave."""
 
 
-def gpu_seconds(units: Table, speed: Speed, cost: GpuCost, recorded: Scalars = 1.0) -> Numbers:
+def gpu_seconds(
+    units: Table, speed: Speed, cost: GpuCost, recorded: Scalars = 1.0, waves: Numbers | None = None
+) -> Numbers:
     """Seconds of every unit alone on the board, launch included; the engine's own start is not.
 
     Args:
         recorded: 1 where the engine runs as a CUDA graph, as edgert runs it; 0 where a CPU starts every kernel.
+        waves: ``gpu_waves(units, speed)``, from callers that ask for many costs; None: made here.
     """
     clock_hz, macs_per_s = np.asarray(speed.clock_hz), np.asarray(speed.macs_per_s)
+    value_bytes = np.asarray(speed.value_bytes)
     macs = units.rows * units.groups * units.columns * units.taps
-    products = units.is_dense * _gpu_dense_seconds(units, speed, cost)
+    products = units.is_dense * _gpu_dense_seconds(
+        units, speed, cost, gpu_waves(units, speed) if waves is None else waves
+    )
     products = products + units.is_depthwise * macs / (np.asarray(speed.plain_macs_per_s) * cost.plain)
-    products = products + units.is_attention * macs * units.channels / (macs_per_s * cost.attention)
+    faster = np.where(value_bytes == 1, _ATTENTION, 1.0)
+    products = products + units.is_attention * faster * macs * units.channels / (macs_per_s * cost.attention)
     bytes_per_s = np.asarray(speed.bytes_per_s) * cost.bandwidth
     memory = gpu_bytes(units, speed) / bytes_per_s
     both = (products**_OVERLAP + memory**_OVERLAP) ** (1 / _OVERLAP)
-    value_bytes = np.asarray(speed.value_bytes)
     curved_bytes = np.where(value_bytes == 1, _HALF_BYTES * cost.int8_curved, value_bytes * cost.curved_passes)
     launch = cost.launch_us * 1e-6 + cost.launch_kcycles * 1e3 / clock_hz
     launch = launch + (1 - np.asarray(recorded)) * cost.enqueue_us * 1e-6
@@ -242,13 +267,25 @@ def gpu_bytes(units: Table, speed: Speed) -> Numbers:
     return np.asarray(units.is_busy * (units.read + units.written + units.weights) * speed.value_bytes)
 
 
-def _gpu_dense_seconds(units: Table, speed: Speed, cost: GpuCost) -> Numbers:
-    precision, macs_per_s = np.asarray(speed.precision, dtype=np.intp), np.asarray(speed.macs_per_s)
-    align = _GPU_ALIGN[precision]
+def gpu_waves(units: Table, speed: Speed) -> Numbers:
+    """Tiles of every kind (first axis) that the busiest multiprocessor computes of every unit's product (second)."""
+    high, wide = _TILES.T[:, :, None]
+    columns = _aligned(units.columns, _GPU_ALIGN[np.asarray(speed.precision, dtype=np.intp)])
+    tiles = units.groups * np.ceil(units.rows / high) * np.ceil(columns / wide)
+    return np.asarray(np.ceil(tiles / speed.sms))
+
+
+def _gpu_dense_seconds(units: Table, speed: Speed, cost: GpuCost, waves: Numbers) -> Numbers:
+    precision = np.asarray(speed.precision, dtype=np.intp)
     share = np.array([cost.dense_fp32, cost.dense_fp16, cost.dense_int8])[precision]
     half_depth = np.array([cost.half_depth, cost.half_depth, cost.int8_depth])[precision]
-    half_columns = np.array([cost.half_columns, cost.half_columns, cost.int8_columns])[precision]
-    depth = np.ceil(units.channels / align) * align * units.taps + half_depth
-    columns = np.ceil(units.columns / align) * align + half_columns
-    results = units.rows * units.groups * columns + cost.fill * macs_per_s / np.asarray(speed.clock_hz)
-    return np.asarray(results * depth / (macs_per_s * share))
+    half_tile = np.array([cost.half_tile, cost.half_tile, cost.int8_tile])[precision]
+    depth = _aligned(units.channels, _GPU_ALIGN[precision]) * units.taps + half_depth
+    area, around = _TILES.prod(axis=1)[:, None], _TILES.mean(axis=1)[:, None]
+    results = (waves * (area + half_tile * around)).min(axis=0)
+    per_sm = np.asarray(speed.macs_per_s) / speed.sms
+    return np.where(units.rows > _VECTORS, results * depth / (per_sm * share), 0.0)
+
+
+def _aligned(count: Numbers, step: Numbers) -> Numbers:
+    return np.asarray(np.ceil(count / step) * step)

@@ -17,7 +17,7 @@ from scripts.networks.builder import Builder
 from scripts.networks.transformer import Transformer
 
 GPU = GpuCost(
-    dense_fp32=0.5, dense_fp16=0.5, dense_int8=0.25, half_depth=0, half_columns=0, int8_depth=0, int8_columns=0, fill=0,
+    dense_fp32=0.5, dense_fp16=0.5, dense_int8=0.25, half_depth=0, half_tile=0, int8_depth=0, int8_tile=0,
     attention=0.25, plain=0.5, bandwidth=0.5, curved_passes=0, int8_curved=0, launch_us=2, launch_kcycles=3,
     enqueue_us=7, run_us=10,
 )  # fmt: skip
@@ -79,10 +79,26 @@ def test_int8_has_a_depth_of_its_own() -> None:
     assert gpu_seconds(convolution(64, 64), as_int8, cost) == pytest.approx([2 * macs / 0.25e12])
 
 
-def test_the_last_tiles_of_a_product_leave_multiprocessors_idle() -> None:
-    cost = GPU.model_copy(update={"fill": 65.536, "launch_us": 0.0, "launch_kcycles": 0.0})
-    macs = 64 * 64 * 9 * 1024  # 64 x 1024 results, and as many again: 65.536 for each of 1000 multiply-adds a cycle
-    assert gpu_seconds(convolution(64, 64), FAST, cost) == pytest.approx([2 * macs / 0.5e12])
+@pytest.mark.parametrize(("out", "sms", "tiles"), [(64, 1, 16), (65, 1, 32), (64, 16, 1), (64, 15, 2), (192, 16, 3)])
+def test_the_busiest_multiprocessor_computes_whole_tiles(out: int, sms: int, tiles: int) -> None:
+    """1024 results of a channel are 16 tiles of 64 x 64; larger ones leave more multiprocessors idle, or no fewer."""
+    seconds = gpu_seconds(convolution(64, out), replace(FAST, sms=sms), GPU)[0]
+    assert seconds == pytest.approx(5e-6 + tiles * 64 * 64 * 64 * 9 / (0.5e12 / sms))
+
+
+def test_large_tiles_load_less_and_are_taken_where_they_fit() -> None:
+    cost = GPU.model_copy(update={"half_tile": 64.0, "launch_us": 0.0, "launch_kcycles": 0.0})
+    macs = 1024 * 64 * 9 * 64
+    narrow, wide = (gpu_seconds(convolution(64, out), FAST, cost)[0] for out in (64, 256))
+    assert narrow == pytest.approx((1 + 64 * (1 / 256 + 1 / 64) / 2) * macs / 0.5e12)
+    assert wide == pytest.approx((1 + 64 * (1 / 256 + 1 / 128) / 2) * 4 * macs / 0.5e12)
+
+
+@pytest.mark.parametrize(("rows", "waits"), [(1, False), (8, False), (9, True)])
+def test_a_product_with_a_vector_only_reads_its_matrix(rows: int, waits: bool) -> None:
+    b = Transformer(rows, 64)
+    seconds = gpu_seconds(columns(b.graph(b.project("input", 64))), FAST, GPU)[0]
+    assert (seconds > 5.1e-6) == waits
 
 
 def test_a_graph_saves_what_starting_kernels_takes_the_cpu() -> None:
@@ -109,7 +125,7 @@ def test_products_and_memory_overlap_but_not_wholly() -> None:
     macs, moved = 64 * 64 * 9 * 1024, 2 * (2 * 64 * 1024 + 64 * 64 * 9 + 64)
     speed = replace(FAST, bytes_per_s=moved / (macs / 1e12))
     alone = macs / 0.5e12
-    assert alone < gpu_seconds(convolution(64, 64), speed, cost)[0] == pytest.approx(alone * 2 ** (1 / 1.5))
+    assert alone < gpu_seconds(convolution(64, 64), speed, cost)[0] == pytest.approx(alone * 2**0.5)
 
 
 def test_both_products_of_an_attention_have_a_share_of_their_own() -> None:
@@ -117,6 +133,8 @@ def test_both_products_of_an_attention_have_a_share_of_their_own() -> None:
     (work,) = (one for one in units(b.graph(b.attention("input", 4))) if one.kind == "attention")
     assert work.macs == 2 * 128 * 128 * 64
     assert gpu_seconds(table([work]), FAST, GPU) == pytest.approx([5e-6 + work.macs / 0.25e12], rel=1e-3)
+    as_int8 = replace(FAST, precision=2, value_bytes=1, macs_per_s=2 * FAST.macs_per_s)
+    assert gpu_seconds(table([work]), as_int8, GPU) == pytest.approx(gpu_seconds(table([work]), FAST, GPU), rel=1e-3)
 
 
 def test_batch_shares_launch_and_weights() -> None:
