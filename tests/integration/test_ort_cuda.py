@@ -281,6 +281,31 @@ def test_a_first_run_that_fails_leaves_no_memory(gpu: CudaDouble) -> None:
     engine.close()
 
 
+def test_tensors_are_freed_at_once_where_the_next_finds_no_room(
+    gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _ = engine_on(gpu, OPEN, FOUR)
+    live, made, real = engine.device.live_bytes, list[int](), CudaDevice.tensor_block
+
+    def block(device: CudaDevice, nbytes: int, **given: Any) -> Any:
+        if len(made) == most:
+            raise DeviceError("allocating failed", why="the GPU has too little memory")
+        made.append(nbytes)
+        return real(device, nbytes, **given)
+
+    monkeypatch.setattr(CudaDevice, "tensor_block", block)
+    for most in range(3):  # the input, and two outputs
+        made.clear()
+        with pytest.raises(DeviceError) as caught:
+            engine.session()
+        assert len(made) == most and engine.device.live_bytes == live and engine.device.leaked == 0
+        assert caught.tb is not None  # which holds the session
+    most = 9
+    engine.session()
+    engine.close()
+    assert engine.device.live_bytes == 0
+
+
 def test_closing_does_not_wait_for_what_takes_long(gpu: CudaDouble, caplog: pytest.LogCaptureFixture) -> None:
     began = threading.Event()
 

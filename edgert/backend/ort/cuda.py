@@ -550,12 +550,13 @@ class OrtCudaSession(runtime.OrtSession):
         self._enqueued: dict[int, Callable[[], None]] = {}
         self._settings = runtime.ort().RunOptions()
         self._settings.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        super().__init__(session, shapes, path)
-        self.shapes = {name: tensor.shape for name, tensor in self.inputs_on_gpu.items()}
+        self._runs = {}
         try:
+            super().__init__(session, shapes, path)
+            self.shapes = {name: tensor.shape for name, tensor in self.inputs_on_gpu.items()}
             self.enqueue(self.rows)  # allocates the outputs, whose shapes a first run shows, and what a run takes
             self.stream.synchronize()
-        except EdgertError:
+        except BaseException:
             self.close()
             raise
 
@@ -608,8 +609,8 @@ class OrtCudaSession(runtime.OrtSession):
         shapes = self._known[rows]
         if not self.outputs_on_gpu:
             for_host, arguments = self._on_host != "none", self._session.get_outputs()
-            pairs = zip(arguments, shapes, strict=True)
-            self.outputs_on_gpu = tuple(self._tensor(arg, shape, "output", for_host) for arg, shape in pairs)
+            for arg, shape in zip(arguments, shapes, strict=True):  # each at once, for where the next finds no room
+                self.outputs_on_gpu += (self._tensor(arg, shape, "output", for_host),)
         self._enqueued[rows] = self._bound(rows, shapes)
         lengths = [shape[0] if shape else None for shape in shapes]
 

@@ -103,11 +103,15 @@ class TrtSession:
         self._done = device.event()
         with self._on_stream():
             whole = open_context(shapes)
-        bound = {
-            name: self._bound(name, layout, _is_touched(on_host, name in whole.inputs))
-            for name, layout in whole.layouts.items()
-        }
-        whole.bind({name: one.tensor.block for name, one in bound.items()})
+        bound = dict[str, Bound]()
+        try:
+            for name, layout in whole.layouts.items():
+                bound[name] = self._bound(name, layout, _is_touched(on_host, name in whole.inputs))
+            whole.bind({name: one.tensor.block for name, one in bound.items()})
+        except BaseException:  # nothing ran: no work of the GPU's is to be waited for
+            for one in bound.values():
+                one.tensor.block.release()
+            raise
         self._inputs = {name: bound[name] for name in whole.inputs}
         self._outputs = {name: one for name, one in bound.items() if name not in self._inputs}
         self.inputs_on_gpu: dict[str, GpuTensor] = {name: one.tensor for name, one in self._inputs.items()}

@@ -136,6 +136,28 @@ def test_sizes_are_recorded_when_there_is_time_for_that() -> None:
     assert [session.renewed for session in sessions] == [{1, 2, 4}] * 2
 
 
+def test_tensors_are_freed_at_once_where_the_next_finds_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Rtx()
+    engine, made = bench.backend.compile(MODEL, options()), list[int]()
+    engine.session()
+    live, real = bench.device.live_bytes, FakeDevice.tensor_block
+
+    def block(device: FakeDevice, nbytes: int, **given: Any) -> Any:
+        made.append(nbytes)
+        if len(made) == 3:
+            raise DeviceError("allocating failed", why="the GPU has too little memory")
+        return real(device, nbytes, **given)
+
+    monkeypatch.setattr(FakeDevice, "tensor_block", block)
+    with pytest.raises(DeviceError) as caught:
+        engine.session()
+    assert bench.device.live_bytes == live and caught.tb is not None  # which holds the session
+    monkeypatch.undo()
+    engine.session()
+    engine.close()
+    assert bench.device.live_bytes == 0 and bench.device.leaked == 0
+
+
 def test_the_next_start_finds_all_of_them(store: MemoryStore) -> None:
     first = Rtx()
     engine = first.backend.compile(MODEL, options(store=store))
