@@ -34,6 +34,8 @@ def basis(board: BoardPlan) -> str:
     """What the numbers rest on."""
     if board.board == "host":
         return "predicted from times that were measured on this machine, part by part"
+    if any(model.measured for row in board.rows for model in row.models):
+        return "predicted by a model fitted to published measurements, models as measured or corrected by measurements"
     return "predicted by a model fitted to published measurements, not measured"
 
 

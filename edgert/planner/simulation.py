@@ -169,6 +169,7 @@ def _capped(
 
 SECONDS = 60.0
 _MODELED = "times and power by a model fitted to published measurements; nothing of this was measured on the board"
+_CORRECTED = "times and power by a model fitted to published measurements, models measured or corrected by measurements"
 _PROFILED = "times as profiled on this machine"
 
 
@@ -340,7 +341,7 @@ def _played(
         mode=row.mode if row else "",
         placement=row.name if row else "",
         budgets=budget,
-        basis=_MODELED if row else _PROFILED,
+        basis=_PROFILED if row is None else _CORRECTED if any(one.measured for one in row.models) else _MODELED,
         notes=(*notes, *_notes(file, design, scene, row, platform)),
         played=played,
         checks=tuple(_checks(budget, played, errors)),

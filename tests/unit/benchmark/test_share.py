@@ -21,7 +21,9 @@ from edgert.config import load_pipeline
 from edgert.errors import ArtifactError, ConfigError
 from edgert.graph import to_bytes
 from edgert.planner import measured_times, plan
+from edgert.planner.plan_text import basis
 from edgert.planner.planned_model import planned_models, structure_of
+from edgert.planner.simulation import Scenario, simulate
 from tests.helpers.models import make
 from tests.helpers.trt_bench import HERE, ORIN
 from tests.helpers.trt_bundle import PIPELINE, bench, engine, model, trt_bundle
@@ -111,6 +113,11 @@ def test_a_plan_takes_it_for_the_board_and_its_sisters(finished: Path, tmp_path:
     row = next(row for row in made.boards[0].rows if row.name == "gpu")
     assert row.models[0].latency_ms == pytest.approx(0.5, rel=0.01)
     assert "0.50 ms measured (30 runs, 2 layers timed)" in row.models[0].measured
+    assert "as measured or corrected" in basis(made.boards[0])
+    played = simulate(file, board="orin-nx-16gb", profiles=[path], scenario=Scenario(seconds=1.0))
+    assert "measured or corrected by measurements" in played.basis and any(
+        "0.50 ms measured" in note for note in played.notes
+    )
     conv, relu = row.models[0].network.units[0], row.models[0].network.units[-1]
     assert conv.costs["gpu"].time_ms > 0 and relu.costs["gpu"].time_ms > 0
     sister = plan(file, board="orin-nano-8gb", profiles=[path])
