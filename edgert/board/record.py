@@ -18,6 +18,7 @@ from edgert.installation import data_folder
 __all__ = ["Board", "Mode", "Precision", "board", "board_file", "board_names", "boards", "find_board", "load_board"]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DEPTH = 32
 _TRANSFERS = 2
 """Of a double data rate memory in each clock of its controller (JEDEC JESD209)."""
 _EXAMPLE = "orin-nx-16gb"
@@ -156,7 +157,12 @@ def load_board(path: Path) -> Board:
             not its file's. The first mistake, with all the others in ``others``.
     """
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)  # its nodes know their lines
+        text, depth = path.read_text(encoding="utf-8"), 0
+        for event in yaml.parse(text, Loader=_Loader):  # LibYAML makes nodes recursively, and would overflow its stack
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEPTH:
+                raise ConfigError(f"board file {path} is nested too deeply", why=f"it needs fewer than {_DEPTH} levels")
+        node = yaml.compose(text, Loader=_Loader)  # its nodes know their lines
         data: object = yaml.constructor.SafeConstructor().construct_document(node) if node else None
     except FileNotFoundError as error:
         fix = f"edgert boards {_EXAMPLE} --yaml prints one to start from"

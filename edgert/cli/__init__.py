@@ -3,10 +3,13 @@
 Nothing heavy is imported here: a verb imports what it needs when it runs, so ``edgert --help`` is quick.
 """
 
+import errno
 import gc
+import os
 import sys
 import traceback
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -21,7 +24,7 @@ from edgert.cli.machine_commands import doctor, top
 from edgert.cli.plan_command import plan
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
-from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError, printable
+from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError, cause, printable
 
 _OBJECTS = 50_000
 """New ones between two passes of the collector. A verb's imports make ten times that and no garbage; with Python's 700
@@ -86,7 +89,20 @@ def main() -> None:
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
         typer.echo(str(error), err=True)
         sys.exit(EXIT_ERROR)
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF):
+            _bug()
+        # Files are written by functions that raise an EdgertError: it is what standard output was sent to.
+        with suppress(OSError):
+            typer.echo(f"error: cannot write to standard output: {cause(error)}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail at the exit again
+        sys.exit(EXIT_ERROR)
     except Exception:  # noqa: BLE001 - the last line of defense: a bug is reported as one, with its traceback
-        typer.echo(printable(traceback.format_exc()), err=True)
-        typer.echo("This is a bug in edgert, not in your input. Please report the lines above.", err=True)
-        sys.exit(EXIT_BUG)
+        _bug()
+
+
+def _bug() -> NoReturn:
+    """Reports the exception that is being handled."""
+    typer.echo(printable(traceback.format_exc()), err=True)
+    typer.echo("This is a bug in edgert, not in your input. Please report the lines above.", err=True)
+    sys.exit(EXIT_BUG)

@@ -12,7 +12,7 @@ from edgert.cli import option
 from edgert.cli.progress import build_progress, first_time_bar, on_first_call, stop_on_signal
 from edgert.cli.run_view import print_summary, show, show_memory
 from edgert.cli.terminal import is_stdout, write_json
-from edgert.errors import DeviceError
+from edgert.errors import DeviceError, EdgertError
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
@@ -98,11 +98,22 @@ def run(
             else:
                 pipe = Pipeline.within(place.environment, place.file, bar=bar)
         label = place.label if place else ""
-        with pipe as running, stop_on_signal(running.stop):
-            clock = place.clock if place else None
-            show(running, duration_s=duration, plain=plain, quiet=quiet, label=label, clock=clock)
-            summary = running.summary()
-            emulated = place.report(summary.frames_out) if place else {}
+        failed: EdgertError | None = None
+        clock = place.clock if place else None
+        try:
+            with pipe as running, stop_on_signal(running.stop):
+                try:
+                    show(running, duration_s=duration, plain=plain, quiet=quiet, label=label, clock=clock)
+                finally:
+                    summary = running.summary()
+        except EdgertError as error:  # what it came to until then is wanted all the more
+            failed = error
+        emulated = place.report(summary.frames_out) if place else {}
+        found = {**emulated, **summary.to_json(), **({"error": failed.to_json()} if failed else {})}
+        if bundle is not None:
+            skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
+            found["bundle"] = {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}
+        write_json(found, json)  # before anything is shown: whoever looked may be gone
         print_summary(running.file, summary, to_stderr=is_stdout(json))
         if place is not None:
             watts, joules = emulated["power_w"], emulated["energy_j_per_frame"]
@@ -114,12 +125,10 @@ def run(
                 what = f"this machine cannot emulate {summary.fps:.3g} frames a second"
                 slowed = f"{what}: slowed down {emulated['slower']:.1f} times; all figures are in the board's time"
                 typer.secho(slowed, fg="yellow", err=True)
-        found = {**emulated, **summary.to_json()}
         if bundle is not None:
             _show_engines(bundle)
-            skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
-            found["bundle"] = {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}
-        write_json(found, json)
+        if failed is not None:
+            raise failed
 
 
 def _opened(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,7 @@ def show(
 
 
 def _watch(pipeline: Pipeline, is_over: Callable[[], bool], update: Callable[[Summary], None], every_s: float) -> None:
+    """Until it ends; whoever read the updates may end before, and nobody else minds."""
     last = time.monotonic()
     while not pipeline.wait(0.1):
         now = time.monotonic()
@@ -126,7 +128,10 @@ def _watch(pipeline: Pipeline, is_over: Callable[[], bool], update: Callable[[Su
             pipeline.stop()
         if now - last >= every_s:
             last = now
-            update(pipeline.summary())
+            try:
+                update(pipeline.summary())
+            except OSError:  # the other end of the pipe
+                every_s = math.inf
 
 
 def _line(summary: Summary, label: str) -> str:

@@ -91,11 +91,20 @@ class Section(BaseModel):
         return data
 
 
+_NAME_BYTES, _PATH_BYTES = 255, 4095  # NAME_MAX and PATH_MAX of linux/limits.h
+
+
 def _output(value: object) -> Path:
     """Outputs belong to whoever runs the pipeline: they are relative to the current folder."""
     if not isinstance(value, (str, Path)) or not str(value):
         raise ValueError("expected a path")
-    return Path(value).expanduser()
+    names = [len(part.encode(errors="replace")) for part in Path(value).parts]
+    if "\0" in str(value) or max(names) > _NAME_BYTES or sum(names) + len(names) > _PATH_BYTES:
+        raise ValueError(f"expected a path, of names of at most {_NAME_BYTES} bytes")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:  # ~name of somebody who is not known here
+        raise ValueError(f"expected a path; {error}") from error
 
 
 def _resolve(value: object, info: pydantic.ValidationInfo) -> Path:
@@ -118,7 +127,14 @@ def beside(path: Path, directory: Path) -> Path:
     """
     path = path.expanduser()
     there = directory / path
-    return path.absolute() if not there.exists() and path.exists() else there
+    return path.absolute() if not _exists(there) and _exists(path) else there
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # in a folder that may not be looked into; whoever opens it says so
+        return False
 
 
 def _dla_pool(size_bytes: int) -> int:

@@ -55,10 +55,24 @@ class Product:
 
 
 def product_of(node: Node, shape_of: ShapeOf) -> Product:
-    """The matrix product inside a node; empty for one that multiplies nothing. Raises what ``shape_of`` raises."""
+    """The matrix product inside a node; empty for one that multiplies nothing. Raises what ``shape_of`` raises, and
+    ModelError for inputs that its operator does not take."""
     info = about(node.op)
     formula = _FORMULAS.get(info.work)
-    return formula(node, info.weight, shape_of) if formula else Product()
+    if formula is None:
+        return Product()
+    read = dict[str, tuple[int, ...]]()
+
+    def noted(name: str) -> tuple[int, ...]:
+        read[name] = shape_of(name)
+        return read[name]
+
+    try:
+        return formula(node, info.weight, noted)
+    except (ValueError, IndexError, ZeroDivisionError) as error:
+        given = ", ".join(f"{name} {list(shape)}" for name, shape in read.items())
+        what = f"node {node.name!r} ({node.op}) cannot take its inputs"
+        raise ModelError(what, why=given, fix="export the model again; onnx.checker.check_model names more") from error
 
 
 def multiply_adds(graph: Graph) -> dict[str, int]:

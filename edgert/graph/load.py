@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import math
+import os
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path, PureWindowsPath
@@ -250,13 +251,14 @@ def _read(file: Path, location: str) -> bytes:
     if not location or "\0" in location:
         raise ModelError(f"model {str(file)!r} names no data file for a tensor", why="a bad export", fix=_FIX)
     data_file, inside = file.parent / location, file.parent.resolve()
+    real = Path(os.path.realpath(data_file))  # resolve() raises at links in a circle
     outside = ""
     if path.anchor:
         outside = "it is an absolute path"
     elif ".." in path.parts:
         outside = "it climbs out with '..'"
-    elif not data_file.resolve().is_relative_to(inside):
-        outside = f"it is a link that leads to {str(data_file.resolve())!r}"
+    elif not real.is_relative_to(inside):
+        outside = f"it is a link that leads to {str(real)!r}"
     if outside:
         what = f"data file {location!r} of model {str(file)!r} lies outside the model's folder"
         raise ModelError(what, why=f"{outside}; external data is read only from the model's own folder", fix=_FIX)

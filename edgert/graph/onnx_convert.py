@@ -7,6 +7,7 @@ inputs can no longer be overridden, every node gets a name of its own.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgert.errors import ModelError
 from edgert.graph import model as messages
 from edgert.graph.ir import Attributes, Change, Graph, Node, free_name
 
@@ -115,15 +117,43 @@ def lightened(graph: Graph) -> Graph:
     return replace(graph, constants=small, inputs=(*graph.inputs, *large)) if large else graph
 
 
+_MOST_NODES = 1_000_000
+"""Large networks have thousands; forty functions that call each other twice have 2^40."""
+
+
+def _nodes_inlined(proto: onnx.ModelProto) -> int:
+    """Nodes of the graph once every function stands where it is called; a function that calls itself counts once."""
+
+    def calls(graph: onnx.GraphProto | onnx.FunctionProto) -> Counter[tuple[str, str]]:
+        return Counter((node.domain, node.op_type) for node in messages.all_nodes(graph))
+
+    def size(graph: Counter[tuple[str, str]]) -> int:
+        return sum(count * sizes.get(call, 1) for call, count in graph.items())
+
+    bodies = {(function.domain, function.name): calls(function) for function in proto.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    for _ in bodies:  # callees may stand behind their callers: each round settles one more depth of calls
+        before = dict(sizes)
+        sizes = {call: min(size(body), _MOST_NODES + 1) for call, body in bodies.items()}
+        if sizes == before:
+            break
+    return size(calls(proto.graph))
+
+
 def _inlined(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Change]]:
     if not proto.functions:
         return proto, []
-    from onnx import inliner
+    from onnx import checker, inliner
 
     names = [f"{function.domain}::{function.name}" for function in proto.functions]
-    return inliner.inline_local_functions(proto), [
-        Change("inline-functions", name, "local function inlined") for name in names
-    ]
+    if (count := _nodes_inlined(proto)) > _MOST_NODES:
+        why = f"its functions call one another: put in place they are {count:.3g} nodes, more than {_MOST_NODES:,}"
+        raise ModelError("the functions of the model cannot be inlined", why=why)
+    try:
+        inlined = inliner.inline_local_functions(proto)
+    except checker.ValidationError as error:  # one that calls itself
+        raise ModelError("the functions of the model cannot be inlined", why=str(error).splitlines()[0]) from error
+    return inlined, [Change("inline-functions", name, "local function inlined") for name in names]
 
 
 def _node_names(nodes: Iterable[onnx.NodeProto]) -> tuple[list[str], list[Change]]:

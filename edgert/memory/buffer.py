@@ -7,6 +7,7 @@ buffer back. Memory that is owned elsewhere (a decoder's frame, a mapped camera 
 
 from __future__ import annotations
 
+import math
 import queue
 import sys
 import threading
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.errors import StageError
+from edgert.errors import DeviceError, ModelError, StageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,20 @@ ALIGN_BYTES = 64  # one cache line, and the widest vector register of AVX-512
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """An uninitialized C-contiguous array whose first byte lies on a cache line."""
-    dtype = np.dtype(dtype)
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.empty(nbytes + ALIGN_BYTES, np.uint8)
+    """An uninitialized C-contiguous array whose first byte lies on a cache line. Raises DeviceError for too little
+    memory, ModelError for elements that are no numbers."""
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.hasobject:
+        raise ModelError("a tensor holds no numbers", why="its elements are text, or of an unknown type")
+    nbytes = math.prod(shape) * dtype.itemsize
+    try:
+        raw = np.empty(nbytes + ALIGN_BYTES, np.uint8)
+    except (MemoryError, ValueError, OverflowError) as error:
+        size = f"{'x'.join(map(str, shape))} of {dtype.name} is {nbytes / 2**30:.3g} GiB"
+        raise DeviceError("there is too little memory for a tensor", why=size, fix="a smaller input size") from error
     start = -raw.ctypes.data % ALIGN_BYTES
     return raw[start : start + nbytes].view(dtype).reshape(shape)
 

@@ -146,7 +146,7 @@ def read_profile(path: Path) -> Profile:
     """Reads a profile. Raises ArtifactError when it is not there, damaged, or holds impossible times."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtifactError(
             f"cannot read profile {path}", why=cause(error), fix="edgert bench --units MODEL.onnx -o profile.json"
         ) from error

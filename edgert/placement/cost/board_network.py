@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from edgert.board.record import Board
 from edgert.board.sections import Mode, Precision
+from edgert.errors import ModelError
 from edgert.graph import Graph
 from edgert.placement.cost import formulas
 from edgert.placement.cost.coefficients import Coefficients, GpuCost
@@ -45,10 +46,12 @@ def network(
         works: ``units(graph, allowed)``, from callers that ask for many modes; None: made here.
 
     Raises:
-        ModelError: a shape is not static.
+        ModelError: a shape is not static, or there are no layers.
         ConfigError: a clock of the mode is unknown.
     """
     works = units(graph, allowed) if works is None else works
+    if not works:
+        raise ModelError(f"model {name!r} has no layers", why="its outputs are inputs or stored tensors")
     first = graph.inputs[0].shape[0] if graph.inputs and graph.inputs[0].shape else 1
     scale = batch / (first if isinstance(first, int) and first else 1)
     watts, value_bytes = power(board, mode), formulas.PRECISION_BYTES[precision]

@@ -255,7 +255,7 @@ def read_unfinished(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CalibrationError(f"cannot read {str(path)!r}", why=cause(error), fix="name another file") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise wrong_file(path, holds, str(error)) from error
     if not isinstance(content, dict) or content.get("format") != kind:
         raise wrong_file(path, holds, f"its format is not {kind!r}")
