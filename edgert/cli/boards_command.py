@@ -72,8 +72,7 @@ def boards(
 
         edgert boards ./my-board.yaml
     """
-    from edgert.board.datasheet import data_sheet
-    from edgert.board.record import board_file, find_board
+    from edgert.board.record import board_file, data_sheet, find_board
     from edgert.board.record import boards as all_boards
 
     screen, found = console(json), None
@@ -106,7 +105,7 @@ def _show_board(console: Console, board: Board) -> None:
 
 def _show_sources(console: Console, board: Board) -> None:
     """Every number of a board with its confidence and the number of its source; then the sources, in full."""
-    from edgert.board.datasheet import numbers
+    from edgert.board.record import numbers
 
     rows, cited = [], dict[str, int]()
     for number in numbers(board):

@@ -6,8 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from edgert.board.datasheet import numbers
-from edgert.board.record import Board, Mode, board, board_names, boards
+from edgert.board.record import Board, Mode, board, board_names, boards, numbers
 
 BOARDS = board_names()
 DLA_SW = (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.board.datasheet import data_sheet, numbers
-from edgert.board.record import board, boards
+from edgert.board.record import board, boards, data_sheet, numbers
 from edgert.cli import boards_command
 from edgert.errors import ConfigError
 
