@@ -48,20 +48,30 @@ class ModelEntry(_Part):
     files: dict[str, str]
 
 
-class EngineEntry(_Part):
-    """One compiled engine of a model.
+class PlanEntry(_Part):
+    """What TensorRT compiled.
 
     Attributes:
-        plan: member with TensorRT's serialized engine.
+        plan: member with its serialized engine.
         record: member on how it was built: facts, placement, log, inspector, as JSON.
-        checks: member with what was found about it: where nodes run, how far its outputs are off, how long a run takes.
-        weight: its share of the frames, relative to the model's other engines.
     """
 
     plan: str
     record: str
+
+
+class EngineEntry(PlanEntry):
+    """One compiled engine of a model.
+
+    Attributes:
+        checks: member with what was found about it: where nodes run, how far its outputs are off, how long a run takes.
+        weight: its share of the frames, relative to the model's other engines.
+        others: for further profiles and sizes of a batch, of TensorRT-RTX.
+    """
+
     checks: str
     weight: int = 1
+    others: list[PlanEntry] = []
 
 
 class CompiledEntry(_Part):
@@ -79,7 +89,8 @@ class CompiledEntry(_Part):
     def members(self) -> list[str]:
         """All its files."""
         every = [engine for engines in self.engines.values() for engine in engines]
-        return [path for one in every for path in (one.plan, one.record, one.checks)]
+        plans = [path for one in every for plan in (one, *one.others) for path in (plan.plan, plan.record)]
+        return [*plans, *(one.checks for one in every)]
 
 
 class Manifest(_Part):

@@ -84,11 +84,12 @@ class BuildEvents:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One engine of a model, compiled and checked."""
+    """One engine of a model, compiled and checked; ``others`` for further :attr:`EngineSpec.parts`."""
 
     spec: EngineSpec
     made: BuiltEngine
     checks: engine_checks.EngineChecks
+    others: tuple[BuiltEngine, ...] = ()
 
 
 class BundleEngines:
@@ -166,16 +167,14 @@ class BundleEngines:
 
     def _checked(self, name: str, config: ModelConfig, spec: EngineSpec) -> tuple[Compiled, TrtEngine | None]:
         """An engine, compiled or found, checked in this power mode, and opened where it can be."""
-        opened: TrtEngine | None = None
         with self._events.step(COMPILE, name) as ended:
-            if self._opens:
-                made, opened = self._trt.opened(spec.request, self._store, spec.profiles)
-            else:
-                made = self._trt.built(spec.request, self._store)
-            ended.cached = made.cached
+            (made, *others), opened = self._built(spec)
+            ended.cached = all(one.cached for one in (made, *others))
             if spec.input is not None and not made.cached:
                 self._events.note(spec.input.describe(made.request.formats))
-            ended.detail = f"{made.result.library}, {format_bytes(len(made.result.plan))}"
+            size_bytes = sum(len(one.result.plan) for one in (made, *others))
+            plans = f" in {len(others) + 1} plans" if others else ""
+            ended.detail = f"{made.result.library}, {format_bytes(size_bytes)}{plans}"
         with self._events.step(CHECK, name) as ended:
             mode, cached = self._trt.mode, None
             if made.cached:
@@ -189,7 +188,17 @@ class BundleEngines:
                     opened.close()
                 raise
             ended.cached, ended.detail = cached is not None, engine_checks.summary(found)
-        return Compiled(spec, made, found), opened
+        return Compiled(spec, made, found, tuple(others)), opened
+
+    def _built(self, spec: EngineSpec) -> tuple[list[BuiltEngine], TrtEngine | None]:
+        """Its plans, compiled or found, and opened where that can be."""
+        if spec.parts and self._opens:
+            return self._trt.opened_all(spec.parts, self._store, spec.profiles)
+        if self._opens:
+            made, opened = self._trt.opened(spec.request, self._store, spec.profiles)
+            return [made], opened
+        requests = [request for _, request in spec.parts] or [spec.request]
+        return self._trt.built_all(requests, self._store), None
 
     def _check(
         self, config: ModelConfig, spec: EngineSpec, made: BuiltEngine, opened: TrtEngine | None

@@ -10,7 +10,7 @@ from typing import Any
 from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Span
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, request_of
 from edgert.backend.tensorrt.library import Library
-from edgert.backend.tensorrt.trt_backend import precision_of, settings_of, static_request
+from edgert.backend.tensorrt.trt_backend import Part, parts_of, precision_of, settings_of, static_request
 from edgert.bundle.manifest import Manifest, ModelEntry
 from edgert.config import InputConfig, ModelConfig
 from edgert.config.engine_choice import TENSORRT_DLA
@@ -64,6 +64,7 @@ class EngineSpec:
         reference: file of the model that computes the same, for any machine.
         weight: its share of the frames, relative to the model's other engines.
         input: how it takes its image, where a DLA is to read it.
+        parts: several plans that are compiled for it, the first of which is ``request``; empty for that alone.
     """
 
     request: BuildRequest
@@ -71,6 +72,7 @@ class EngineSpec:
     reference: Path
     weight: int = 1
     input: InputLayout | None = None
+    parts: tuple[tuple[Part, BuildRequest], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,13 @@ def _spec(
     }
     usual = {DEFAULT_PROFILE: {name: span.usual for name, span in spans.items()}} if spans else {}
     options = EngineOptions(profiles=source.config.profiles or usual, spans=spans, builder=builder)
-    return EngineSpec(static_request(model, options, **arguments), options.profiles, reference, weight)
+    if library.kind != "rtx" or len(parts := parts_of(model, options)) == 1:
+        return EngineSpec(static_request(model, options, **arguments), options.profiles, reference, weight)
+    made = []
+    for part in parts:
+        named = {**arguments, "title": title + part.title.removeprefix(str(model.path))}
+        made.append((part, static_request(model, part.options, part.rows, **named)))
+    return EngineSpec(made[0][1], options.profiles, reference, weight, parts=tuple(made))
 
 
 def spread(graph: Graph, nodes: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from edgert.board import HOST, Machine, detect
 from edgert.board.detect import VARIABLE
 from edgert.board.record import Board, board, board_names
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
-from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
+from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest, PlanEntry
 from edgert.compiler import engine_checks
 from edgert.compiler.board_engines import BuildEvents, BundleEngines, Compiled
 from edgert.config import load_pipeline
@@ -228,12 +228,16 @@ def packed(
     old = set(manifest.compiled[target].members) if target in manifest.compiled else set()
     content = {path: data for path, data in members.items() if path not in old}
     engines: dict[str, list[EngineEntry]] = {}
-    for model, each in compiled.items():
-        for number, one in enumerate(each):
+    for model, found in compiled.items():
+        for number, one in enumerate(found):
             base = f"{FOLDER}/{target}/{model}-{number}"
-            plan, record, checks = f"{base}.plan", f"{base}.json", f"{base}.engine_checks.json"
-            content |= {plan: one.made.result.plan, record: one.made.record, checks: to_json(one.checks)}
-            entry = EngineEntry(plan=plan, record=record, checks=checks, weight=one.spec.weight)
+            plans = list[PlanEntry]()
+            for at, made in enumerate((one.made, *one.others)):
+                each = f"{base}-{at}" if at else base
+                plans.append(PlanEntry(plan=f"{each}.plan", record=f"{each}.json"))
+                content |= {plans[-1].plan: made.result.plan, plans[-1].record: made.record}
+            content[checks := f"{base}.engine_checks.json"] = to_json(one.checks)
+            entry = EngineEntry(**dict(plans[0]), checks=checks, weight=one.spec.weight, others=plans[1:])
             engines.setdefault(model, []).append(entry)
     entries = {**manifest.compiled, target: CompiledEntry(facts=dict(facts), engines=engines)}
     listed = {path: member_of(data) for path, data in sorted(content.items())}
@@ -266,10 +270,13 @@ def _lasting(facts: Facts) -> Facts:
 
 
 def _take(bundle: Bundle, engine: EngineEntry, mode: str, store: Store) -> None:
-    record = bundle.read(engine.record)
-    key = key_of(read_record(record, f"{bundle.path}: {engine.record}")["facts"])
-    if store.get(key) is None:
-        store.put(key, record + bundle.read(engine.plan))
+    keys = list[str]()
+    for one in (engine, *engine.others):
+        record = bundle.read(one.record)
+        keys.append(key_of(read_record(record, f"{bundle.path}: {one.record}")["facts"]))
+        if store.get(keys[-1]) is None:
+            store.put(keys[-1], record + bundle.read(one.plan))
+    key = keys[0]
     if engine_checks.cached_checks(store, key, mode, ran=False) is None:
         engine_checks.cache_checks(store, key, mode, json.loads(bundle.read(engine.checks)))
 
@@ -374,7 +381,7 @@ def _report(bundle: Bundle, target: str, model: str, number: int, engine: Engine
         library=record["result"]["library"],
         compile_s=record["result"]["seconds"],
         attempts=tuple(record["attempts"]),
-        size_bytes=bundle.manifest.members[engine.plan].size_bytes,
+        size_bytes=sum(bundle.manifest.members[one.plan].size_bytes for one in (engine, *engine.others)),
         median_ms=profile.get("median_ms"),
         runs=profile.get("runs", 0),
         relative_error=checks.get("outputs", {}).get("relative_error"),

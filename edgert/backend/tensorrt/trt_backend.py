@@ -94,14 +94,14 @@ class Part:
 
 def parts_of(model: Model, options: EngineOptions) -> tuple[Part, ...]:
     """The plans that TensorRT-RTX gets of a model: for each profile, as 1.4 ends the process when one that is not the
-    first is chosen; and for each of the :func:`plan_sizes`. The last of the first profile is for all of its rows."""
+    first is chosen; and for each of the :func:`plan_sizes`. The first is for all rows of the first profile."""
     profiles = options.profiles or {DEFAULT_PROFILE: {}}
     found = list[Part]()
     for name, shapes in profiles.items():
         alone = replace(options, profiles={name: shapes}) if len(profiles) > 1 else options
         sizes = plan_sizes(model, alone) or (0,)
         of_profile = "" if name == next(iter(profiles)) else f" for profile {name}"
-        for rows in sizes:
+        for rows in (sizes[-1], *sizes[:-1]):
             of_rows = "" if rows == sizes[-1] else f" in batches of {rows}"
             title = f"{model.path}{of_profile}{of_rows}" if of_profile or of_rows else ""
             found.append(Part(alone, name, rows, title))
@@ -254,21 +254,29 @@ class TrtBackend:
             known = list(pool.map(lambda part: self._known(model, part, facts), parts))
         with suppress(UnopenedError):  # then it is compiled again, which is reported
             if (found := [one for one in known if one is not None]) and len(found) == len(known):
-                self._report_mode(found[-1])
-                return self._open_all(parts, found, options)
-        requests = [self._request(model, part) for part in parts]
+                self._report_mode(found[0])
+                return self._open_all(list(zip(parts, found, strict=True)), options.profiles, options.store)
+        requests = [(part, self._request(model, part)) for part in parts]
         if len(parts) == 1:
-            return self.opened(requests[0], options.store, options.profiles)[1]
-        made = self._built_all(requests, options.store)
-        try:
-            return self._open_all(parts, made, options)
-        except UnopenedError as error:
-            if options.store is None or not all(one.cached for one in made):
-                raise
-            self._again(requests[-1], f"the cached engine no longer opens ({error.why})")
-            return self._open_all(parts, [self._made(one.request, one.facts, options.store) for one in made], options)
+            return self.opened(requests[0][1], options.store, options.profiles)[1]
+        return self.opened_all(requests, options.store, options.profiles)[1]
 
-    def _built_all(self, requests: Sequence[BuildRequest], store: Store | None) -> list[engine_cache.BuiltEngine]:
+    def opened_all(
+        self, requests: Sequence[tuple[Part, BuildRequest]], store: Store | None, profiles: Mapping[str, Shapes]
+    ) -> tuple[list[engine_cache.BuiltEngine], TrtEngine]:
+        """The plans of a model's :func:`parts_of`, as :meth:`built` gives each, and the one engine of them. Where a
+        cached one no longer opens, all are compiled once more, which is reported. Raises as :meth:`compile`."""
+        made, parts = self.built_all([request for _, request in requests], store), [part for part, _ in requests]
+        try:
+            return made, self._open_all(list(zip(parts, made, strict=True)), profiles, store)
+        except UnopenedError as error:
+            if store is None or not all(one.cached for one in made):
+                raise
+            self._again(made[0].request, f"the cached engine no longer opens ({error.why})")
+            made = [self._made(one.request, one.facts, store) for one in made]
+            return made, self._open_all(list(zip(parts, made, strict=True)), profiles, store)
+
+    def built_all(self, requests: Sequence[BuildRequest], store: Store | None) -> list[engine_cache.BuiltEngine]:
         """See :meth:`built`; at once, as most of what TensorRT-RTX takes is the start of its process."""
         with ThreadPoolExecutor(len(requests), "edgert-trt") as pool:
             try:
@@ -303,13 +311,13 @@ class TrtBackend:
         return None
 
     def _open_all(
-        self, parts: Sequence[Part], made: Sequence[engine_cache.BuiltEngine], options: EngineOptions
+        self,
+        made: Sequence[tuple[Part, engine_cache.BuiltEngine]],
+        profiles: Mapping[str, Shapes],
+        store: Store | None,
     ) -> TrtEngine:
         """One engine of the plans for these parts."""
-        at = max(at for at, part in enumerate(parts) if part.profile == parts[0].profile)
-        others = {(part.profile, part.rows): one for part, one in zip(parts, made, strict=True)}
-        others.pop((parts[at].profile, parts[at].rows))
-        return self.open(made[at], options.profiles, options.store, others)
+        return self.open(made[0][1], profiles, store, {(part.profile, part.rows): one for part, one in made[1:]})
 
     def opened(
         self, request: BuildRequest, store: Store | None = None, profiles: Mapping[str, Shapes] | None = None

@@ -141,7 +141,7 @@ class TrtEngine:
 
     def _opened(self, name: str, on_host: OnHost = "none") -> TrtSession:
         shapes = self._profiles[name]
-        own = [rows for profile, rows in self._others if profile == name and rows]
+        own = sorted(rows for profile, rows in self._others if profile == name and rows)
         sizes = own if name == self.profiles[0] else own[:-1]  # without all of them
 
         def fewer(rows: int) -> Context:

@@ -12,9 +12,12 @@ import pytest
 from edgert.backend.tensorrt.build_process import CompileError
 from edgert.bundle.bundle import open_bundle
 from edgert.compiler.finish import Finished, Waiting, finish
-from edgert.errors import ArtifactError, BuildError, PlacementError
+from edgert.errors import ArtifactError, BuildError, DeviceError, PlacementError
 from edgert.files import FileStore
+from edgert.graph import from_bytes, inputs, to_bytes
 from edgert.steps import Event
+from tests.helpers import models
+from tests.helpers import trt_bundle as trt_bundle_module
 from tests.helpers.trt_bench import HERE, ORIN, Bench
 from tests.helpers.trt_bundle import SPLIT, bench, engine, trt_bundle
 
@@ -234,3 +237,39 @@ def test_several_engines_of_a_model_are_all_compiled(board: Board, tmp_path: Pat
     done = board.finish(trt_bundle(tmp_path / "dock.edgert", *engines), packed, on=on)
     assert [request.dla_core for request in on.requests] == [None, 0, 1] and on.requests[0].explicit
     assert [one.weight for one in done.manifest.compiled[done.target].engines["parts"]] == [60, 25, 15]
+
+
+def test_every_profile_has_a_plan_of_tensorrt_rtx_that_is_packed_and_found(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT-RTX 1.4 ends the process where a profile that is not the first is chosen."""
+    sizes = "    profiles: {small: {x: [1, 3, 8, 8]}, large: {x: [1, 3, 16, 16]}}\n"
+    pipeline = trt_bundle_module.PIPELINE.replace("    task:", f"{sizes}    task:")
+    monkeypatch.setattr(trt_bundle_module, "PIPELINE", pipeline)
+    made = trt_bundle(
+        tmp_path / "dock.edgert",
+        precision="fp32",
+        gpu=to_bytes(models.conv((1, 3, "h", "w"))),
+        engines=["tensorrt", "onnxruntime"],
+        board="host",
+    )
+
+    def no_gpu() -> Any:
+        raise DeviceError("there is no NVIDIA GPU here")
+
+    def workstation() -> Bench:
+        found = Bench("rtx-1.4", machine=HERE)
+        found.backend._open_device = no_gpu
+        return found
+
+    on, packed = workstation(), tmp_path / "out.edgert"
+    done = board.finish(made, packed, on=on, machine=HERE)
+    shapes = [inputs(from_bytes(one.model))[0].shape for one in on.requests]
+    assert sorted(shapes, key=str) == [(1, 3, 16, 16), (1, 3, 8, 8)] and not any(one.profiles for one in on.requests)
+    assert any("in 2 plans" in line for line in board.told("done"))
+    with open_bundle(packed) as opened:
+        (entry,) = opened.manifest.compiled[done.target].engines["parts"]
+        assert len(entry.others) == 1 and all(opened.read(one.plan) for one in (entry, *entry.others))
+    fresh, again = Board(tmp_path / "other"), workstation()
+    fresh.finish(packed, on=again, machine=HERE)
+    assert again.requests == [] and fresh.told("cached")

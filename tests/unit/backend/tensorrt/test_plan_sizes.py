@@ -265,10 +265,10 @@ class TestProfiles:
     def test_titles(self) -> None:
         parts = parts_of(self.MODEL, self.options(2, 2))
         assert [part.title for part in parts] == [
-            "test.onnx in batches of 1",
             "",
-            "test.onnx for profile large in batches of 1",
+            "test.onnx in batches of 1",
             "test.onnx for profile large",
+            "test.onnx for profile large in batches of 1",
         ]
 
     def test_one_plan_of_several_profiles_is_refused(self) -> None:
