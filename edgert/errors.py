@@ -18,6 +18,7 @@ Anything else that escapes edgert is a bug in edgert.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -40,8 +41,13 @@ def hide(value: str, name: str) -> None:
         _hidden.update(dict.fromkeys((value, repr(value)[1:-1], quote(value), quote(value, safe="")), name))
 
 
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Characters that a terminal obeys instead of showing them; a tab and the ends of lines are none."""
+
+
 def printable(text: str) -> str:
-    """A text for a terminal, a log or a file: without what :func:`hide` was given."""
+    """A text for a terminal, a log or a file: without what :func:`hide` was given, control characters written out."""
+    text = CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
     for value, name in sorted(_hidden.items(), key=lambda item: -len(item[0])):
         text = text.replace(value, f"${{{name}}}")
     return text
@@ -49,7 +55,7 @@ def printable(text: str) -> str:
 
 def printable_record(record: LogRecord) -> bool:
     """A filter of logging, for handlers and loggers: makes the line :func:`printable`, and lets it through."""
-    if _hidden:
+    if _hidden or CONTROL.search(record.getMessage()):
         record.msg, record.args = printable(record.getMessage()), None
     return True
 

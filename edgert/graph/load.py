@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
-from edgert.errors import ModelError, cause, nearest
+from edgert.errors import CONTROL, ModelError, cause, nearest
 from edgert.graph import model as messages
 from edgert.graph.model import Model
 
@@ -65,8 +65,11 @@ def check_graph(proto: onnx.ModelProto, file: Path) -> None:
         missing = "no operator-set version"
     if missing:
         raise ModelError(f"model {str(file)!r} is incomplete: {missing}", why="cut short, or a bad export", fix=_AGAIN)
-    if any(isinstance(text, bytes) for text in _texts(proto)):
-        raise _damaged(file, "a name in it is not text")
+    for text in _texts(proto):
+        if isinstance(text, bytes):
+            raise _damaged(file, "a name in it is not text")
+        if CONTROL.search(text):  # names are printed, and a terminal obeys escape sequences
+            raise _damaged(file, f"a name in it holds control characters: {text[:60]!r}")
     made = {name for node in graph.node for name in node.output} | {item.name for item in graph.input}
     made |= messages.initializer_names(graph)
     for output in graph.output:

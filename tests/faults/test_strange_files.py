@@ -100,6 +100,7 @@ MODELS = {
     "an attribute that is not text": not_text(),
     "text as input": made([node("Identity", ["x"], ["y"])], *TEXT),
     "an input without type": made(RELU, [onnx.ValueInfoProto(name="x")]),
+    "a name that clears the terminal": made([node("Relu", ["x"], ["y"], name="\x1b[2J\x1b]52;c;aGk=\x07")]),
     "nothing": b"",
 }
 PIPELINE = """
@@ -113,6 +114,7 @@ stages: {c: {source: api}, i: {infer: m, from: c}, o: {sink: null, from: i}}
 def asked(*arguments: str) -> str:
     """The message of a command that was refused; empty where it was not. Fails for anything else."""
     done = CliRunner().invoke(app, arguments)
+    assert "\x1b" not in done.output
     if done.exception is None or isinstance(done.exception, SystemExit):
         return ""
     if not isinstance(done.exception, EdgertError):
@@ -137,6 +139,7 @@ def test_a_strange_model_is_refused_by_name_or_taken(what: str, folder: Path) ->
     for arguments in (*verbs, ["plan", file, "--board", "orin-nx-16gb"]):
         message = asked(*arguments)
         assert len(message) < 3000
+        assert "\x1b" not in message
 
 
 @pytest.mark.parametrize(
