@@ -62,6 +62,8 @@ class Canvas:
 
 JUMP_NS = 10_000_000_000
 """A stream clock that moves this far from one frame to the next was set anew; no camera waits that long."""
+SETTLED_NS = 1_000_000_000
+"""From the start of a live stretch, in which its place is found."""
 LATE_NS = 1_000_000_000
 """A paced stream this late gives up catching up: the machine slept, or what follows is too slow for it."""
 
@@ -70,7 +72,9 @@ class MediaClock:
     """Turns a stream's own times into positions that start at 0 and never run backwards.
 
     A new connection, a loop, or a jump of the camera's clock starts a new stretch. Live streams bridge the gap by the
-    time that really passed; files go on one period after the last frame.
+    time that really passed; files go on one period after the last frame. What a server has stored for whoever connects
+    comes at once, and would put the stretch ahead of the time that passes by its length, for good: a live stretch
+    begins where the frame of its first second stands that took the shortest way.
 
     Args:
         live: whether gaps are bridged by the wall clock.
@@ -82,6 +86,7 @@ class MediaClock:
         self._last: tuple[int, int | None, int] | None = None
         self._shift_ns = 0
         self._is_new = True
+        self._began_ns, self._began_at_ns = 0, 0  # the stretch: by the clock, and its position
 
     def restart(self, period_ns: int | None = None) -> None:
         """The next frame begins a new stretch: another connection, or the file from its start."""
@@ -91,6 +96,8 @@ class MediaClock:
     def at(self, media_ns: int | None, now_ns: int) -> int:
         """Position of a frame whose stream states ``media_ns`` (None: it does not), seen at ``now_ns``."""
         position = self._position(media_ns, now_ns)
+        if self._is_new:
+            self._began_ns, self._began_at_ns = now_ns, position
         self._is_new = False
         self._last = (position, media_ns, now_ns)
         return position
@@ -105,7 +112,10 @@ class MediaClock:
             return last_ns + passed_ns
         jumped = last_media_ns is None or not -self._period_ns <= media_ns - last_media_ns < JUMP_NS
         if self._is_new or (self._live and jumped):
-            self._shift_ns = last_ns + passed_ns - media_ns
+            self._is_new, self._shift_ns = True, last_ns + passed_ns - media_ns
+        elif self._live and now_ns - self._began_ns < SETTLED_NS:
+            due_ns = self._began_at_ns + now_ns - self._began_ns
+            self._shift_ns = min(self._shift_ns, due_ns - media_ns)
         return max(media_ns + self._shift_ns, last_ns)
 
 

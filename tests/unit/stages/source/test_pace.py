@@ -109,3 +109,25 @@ def test_thinning_keeps_so_many_of_each_second(rate: int, fps: float, kept: int)
 
 def test_without_fps_nothing_is_left_out() -> None:
     assert all(Thinner(None).keeps(place) for place in (0, 0, 1, 5))
+
+
+def test_what_a_server_stored_does_not_put_a_live_stream_ahead() -> None:
+    """Fifteen images of a second come at once at every connection, the next ones as they are taken; hundred times."""
+    media, now_ns, position = MediaClock(live=True), 0, 0
+    period_ns = 1_000_000_000 // 15
+    for _ in range(100):
+        media.restart()
+        start_ns = now_ns
+        for index in range(60):
+            now_ns = start_ns + max(0, index - 14) * period_ns + index * 1000
+            before, position = position, media.at(index * period_ns, now_ns)
+            assert position >= before
+        now_ns += 500_000_000  # until the next connection
+    assert abs(position - now_ns + 500_000_000) < 50_000_000
+
+
+def test_images_that_come_late_later_on_do_not_move_a_live_stream() -> None:
+    media, period_ns = MediaClock(live=True), 40_000_000
+    late_ns = [0] * 50 + [300_000_000, 10_000_000] * 50
+    found = [media.at(index * period_ns, index * period_ns + late) for index, late in enumerate(late_ns)]
+    assert found == [index * period_ns for index in range(len(late_ns))]
