@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from edgert.assemble import Environment
 from edgert.assemble.models import replicas_of, threads_of
 from edgert.assemble.run_settings import PowerStep
 from edgert.backend import Engine
-from edgert.board.record import find_board
+from edgert.board.record import Board, find_board
 from edgert.config import InferStage, ModelConfig, PipelineFile, SourceStage
 from edgert.config.flow import users_of, variants_of
 from edgert.engine import build_engine
@@ -21,9 +22,11 @@ from edgert.meters.rails import MARGIN, POWER, TEMPERATURE
 from edgert.meters.reading import modeled, unavailable
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Row
-from edgert.planner.planning import ALL, plan
-from edgert.planner.simulation import NOT_KNOWN, step_of
-from edgert.runtime import Node
+from edgert.planner.plan_text import figures, row_text
+from edgert.planner.planning import ALL, plan, shared_of
+from edgert.planner.selection import as_seen
+from edgert.planner.simulation import NOT_KNOWN, about_row, step_of
+from edgert.runtime import Node, Summary
 from edgert.simulator.board_clock import BoardClock
 from edgert.simulator.board_platform import BoardSlots, as_asked, platform_of
 from edgert.simulator.board_stages import board_stages
@@ -42,6 +45,7 @@ class Emulation:
         clock: the board's; stands still where this machine is too slow.
         engines: who compiles the models.
         meters: with the board's power and temperature.
+        board, row: what is emulated, and what a plan says of it.
         predicted: the board at each level of degraded models.
         label: for every output.
         notes: what to know about it.
@@ -52,6 +56,8 @@ class Emulation:
     clock: BoardClock
     engines: PacedEngines
     meters: BoardMeters
+    board: Board
+    row: Row
     predicted: tuple[PowerStep, ...]
     label: str
     notes: tuple[str, ...]
@@ -63,22 +69,25 @@ class Emulation:
         here = Environment(self.clock, self.engines, self.meters, self.label, predicted=self.predicted)
         return replace(here, paced=self.paced)
 
-    def report(self, frames: int) -> dict[str, Any]:
-        """What the board would have drawn so far, as plain data.
+    def report(self, summary: Summary) -> dict[str, Any]:
+        """What came out on the board so far, as plain data: ``figures`` as a plan has them, ``words`` of its verdict.
 
         Args:
-            frames: that came out.
+            summary: of the run.
         """
         pacer = self.meters.pacer
-        heat, used = pacer.thermal, pacer.used()
-        seconds = heat.seconds if heat else 0.0
+        heat, used, seconds = pacer.thermal, pacer.used(), self.clock.seconds
+        power_w = heat.energy_j / heat.seconds if heat and heat.seconds else None
+        busy = {name: one.busy_ms / 1e3 / seconds for name, one in used.items() if seconds}
+        budgets = self.file.config.budgets
+        seen = as_seen(self.row, budgets, self.board, summary.fps, summary.latency_ms, power_w, busy)
         return {
             "simulated": self.label,
             "slower": self.clock.slowdown,
-            "power_w": heat.energy_j / seconds if heat and seconds else None,
-            "energy_j_per_frame": heat.energy_j / frames if heat and frames else None,
             "temperature_c": heat.temperature_c if heat else None,
-            "busy": {name: asdict(one) for name, one in used.items()},
+            "figures": figures(seen),
+            "verdict": seen.verdict,
+            "words": row_text(seen),
             "notes": list(self.notes),
         }
 
@@ -120,10 +129,18 @@ class PacedEngines:
         return self._built[name]
 
 
-def emulate(file: PipelineFile, board: str, mode: str | None = None, *, pace: float = 1.0) -> Emulation:
+def emulate(
+    file: PipelineFile,
+    board: str,
+    mode: str | None = None,
+    *,
+    profiles: Sequence[str | Path] = (),
+    pace: float = 1.0,
+) -> Emulation:
     """Prepares this machine to emulate a board, and compiles the models.
 
     Args:
+        profiles: measured times, as a plan takes them.
         pace: real seconds that one of the board's takes at least; 0: as fast as this machine can, where nothing comes
             from cameras.
 
@@ -132,14 +149,14 @@ def emulate(file: PipelineFile, board: str, mode: str | None = None, *, pace: fl
         EdgertError: a model cannot be planned for the board, or not be run here.
     """
     given, file = file, as_asked(file)
-    made = plan(file, board=board, mode=mode or ALL).boards
+    made = plan(given, board=board, mode=mode or ALL, profiles=profiles).boards
     if len(made) != 1:
         raise ConfigError("one board at a time", where="--as", fix="edgert plan --board all compares them")
     row = made[0].rows[made[0].chosen or 0]
     record = find_board(board, file.document.path.parent)
     platform = platform_of(record, record.mode(row.mode), coefficients(record.soc))
     rows, watts = (row, *row.fallbacks), platform.power
-    stages = board_stages(file, record, record.mode(row.mode))
+    stages = board_stages(file, record, record.mode(row.mode), profiles=shared_of(profiles))
     slots = _slots(file, rows)
     here = _here(file, given, slots)
     outside = _outside(file)
@@ -148,15 +165,17 @@ def emulate(file: PipelineFile, board: str, mode: str | None = None, *, pace: fl
     runs = {name: [part for slot in slots[name] for part in slot.parts] for name in slots}
     paced = {name: PacedEngine(_engine(here, name), runs[name], pacer, label) for name in slots}
     predicted = tuple(step_of(one, watts) for one in rows) if watts else ()
-    notes = ["engines and stages take the board's predicted time, whatever they take here", *stages.notes]
+    takes = "engines and stages take the board's predicted time, whatever they take here"
+    notes = [takes, *about_row(made[0], row), *stages.notes]
     if watts is None:
         notes.append(NOT_KNOWN)
 
     def pace_nodes(nodes: Sequence[Node]) -> None:
         paced_nodes(nodes, file.config.stages, stages.own, outside, pacer)
 
+    meters = BoardMeters(pacer)
     return Emulation(
-        here, pacer.clock, PacedEngines(paced), BoardMeters(pacer), predicted, label, tuple(notes), pace_nodes
+        here, pacer.clock, PacedEngines(paced), meters, record, row, predicted, label, tuple(notes), pace_nodes
     )
 
 

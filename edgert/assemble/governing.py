@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -90,7 +90,10 @@ def rules_of(
     patience = CPU_PATIENCE if is_cpu else Patience()
     if is_cpu and budgets.when_exceeded == "degrade":
         patience = VARIANT_PATIENCE if len(costs) > 1 else ALLOWED_PATIENCE
-    return Rules(budget, tuple(map(predicted_for, found)), patience)
+    settings = tuple(map(predicted_for, found))
+    if budgets.when_exceeded != "degrade":  # no frame is throttled
+        settings = tuple(replace(one, least_share=1.0) for one in settings)
+    return Rules(budget, settings, patience)
 
 
 def watch(

@@ -10,7 +10,7 @@ import typer
 
 from edgert.cli import option
 from edgert.cli.progress import build_progress, first_time_bar, on_first_call, stop_on_signal
-from edgert.cli.run_view import print_summary, show, show_memory
+from edgert.cli.run_view import print_emulated, print_summary, show, show_memory
 from edgert.cli.terminal import is_stdout, write_json
 from edgert.errors import DeviceError, EdgertError
 from edgert.installation import pipeline_path
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from edgert.config import PipelineFile
     from edgert.emulation import Emulation
     from edgert.steps import OnEvent
-
-_NOTICED = 1.05
-"""Times slower than the board, which a run of ``--as`` says."""
 
 
 def run(
@@ -49,6 +46,7 @@ def run(
         typer.Option("--as", metavar="BOARD", help="Emulate a board: its predicted times, power and temperature."),
     ] = None,
     mode: Annotated[str | None, option.mode("For --as; the one that edgert plan chooses when left out.")] = None,
+    profiles: option.Profiles = None,
     allow_power_control: Annotated[
         bool,
         typer.Option(
@@ -88,7 +86,7 @@ def run(
                 return
             if not allow_power_control:
                 warn_of_settings_left(Path("/"))
-            place = _emulated(file, as_board, mode, bundle)
+            place = _emulated(file, as_board, mode, profiles or (), bundle)
             if allow_power_control and as_board is not None:
                 why = "a board that is not here has no clocks to change"
                 raise typer.BadParameter(why, param_hint="--allow-power-control")
@@ -108,23 +106,15 @@ def run(
                     summary = running.summary()
         except EdgertError as error:  # what it came to until then is wanted all the more
             failed = error
-        emulated = place.report(summary.frames_out) if place else {}
+        emulated = place.report(summary) if place else {}
         found = {**emulated, **summary.to_json(), **({"error": failed.to_json()} if failed else {})}
         if bundle is not None:
             skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
             found["bundle"] = {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}
         write_json(found, json)  # before anything is shown: whoever looked may be gone
         print_summary(running.file, summary, to_stderr=is_stdout(json))
-        if place is not None:
-            watts, joules = emulated["power_w"], emulated["energy_j_per_frame"]
-            power = "" if watts is None or joules is None else f": {watts:.1f} W, {joules:.3g} J a frame"
-            degrees = emulated["temperature_c"]
-            heat = ": power unknown" if degrees is None else f", {degrees:.0f} °C"
-            typer.secho(f"{emulated['simulated']}{power}{heat}", fg="yellow", err=True)
-            if emulated["slower"] > _NOTICED:
-                what = f"this machine cannot emulate {summary.fps:.3g} frames a second"
-                slowed = f"{what}: slowed down {emulated['slower']:.1f} times; all figures are in the board's time"
-                typer.secho(slowed, fg="yellow", err=True)
+        if emulated:
+            print_emulated(emulated)
         if bundle is not None:
             _show_engines(bundle)
         if failed is not None:
@@ -245,16 +235,18 @@ def show_power_steps(
     return found
 
 
-def _emulated(file: PipelineFile, board: str | None, mode: str | None, bundle: Unpacked | None) -> Emulation | None:
+def _emulated(
+    file: PipelineFile, board: str | None, mode: str | None, profiles: Sequence[Path], bundle: Unpacked | None
+) -> Emulation | None:
     """What makes this machine emulate a board, where one is named."""
     if board is None:
-        option.refuse({"--mode": mode}, "it goes with --as")
+        option.refuse({"--mode": mode, "--profile": profiles}, "it goes with --as")
         return None
     if bundle is not None:
         raise typer.BadParameter("it is for pipeline files; a bundle is made for its own board", param_hint="--as")
     from edgert.emulation import emulate
 
-    place = emulate(file, board, mode)
+    place = emulate(file, board, mode, profiles=profiles)
     typer.secho(place.label, fg="yellow", err=True)
     for note in place.notes:
         typer.secho(f"note: {note}", err=True)

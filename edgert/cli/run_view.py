@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from edgert.cli.terminal import Column, Row, console, marked, table
+from edgert.cli.terminal import VERDICTS, Column, Row, console, marked, table
 from edgert.clock import REAL
 from edgert.errors import printable_record
 from edgert.units import format_bytes
@@ -163,6 +163,24 @@ def stage_table(summary: Summary, width: int, title: str = "") -> Table:
 
 
 # At its end.
+
+
+_NOTICED = 1.05  # times slower than the board
+
+
+def print_emulated(report: Mapping[str, Any]) -> None:
+    """What :meth:`edgert.emulation.Emulation.report` has: watts and heat, how that stands to the budgets, and how much
+    slower than the board this machine was."""
+    screen, figures, degrees = console(stderr=True, tables=False), report["figures"], report["temperature_c"]
+    watts, energy_mj = figures["power_w"], figures["energy_mj_per_frame"]
+    power = "" if watts is None or energy_mj is None else f": {watts:.1f} W, {energy_mj / 1e3:.3g} J a frame"
+    heat = ": power unknown" if degrees is None else f", {degrees:.0f} °C"
+    screen.print(f"{report['simulated']}{power}{heat}", style="yellow", markup=False)
+    screen.print(report["words"], style=VERDICTS[report["verdict"]], markup=False)
+    if report["slower"] > _NOTICED:
+        what = f"this machine cannot emulate {figures['fps']:.3g} frames a second"
+        slowed = f"{what}: slowed down {report['slower']:.1f} times; all figures are in the board's time"
+        screen.print(slowed, style="yellow", markup=False)
 
 
 def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False) -> None:

@@ -74,7 +74,7 @@ def simulate(
     """Simulate a pipeline on a board that you do not have: frames, latency, drops, watts and degrees, second by second.
 
     Sources, queues, threads, accelerators and the governor of the budgets are simulated event by event, in a second
-    or two for a minute. Nothing is run. Exit code 1 unless budgets of power and latency are sure to be kept.
+    or two for a minute. Nothing is run. Exit code 1 unless rate, memory and every budget are sure to be kept.
 
     Examples:
 

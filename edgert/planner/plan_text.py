@@ -199,22 +199,29 @@ def to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
+def figures(row: Row) -> dict[str, Any]:
+    """What is said of a row, by the names that it has in plans, simulations and emulations."""
     return {
-        "mode": row.mode,
-        "placement": row.name,
         **{name: getattr(row, name) for name in _FIGURES},
-        "memory": [asdict(part) for part in row.memory] if is_chosen else [],
-        "memory_steps": list(row.steps),
+        "memory_at_most_bytes": round(row.memory_bytes * (1 + row.memory_error)),
         "energy_mj_per_frame": row.energy_mj,
         "busy": dict(row.busy),
         "relative_error": row.error,
         "relative_power_error": row.power_error,
-        "memory_at_most_bytes": round(row.memory_bytes * (1 + row.memory_error)),
-        "estimated": list(row.estimated),
-        "wall_w": row.wall_w,
         "verdict": row.verdict,
         "checks": [{**asdict(check), "verdict": check.verdict} for check in row.checks],
+    }
+
+
+def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
+    return {
+        "mode": row.mode,
+        "placement": row.name,
+        **figures(row),
+        "memory": [asdict(part) for part in row.memory] if is_chosen else [],
+        "memory_steps": list(row.steps),
+        "estimated": list(row.estimated),
+        "wall_w": row.wall_w,
         "pareto": row.is_best,
         "models": [_model(model, is_chosen) for model in row.models],
         "fallback_models": list(row.fallback_models),

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from edgert.board.record import Board
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, Row
 from edgert.planner.plan_text import more_memory, where
+from edgert.runtime.metrics import Percentiles
 from edgert.units import format_bytes
 
 _SAME = 0.05
@@ -90,6 +92,35 @@ def judged(
 def _rated(row: Row, budgets: BudgetConfig, board: Machine) -> Row:
     fallbacks = tuple(_rated(one, budgets, board) for one in row.fallbacks)
     return replace(row, checks=tuple(checks_of(row, budgets, board)), fallbacks=fallbacks)
+
+
+def as_seen(
+    row: Row,
+    budgets: BudgetConfig,
+    board: Board,
+    fps: float,
+    latency_ms: Percentiles,
+    power_w: float | None,
+    busy: Mapping[str, float],
+) -> Row:
+    """A row with the figures that came out of it, simulated or emulated, and how these stand to every limit. What the
+    board sustains and the memory are as planned.
+
+    Args:
+        latency_ms: of the frames that came out.
+    """
+    has_ended = latency_ms.count > 0
+    seen = replace(
+        row,
+        fps=fps,
+        p50_ms=latency_ms.p50 if has_ended else math.inf,
+        p99_ms=latency_ms.p99 if has_ended else math.inf,
+        power_w=power_w,
+        energy_mj=1e3 * power_w / fps if power_w is not None and fps else None,
+        busy=busy,
+        fallbacks=(),
+    )
+    return _rated(seen, budgets, Machine(board.name, board.title, board.memory.most_bytes))
 
 
 def checks_of(row: Row, budgets: BudgetConfig, board: Machine) -> Iterable[Check]:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from edgert.placement.cost.power import Power, power
 from edgert.placement.plan_record import VERDICTS, BoardPlan, Check, Objective, Row, Verdict
 from edgert.placement.profile import read_profile
 from edgert.planner.plan_rows import PROFILED_ERROR, profile_of
-from edgert.planner.plan_text import ESTIMATED
+from edgert.planner.plan_text import ESTIMATED, figures, row_text
 from edgert.planner.planning import ALL, plan, shared_of
+from edgert.planner.selection import as_seen
 from edgert.simulator import Design, Governing, Platform, Simulated
 from edgert.simulator import simulate as play
 from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, as_asked, platform_of, played
@@ -208,9 +209,11 @@ class Simulation:
         basis: what the numbers rest on.
         notes: what was assumed.
         played: what came out.
-        checks: budgets of latency and power, against what was played.
+        checks: every budget and limit, as of a plan's row, against what was played; of latency alone for this machine.
         most_fps: frames a second that the sources could send, as the plan has it; None for this machine.
         error, power_error: relative, of times and watts, as the plan has them; None: nobody has compared any.
+        figures: see :func:`edgert.planner.plan_text.figures`; empty for this machine.
+        words: of the checks, as a plan says it; empty for this machine.
     """
 
     pipeline: str
@@ -226,10 +229,12 @@ class Simulation:
     most_fps: float | None = None
     error: float | None = None
     power_error: float | None = None
+    figures: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    words: str = ""
 
     @property
     def verdict(self) -> Verdict:
-        """Of all budgets together; kept where there is none."""
+        """Of all checks together; kept where there is none."""
         return max((check.verdict for check in self.checks), key=VERDICTS.index, default="kept")
 
     def to_json(self) -> dict[str, Any]:
@@ -281,8 +286,8 @@ def simulate(
         measured = {profile.digest: profile for profile in map(read_profile, map(Path, profiles))}
         known = {one.model: profile_of(at, one.model, measured) for at in levels for one in demands(at.config)}
         on_host = [HostSlots(at, known) for at in levels]
-        where = (HOST, "This machine", None)
-        return _played(file, where, on_host, Platform(tuple(core_accelerators())), scene, scenario, on_host[0].notes)
+        here = (HOST, "This machine", None, None)
+        return _played(file, here, on_host, Platform(tuple(core_accelerators())), scene, scenario, on_host[0].notes)
     made = plan(file, board=asked, mode=mode or ALL, objective=objective, tensorrt=tensorrt, profiles=profiles).boards
     if len(made) != 1:
         raise ConfigError("one board at a time", where="--board", fix="edgert plan --board all compares them")
@@ -290,11 +295,7 @@ def simulate(
     row = found.rows[found.chosen or 0]
     record = find_board(asked, file.document.path.parent)
     platform = platform_of(record, record.mode(row.mode), coefficients(record.soc), scenario.ambient_c)
-    is_open = "whether a row of the plan keeps every budget is not known"
-    doubt = is_open if row.verdict == "unknown" else "no row of the plan keeps every budget"
-    notes = [] if found.chosen is not None else [f"{doubt}; {row.mode}, {row.name} is closest"]
-    if row.estimated:
-        notes.append(f"{row.mode}: {ESTIMATED[2:]}, not measured: {', '.join(row.estimated)}")
+    notes = list(about_row(found, row))
     slots = [BoardSlots(at, one) for at, one in zip(levels_of(file), (row, *row.fallbacks), strict=True)]
     objects = OBJECTS if scenario.objects is None else scenario.objects
     stages = board_stages(file, record, record.mode(row.mode), objects, shared_of(profiles))
@@ -302,19 +303,30 @@ def simulate(
         row = played(file, row, platform, stages, replace(scene, traces={}))
     scene = replace(scene, own=stages.own)
     notes += stages.notes if not times.threads else ()
-    return _played(as_asked(file), (row.board, found.title, row), slots, platform, scene, scenario, tuple(notes))
+    where = row.board, found.title, row, record
+    return _played(as_asked(file), where, slots, platform, scene, scenario, tuple(notes))
+
+
+def about_row(found: BoardPlan, row: Row) -> Iterator[str]:
+    """What to know of the row that is simulated or emulated: that it is only the closest, or of an estimated mode."""
+    is_open = "whether a row of the plan keeps every budget is not known"
+    doubt = is_open if row.verdict == "unknown" else "no row of the plan keeps every budget"
+    if found.chosen is None:
+        yield f"{doubt}; {row.mode}, {row.name} is closest"
+    if row.estimated:
+        yield f"{row.mode}: {ESTIMATED[2:]}, not measured: {', '.join(row.estimated)}"
 
 
 def _played(
     file: PipelineFile,
-    where: tuple[str, str, Row | None],
+    where: tuple[str, str, Row | None, Board | None],
     slots: Sequence[Slots],
     platform: Platform,
     scene: Scene,
     scenario: Scenario,
     notes: Sequence[str],
 ) -> Simulation:
-    board, title, row = where
+    board, title, row, record = where
     design = design_of(file, slots[0], scene, slots[1:])
     budgets = file.config.budgets
     budget = Budget(
@@ -333,7 +345,9 @@ def _played(
     known = budget if platform.power is not None else replace(budget, power_w=None)
     governing = _governing(file, known, steps)
     played = play(design, platform, scenario.seconds, seed=scenario.seed, governing=governing)
-    errors = (PROFILED_ERROR, None) if row is None else (row.error, row.power_error)
+    seen = None
+    if row is not None and record is not None:
+        seen = as_seen(row, budgets, record, played.fps, played.latency_ms, played.power_w, played.busy)
     return Simulation(
         pipeline=file.config.name,
         board=board,
@@ -344,24 +358,21 @@ def _played(
         basis=_PROFILED if row is None else _CORRECTED if any(one.measured for one in row.models) else _MODELED,
         notes=(*notes, *_notes(file, design, scene, row, platform)),
         played=played,
-        checks=tuple(_checks(budget, played, errors)),
+        checks=seen.checks if seen else tuple(_checks(budget, played)),
         most_fps=row.most_fps if row else None,
-        error=errors[0],
-        power_error=errors[1],
+        error=row.error if row else PROFILED_ERROR,
+        power_error=row.power_error if row else None,
+        figures=figures(seen) if seen else {},
+        words=row_text(seen) if seen else "",
     )
 
 
-def _checks(budget: Budget, played: Simulated, errors: tuple[float | None, float | None]) -> Iterator[Check]:
-    """Budgets that a simulation can be held against."""
+def _checks(budget: Budget, played: Simulated) -> Iterator[Check]:
+    """Budgets that a simulation of this machine can be held to."""
     if budget.latency_ms is not None:
         p99_ms = played.latency_ms.p99 if played.frames_out else math.inf
         text = f"p99 {p99_ms:.3g} of {budget.latency_ms:g} ms"
-        yield Check("latency", p99_ms / budget.latency_ms, errors[0], text, "")
-    if budget.power_w is not None and played.power_w is None:
-        yield Check("power", None, None, "power unknown", "")
-    elif budget.power_w is not None and played.power_w is not None:
-        text = f"{played.power_w:.3g} of {budget.power_w:g} W"
-        yield Check("power", played.power_w / budget.power_w, errors[1], text, "")
+        yield Check("latency", p99_ms / budget.latency_ms, PROFILED_ERROR, text, "")
 
 
 def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -> Governing | None:
@@ -374,7 +385,8 @@ def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -
 
     def setting(one: RunSetting) -> Setting:
         made = predicted_setting(one, rates_hz, steps[one.level])
-        return made if budget.power_w is not None else replace(made, least_share=1.0)
+        may_throttle = budget.power_w is not None and budget.when_exceeded == "degrade"
+        return made if may_throttle else replace(made, least_share=1.0)
 
     rules = Rules(budget, tuple(map(setting, found)))
     if budget.when_exceeded != "warn":

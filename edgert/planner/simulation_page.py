@@ -44,9 +44,10 @@ def _least_fps(simulation: Simulation) -> float | None:
 
 
 def verdict_text(simulation: Simulation) -> str:
-    """Whether budgets of power and latency are kept; empty without any."""
+    """Whether rate, memory and every budget are kept, in a plan's words; of this machine, whether latency is: empty
+    where nothing limits it."""
     doubts = "; ".join(check.words for check in simulation.checks if check.verdict != "kept")
-    return doubts or ("budgets kept" if simulation.checks else "")
+    return simulation.words or doubts or ("budgets kept" if simulation.checks else "")
 
 
 def render(simulation: Simulation) -> str:

@@ -62,3 +62,25 @@ def test_a_dry_run_knows_of_power_control_and_refuses_another_board(tmp_path: Pa
     assert power.returncode == 1 and "nothing to control power for" in power.stderr
     away = in_process(*FILE, "--dry-run", "--as", "orin-nx-16gb", cwd=tmp_path)
     assert away.returncode == 2 and "edgert plan --board has" in " ".join(away.stderr.split())
+
+
+def test_an_emulated_board_says_what_it_keeps_and_how_slow_this_machine_was(tmp_path: Path) -> None:
+    sets = ("--set", "stages.belt.limit=40", "--set", "budgets.latency=40ms", "--mode", "15W")
+    done = edgert(*FILE, *sets, "--as", "orin-nx-16gb", "-q", "--json", "run.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "run.json").read_text())
+    figures = found["figures"]
+    assert found["verdict"] == figures["verdict"] == "kept" and found["words"].startswith("kept, ")
+    assert figures["p99_ms"] == found["latency_ms"]["p99"] < 40 and figures["fps"] == found["fps"]
+    assert found["frames_out"] == 40 and found["seconds"] < 1.4  # of the board
+    told = " ".join(done.stderr.split())
+    assert " W, " in told and "to spare" in told
+    assert ("this machine cannot emulate" in told) == (found["slower"] > 1.05)
+    alone = in_process(*FILE, "--profile", "run.json", cwd=tmp_path)
+    assert alone.returncode == 2 and "it goes with --as" in alone.stderr
+
+
+def test_the_duration_of_an_emulation_is_the_boards(tmp_path: Path) -> None:
+    done = edgert(*FILE, "--as", "orin-nx-16gb", "--duration", "1", "-q", "--json", "run.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 0.9 < json.loads((tmp_path / "run.json").read_text())["seconds"] < 2.5

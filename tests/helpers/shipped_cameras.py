@@ -75,5 +75,6 @@ def emulated(file: PipelineFile, board: str, pace: float = 0.0) -> tuple[Figures
     place = emulate(file, board, BOARDS[board], pace=pace)
     with Pipeline.within(place.environment, place.file) as running:
         run = running.run()
-    report = place.report(run.frames_out)
-    return (run.fps, run.latency_ms.p50, run.latency_ms.p99, report["power_w"]), report["slower"]
+    report = place.report(run)
+    figures = report["figures"]
+    return (figures["fps"], figures["p50_ms"], figures["p99_ms"], figures["power_w"]), report["slower"]

@@ -114,7 +114,7 @@ def test_a_simulation_and_a_paced_run_agree(tmp_path: Path, name: str) -> None:
     real, place = paced(file)
     assert values(real) == pytest.approx(values(played), rel=NEAR)
     assert real.dropped == pytest.approx(played.dropped, abs=1)
-    assert place.report(real.frames_out)["power_w"] == pytest.approx(played.power_w, rel=NEAR)
+    assert place.report(real)["figures"]["power_w"] == pytest.approx(played.power_w, rel=NEAR)
 
 
 def values(run: Summary | Simulated) -> tuple[float, float, float]:
@@ -130,19 +130,19 @@ def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
     summary, place = paced(pipeline(tmp_path, 60.0, stages))
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert lines and all("Orin NX 16GB in 10W" in json.loads(line)["outputs"]["simulated"] for line in lines)
-    assert "simulated" in summary.engine["parts"] and place.report(10)["simulated"] == place.label
+    assert "simulated" in summary.engine["parts"] and place.report(summary)["simulated"] == place.label
     first = cv2.imread(str(sorted((tmp_path / "out").iterdir())[0]))
     foot = first[-10:, :100]
     assert (foot.max(axis=(1, 2)) < 255).any() or foot.std() < first[:100].std()  # a box over the noise
 
 
 def test_power_and_heat_are_the_boards(tmp_path: Path) -> None:
-    _, place = paced(pipeline(tmp_path, 100.0, {**FIND, "end": END}))
-    report = place.report(400)
+    summary, place = paced(pipeline(tmp_path, 100.0, {**FIND, "end": END}))
+    report = place.report(summary)
     played = simulate(
         pipeline(tmp_path, 100.0, {**FIND, "end": END}), board=ORIN, mode=MODE, scenario=Scenario(seconds=SECONDS)
     ).played
-    assert report["power_w"] == pytest.approx(played.power_w, rel=0.1)
+    assert report["figures"]["power_w"] == pytest.approx(played.power_w, rel=0.1)
     assert 25 < report["temperature_c"] < 95
 
 
@@ -155,7 +155,7 @@ def test_a_budget_of_power_is_kept_by_what_the_board_would_draw(tmp_path: Path) 
     budgets = {"budgets": {"power": f"{cap_w:.2f}W", "when_exceeded": "degrade"}}
     summary, place = paced(pipeline(tmp_path, 200.0, stages, budgets, seconds=5.0))
     assert summary.budgets["throttled"] > 0
-    assert place.report(1)["power_w"] < played.power_w
+    assert place.report(summary)["figures"]["power_w"] < played.power_w
 
 
 def test_a_program_that_submits_frames_sees_the_boards_latency(tmp_path: Path) -> None:
@@ -210,5 +210,5 @@ def test_the_governor_moves_the_work_to_the_boards_dla(tmp_path: Path) -> None:
         summary = running.run()
     assert summary.frames_out >= 0.9 * 60.0 * SECONDS
     assert list(summary.to_json()["budgets"]["governor"]["seconds"]) == ["all frames, with parts-dla"]
-    busy = place.report(summary.frames_out)["busy"]
-    assert busy["dla0"]["busy_ms"] > busy.get("gpu", {"busy_ms": 0.0})["busy_ms"]
+    busy = place.report(summary)["figures"]["busy"]
+    assert busy["dla0"] > busy.get("gpu", 0.0)

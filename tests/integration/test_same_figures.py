@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from edgert.config.pipeline_file import BudgetConfig
+from edgert.emulation import emulate
+from edgert.pipeline import Pipeline
 from edgert.planner import plan
+from edgert.planner.plan_text import row_text, to_json
 from edgert.planner.simulation import Scenario, simulate
 from tests.helpers.shipped_cameras import BOARDS, PIPELINES, emulated, planned, shipped, simulated
 
@@ -43,6 +47,43 @@ def test_a_plan_and_an_emulation(name: str, board: str, tmp_path: Path, monkeypa
     """Two of those that tests/bench/bench_same_figures.py has all of: however busy this machine is."""
     file = shipped(name, tmp_path, round(30 * SECONDS), monkeypatch)
     assert emulated(file, board)[0] == pytest.approx(planned(file, board), rel=NEAR)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "verdict"),
+    [
+        ({}, "kept"),
+        ({"power": "14W", "latency": "50ms"}, "kept"),
+        ({"power": "5.3W", "latency": "50ms"}, "close"),
+        ({"power": "2W", "latency": "1ms"}, "missed"),
+    ],
+)
+def test_one_name_and_one_verdict_for_each_figure(
+    budgets: dict[str, str], verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept, too close to tell and missed are the same words in a plan, a simulation and an emulation."""
+    board, file = "orin-nx-16gb", shipped("csi", tmp_path, 120, monkeypatch)
+    held = BudgetConfig.model_validate({**budgets, "when_exceeded": "warn"})
+    file = type(file)(file.config.model_copy(update={"budgets": held}), file.document)
+    made = plan(file, board=board, mode="15W")
+    row = next(one for one in to_json(made)["boards"][0]["rows"] if one["placement"] == made.boards[0].rows[0].name)
+    played = simulate(file, board=board, mode="15W", scenario=Scenario(seconds=SECONDS))
+    place = emulate(file, board, "15W", pace=0)
+    with Pipeline.within(place.environment, place.file) as running:
+        report = place.report(running.run())
+    assert list(played.figures) == list(report["figures"]) and played.figures["fps"] == pytest.approx(30.0)
+    for name, value in played.figures.items():
+        if isinstance(value, float):
+            assert value == pytest.approx(row[name], rel=NEAR)
+            assert report["figures"][name] == pytest.approx(row[name], rel=NEAR)
+        elif name not in ("checks", "busy"):
+            assert value == row[name] == report["figures"][name]
+    for one in (played.figures, report["figures"]):
+        assert one["busy"] == pytest.approx(row["busy"], rel=NEAR)
+        assert [check["name"] for check in one["checks"]] == [check["name"] for check in row["checks"]]
+    assert played.verdict == made.boards[0].verdict == report["verdict"] == verdict
+    planned_words = row_text(made.boards[0].rows[0])
+    assert played.words.split()[0] == planned_words.split()[0] == report["words"].split()[0]
 
 
 def test_a_machine_that_is_much_slower_than_the_board_has_the_boards_figures(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgert.assemble.governing import Cost, rules_of
-from edgert.assemble.run_settings import run_settings
+from edgert.assemble.run_settings import PowerStep, run_settings
 from edgert.budget.governor import start
 from edgert.budget.watch import ALLOWED_PATIENCE, CPU_PATIENCE, VARIANT_PATIENCE
 from edgert.config import SourceStage
@@ -133,3 +133,12 @@ def test_a_stand_in_that_takes_longer_elsewhere_is_taken_to_draw_less() -> None:
     )
     assert [rules.settings[index].power_w for index in (0, 10)] == pytest.approx([15.0, 13.5])
     assert [rules.settings[index].latency_ms for index in (0, 10)] == [12.0, 20.0]
+
+
+@pytest.mark.parametrize(("when_exceeded", "is_whole"), [("warn", True), ("stop", True), ("degrade", False)])
+def test_only_a_budget_that_degrades_throttles_frames(when_exceeded: str, is_whole: bool) -> None:
+    """Where fewer frames are predicted to keep it, too."""
+    budgets = BudgetConfig.model_validate({"power": "4.9W", "when_exceeded": when_exceeded})
+    predicted = [PowerStep("", 5.0, 3.0, 2.0, 5.0)]
+    rules = rules_of(budgets, run_settings(("door",))[:1], [Cost(DOOR, None, 12.0)], predicted)
+    assert (start(rules).share == 1.0) == is_whole
