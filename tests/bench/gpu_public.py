@@ -268,7 +268,7 @@ class Gate:
 
     def wait(self) -> bool:
         """Whether it is open, or is opened within a tenth of a second."""
-        return self._is_open.wait(0.1)
+        return self._is_open.is_set() or self._is_open.wait(0.1)
 
     @property
     def given(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, cast
 
@@ -51,6 +52,38 @@ class Reader(Protocol):
         ...
 
 
+_SPUN_NS = 80_000
+"""How long one who waits for what usually takes as long still looks again and again: so late may a sleeper wake."""
+
+
+class Nap:
+    """Sleeps through most of a wait that is about as long as the last ones were, and then looks again and again: sooner
+    than who sleeps until the GPU is done, and with less of the processor than who never sleeps.
+
+    Args:
+        now_ns, sleep: the clock's.
+
+    Attributes:
+        ns: of the next sleep; 0 at first. It shrinks when the GPU was done by its end, and grows when it was not.
+    """
+
+    def __init__(
+        self, now_ns: Callable[[], int] = time.perf_counter_ns, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.ns, self._now_ns, self._sleep = 0, now_ns, sleep
+
+    def wait(self, event: Event) -> None:
+        """Waits for an event on which one does not sleep. Raises DeviceError when work before it failed."""
+        if self.ns > _SPUN_NS:
+            self._sleep(self.ns / 1e9)
+            if event.passed():
+                self.ns -= self.ns // 8
+                return
+        started_ns = self._now_ns()
+        event.synchronize()
+        self.ns += max(self._now_ns() - started_ns - _SPUN_NS, 0) // 4
+
+
 class InferenceSlot:
     """Takes frames through preprocessing, engine and decoder; for one batch at a time.
 
@@ -83,7 +116,7 @@ class InferenceSlot:
         self._size_of = [next(size for size in self.sizes if size >= count) for count in range(self.rows + 1)]
         self._fed, self._ran = device.event(), device.event()
         self._at_once, self._asleep = device.event(), Event(device, patient=True)
-        self._done = self._asleep
+        self._done, self._nap = self._asleep, Nap()
         self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
         self._renewed: set[int] = getattr(session, "renewed", set())  # of engines that become faster while they run
@@ -137,7 +170,7 @@ class InferenceSlot:
         """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError.
 
         Args:
-            patient: whoever waits sleeps until the GPU is done, instead of looking again and again.
+            patient: whoever waits sleeps until the GPU is done; else see :class:`Nap`.
         """
         preprocessor, stream, feeding = self.preprocessor, self.session.stream, self._feeding
         launches = preprocessor.launches(frames)
@@ -186,7 +219,10 @@ class InferenceSlot:
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """Waits for the GPU, and makes the records. Raises DeviceError when its work failed."""
-        self._done.synchronize()
+        if self._done is self._asleep:
+            self._done.synchronize()
+        else:
+            self._nap.wait(self._done)
         self._fed.note_passed()
         return self._reader.read(geometries)
 
