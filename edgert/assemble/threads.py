@@ -39,6 +39,7 @@ def share_threads(nodes: Sequence[Node]) -> None:
             continue
         elif isinstance(node.work, CallbackSink | NullSink) and isinstance(before.work, Collect):
             (launcher,) = before.producers
+            node.inlet.channels[0].together = True
             if not live:
                 before.runs_in, before.lag, node.runs_in = launcher, SLOTS - 1, launcher
             elif isinstance(node.work, NullSink) or not isinstance(launcher.work, InferBatch):

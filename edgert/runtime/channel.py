@@ -2,21 +2,83 @@
 
 An :class:`Inlet` is the consumer's end of one or more edges; each edge has its own bound and drop policy
 (:class:`edgert.policy.BoundedQueue`), so a flood on one never displaces frames of another. Threads wait on
-``queue.SimpleQueue``, whose put and get run in C and hold no Python-level lock.
+``queue.SimpleQueue``, whose put and get run in C and hold no Python-level lock. Waking a thread costs more than all
+else here, so it is done once for many results where these become a batch.
 """
 
 import queue
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from edgert.clock import REAL
 from edgert.policy import BoundedQueue, Drop
 from edgert.runtime.metrics import LatencyHistogram
-from edgert.runtime.records import Result
+from edgert.runtime.records import Result, Together
 
 _now_ns = REAL.now_ns
-Ready = tuple[int, int]
-"""An edge that has a result, or the complement of one that was closed; and when it was reported, nanoseconds."""
+
+
+class Arrivals:
+    """What has come to a consumer, on any of its edges, and who waits for whom; shared by both ends.
+
+    Attributes:
+        ready: an edge that has a result, or the complement of one that was closed; and when that was announced.
+        batches: whether results are taken several at a time: who waits for room is woken when there is room for
+            several, and by :meth:`give_room`, when all are taken, and not while they are.
+        bell: wakes the consumer.
+    """
+
+    def __init__(self) -> None:
+        self.ready, self.batches = deque[tuple[int, int]](), False
+        self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_awaited = self._for_many = False
+        self._owed: list[queue.SimpleQueue[None]] = []
+
+    def announce(self, edge: int) -> None:
+        """A producer: there is one more on an edge; or, of its complement, no more."""
+        self.ready.append((edge, _now_ns()))
+        if not self._for_many or edge < 0:
+            self.ring()
+
+    def ring(self) -> None:
+        """A producer: whoever waits goes on with what is there."""
+        if self._is_awaited:
+            self._is_awaited = False
+            self.bell.put(None)
+
+    def owe(self, room: queue.SimpleQueue[None]) -> None:
+        """The consumer: a producer that waits there has room now."""
+        self._owed.append(room)
+        if not self.batches:
+            self.give_room()
+
+    def give_room(self) -> None:
+        """The consumer: wakes producers that have room now."""
+        while self._owed:
+            self._owed.pop().put(None)
+
+    def wait(self, timeout_s: float | None, for_many: bool) -> bool:
+        """The consumer: until there is something; whether it was waited for. See :meth:`Inlet.get`."""
+        ready, bell = self.ready, self.bell
+        self.give_room()
+        while not bell.empty():  # of somebody who rang late
+            bell.get()
+        self._for_many = for_many
+        try:
+            while True:
+                self._is_awaited = True
+                if ready and not for_many:  # since that was noted
+                    return False
+                bell.get(timeout=timeout_s)
+                if ready:
+                    return True
+        except queue.Empty:
+            if not ready:
+                raise
+            return True
+        finally:
+            self._is_awaited = self._for_many = False
 
 
 class Channel(BoundedQueue[Result]):
@@ -30,21 +92,31 @@ class Channel(BoundedQueue[Result]):
     Attributes:
         is_bare: whether frames go through without their pixels, which nobody behind reads.
         only: the sources whose frames pass; None for all.
+        together: whether the consumer takes several results as one :class:`~edgert.runtime.records.Together`.
         work: works on a result at once, in the producer's thread, where the consumer has none; None: results wait.
     """
 
-    __slots__ = ("_abandoned", "_edge", "_ready", "_room", "is_bare", "only", "work")
+    __slots__ = (
+        "_abandoned",
+        "_arrivals",
+        "_edge",
+        "_is_awaited",
+        "_room",
+        "is_bare",
+        "low",
+        "only",
+        "together",
+        "work",
+    )
 
     only: frozenset[str] | None
     work: Callable[[Result], None] | None
 
-    def __init__(self, capacity: int, drop: Drop, ready: queue.SimpleQueue[Ready], edge: int) -> None:
+    def __init__(self, capacity: int, drop: Drop, arrivals: Arrivals, edge: int) -> None:
         super().__init__(capacity, drop)
-        self.is_bare, self.only, self.work = False, None, None
-        self._ready, self._edge, self._abandoned = ready, edge, False
-        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # as many as have room, where a producer waits for it
-        for _ in range(capacity if self.waits else 0):
-            self._room.put(None)
+        self.is_bare, self.only, self.work, self.together = False, None, None, False
+        self._arrivals, self._edge, self._abandoned, self._is_awaited = arrivals, edge, False, False
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a producer that waits for some
 
     def put(self, result: Result) -> None:
         """Takes over a result together with one hold on its lease; blocks only when full and ``drop: never``, or while
@@ -57,52 +129,55 @@ class Channel(BoundedQueue[Result]):
             result.frame.lease.release()
             result = bare
         if self.work is not None and not self._abandoned:
-            self.count += 1
+            self.count += len(result.results) if isinstance(result, Together) else 1
             self.work(result)
             return
-        if self.waits:
-            self._room.get()
+        if self.waits and len(self.items) >= self.capacity:
+            self.has_room()
         if self._abandoned:
-            if self.waits:
-                self._room.put(None)
             self.count += 1
             self.lose(result)
             return
-        if self.waits:  # there is room, or it would not have got this far
+        if self.waits:
             self.count += 1
             self.items.append(result)
         elif self.offer(result) != "added":
             return
         self._announce()
 
-    def wait_in(self, ready: queue.SimpleQueue[Ready], room: queue.SimpleQueue[None]) -> None:
+    def wait_in(self, room: queue.SimpleQueue[None]) -> None:
         """See :meth:`Inlet.wait_in`."""
-        while not self._room.empty():
-            room.put(self._room.get())
-        self._ready, self._room = ready, room
+        self._room = room
 
     def has_room(self, timeout_s: float | None = None) -> bool:
         """Whether the producer, who asks, may put a result without waiting for room; waits for that."""
-        if self.waits and self.work is None and self._room.empty():
+        items, capacity = self.items, self.capacity
+        while self.waits and len(items) >= capacity and self.work is None and not self._abandoned:
+            self._is_awaited = True
+            if len(items) < capacity:  # meanwhile; the consumer may have missed who waits
+                break
+            self._arrivals.ring()  # there is no more before it has taken some
             try:
-                self._room.put(self._room.get(timeout=timeout_s))
+                self._room.get(timeout=timeout_s)
             except queue.Empty:
-                return False
+                self._is_awaited = False
+                return len(items) < capacity
+        self._is_awaited = False
         return True
 
     def _announce(self) -> None:
-        self._ready.put((self._edge, _now_ns()))
+        self._arrivals.announce(self._edge)
         if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
             self._drain()
 
     def close(self) -> None:
         """The producer is done. Results already in the channel are still delivered."""
-        self._ready.put((~self._edge, _now_ns()))
+        self._arrivals.announce(~self._edge)
 
     def abandon(self) -> None:
         """The consumer is done: what waits is dropped, and the producer never blocks again."""
         self._abandoned = True
-        self._room.put(None)  # wakes a blocked producer; each put passes it on to the next
+        self._room.put(None)  # wakes a blocked producer
         self._drain()
 
     def take(self) -> Result | None:
@@ -111,8 +186,9 @@ class Channel(BoundedQueue[Result]):
             result = self.items.popleft()
         except IndexError:
             return None
-        if self.waits:
-            self._room.put(None)
+        if self._is_awaited and (not self._arrivals.batches or len(self.items) <= self.capacity // 2):
+            self._is_awaited = False
+            self._arrivals.owe(self._room)
         return result
 
     def lose(self, result: Result) -> None:
@@ -134,49 +210,63 @@ class Inlet:
     """
 
     def __init__(self) -> None:
-        self.wakeup = LatencyHistogram()
-        self._ready: queue.SimpleQueue[Ready] = queue.SimpleQueue()
+        self.wakeup, self.arrivals = LatencyHistogram(), Arrivals()
         self._closed = 0
         self.channels: list[Channel] = []
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing has come that was not taken."""
-        return self._ready.empty()
+        return not self.arrivals.ready
 
     def connect(self, capacity: int, drop: Drop) -> Channel:
         """A new edge into this inlet."""
-        channel = Channel(capacity, drop, self._ready, len(self.channels))
+        channel = Channel(capacity, drop, self.arrivals, len(self.channels))
         self.channels.append(channel)
         return channel
 
-    def get(self, timeout_s: float | None = None) -> tuple[int, Result] | None:
+    def get(self, timeout_s: float | None = None, many: bool = False) -> tuple[int, Result] | None:
         """The next ``(edge, result)``, with one hold on its lease; None once all edges are closed and empty.
+
+        Args:
+            timeout_s: longest wait.
+            many: where nothing is there, waits until a queue is full and its producer waits for room, or for
+                ``timeout_s``.
 
         Raises:
             queue.Empty: nothing came within ``timeout_s``.
         """
-        ready = self._ready
+        ready = self.arrivals.ready
         while self._closed < len(self.channels):
             try:
-                edge, _ = ready.get_nowait()
-            except queue.Empty:
-                edge, ready_ns = ready.get(timeout=timeout_s)
-                self.wakeup.add(_now_ns() - ready_ns)
+                edge, _ = ready.popleft()
+            except IndexError:
+                if self.arrivals.wait(timeout_s, many) and not many:
+                    self.wakeup.add(_now_ns() - ready[0][1])
+                continue
             if edge < 0:
                 self._closed += 1
             elif (result := self.channels[edge].take()) is not None:
                 return edge, result
         return None
 
+    def more(self, most: int) -> list[Result]:
+        """What else is there already, in order, of an inlet with one edge; each with one hold on its lease."""
+        ready, channel, found = self.arrivals.ready, self.channels[0], list[Result]()
+        while len(found) < most and ready and ready[0][0] == 0:
+            ready.popleft()
+            if (result := channel.take()) is not None:
+                found.append(result)
+        return found
+
     def __iter__(self) -> Iterator[tuple[int, Result]]:
         return iter(self.get, None)
 
     def wait_in(self, make: Callable[[], queue.SimpleQueue[Any]]) -> None:
         """From now on, before anything has come, threads wait in queues of that kind: by another clock."""
-        self._ready = make()
+        self.arrivals.bell = make()
         for channel in self.channels:
-            channel.wait_in(self._ready, make())
+            channel.wait_in(make())
 
     def direct(self, work: Callable[[Result], None]) -> None:
         """From now on, before anything has come: what is put is worked on at once, by its producer's thread."""

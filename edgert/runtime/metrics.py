@@ -163,9 +163,9 @@ class Timing:
         self._pending_ns += duration_ns
         self._taken += results
 
-    def filled(self, duration_ns: int) -> None:
-        """Adds the time spent on a result that waits for others of its batch."""
-        self._filled += 1
+    def filled(self, duration_ns: int, results: int = 1) -> None:
+        """Adds the time spent on so many results that wait for others of their batch."""
+        self._filled += results
         self._fill_ns += duration_ns
 
     def passed_on(self, now_ns: int) -> None:

@@ -107,8 +107,9 @@ class Station:
         if self.join is not None:
             self._give_up(self.join.drain())
 
-    def step(self, result: Result) -> None:
-        """Has the stage work on a result, and passes on what comes of it; ends the hold on its frame."""
+    def step(self, result: Result) -> bool:
+        """Has the stage work on a result, and passes on what comes of it; ends the hold on its frame. Returns whether
+        anything went on."""
         node, stage, now = self.node, self._stage, self._clock.now_ns
         meter, timing = node.meter, node.timing
         started, lease = now(), result.frame.lease
@@ -124,21 +125,20 @@ class Station:
             done = now()
             worked_ns = done - started
             meter.busy_ns += worked_ns
-            if isinstance(result, Together):
-                meter.results_in += len(result.results)
-                timing.worked(worked_ns, len(result.results))
-            else:
-                meter.results_in += 1
-                timing.worked(worked_ns)
+            count = len(result.results) if isinstance(result, Together) else 1
+            meter.results_in += count
+            timing.worked(worked_ns, count)
             if self._is_end:
                 for one in result.results if isinstance(result, Together) else (result,):
                     meter.latency.add(done - one.frame.timestamp_ns)
             if out is None:
                 timing.passed_on(done)
-            elif self._pass_on(out, done):
+                return False
+            if self._pass_on(out, done):
                 meter.wait_out_ns += now() - done
-            else:
-                timing.filled(worked_ns)
+                return True
+            timing.filled(worked_ns, count)
+            return False
         finally:
             lease.release()
 
@@ -183,7 +183,9 @@ class Station:
 
     def _pass_on(self, out: Result | Iterable[Result], done_ns: int) -> int:
         """How many went on."""
-        count = 0
+        outlets, count = self.node.outlets, 0
+        if len(outlets) == 1 and outlets[0].together and isinstance(out, list) and len(out) > 1:
+            out = Together.of(out, {})
         for result in (out,) if isinstance(out, Result) else out:
             self.send(result)
             count += len(result.results) if isinstance(result, Together) else 1

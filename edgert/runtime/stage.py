@@ -103,3 +103,12 @@ class Batching(Stage, Protocol):
         """Returns what must wait no longer. Called in the stage's thread: when it is due, and, ``last``, at the end
         of the input, where it returns everything."""
         ...
+
+
+@runtime_checkable
+class Gathering(Batching, Protocol):
+    """A batching stage that takes several results at once, as :class:`~edgert.runtime.records.Together`."""
+
+    def room(self) -> int:
+        """How many it takes before it passes something on, at least one."""
+        ...

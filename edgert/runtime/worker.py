@@ -14,8 +14,8 @@ from edgert.policy import join_of
 from edgert.runtime.frame import Frame
 from edgert.runtime.metrics import Lateness
 from edgert.runtime.node import Node, Station, merged
-from edgert.runtime.records import Result
-from edgert.runtime.stage import Batching, ServedSource, Source, Stage
+from edgert.runtime.records import Result, Together
+from edgert.runtime.stage import Batching, Gathering, ServedSource, Source, Stage
 
 
 class _Work:
@@ -210,14 +210,20 @@ class Worker(threading.Thread):
         station.join = join_of(node.carried, node.under_way(), merged) if node.joins else None
         waiting = now()
         batching = stage if isinstance(stage, Batching) else None
+        gathering = stage if isinstance(stage, Gathering) and station.join is None else None
+        node.inlet.arrivals.batches = batching is not None and bool(self._lagging)
         arrivals = self._arrivals(batching) if batching is not None or self._lagging else node.inlet
         try:
             with node.context or nullcontext():
                 for edge, result in arrivals:
                     joined = station.joined(edge, result)
+                    if gathering is not None and (more := node.inlet.more(gathering.room() - 1)):
+                        joined = Together.of([result, *more], {})
+                        del more
                     if joined is not None:
                         meter.wait_in_ns += now() - waiting
-                        station.step(joined)
+                        if station.step(joined):
+                            node.inlet.arrivals.give_room()
                         for one in self._lagging:
                             one.catch_up(one.node.lag, node.context)
                         waiting = now()
@@ -240,7 +246,7 @@ class Worker(threading.Thread):
                 is_short = (wait_s is None or wait_s > _GRACE_S) and any(one.backlog for one in self._lagging)
                 wait_s = _GRACE_S if is_short else wait_s
             try:
-                arrived = inlet.get(wait_s)
+                arrived = inlet.get(wait_s, many=is_short and batching is not None)
             except queue.Empty:
                 if is_short:
                     self._catch_up()

@@ -215,7 +215,7 @@ class InferBatch(SimpleStage):
         every: int = 1,
         fills: bool = False,
     ) -> None:
-        self.name, self._inference, self._clock = name, inference, clock
+        self.name, self._inference, self._clock, self._every = name, inference, clock, every
         self._batch: Batcher[Result] = Batcher(most, round(wait_s * 1e9), every, fills)
         self._geometries: list[Geometry] = []
 
@@ -226,15 +226,21 @@ class InferBatch(SimpleStage):
         """From now on, no time passes by: what is no full batch is run by :meth:`flush` alone."""
         self._batch.wait = float("inf")
 
+    def room(self) -> int:
+        """See :class:`~edgert.runtime.stage.Gathering`: rows that are left; one where some frames pass without."""
+        return self._batch.most - self._batch.rows if self._every == 1 else 1
+
     def process(self, result: Result) -> Result | Iterable[Result]:
         """See :class:`~edgert.runtime.Stage`; nothing comes out until a batch is run."""
-        frame, batch = result.frame, self._batch
-        if batch.passes(frame.index):
-            return result
-        frame.lease.retain()
-        row = batch.hold(result, frame.index, self._clock.now_ns())
-        if row is not None:
-            self._geometries.append(self._inference.fill(frame, row))
+        batch, now_ns = self._batch, self._clock.now_ns()
+        for one in result.results if isinstance(result, Together) else (result,):
+            frame = one.frame
+            if batch.passes(frame.index):
+                return result  # it came alone
+            frame.lease.retain()
+            row = batch.hold(one, frame.index, now_ns)
+            if row is not None:
+                self._geometries.append(self._inference.fill(frame, row))
         return self._run() if batch.is_due(self._clock.now_ns(), idle=False) else ()
 
     def due_ns(self) -> int | None:

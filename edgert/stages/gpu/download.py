@@ -11,6 +11,7 @@ from edgert.memory import SETTLED, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, Event, Stream, StreamLease
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8
+from edgert.runtime.records import Together
 from edgert.stages.gpu.upload import shared_supply
 
 
@@ -31,6 +32,8 @@ class Downloader:
         Raises:
             DeviceError: the GPU's work failed, or there is too little memory.
         """
+        if isinstance(result, Together):
+            return Together.of([self.take(one) for one in result.results], result.outputs)
         result, frame = self.with_image(result), result.frame
         if frame.is_on_gpu:
             result = replace(result, frame=self._copied(frame))

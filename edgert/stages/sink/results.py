@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgert.runtime.json_form import plain_result
-from edgert.runtime.records import Result
+from edgert.runtime.records import Result, Together
 from edgert.stages.context import SimpleStage
 from edgert.stages.sink.image_files import cannot_write, check_pattern, fill, has_field, make_parent
 
@@ -30,7 +30,8 @@ class CallbackSink(SimpleStage):
         self.name, self._function = name, function
 
     def process(self, result: Result) -> None:
-        self._function(result)
+        for one in result.results if isinstance(result, Together) else (result,):
+            self._function(one)
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))

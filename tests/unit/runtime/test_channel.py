@@ -267,3 +267,85 @@ def test_making_room_where_there_is_room_by_now_loses_nothing_of_the_consumers()
     rest = [index for _, index in take_all(inlet)]
     assert taken == [0]
     assert channel.stats().dropped + len(rest) == 1
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_producer_that_waits_for_room_is_woken_once_for_several_of_which_batches_are_made(batches: bool) -> None:
+    inlet, channel = fed(8, "never", 8)
+    rooms = list[int]()
+
+    class Room(queue.SimpleQueue[None]):
+        def put(self, item: None, block: bool = True, timeout: float | None = None) -> None:
+            rooms.append(len(channel.items))
+            super().put(item)
+
+    channel.wait_in(Room())
+    inlet.arrivals.batches = batches
+    producer = threading.Thread(target=lambda: [channel.put(result(index)) for index in range(8, 40)])
+    producer.start()
+    until_awaited(channel)
+    for index in range(40):
+        assert (found := inlet.get(10)) is not None and found[1].frame.index == index
+        if batches and len(channel.items) <= 4:
+            inlet.arrivals.give_room()
+    producer.join()
+    assert set(rooms) == {4 if batches else 7} and len(rooms) <= (8 if batches else 32)
+    assert channel.stats().put == 40 and channel.stats().dropped == 0
+
+
+def test_one_who_takes_batches_gives_room_when_all_is_taken() -> None:
+    inlet, channel = fed(4, "never", 4)
+    inlet.arrivals.batches, through = True, threading.Event()
+    producer = threading.Thread(target=lambda: [channel.put(result(4)), through.set()])
+    producer.start()
+    until_awaited(channel)
+    assert inlet.get() is not None and [one.frame.index for one in inlet.more(9)] == [1, 2, 3]
+    assert not through.wait(0.05)
+    inlet.arrivals.give_room()
+    assert through.wait(10)
+    producer.join()
+    assert [one.frame.index for one in inlet.more(1)] == [4] and inlet.more(1) == []
+
+
+def until_awaited(channel: Channel) -> None:
+    """Waits for a producer to wait for room."""
+    for _ in range(1000):
+        if channel._is_awaited:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("nobody waits")
+
+
+def test_one_who_waits_for_many_is_woken_when_the_producer_waits_for_room_or_is_done() -> None:
+    inlet = Inlet()
+    channel, woken = inlet.connect(4, "never"), list[int]()
+
+    def produce() -> None:
+        for index in range(6):
+            channel.put(result(index))
+        channel.close()
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    while (found := inlet.get(10, many=True)) is not None:
+        woken.append(1 + len(inlet.more(9)))
+        assert found[1].frame.index == sum(woken[:-1])
+    producer.join()
+    assert woken[0] == 4 and sum(woken) == 6
+
+
+def test_one_who_waits_for_many_takes_what_is_there_in_time() -> None:
+    inlet, channel = fed(4, "never", 0)
+    with pytest.raises(queue.Empty):
+        inlet.get(0.001, many=True)
+    late = threading.Timer(0.01, lambda: channel.put(result(0)))
+    late.start()
+    assert inlet.get(0.1, many=True) is not None
+    late.join()
+
+
+def test_a_producer_that_has_no_time_to_wait_finds_the_room_that_there_is() -> None:
+    inlet, channel = fed(4, "never", 4)
+    assert not channel.has_room(0.001)
+    assert inlet.get() is not None
+    assert channel.has_room(0.0) and channel.has_room(0.001)

@@ -15,6 +15,8 @@ from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counts
 from edgert.runtime import Frame, Node, Result, Runner, summarize
 from edgert.runtime.branches import Branch, branch_nodes
+from edgert.runtime.records import Together
+from edgert.stages.sink.results import CallbackSink
 from tests.helpers.stages import Does, Numbers, chain, link, tag
 
 LIMIT_S = 20.0
@@ -324,3 +326,35 @@ def test_a_batch_that_is_due_goes_on_before_an_inline_node_waits() -> None:
     nodes[0].work, nodes[1].work = Pausing(count=2), Batches(lambda result: None if result.frame.index else result)
     run(*nodes).raise_error()
     assert steps[:2] == ["flushed", "inner"]
+
+
+def test_a_callback_gets_each_of_several_results_that_come_as_one() -> None:
+    seen, taken = list[int](), list[int]()
+
+    class Sink(CallbackSink):
+        def process(self, result: Result) -> None:
+            taken.append(len(result.results) if isinstance(result, Together) else 1)
+            super().process(result)
+
+    sink = Sink("2", lambda result: seen.append(result.frame.index))
+    nodes = inline_chain(Numbers(count=16), Does(lambda result: [result, result]), sink)
+    nodes[2].inlet.channels[0].together = True
+    source = nodes[0].work
+    run(*nodes).raise_error()
+    assert seen == [index for index in range(16) for _ in range(2)] and taken == [2] * 16
+    assert isinstance(source, Numbers) and source.is_full()
+    summary = summarize(nodes, 10**9, Counts(), 0, {})
+    assert (summary.frames_out, summary.dropped, summary.stages["2"].results_in) == (32, 0, 32)
+    assert nodes[2].meter.latency.counts().sum() == 32 and nodes[2].inlet.channels[0].count == 32
+
+
+def test_others_who_listen_get_them_one_by_one() -> None:
+    nodes = inline_chain(
+        Numbers(count=9), Does(lambda result: [result, result]), CallbackSink("2", lambda result: None)
+    )
+    nodes[2].inlet.channels[0].together = True
+    beside = Does()
+    nodes.append(Node("beside", beside))
+    link(nodes[1], nodes[-1])
+    run(*nodes).raise_error()
+    assert beside.indices == [index for index in range(9) for _ in range(2)]

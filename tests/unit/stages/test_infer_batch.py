@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from edgert.clock import REAL, Clock
 from edgert.errors import EdgertError
 from edgert.runtime import Batching, Frame, Node, Result
 from edgert.runtime.branches import connect
+from edgert.runtime.records import Together
 from edgert.runtime.worker import Worker
 from edgert.stages.crop import Geometry
 from edgert.stages.infer import InferBatch
 from tests.helpers.frames import frame_of, result_of
+from tests.helpers.stages import Does, Numbers
 from tests.helpers.virtual_clock import VirtualClock
 
 GEOMETRY = Geometry(1, 1, 0, 0, (4, 4), (0.0, 0.0, 4.0, 4.0))
@@ -175,3 +178,44 @@ def test_what_is_held_at_the_end_is_run() -> None:
 
     found, errors = run_worker(find, clock, feed)
     assert sorted(found) == ["a0", "b0"] and not errors and sum(inference.runs) == 2
+
+
+def test_several_that_came_are_taken_as_one_as_far_as_there_is_room() -> None:
+    made, inference, _ = stage(most=3)
+    results = [of("cam", index) for index in range(3)]
+    assert made.room() == 3
+    assert given(made.process(Together.of(results[:2], {}))) == [] and made.room() == 1
+    assert given(made.process(results[2])) == ["cam0", "cam1", "cam2"] and inference.runs == [0, 3]
+    for result in results:
+        result.frame.lease.release()
+    assert not any(result.frame.lease.alive for result in results) and made.room() == 3
+    assert stage(most=3, every=2)[0].room() == 1  # those between pass by themselves
+
+
+def test_a_thread_takes_what_waits_for_a_batch_at_once() -> None:
+    inference, begun, taken = Rows(), threading.Event(), list[int]()
+
+    class Stage(InferBatch):
+        def open(self) -> None:
+            assert begun.wait(20)
+
+        def process(self, result: Result) -> Any:
+            taken.append(len(result.results) if isinstance(result, Together) else 1)
+            return super().process(result)
+
+    stop, errors, seen = threading.Event(), list[EdgertError](), list[Any]()
+    source = Numbers(count=12)
+    stages = Stage("find", inference, 4, 0.005, REAL, fills=True), Does(lambda one: seen.append(one.outputs["find"]))
+    nodes = [Node("cam", source), Node("find", stages[0]), Node("end", stages[1])]
+    for before, after in pairwise(nodes):
+        connect(before, after, frozenset({"cam"}), 8, "never")
+    workers = [Worker(node, REAL, stop, errors.append) for node in nodes]
+    for worker in workers:
+        worker.start()
+    while len(nodes[1].inlet.channels[0].items) < 8:
+        threading.Event().wait(0.001)
+    begun.set()
+    for worker in workers:
+        worker.join(20)
+    assert not errors and taken[:2] == [4, 4] and sum(taken) == 12
+    assert seen == [f"cam{index}" for index in range(12)] and source.is_full()
