@@ -7,8 +7,8 @@ from edgert.budget.loop import GovernorReport
 from edgert.files import replace_text
 from edgert.planner.simulation import Simulation
 from edgert.report import html
+from edgert.report.chart import LINES, Series, series_chart
 from edgert.report.numbers import counted, fixed, milliseconds, significant
-from edgert.report.plots import LINES, Series, series_chart
 from edgert.simulator import Moment
 
 # A simulation in sentences, for the terminal, too.

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from edgert.files import replace_text
 from edgert.report import html
-from edgert.report.accuracy_section import accuracy_section, speed_base, speed_section
-from edgert.report.layer_section import kept_section, layer_section, tensor_section
+from edgert.report import quantization_sections as sections
 from edgert.report.numbers import counted, difference, is_same, milliseconds, score, size, times
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, Figure, QuantizationReport, Verdict
 
@@ -118,7 +117,7 @@ def _listed(clauses: list[str]) -> str:
 
 def _speed(report: QuantizationReport) -> tuple[str, Figure] | None:
     """A clause and a figure on the result beside FP32 on one engine and machine; None without both."""
-    pairs = ((speed_base(report.speed, row), row) for row in report.speed if row.precision == report.precision)
+    pairs = ((sections.speed_base(report.speed, row), row) for row in report.speed if row.precision == report.precision)
     before, after = next(((one.median_ms, row.median_ms) for one, row in pairs if one is not None), (0.0, 0.0))
     if not before:
         return None
@@ -158,11 +157,11 @@ def _number(value: float, unit: str) -> str:
 
 
 _SECTIONS = (
-    ("accuracy", "Accuracy", accuracy_section),
-    ("speed", "Speed and size", speed_section),
-    ("layers", "Noise, layer by layer", layer_section),
-    ("kept", "Layers in higher precision", kept_section),
-    ("activations", "Activations and thresholds", tensor_section),
+    ("accuracy", "Accuracy", sections.accuracy_section),
+    ("speed", "Speed and size", sections.speed_section),
+    ("layers", "Noise, layer by layer", sections.layer_section),
+    ("kept", "Layers in higher precision", sections.kept_section),
+    ("activations", "Activations and thresholds", sections.tensor_section),
     ("corrections", "Corrections", correction_section),
     ("notes", "Warnings and notes", note_section),
     ("origin", "Settings and provenance", origin_section),

@@ -6,8 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from edgert.report.chart import Bar, Interval, bar_chart, decades, interval_chart, ticks
-from edgert.report.plots import Marker, histogram_chart
+from edgert.report.chart import Bar, Interval, Marker, bar_chart, decades, histogram_chart, interval_chart, ticks
 
 
 @pytest.mark.parametrize(

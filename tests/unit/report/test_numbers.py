@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from edgert.report.layer_section import clipped_share, own_sqnr_db
 from edgert.report.numbers import decibels, fixed, milliseconds, percent, points, share, significant, times
 from edgert.report.quantization_record import TensorRow
+from edgert.report.quantization_sections import clipped_share, own_sqnr_db
 
 
 @pytest.mark.parametrize(
