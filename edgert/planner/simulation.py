@@ -344,7 +344,7 @@ def _played(
             steps.append(PowerStep("", 0.0, 0.0, 1.0, slowest_ms))
     known = budget if platform.power is not None else replace(budget, power_w=None)
     governing = _governing(file, known, steps)
-    played = play(design, platform, scenario.seconds, seed=scenario.seed, governing=governing)
+    played = play(design, platform, scenario.seconds, seed=scenario.seed, governing=governing, record=True)
     seen = None
     if row is not None and record is not None:
         seen = as_seen(row, budgets, record, played.fps, played.latency_ms, played.power_w, played.busy)

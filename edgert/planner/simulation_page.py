@@ -1,21 +1,22 @@
 """A simulation as one HTML file: verdict first, then what happened over time, then stage by stage."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from edgert.budget.loop import GovernorReport
 from edgert.files import replace_text
 from edgert.planner.simulation import Simulation
 from edgert.report import html
-from edgert.report.chart import LINES, Series, series_chart
+from edgert.report.chart import HUES, LINES, Series, Steps, Track, series_chart, timeline_chart
 from edgert.report.numbers import counted, fixed, milliseconds, significant
 from edgert.simulator import Moment
+from edgert.simulator.spans import SHARED, Lane, Second, lanes
 
 # A simulation in sentences, for the terminal, too.
 
 _SPACE = "\N{NO-BREAK SPACE}"
 _SAME = 0.005  # rates that differ by less print the same
-_STYLES = ("page.css", "series.css")
+_STYLES, _SCRIPTS = ("page.css", "series.css"), ("page.js",)
 
 
 def simulation_headline(simulation: Simulation) -> str:
@@ -54,7 +55,7 @@ def render(simulation: Simulation) -> str:
     """The simulation as a whole HTML document; equal ones give equal text."""
     body = [_header(simulation), html.columns(_sections(simulation))]
     headline = simulation_headline(simulation)
-    return html.document(f"{simulation.pipeline}: simulated", headline, body, styles=_STYLES)
+    return html.document(f"{simulation.pipeline}: simulated", headline, body, styles=_STYLES, scripts=_SCRIPTS)
 
 
 def save(simulation: Simulation, path: Path) -> None:
@@ -101,6 +102,8 @@ def _bar(error: float | None) -> str:
 
 def _sections(simulation: Simulation) -> Iterator[tuple[str, str, html.Markup]]:
     yield "time", "Over time", html.join(_charts(simulation))
+    if simulation.played.second is not None and simulation.played.second.spans:
+        yield "second", "One second in full", _second(simulation.played.second)
     yield "stages", "Stage by stage", _stages(simulation)
     if (governed := simulation.played.governed) is not None:
         yield "governor", "What the governor did", _governor(governed)
@@ -157,6 +160,83 @@ def _stages(simulation: Simulation) -> html.Markup:
         counts = [getattr(one, name) for one in stages.values()]
         columns.append(html.Column(head, [html.Cell(f"{count:,}", count) for count in counts], "number"))
     return html.table("Stage by stage", columns)
+
+
+_QUEUES = 16  # rows of queues that are drawn
+
+
+def _second(second: Second) -> html.Markup:
+    """Accelerators and cores, with the queues below, and a table of what each stage took."""
+    found = lanes(second)
+    stages = list(dict.fromkeys(span.stage for lane in found for span in lane.spans))
+    hues = {stage: min(place, HUES - 1) for place, stage in enumerate(stages)}
+    tracks = [track_of(lane, hues) for lane in found]
+    waited = sorted((one for one in second.queues if one.most), key=lambda one: -one.most)[:_QUEUES]
+    steps = []
+    for queue in (one for one in second.queues if one in waited):
+        label = f"{queue.producer} → {queue.consumer}"
+        title = f"{label}: up to {queue.most} of {queue.capacity}"
+        steps.append(Steps(f"{label}: {queue.most} of {queue.capacity}", queue.changes, float(queue.most), title))
+    shown = f"{fixed(second.start_ms / 1e3, 2)} to {fixed(second.end_ms / 1e3, 2)}{_SPACE}s"
+    late = "" if second.p99_ms is None else f", the second with the longest p99, {milliseconds(second.p99_ms)}"
+    cut = "; only its beginning, as more happened than is kept" if second.is_cut else ""
+    empty = len(second.queues) - len(steps)
+    others = f" {counted(empty, 'other queue')} held less, or nothing." if steps and empty else ""
+    queues = "Below: results that waited in a queue, at most so many." if steps else "No queue held anything."
+    cores = f" Cores that worked, of {len(second.cores)}." if second.cores else ""
+    if any(lane.name == SHARED for lane in found):
+        cores += " Shared: while more threads work than there are cores."
+    keys = [html.tag("span", stage, class_=f"key hue{hue}") for stage, hue in hues.items()]
+    caption = html.tag(
+        "figcaption",
+        f"What ran where from {shown}{late}{cut}.{cores} {queues}{others}",
+        html.tag("span", *keys, class_="legend"),
+    )
+    title = "Accelerators, processor cores and queues over time"
+    drawn = timeline_chart(
+        (second.start_ms, second.end_ms), tracks, steps, title=title, show=lambda value: f"{value / 1e3:g} s"
+    )
+    return html.join([html.tag("figure", caption, drawn), _took(found)])
+
+
+def track_of(lane: Lane, hues: Mapping[str, int]) -> Track:
+    """A lane in the colors of its stages; those beyond the last color share it."""
+    spans: dict[int, list[tuple[float, float]]] = {}
+    words: dict[int, list[str]] = {}
+    for stage in dict.fromkeys(span.stage for span in lane.spans):
+        own = [(span.start_ms, span.end_ms) for span in lane.spans if span.stage == stage]
+        took = [end - start for start, end in own]
+        spans.setdefault(hues[stage], []).extend(own)
+        words.setdefault(hues[stage], []).append(
+            f"{stage} on {lane.name}: {counted(len(own), 'time')}, {milliseconds(sum(took))} in all, "
+            f"{milliseconds(max(took))} at most"
+        )
+    return Track(lane.name, spans, {hue: "\n".join(lines) for hue, lines in words.items()})
+
+
+def _took(found: Sequence[Lane]) -> html.Markup:
+    """The same in numbers; what may run on any core is one row."""
+    rows: dict[tuple[str, str], dict[tuple[float, float], float]] = {}
+    for lane in found:
+        for span in lane.spans:
+            times = rows.setdefault((span.stage, span.where), {})
+            times[span.start_ms, span.end_ms] = span.end_ms - span.start_ms
+    rows = dict(sorted(rows.items(), key=lambda one: -sum(one[1].values())))
+    took = [list(times.values()) for times in rows.values()]
+    totals = [sum(times) for times in took]
+    means = [total / len(times) for total, times in zip(totals, took, strict=True)]
+    return html.table(
+        "What each stage took",
+        [
+            html.Column("Stage", [stage for stage, _ in rows], "wrap"),
+            html.Column("On", [where for _, where in rows], "minor"),
+            html.Column("Times", [html.Cell(f"{len(times):,}", len(times)) for times in took], "number"),
+            html.Column("ms each", [html.Cell(significant(mean), mean) for mean in means], "number"),
+            html.Column("longest", [html.Cell(significant(max(times)), max(times)) for times in took], "number"),
+            html.Column("in all", [html.Cell(significant(total), total) for total in totals], "number"),
+        ],
+        sortable=True,
+    )
 
 
 def _governor(governed: GovernorReport) -> html.Markup:

@@ -6,7 +6,7 @@ its text and lines keep their size; what is drawn beyond 0 and 100 % needs a mar
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -415,3 +415,102 @@ def _paths(times_s: Sequence[float], values: Sequence[float | None], end_s: floa
         elif points:
             yield f"M{' '.join(points)}" + ("h-9" if len(points) == 1 else "")
             points = []
+
+
+# What happened where and when, in rows above one another.
+
+_TRACK_PX, _TRACK_GAP_PX = 18, 5
+_UNITS = 10_000  # across the whole of a timeline
+_LEAST_UNITS, _GAP_UNITS = 5, 6  # of what is too short to be seen otherwise; between two that follow one another
+HUES = 8
+"""Colors of a timeline, ``hue0`` to ``hue7``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A row of a timeline: what was at work in it.
+
+    Attributes:
+        label: beside it.
+        spans: color → (start, end) of each.
+        titles: color → what hovering shows.
+    """
+
+    label: str
+    spans: Mapping[int, Sequence[tuple[float, float]]]
+    titles: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A row of a timeline: a number that changes, as (when, from then on) with the first at the beginning."""
+
+    label: str
+    changes: Sequence[tuple[float, float]]
+    high: float
+    title: str
+
+
+def timeline_chart(
+    ends: tuple[float, float],
+    tracks: Sequence[Track],
+    steps: Sequence[Steps],
+    *,
+    title: str,
+    show: Callable[[float], str],
+) -> Markup:
+    """Rows of what was at work, then rows of numbers, on one axis of time; a page's script stretches it.
+
+    Args:
+        ends: of the axis.
+        title: text for screen readers.
+        show: a moment with its unit.
+    """
+    start, end = ends
+    room = _TRACK_PX + _TRACK_GAP_PX
+    foot = room * (len(tracks) + len(steps)) + _TRACK_GAP_PX
+
+    def across(value: float) -> float:
+        return _UNITS * (value - start) / (end - start)
+
+    tops = range(_TRACK_GAP_PX, foot, room)
+    bodies = [_track(one, top, across) for one, top in zip(tracks, tops, strict=False)]
+    bodies += [_steps(one, top, across) for one, top in zip(steps, tops[len(tracks) :], strict=False)]
+    marks = [(100 * across(value) / _UNITS, show(value)) for value in ticks(start, end, 10)]
+    drawn = tag(
+        "svg",
+        tag("title", title),
+        *(upright(at, 0, foot, "grid") for at, _ in marks),
+        *(text(at, foot + 14, words, anchor(at)) for at, words in marks),
+        tag("svg", *bodies, width="100%", height=foot, viewBox=f"0 0 {_UNITS} {foot}", preserveAspectRatio="none"),
+        class_="chart timeline",
+        role="img",
+        height=foot + _AXIS_PX,
+    )
+    named = [(one.label, "track") for one in tracks] + [(one.label, "queue") for one in steps]
+    labels = [tag("text", name, x=0, y=top + 13, class_=kind) for (name, kind), top in zip(named, tops, strict=False)]
+    names = tag("svg", *labels, class_="chart names", height=foot + _AXIS_PX, aria_hidden="true")
+    return tag("div", names, tag("div", drawn, class_="stretched", tabindex=0), class_="rows")
+
+
+def _track(track: Track, top: int, across: Callable[[float], float]) -> Markup:
+    """One path for each color: thousands of spans stay small."""
+    parts = [shape("rect", x=0, y=top, width=_UNITS, height=_TRACK_PX, class_="lane")]
+    for hue, spans in track.spans.items():
+        boxes = []
+        for start, end in spans:
+            width = round(across(end) - across(start))
+            width = max(width - _GAP_UNITS if width > 5 * _GAP_UNITS else width, _LEAST_UNITS)
+            boxes.append(f"M{round(across(start))} {top}h{width}v{_TRACK_PX}h-{width}z")
+        parts.append(tag("path", tag("title", track.titles[hue]), d="".join(boxes), class_=f"hue{hue % HUES}"))
+    return join(parts)
+
+
+def _steps(steps: Steps, top: int, across: Callable[[float], float]) -> Markup:
+    foot = top + _TRACK_PX
+    path = [f"M0 {foot}"]
+    for when, value in steps.changes:
+        path.append(f"H{max(round(across(when)), 0)}V{foot - value / (steps.high or 1.0) * _TRACK_PX:.1f}")
+    path.append(f"H{_UNITS}V{foot}z")
+    lane = shape("rect", x=0, y=top, width=_UNITS, height=_TRACK_PX, class_="lane")
+    return join([lane, tag("path", tag("title", steps.title), d="".join(path), class_="steps")])

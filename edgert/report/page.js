@@ -66,6 +66,27 @@ for (const part of document.querySelectorAll(".searchable")) {
   apply();
 }
 
+// Timelines: stretched by buttons, and moved by scrolling.
+for (const box of document.querySelectorAll(".stretched")) {
+  const chart = box.firstElementChild;
+  let factor = 1;
+  const bar = document.createElement("div");
+  bar.className = "zoom";
+  for (const [name, label, by] of [["+", "longer", 2], ["−", "shorter", 0.5], ["all", "all of it", 0]]) {
+    const button = document.createElement("button");
+    button.textContent = name;
+    button.setAttribute("aria-label", label);
+    button.addEventListener("click", () => {
+      const middle = (box.scrollLeft + box.clientWidth / 2) / box.scrollWidth;
+      factor = by ? Math.max(1, Math.min(64, factor * by)) : 1;
+      chart.style.width = `${100 * factor}%`;
+      box.scrollLeft = middle * box.scrollWidth - box.clientWidth / 2;
+    });
+    bar.append(button);
+  }
+  box.closest(".rows").before(bar);
+}
+
 // A link to a section that is folded up opens it.
 const unfold = () => {
   const section = document.getElementById(decodeURIComponent(location.hash.slice(1)));

@@ -1,7 +1,7 @@
 """Plays a design on a platform: its threads, cores and accelerators, power and heat, and a governor."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
@@ -14,8 +14,9 @@ from edgert.placement.segment_engines import Step
 from edgert.simulator.design import Design
 from edgert.simulator.hardware import ANY_CORE, TICK_MS, Cooling, Cores, Sampler, ThermalModel
 from edgert.simulator.sources import Camera, connected
+from edgert.simulator.spans import Recorder
 from edgert.simulator.statistics import Meter, Simulated
-from edgert.simulator.threads import LEAST_MS, BatchThread, Thread, Token
+from edgert.simulator.threads import LEAST_MS, BatchThread, Perform, Thread, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +81,49 @@ class Machine:
 
 
 def simulate(
-    design: Design, platform: Platform, seconds: float, *, seed: int = 0, governing: Governing | None = None
+    design: Design,
+    platform: Platform,
+    seconds: float,
+    *,
+    seed: int = 0,
+    governing: Governing | None = None,
+    record: bool = False,
 ) -> Simulated:
-    """Plays a pipeline for so long. The same seed gives the same outcome."""
-    return _Simulation(design, platform, seconds, seed, governing).run()
+    """Plays a pipeline for so long. The same seed gives the same outcome.
+
+    Args:
+        record: whether one second is kept in full; nothing else changes by it.
+    """
+    return _Simulation(design, platform, seconds, seed, governing, record).run()
 
 
 class _Simulation:
     def __init__(
-        self, design: Design, platform: Platform, seconds: float, seed: int, governing: Governing | None
+        self,
+        design: Design,
+        platform: Platform,
+        seconds: float,
+        seed: int,
+        governing: Governing | None,
+        record: bool,
     ) -> None:
         self._end_ms, self._rng = 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
         self._time = Timeline()
         self._machine = Machine(self._time, platform, self._rng)
-        self._thermal, perform = self._machine.thermal, self._machine.perform
+        self._thermal = self._machine.thermal
+        self._recorder = Recorder(self._time, self._machine.perform, platform.cores) if record else None
         sampler = Sampler(self._rng, self._time)
         self._threads = [
-            (BatchThread if node.task.batch else Thread)(node, perform, self._finished, sampler)
+            (BatchThread if node.task.batch else Thread)(node, self._performing(node.name), self._finished, sampler)
             for node in design.nodes
         ]
         self._cameras = [
-            Camera(source, self._time, Random(self._rng.random()), perform)  # noqa: S311 - a simulation
+            Camera(source, self._time, Random(self._rng.random()), self._performing(source.name))  # noqa: S311
             for source in design.sources
         ]
         connected(self._cameras, self._threads)
+        if self._recorder is not None:
+            self._recorder.watch(channel for thread in self._threads for channel in thread.inlets)
         self._meter = Meter(self._cameras, self._threads, self._thermal, self._end_ms)
         self._governing = governing
         self._is_stopped = False
@@ -122,8 +142,12 @@ class _Simulation:
             if not is_working and all(camera.has_ended for camera in self._cameras):
                 break
             self._time.run(min(self._time.now_ms + TICK_MS, self._end_ms))
-        used = self._machine.used()
-        return self._meter.result(self._time.now_ms, used, self._loop.report() if self._loop else None)
+        governed = self._loop.report() if self._loop else None
+        made = self._meter.result(self._time.now_ms, self._machine.used(), governed)
+        return made if self._recorder is None else replace(made, second=self._recorder.result(self._time.now_ms))
+
+    def _performing(self, stage: str) -> Perform:
+        return self._machine.perform if self._recorder is None else self._recorder.performing(stage)
 
     def _finished(self, thread: Thread, token: Token) -> None:
         if not thread.outlets:
@@ -133,6 +157,8 @@ class _Simulation:
         used = self._machine.used()
         self._machine.tick(used)
         self._meter.tick(self._time.now_ms, used, self._loop.setting.name if self._loop else "")
+        if self._recorder is not None and (moment := self._meter.last) is not None:
+            self._recorder.look(1e3 * moment.at_s, moment.p99_ms)
         self._time.at(self._time.now_ms + TICK_MS, self._tick)
 
     def _look(self) -> None:

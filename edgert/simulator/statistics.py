@@ -1,7 +1,7 @@
 """Results of a simulation, in all and second by second, and the meter that counts them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from edgert.runtime.metrics import Percentiles
 from edgert.runtime.throttle import QueuePressure
 from edgert.simulator.hardware import ThermalModel
 from edgert.simulator.sources import Camera
+from edgert.simulator.spans import Second
 from edgert.simulator.threads import Thread
 
 # What a simulation found, as plain records.
@@ -73,6 +74,7 @@ class Simulated:
         steady_hz: results of all last stages a second, after the first quarter of them: without what filling the
             queues takes.
         governed: what a governor did; None without one.
+        second: one of them in full; None where none was recorded.
     """
 
     seconds: float
@@ -90,11 +92,14 @@ class Simulated:
     moments: tuple[Moment, ...]
     steady_hz: float = 0.0
     governed: GovernorReport | None = None
+    second: Second | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Plain data, without the second in full: thousands of times that only a drawing makes sense of."""
         moments = [{**asdict(one), "energy_j_per_frame": one.energy_j_per_frame} for one in self.moments]
-        return {**asdict(self), "moments": moments}
+        plain = {**asdict(replace(self, second=None)), "moments": moments}
+        del plain["second"]
+        return plain
 
 
 _MOMENT_MS = 1000.0
@@ -133,6 +138,11 @@ class Meter:
         """Of latencies lately."""
         first = int(np.searchsorted(self._times_ms, now_ms - _RECENT_MS))
         return _percentile(self._latencies_ms[first:], 99)
+
+    @property
+    def last(self) -> Moment | None:
+        """The latest moment that is over."""
+        return self._moments[-1] if self._moments else None
 
     def pressure(self) -> tuple[float | None, int]:
         """How full the fullest queue of live frames is, 0 to 1, and what they lost since it was last asked."""

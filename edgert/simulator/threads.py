@@ -32,17 +32,21 @@ class Token:
 class Channel(BoundedQueue[Token]):
     """One edge between two threads."""
 
-    __slots__ = ("blocked", "consumer", "edge", "number")
+    __slots__ = ("blocked", "consumer", "edge", "noted", "number")
 
     def __init__(self, edge: Edge, consumer: Thread, number: int) -> None:
         super().__init__(edge.capacity, edge.drop)
         self.edge, self.consumer, self.number = edge, consumer, number
         self.blocked: Then | None = None
+        self.noted: Then | None = None
+        """Called whenever its length may have changed; None: nobody asks."""
 
     def put(self, token: Token) -> bool:
         """Whether there was room, or made; if not, the producer waits."""
         offered = self.offer(token)
         if offered == "added":
+            if self.noted is not None:
+                self.noted()
             self.consumer.ready.append(self.number)
             self.consumer.wake()
         return offered != "full"
@@ -50,6 +54,8 @@ class Channel(BoundedQueue[Token]):
     def take(self) -> Token:
         """The oldest; a producer that waits goes on."""
         token = self.items.popleft()
+        if self.noted is not None:
+            self.noted()
         if self.blocked is not None:
             go_on, self.blocked = self.blocked, None
             go_on()

@@ -27,18 +27,17 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Too many frames for the model, of a pipeline whose name would like to be a script."""
     find = Node("find", (Edge("camera", 1, "oldest"),), Task(run=(Step("gpu", 20.0),)))
     platform = Platform(power=Power(5.0, 10.0, 0.0, 0.0), cooling=Cooling(2.0))
-    played = simulate(
-        Design((Source("camera", 80.0),), (find, Node("end", (Edge("find", 2, "never"),)))), platform, 30.0
-    )
+    made = Design((Source("camera", 80.0),), (find, Node("end", (Edge("find", 2, "never"),))))
+    played = simulate(made, platform, 30.0, record=True)
     name = "<script>hacked=1</script>"
-    made = Simulation(name, "b", "A Board", "15W", "gpu", Budget(14.0, 50.0), "a model", ("assumed",), played)
+    simulation = Simulation(name, "b", "A Board", "15W", "gpu", Budget(14.0, 50.0), "a model", ("assumed",), played)
     file = tmp_path_factory.mktemp("page") / "simulated.html"
-    save(made, file)
+    save(simulation, file)
     return file
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width_px", [420, 1600])
+@pytest.mark.parametrize("width_px", [390, 1200, 1600])
 def test_page_fits_draws_every_line_and_is_quiet(page: Page, path: Path, width_px: int, dark: bool) -> None:
     page.open(path, width_px, dark=dark)
     assert page.evaluate("document.documentElement.scrollWidth") == width_px
@@ -47,3 +46,16 @@ def test_page_fits_draws_every_line_and_is_quiet(page: Page, path: Path, width_p
     assert page.evaluate("document.querySelectorAll('.series .limit').length") == 2
     assert page.evaluate("window.hacked ?? null") is None
     assert page.errors == [] and page.requests == [path.resolve().as_uri()]
+
+
+def test_the_second_in_full_is_stretched(page: Page, path: Path) -> None:
+    page.open(path, 1200)
+    assert page.evaluate("document.querySelectorAll('.timeline .lane').length") >= 2  # the GPU, and a queue
+    assert page.evaluate("document.querySelectorAll('.timeline .steps').length") >= 1
+    width = "document.querySelector('.timeline').getBoundingClientRect().width"
+    before = page.evaluate(width)
+    page.evaluate("document.querySelector('.zoom button').click()")
+    assert page.evaluate(width) == 2 * before
+    page.evaluate("[...document.querySelectorAll('.zoom button')].at(-1).click()")
+    assert page.evaluate(width) == before
+    assert page.errors == []

@@ -22,13 +22,15 @@ from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, 
 from edgert.placement.segment_engines import Step
 from edgert.planner import plan
 from edgert.planner.simulation import Scenario, Simulation, simulate, step_of
-from edgert.planner.simulation_page import render, simulation_headline, verdict_text
+from edgert.planner.simulation_page import render, simulation_headline, track_of, verdict_text
+from edgert.report.chart import HUES
 from edgert.simulator import Simulated
 from edgert.simulator.board_platform import static_graph
 from edgert.simulator.board_stages import board_stages
 from edgert.simulator.hardware import ANY_CORE
 from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 from edgert.simulator.recorded import StageTime, StageTimes
+from edgert.simulator.spans import Second, Span, lanes
 from tests.helpers.models import make
 
 ORIN = "orin-nx-16gb"
@@ -86,6 +88,27 @@ def test_its_headline_has_error_bars_and_what_may_come_out_less(made: Simulation
     unknown = simulation_headline(replace(sure, error=None, power_error=None))
     assert unknown.count("±?") == 2
     assert "perhaps 25, at the far end of its error bar" in render(replace(sure, most_fps=30.0))
+
+
+def test_its_page_has_one_second_in_full(made: Simulation) -> None:
+    second = made.played.second
+    assert second is not None and second.spans
+    text = render(made)
+    assert ("One second in full" in text and ">gpu<" in text and "cam → look" in text) or "No queue held" in text
+    stages = {span.stage for span in second.spans}
+    assert all(f">{stage}</span>" in text for stage in stages)  # in the legend
+    assert len(text) < 300_000
+    assert "One second in full" not in render(replace(made, played=replace(made.played, second=None)))
+
+
+def test_a_lane_says_what_each_stage_took_and_stages_beyond_the_last_color_share_it() -> None:
+    spans = [Span("gpu", f"s{n}", 10.0 * n, 10.0 * n + 4) for n in range(12)]
+    (lane,) = lanes(Second(0.0, 120.0, None, tuple(spans), (), ()))
+    hues = {f"s{n}": min(n, HUES - 1) for n in range(12)}
+    track = track_of(lane, hues)
+    assert sorted(track.spans) == list(range(HUES)) and len(track.spans[HUES - 1]) == 5
+    assert track.titles[0].replace("\N{NO-BREAK SPACE}", " ") == "s0 on gpu: 1 time, 4 ms in all, 4 ms at most"
+    assert track.titles[HUES - 1].count("\n") == 4
 
 
 def test_its_json_says_that_it_is_simulated(made: Simulation) -> None:

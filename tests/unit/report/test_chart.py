@@ -6,7 +6,19 @@ import re
 import numpy as np
 import pytest
 
-from edgert.report.chart import Bar, Interval, Marker, bar_chart, decades, histogram_chart, interval_chart, ticks
+from edgert.report.chart import (
+    Bar,
+    Interval,
+    Marker,
+    Steps,
+    Track,
+    bar_chart,
+    decades,
+    histogram_chart,
+    interval_chart,
+    ticks,
+    timeline_chart,
+)
 
 
 @pytest.mark.parametrize(
@@ -112,3 +124,14 @@ def test_intervals_lie_where_their_values_are() -> None:
     assert whisker and limit and zero
     assert dots[0] == pytest.approx((float(whisker[1]) + float(whisker[2])) / 2, abs=0.02)
     assert dots[1] < float(zero[1]) < dots[0] < float(limit[1])
+
+
+def test_a_timeline_has_what_worked_where_it_did_and_what_waited_below() -> None:
+    track = Track("gpu<", {0: [(1000.0, 1250.0), (1500.0, 1500.001)], 3: [(1750.0, 2000.0)]}, {0: "a", 3: "<b>"})
+    steps = Steps("q", ((1000.0, 0.0), (1500.0, 2.0)), 2.0, "up to 2")
+    text = timeline_chart((1000.0, 2000.0), [track], [steps], title="t", show=lambda value: f"{value:g}")
+    assert "M0 5h2494v18h-2494zM5000 5h5v18h-5z" in text  # what is too short to be seen is seen all the same
+    assert "M7500 5h2494v18h-2494z" in text and 'class="hue3"' in text
+    assert "M0 46H0V46.0H5000V28.0H10000V46z" in text  # the second row; from the middle on as high as it gets
+    assert "gpu&lt;" in text and "&lt;b&gt;" in text and "<b>" not in text
+    assert all(f">{value}<" in text for value in (1000, 1500, 2000))

@@ -1,0 +1,229 @@
+"""One second of a simulation in full: what ran where and when, and how long queues were, from the events themselves."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+from edgert.placement.schedule import Then, Timeline
+from edgert.placement.segment_engines import Step
+from edgert.simulator.hardware import ANY_CORE
+from edgert.simulator.threads import Channel, Perform
+
+MOST = 6000
+"""Spans, and changes of queues, of one second; where there are more, only its beginning is kept."""
+_LATER = 1 + 1e-3  # a p99 that is not longer by this is the same
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A step at work.
+
+    Attributes:
+        where: accelerator, or core; ``cpu`` for whichever core is free.
+        stage: whose it is.
+        start_ms, end_ms: since the simulation began; cut off where the recorded time ends.
+        threads: cores that it takes.
+    """
+
+    where: str
+    stage: str
+    start_ms: float
+    end_ms: float
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLengths:
+    """How many results waited in a queue.
+
+    Attributes:
+        producer, consumer: what it connects.
+        capacity: the most that may wait.
+        changes: (time in milliseconds, how many from then on), the first at the beginning.
+    """
+
+    producer: str
+    consumer: str
+    capacity: int
+    changes: tuple[tuple[float, int], ...]
+
+    @property
+    def most(self) -> int:
+        """At any time."""
+        return max(length for _, length in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """A stretch of time in full.
+
+    Attributes:
+        start_ms, end_ms: since the simulation began.
+        p99_ms: of the results that came out in it; None where none did.
+        spans: in the order of their ends.
+        queues: all of them.
+        cores: of the processor.
+        is_cut: whether it is only the beginning, because more happened than is kept.
+    """
+
+    start_ms: float
+    end_ms: float
+    p99_ms: float | None
+    spans: tuple[Span, ...]
+    queues: tuple[QueueLengths, ...]
+    cores: tuple[str, ...]
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What one accelerator or core did; its spans do not overlap, but for cores that are shared."""
+
+    name: str
+    spans: tuple[Span, ...]
+
+
+class Recorder:
+    """Writes down what happens, a second at a time, and keeps the one with the longest p99 after the first.
+
+    Args:
+        timeline: the time.
+        perform: carries out steps.
+        cores: of the processor.
+        most: spans, and changes of queues, that are kept of a second.
+    """
+
+    def __init__(self, timeline: Timeline, perform: Perform, cores: Sequence[str], most: int = MOST) -> None:
+        self._time, self._carry_out, self._cores, self._most = timeline, perform, tuple(cores), most
+        self._numbers = count()
+        self._running: dict[int, tuple[str, Step, float]] = {}  # what was handed in and has not ended, in this order
+        self._free_ms: dict[str, float] = {}  # accelerator → when its last step ended
+        self._channels: list[Channel] = []
+        self._start_ms, self._cut_ms = 0.0, float("inf")
+        self._spans: list[Span] = []
+        self._lengths: list[list[tuple[float, int]]] = []
+        self._changes = 0
+        self._best: Second | None = None
+        self._seconds = 0
+
+    def performing(self, stage: str) -> Perform:
+        """Carries out steps of that stage, and writes them down."""
+        return partial(self._perform, stage)
+
+    def watch(self, channels: Iterable[Channel]) -> None:
+        """Writes down how long these queues are from now on."""
+        for channel in channels:
+            channel.noted = partial(self._length, len(self._channels), channel)
+            self._channels.append(channel)
+        self._begin(self._time.now_ms)
+
+    def look(self, at_ms: float, p99_ms: float | None) -> None:
+        """A second is over, of which p99 is known."""
+        if at_ms <= self._start_ms:
+            return
+        is_worse = self._best is None or (p99_ms or 0.0) > (self._best.p99_ms or 0.0) * _LATER
+        if self._seconds < 2 or is_worse:  # in the first one the pipeline starts
+            self._best = self._second(at_ms, p99_ms)
+        self._seconds += 1
+        self._begin(at_ms)
+
+    def result(self, now_ms: float) -> Second:
+        """The second that was kept; everything, where none was over."""
+        return self._best or self._second(now_ms, None)
+
+    def _perform(self, stage: str, steps: Sequence[Step], then: Then) -> None:
+        if not steps:
+            self._carry_out((), then)
+            return
+        first, *rest = steps
+        follow = partial(self._perform, stage, rest, then) if rest else then
+        if first.accelerator is None:
+            self._carry_out((first,), follow)
+            return
+        number = next(self._numbers)
+        self._running[number] = stage, first, self._time.now_ms
+        self._carry_out((first,), partial(self._ended, number, follow))
+
+    def _ended(self, number: int, then: Then) -> None:
+        stage, step, handed_in_ms = self._running.pop(number)
+        end_ms, where = self._time.now_ms, step.accelerator or ""
+        if len(self._spans) < self._most:
+            self._spans.append(Span(where, stage, self._started(step, handed_in_ms), end_ms, step.threads))
+        else:
+            self._cut_ms = min(self._cut_ms, self._spans[-1].end_ms)
+        self._free_ms[where] = end_ms
+        then()
+
+    def _started(self, step: Step, handed_in_ms: float) -> float:
+        """A core takes a step at once, an accelerator one after the other, first come first served."""
+        where = step.accelerator or ""
+        waited = where == ANY_CORE or where in self._cores
+        return handed_in_ms if waited else max(handed_in_ms, self._free_ms.get(where, 0.0))
+
+    def _length(self, number: int, channel: Channel) -> None:
+        if self._changes < self._most:
+            self._lengths[number].append((self._time.now_ms, len(channel.items)))
+            self._changes += 1
+        else:
+            self._cut_ms = min(self._cut_ms, max(one[-1][0] for one in self._lengths))
+
+    def _begin(self, at_ms: float) -> None:
+        self._start_ms, self._cut_ms, self._changes = at_ms, float("inf"), 0
+        self._spans = []
+        self._lengths = [[(at_ms, len(channel.items))] for channel in self._channels]
+
+    def _second(self, end_ms: float, p99_ms: float | None) -> Second:
+        start_ms, is_cut = self._start_ms, self._cut_ms < end_ms
+        end_ms = min(end_ms, self._cut_ms)
+        found = [*self._spans, *self._unfinished(end_ms)]
+        spans = [
+            Span(one.where, one.stage, max(one.start_ms, start_ms), min(one.end_ms, end_ms), one.threads)
+            for one in found
+            if one.end_ms > start_ms and one.start_ms < end_ms
+        ]
+        queues = [
+            QueueLengths(
+                channel.edge.producer,
+                channel.consumer.node.name,
+                channel.edge.capacity,
+                tuple(change for change in changes if change[0] <= end_ms),
+            )
+            for channel, changes in zip(self._channels, self._lengths, strict=True)
+        ]
+        return Second(start_ms, end_ms, p99_ms, tuple(spans), tuple(queues), self._cores, is_cut)
+
+    def _unfinished(self, end_ms: float) -> Iterable[Span]:
+        """What runs at the end; of those that were handed in to an accelerator only the first does."""
+        busy: set[str] = set()
+        for stage, step, handed_in_ms in self._running.values():
+            where = step.accelerator or ""
+            is_core = where == ANY_CORE or where in self._cores
+            if is_core or where not in busy:
+                busy.add(where)
+                yield Span(where, stage, self._started(step, handed_in_ms), end_ms, step.threads)
+
+
+SHARED = "shared"
+"""The lane of what runs while more threads work than there are cores: it shares those."""
+_FIRST = ("gpu", "dla0", "dla1", "nvdec", "nvenc")
+
+
+def lanes(second: Second) -> tuple[Lane, ...]:
+    """Accelerators, then cores. What any core may run is shown on one that is free, as nothing tells which it was."""
+    found: dict[str, list[Span]] = {}
+    free_ms = dict.fromkeys(second.cores, 0.0)
+    for span in sorted(second.spans, key=lambda one: (one.start_ms, one.end_ms)):
+        if span.where != ANY_CORE:
+            found.setdefault(span.where, []).append(span)
+            if span.where in free_ms:
+                free_ms[span.where] = max(free_ms[span.where], span.end_ms)
+            continue
+        free = [core for core, until_ms in free_ms.items() if until_ms <= span.start_ms + 1e-9][: span.threads]
+        for core in free or [SHARED]:
+            found.setdefault(core, []).append(span)
+            if core in free_ms:
+                free_ms[core] = span.end_ms
+    others = sorted(set(found) - {*_FIRST, *second.cores, SHARED})
+    order = [*_FIRST, *others, *second.cores, SHARED]
+    return tuple(Lane(name, tuple(found[name])) for name in sorted(found, key=order.index))
