@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from edgert.backend import EngineOptions, Tuning
+from edgert.backend import DEFAULT_TUNING, EngineOptions, Tuning
 from edgert.backend.ort import cuda
 from edgert.backend.ort.cuda import OrtCudaBackend
+from edgert.config.model_section import TuningConfig
 from edgert.errors import BuildError
 from tests.helpers import models
 
@@ -56,6 +57,10 @@ def test_fused_kernels_are_compiled_at_the_start_only_where_that_is_asked(
 ) -> None:
     compiled(Tuning(fused=fused))
     assert [options.get("fuse_conv_bias") for options, _ in tried] == [first, None]
+
+
+def test_a_file_without_settings_means_those_that_stand_in_code() -> None:
+    assert Tuning(**TuningConfig().model_dump()) == DEFAULT_TUNING
 
 
 def test_settings_of_the_file_are_used(tried: list[tuple[Mapping[str, str], Any]]) -> None:
