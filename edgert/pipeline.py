@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from edgert.board.gpu_start import gpu_started
+from edgert.collector import making_what_stays
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import TENSORRT
 from edgert.errors import BudgetError, StageError, nearest, printable_record
@@ -81,11 +82,12 @@ class Pipeline:
         rtx = loaded.config.engines[:1] in ((), (TENSORRT,))
         with ExitStack() as gpu:
             gpu.enter_context(gpu_started(loaded.config.likely_gpu, rtx=rtx))
-            if loaded.config.begins_with_ort_cuda:  # whose libraries take longest
-                from edgert.backend.ort import ahead, cuda
+            with making_what_stays():  # as whatever imports this module
+                if loaded.config.begins_with_ort_cuda:  # whose libraries take longest
+                    from edgert.backend.ort import ahead, cuda
 
-                gpu.enter_context(ahead.libraries_ahead(loaded.config.likely_gpu or 0, cuda.smallest_session))
-            from edgert.assemble import HERE, with_default_engines
+                    gpu.enter_context(ahead.libraries_ahead(loaded.config.likely_gpu or 0, cuda.smallest_session))
+                from edgert.assemble import HERE, with_default_engines
 
             found, chosen = with_default_engines(loaded)
             if chosen:
