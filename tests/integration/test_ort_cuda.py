@@ -18,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from edgert.backend import Engine, EngineOptions, Tuning
 from edgert.backend.gpu import GpuSession
 from edgert.backend.ort import cpu, cuda, cuda_model, layout, runtime
+from edgert.backend.ort import fused as fused_kernels
 from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, too_little
 from edgert.backend.ort.fused import Fused
 from edgert.backend.ort.runtime import open_session, session_settings
@@ -511,6 +512,7 @@ def fusing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Options:
 
     bench.ms |= {layout.LAST: {1: 1.0, 4: 4.0}, layout.FIRST: {1: 8.0, 4: 16.0}}
     monkeypatch.setattr(cuda, "open_on_gpu", opened)
+    monkeypatch.setattr(fused_kernels, "AFTER_S", 0.0)
     return found
 
 
@@ -602,6 +604,16 @@ def test_what_is_prepared_is_broken_off_when_the_engine_is_closed(bench: Bench, 
     assert began.wait(10)
     engine.close()
     assert engine.device.live_bytes == 0 and not caplog.records
+
+
+def test_what_ends_at_once_opens_no_session_for_fused_kernels(
+    bench: Bench, fusing: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_kernels, "AFTER_S", 100.0)
+    engine = bench.compile(None)
+    engine.refine()
+    engine.close()
+    assert not any(fusing.fused) and "fused" not in engine.info
 
 
 def test_fused_kernels_that_are_asked_for_are_not_measured(bench: Bench, fusing: Options, tmp_path: Path) -> None:

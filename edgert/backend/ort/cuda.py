@@ -399,8 +399,10 @@ class OrtCudaEngine(runtime.OrtEngine):
                 log.warning("%s: some batches are run as larger ones: %s (%s)", self.path, error.what, error.why)
         if fused is None or options.terminate:
             return f"batches of {', '.join(map(str, sizes))} are prepared"
-        with turn(options) as is_mine:
-            why = fused.why_not(self.device, self.nbytes) if is_mine else "the pipeline is closed"
+        with turn(options, fused.after_s) as is_mine:
+            if not is_mine:
+                return "closed before fused kernels were compiled"
+            why = fused.why_not(self.device, self.nbytes)
             became = f"no fused kernels for full batches: {why}" if why else self._with(fused, options)
         self.info = {**self.info, "fused": became}
         return became

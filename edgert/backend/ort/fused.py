@@ -26,6 +26,9 @@ log = logging.getLogger("edgert.backend")
 _ROOM = 2
 """So many times what the engine's own session took must be free for another with fused kernels."""
 _LEAST, _MOST, _ENOUGH_S = 5, 40, 0.15
+AFTER_S = 1.0
+"""What ends sooner gets by without fused kernels, unless it asks for them."""
+_LOOK_S = 0.05
 _NICE = 10
 """Of the thread that compiles: frames come before it where there are too few cores for both."""
 
@@ -85,6 +88,11 @@ class Fused:
     store: Store | None = None
     key: str = ""
 
+    @property
+    def after_s(self) -> float:
+        """How long a pipeline runs before they are compiled."""
+        return 0.0 if self.is_asked else AFTER_S
+
     def why_not(self, device: CudaDevice, nbytes: int) -> str:
         """Why they are not to be compiled; empty where they are. ``nbytes``: what the engine's own session took."""
         if self.is_asked:
@@ -135,12 +143,15 @@ def least_us(
 
 
 @contextmanager
-def turn(options: Any) -> Iterator[bool]:
-    """Waits until no other model's kernels are compiled; whether that came before ``options`` end the run."""
-    while not (is_mine := _TURN.acquire(timeout=0.05)) and not options.terminate:
+def turn(options: Any, after_s: float) -> Iterator[bool]:
+    """Waits so long, and until no other model's kernels are compiled; whether that came before ``options`` end it."""
+    began = time.perf_counter()
+    while time.perf_counter() - began < after_s and not options.terminate:
+        time.sleep(_LOOK_S)
+    while not (is_mine := _TURN.acquire(timeout=_LOOK_S)) and not options.terminate:
         pass
     try:
-        yield is_mine
+        yield is_mine and not options.terminate
     finally:
         if is_mine:
             _TURN.release()
@@ -182,4 +193,5 @@ class Refinement:
             if not self._options.terminate:
                 log.warning("%s: no %s: %s (%s)", self._where, self._what, error.what, error.why)
         else:
-            log.info("%s: %s (%.1f s)", self._where, became, time.perf_counter() - started)
+            level = logging.DEBUG if self._options.terminate else logging.INFO
+            log.log(level, "%s: %s (%.1f s)", self._where, became, time.perf_counter() - started)
