@@ -14,6 +14,7 @@ from edgert.backend import Engine
 from edgert.board.record import Board, find_board
 from edgert.config import InferStage, ModelConfig, PipelineFile, SourceStage
 from edgert.config.flow import users_of, variants_of
+from edgert.config.pipeline_file import BudgetConfig
 from edgert.engine import build_engine
 from edgert.errors import ConfigError
 from edgert.graph import load
@@ -25,7 +26,7 @@ from edgert.placement.plan_record import Row
 from edgert.planner.plan_text import figures, row_text
 from edgert.planner.planning import ALL, plan, shared_of
 from edgert.planner.selection import as_seen
-from edgert.planner.simulation import NOT_KNOWN, about_row, step_of
+from edgert.planner.simulation import CPU_BUDGET, NOT_KNOWN, about_row, step_of
 from edgert.runtime import Node, Summary
 from edgert.simulator.board_clock import BoardClock
 from edgert.simulator.board_platform import BoardSlots, as_asked, platform_of
@@ -46,6 +47,7 @@ class Emulation:
         engines: who compiles the models.
         meters: with the board's power and temperature.
         board, row: what is emulated, and what a plan says of it.
+        budgets: of the pipeline; memory is planned for the board, and not watched on this machine.
         predicted: the board at each level of degraded models.
         label: for every output.
         notes: what to know about it.
@@ -58,6 +60,7 @@ class Emulation:
     meters: BoardMeters
     board: Board
     row: Row
+    budgets: BudgetConfig
     predicted: tuple[PowerStep, ...]
     label: str
     notes: tuple[str, ...]
@@ -79,8 +82,7 @@ class Emulation:
         heat, used, seconds = pacer.thermal, pacer.used(), self.clock.seconds
         power_w = heat.energy_j / heat.seconds if heat and heat.seconds else None
         busy = {name: one.busy_ms / 1e3 / seconds for name, one in used.items() if seconds}
-        budgets = self.file.config.budgets
-        seen = as_seen(self.row, budgets, self.board, summary.fps, summary.latency_ms, power_w, busy)
+        seen = as_seen(self.row, self.budgets, self.board, summary.fps, summary.latency_ms, power_w, busy)
         return {
             "simulated": self.label,
             "slower": self.clock.slowdown,
@@ -167,15 +169,16 @@ def emulate(
     predicted = tuple(step_of(one, watts) for one in rows) if watts else ()
     takes = "engines and stages take the board's predicted time, whatever they take here"
     notes = [takes, *about_row(made[0], row), *stages.notes]
-    if watts is None:
-        notes.append(NOT_KNOWN)
+    budgets = given.config.budgets
+    notes += [NOT_KNOWN] if watts is None else []
+    notes += [CPU_BUDGET] if budgets.cpu is not None else []
 
     def pace_nodes(nodes: Sequence[Node]) -> None:
         paced_nodes(nodes, file.config.stages, stages.own, outside, pacer)
 
     meters = BoardMeters(pacer)
     return Emulation(
-        here, pacer.clock, PacedEngines(paced), meters, record, row, predicted, label, tuple(notes), pace_nodes
+        here, pacer.clock, PacedEngines(paced), meters, record, row, budgets, predicted, label, tuple(notes), pace_nodes
     )
 
 
@@ -216,7 +219,8 @@ def _here(file: PipelineFile, given: PipelineFile, slots: Mapping[str, Sequence[
         name: given.config.stages[name] if isinstance(stage, SourceStage) and stage.source == "api" else stage
         for name, stage in file.config.stages.items()
     }
-    here = {"models": models, "stages": stages, "board": "auto", "engines": ()}
+    budgets = file.config.budgets.model_copy(update={"cpu": None, "memory": None})
+    here = {"models": models, "stages": stages, "board": "auto", "engines": (), "budgets": budgets}
     return replace(file, config=file.config.model_copy(update=here))
 
 

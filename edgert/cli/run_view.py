@@ -169,13 +169,14 @@ _NOTICED = 1.05  # times slower than the board
 
 
 def print_emulated(report: Mapping[str, Any]) -> None:
-    """What :meth:`edgert.emulation.Emulation.report` has: watts and heat, how that stands to the budgets, and how much
-    slower than the board this machine was."""
+    """What :meth:`edgert.emulation.Emulation.report` has: watts, heat and memory of the board, how that stands to the
+    budgets, and how much slower than the board this machine was."""
     screen, figures, degrees = console(stderr=True, tables=False), report["figures"], report["temperature_c"]
     watts, energy_mj = figures["power_w"], figures["energy_mj_per_frame"]
     power = "" if watts is None or energy_mj is None else f": {watts:.1f} W, {energy_mj / 1e3:.3g} J a frame"
     heat = ": power unknown" if degrees is None else f", {degrees:.0f} °C"
-    screen.print(f"{report['simulated']}{power}{heat}", style="yellow", markup=False)
+    memory = format_bytes(figures["memory_bytes"])
+    screen.print(f"{report['simulated']}{power}{heat}, {memory} planned", style="yellow", markup=False)
     screen.print(report["words"], style=VERDICTS[report["verdict"]], markup=False)
     if report["slower"] > _NOTICED:
         what = f"this machine cannot emulate {figures['fps']:.3g} frames a second"

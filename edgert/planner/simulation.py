@@ -38,6 +38,7 @@ from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
 
 _LOG = logging.getLogger(__name__)
 NOT_KNOWN = "nobody has published what this board draws: its power and heat are not known"
+CPU_BUDGET = "budgets.cpu is neither simulated nor emulated: it limits the processor time of a run on its own machine"
 _CAPS = 6
 """Clock caps that are offered: Jetson's tables have a dozen and more, of which neighbors hardly differ in power."""
 _SLOWEST = 0.4  # of the fastest clock
@@ -408,4 +409,6 @@ def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None, pl
         notes.append("the board's cooler is assumed, and how fast heat lowers the clocks of GPU and DLA")
     elif file.config.budgets.power is not None:
         notes.append("budgets.power is not simulated: nothing is known of what this machine draws")
+    if file.config.budgets.cpu is not None:
+        notes.append(CPU_BUDGET)
     return notes

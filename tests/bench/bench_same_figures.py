@@ -36,7 +36,8 @@ def measure() -> Iterator[Figure]:
                 for how, values in found.items():
                     pairs = zip(WORDS, values, wanted, strict=True)
                     off = {word: abs((value or 0.0) / (want or 1.0) - 1) for word, value, want in pairs}
-                    yield Figure(f"{name} on {board}, {how}", max(off.values()), "of it", BAR, n=FRAMES, detail=off)
+                    figures = dict(zip(WORDS, values, strict=True)) | {f"{word} off": one for word, one in off.items()}
+                    yield Figure(f"{name} on {board}, {how}", max(off.values()), "of it", BAR, n=FRAMES, detail=figures)
         patch.undo()  # leaves the folder
 
 

@@ -185,6 +185,19 @@ stages:
         assert running.summary().latency_ms.p50 == pytest.approx(planned.p50_ms, rel=2 * NEAR)
 
 
+def test_budgets_of_processor_time_and_memory_are_not_those_of_this_machine(tmp_path: Path) -> None:
+    """What this process takes is no concern of the board's: a plan says what its memory holds."""
+    budgets = {"budgets": {"cpu": 0.001, "memory": "500MiB", "when_exceeded": "stop"}}
+    file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, budgets)
+    summary, place = paced(file)
+    assert summary.frames_out == 60.0 * SECONDS and "budgets.cpu" in " ".join(place.notes)
+    report = place.report(summary)
+    used = {check["name"]: check["used"] for check in report["figures"]["checks"]}
+    assert used["memory"] == pytest.approx(report["figures"]["memory_bytes"] / (500 * 2**20))
+    played = simulate(file, board=ORIN, mode=MODE, scenario=Scenario(seconds=SECONDS))
+    assert played.verdict == report["verdict"] and "budgets.cpu" in " ".join(played.notes)
+
+
 def test_a_board_that_is_not_there_is_refused(tmp_path: Path) -> None:
     file = pipeline(tmp_path, 30.0, {**FIND, "end": END})
     with pytest.raises(ConfigError, match="orin-nx-16gb"):
