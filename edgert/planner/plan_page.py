@@ -46,12 +46,11 @@ def _sections(plan: Plan) -> Iterator[tuple[str, str, html.Markup]]:
 
 def _board(board: BoardPlan, *, is_whole: bool) -> Iterator[tuple[str, str, html.Markup]]:
     yield board.board, f"{board.title}: modes and placements", _rows(board)
-    if board.chosen is not None:
-        row = board.rows[board.chosen]
+    if (row := board.best) is not None:
         yield f"{board.board}-memory", f"Memory on {board.title}", _memory(row)
         for model in row.models:
-            name, title = f"{board.board}-{model.name}", f"{model.name} on {board.title}, {row.mode}"
-            yield name, title, model_section(model, name, is_whole=is_whole)
+            name, mode = f"{board.board}-{model.name}", f", {row.mode}" if row.mode else ""
+            yield name, f"{model.name} on {board.title}{mode}", model_section(model, name, is_whole=is_whole)
 
 
 def _header(plan: Plan) -> html.Markup:
@@ -110,8 +109,8 @@ def _boards(plan: Plan) -> html.Markup:
 
 
 def _chart(points: Sequence[pareto.Point], about: str) -> html.Markup:
-    """Frames a second against watts: what can be had for what, with error bars."""
-    if not points:
+    """Frames a second against watts: what can be had for what, with error bars; nothing where there is no choice."""
+    if len(points) < 2:
         return html.Markup("")
     heat = pareto.heat_of(points)
     rows = [point.row for point in points]

@@ -165,7 +165,8 @@ def scatter_chart(
     """
     x_axis = axis_of([one for dot in dots for one in (dot.x, *(dot.x_bar or ()))], limits[0])
     y_axis = axis_of([one for dot in dots if dot.y for one in (dot.y, *(dot.y_bar or ()))], limits[1])
-    foot = _TOP_PX + _PLOT_PX
+    plot_px = _PLOT_PX if any(dot.y is not None for dot in dots) else 0
+    foot = _TOP_PX + plot_px
     has_strip = any(dot.y is None for dot in dots)
     strip_px = foot + _STRIP_PX / 2 if has_strip else foot
     bottom = foot + (_STRIP_PX if has_strip else 0)
@@ -174,15 +175,15 @@ def scatter_chart(
         return 100 * x_axis.part(value)
 
     def down(value: float | None) -> float:
-        return strip_px if value is None else foot - _PLOT_PX * y_axis.part(value)
+        return strip_px if value is None else foot - plot_px * y_axis.part(value)
 
     drawn = sorted(dots, key=lambda dot: (dot.kind != "small", dot.kind == "chosen"))
     parts = [
-        *(level(down(value), "grid", show(value)) for value in y_axis.ticks(6)),
+        *(level(down(value), "grid", show(value)) for value in (y_axis.ticks(6) if plot_px else ())),
         *(upright(across(value), _TOP_PX, bottom, "grid") for value in x_axis.ticks(7)),
         *(text(across(value), bottom + 15, show(value), anchor(across(value))) for value in x_axis.ticks(7)),
         level(foot, "foot") if has_strip else "",
-        text(0, 10, names[1]),
+        text(0, 10, names[1]) if plot_px else "",
         text(100, bottom + 31, names[0], "end"),
         text(100, strip_px + 4, strip, "end", -4) if has_strip else "",
         *_asked(limits[0], x_axis, bottom, show),

@@ -72,13 +72,15 @@ def test_of_several_boards_each_has_its_best_row_and_the_others_are_small() -> N
 def test_what_is_estimated_is_marked() -> None:
     points = pareto.board_points(board(replace(ROW, estimated=("gpu_mhz",))))
     assert pareto.dots(points)[0].label == "1~" and "estimated" in points[0].detail
-    assert "~ estimated" in render(plan(board(replace(ROW, estimated=("gpu_mhz",)))))
+    assert "~ estimated" in render(plan(board(replace(ROW, estimated=("gpu_mhz",)), QUICK)))
 
 
 def test_a_plan_without_rows_has_no_chart() -> None:
     empty = BoardPlan("c", "C", (), None, (), ("unknown: clocks",))
     assert pareto.plan_points(plan(empty)) == () and 'class="chart series scatter"' not in render(plan(empty))
     assert pareto.grid((), 80) == []
+    assert 'class="chart series scatter"' not in render(plan(board(ROW)))  # nor one without a choice
+    assert 'class="chart series scatter"' in render(plan(board(ROW, QUICK)))
 
 
 @pytest.mark.parametrize("width", [40, 80, 110])
@@ -125,3 +127,8 @@ def test_a_chart_stands_below_the_table_when_it_is_asked_for() -> None:
         text = console.export_text()
         assert ("frames a second at most" in text) is asked and ("a→" in text) is asked
         assert ("ms: a" in text) is asked  # p99 by letters, too, not by color alone
+
+
+def test_a_row_that_misses_a_budget_is_shown_in_full_too() -> None:
+    missed = board(ROW, power="1W")
+    assert missed.chosen is None and f'id="{BOARD.name}-memory"' in render(plan(missed))
