@@ -21,6 +21,9 @@ def share_threads(nodes: Sequence[Node]) -> None:
     Where results go on to other threads, waiting has a thread of its own: one that is held up by a full queue, such as
     of a program that reads results after it has submitted many frames, must not keep the next from being launched.
 
+    Where one camera alone comes to a model on a GPU, the thread that launches also waits, and takes results to others,
+    while there is time for that until the next frame.
+
     Not callbacks behind batches of cameras: one that is slow gets the newest results out of a queue that drops others,
     while here it would get all of several batches, late.
 
@@ -33,6 +36,8 @@ def share_threads(nodes: Sequence[Node]) -> None:
         if len(node.producers) != 1:
             continue
         (before,) = node.producers
+        if isinstance(node.work, Collect) and live and not isinstance(before.work, InferBatch):
+            node.is_spared = len(node.carried[0]) == 1
         if isinstance(node.work, Looked) and len(before.outlets) == before_looked.count(before):
             node.runs_in = before.runs_in or before
         elif len(before.outlets) > 1:

@@ -268,8 +268,11 @@ class Inlet:
         for channel in self.channels:
             channel.wait_in(make())
 
-    def direct(self, work: Callable[[Result], None]) -> None:
-        """From now on, before anything has come: what is put is worked on at once, by its producer's thread."""
+    def direct(self, work: Callable[[Result], None] | None) -> None:
+        """From now on, what is put is worked on at once, by its producer's thread; None: it waits for its consumer.
+
+        With work before anything has come; without by the thread that puts, or when all is abandoned.
+        """
         for channel in self.channels:
             channel.work = work
 

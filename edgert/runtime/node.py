@@ -39,6 +39,8 @@ class Node:
         lets_go: whether nobody behind looks at pixels, so that a frame's lease ends before the node waits for others.
         runs_in: the node in whose thread this one runs, too; None: it has a thread of its own.
         lag: of such a node, how many results may wait for it: it waits itself, for a GPU that goes on meanwhile.
+        is_spared: whether the thread of the node that it listens to does its work while that is quick, so that one
+            thread less is woken for a result; its own takes over when it is not.
         context: in which its thread works, such as a GPU's, instead of entering it for every call; what runs
             inline works outside, as its code may be a user's.
     """
@@ -59,6 +61,7 @@ class Node:
     lets_go: bool = False
     runs_in: Node | None = None
     lag: int = 0
+    is_spared: bool = False
     context: AbstractContextManager[object] | None = None
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ class _Work:
     def __init__(self, node: Node, clock: Clock, fail: Callable[[EdgertError], None]) -> None:
         self.node, self._clock, self._fail = node, clock, fail
         self.station = Station(node, clock)
-        self._has_ended = False
+        self.has_ended = False
 
     def open(self) -> bool:
         """Opens the stage; whether it is open now."""
@@ -36,19 +36,20 @@ class _Work:
 
     def end(self) -> None:
         """Closes what was opened, and ends. Twice is once."""
-        if not self._has_ended:
+        if not self.has_ended:
             self.succeeds(self.node.work.close)
             self._finish()
 
     def _finish(self) -> None:
         """Nothing goes in any more, and nothing comes out."""
-        self._has_ended = True
+        self.has_ended = True
         self.node.inlet.abandon()
+        self.node.inlet.direct(None)
         self.node.take = None  # with the memory for what it made
         for outlet in self.node.outlets:
             outlet.close()
 
-    def succeeds(self, step: Callable[[], None]) -> bool:
+    def succeeds(self, step: Callable[[], object]) -> bool:
         """Runs a step and reports its failure, so that a second one while closing does not hide the first."""
         try:
             step()
@@ -73,7 +74,7 @@ class _Inline(_Work):
         """Opens the stage, and has its edge lead here."""
         if super().open():
             self.node.inlet.direct(self.backlog.append if self.node.lag else self._put)
-        return not self._has_ended
+        return not self.has_ended
 
     def catch_up(self, lag: int, outside: AbstractContextManager[object] | None = None) -> int:
         """Works on what waits beyond so many, outside of a context; returns how many nanoseconds that took."""
@@ -94,7 +95,7 @@ class _Inline(_Work):
 
     def _work(self, result: Result) -> None:
         """Works on a result and ends the hold on its frame."""
-        if self._has_ended:
+        if self.has_ended:
             self.node.inlet.channels[0].lose(result)
             return
         try:
@@ -102,6 +103,42 @@ class _Inline(_Work):
         except (Exception, SystemExit) as error:
             self._fail(self.station.failure(error))
             self.end()
+
+
+_QUICK = 0.5
+_SLOW = 3
+
+
+class _Spared:
+    """A node whose own thread sleeps while its results are worked on in the thread that they come from: at first, and
+    as long as that takes less than half of the time from one result to the next, or at least not thrice in a row.
+
+    Attributes:
+        ready: set when the node is open, or never will be.
+    """
+
+    def __init__(self, own: _Work, clock: Clock) -> None:
+        self._own, self._clock, self.ready = own, clock, threading.Event()
+        self._slow, self._came_ns = 0, clock.now_ns()
+
+    def work(self, result: Result) -> None:
+        """Works on a result, in its producer's thread, and ends the hold on its frame."""
+        node, (before,) = self._own.node, self._own.node.producers
+        self.ready.wait()
+        came_ns = self._clock.now_ns()
+        if not self._own.has_ended:
+            with _left(before.context) if before.context is not None else nullcontext():
+                done = self._own.succeeds(lambda: self._own.station.step(result))
+            if not done:
+                node.inlet.abandon()
+        else:
+            node.inlet.channels[0].lose(result)
+        took_ns = self._clock.now_ns() - came_ns
+        before.meter.wait_out_ns -= took_ns  # it worked, and did not wait for room
+        self._slow = self._slow + 1 if took_ns > _QUICK * (came_ns - self._came_ns) else 0
+        self._came_ns = came_ns
+        if self._slow == _SLOW:
+            node.inlet.direct(None)  # its own thread works on those to come
 
 
 class _Taking:
@@ -164,6 +201,9 @@ class Worker(threading.Thread):
         self._own, self._inline = _Work(node, clock, fail), [_Inline(one, clock, fail) for one in inline]
         self._lagging = [one for one in self._inline if one.node.lag]
         self._station = self._own.station
+        self._spared = _Spared(self._own, clock) if node.is_spared else None
+        if self._spared is not None:
+            node.inlet.direct(self._spared.work)
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -172,12 +212,19 @@ class Worker(threading.Thread):
             one.open()
         if not isinstance(self.node.work, Stage):
             own.succeeds(self._give_frames)
-        elif own.open():
+        elif self._opens():
             own.succeeds(self._loop)
         for one in self._lagging:
             one.catch_up(0)
         for work in (own, *self._inline):
             work.end()
+
+    def _opens(self) -> bool:
+        try:
+            return self._own.open()
+        finally:
+            if self._spared is not None:
+                self._spared.ready.set()
 
     def _give_frames(self) -> None:
         node, source, meter, give = self.node, self.node.work, self.node.meter, self._station.give

@@ -12,12 +12,14 @@ counted beside it. Needs no GPU.
 from __future__ import annotations
 
 import ctypes
+import resource
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -52,6 +54,8 @@ from tests.helpers.gpu_inference import Session
 ROUNDS, COUNT, SIDE = 5, 8000, 224
 BARS_US = {1: 120.0, 8: 60.0}
 RATE_HZ, FILMED = 30.0, 120
+BATCH_S = 0.0006
+"""ResNet-50's on an H100."""
 _READY = Embedding(cast("Any", None))
 
 
@@ -103,6 +107,10 @@ class IdleGpu(CudaDouble):
     def Event(self, flags: int = 0) -> Any:
         return _Idle(self, bool(flags & self.event_flags.BLOCKING_SYNC))
 
+    def launch(self) -> None:
+        """A graph."""
+        self.calls += 1
+
     def check(self) -> None:
         """Nobody is strict with whoever measures."""
 
@@ -117,12 +125,66 @@ class IdleGpu(CudaDouble):
         self.short_call()
 
 
+class _Passing(_Idle):
+    """An event of a GPU that takes its time."""
+
+    _at_s = 0.0
+    _gpu: BusyGpu
+
+    def called(self, *_: object) -> bool:
+        self._at_s = self._gpu.free_s
+        return super().called()
+
+    record = called
+
+    def query(self) -> bool:
+        return super().called() and time.perf_counter() >= self._at_s
+
+    def synchronize(self, *_: object) -> bool:
+        time.sleep(max(self._at_s - time.perf_counter(), 0.0))
+        return super().called()
+
+
+class BusyGpu(IdleGpu):
+    """A GPU that takes as long for every batch, and does one after the other.
+
+    Attributes:
+        free_s: when it has done all that was launched.
+        waiting: for each batch, how many were under way when it was launched.
+        idle_s: for each batch, for how long it had had nothing to do.
+    """
+
+    def __init__(self, batch_s: float) -> None:
+        super().__init__()
+        self.batch_s, self.free_s, self.idle_s, self.waiting = batch_s, 0.0, list[float](), list[float]()
+        self._launches = 0
+
+    def Event(self, flags: int = 0) -> Any:
+        return _Passing(self, bool(flags & self.event_flags.BLOCKING_SYNC))
+
+    def launch(self) -> None:
+        """A graph: the engine's, and then that which decodes."""
+        self.calls += 1
+        self._launches += 1
+        if self._launches % 2:
+            now_s = time.perf_counter()
+            self.waiting.append(max(self.free_s - now_s, 0.0) / self.batch_s)
+            self.idle_s.append(max(now_s - self.free_s, 0.0))
+            self.free_s = max(self.free_s, now_s) + self.batch_s
+
+    @property
+    def busy(self) -> float:
+        """Part of the time that it worked, from the tenth batch on."""
+        worked_s = len(self.waiting[10:]) * self.batch_s
+        return worked_s / (worked_s + sum(self.idle_s[10:]))
+
+
 class Marks:
     """Notes the processor's time and the calls of the driver, from the tenth of so many frames on."""
 
     def __init__(self, gpu: IdleGpu, count: int) -> None:
         self._gpu, self._frames = gpu, count
-        self._count, self._first, self._last = 0, (0, 0), (0, 0)
+        self._count, self._first, self._last = 0, (0, 0, 0), (0, 0, 0)
 
     def take(self, result: Result) -> None:
         """Counts a result."""
@@ -138,8 +200,13 @@ class Marks:
         frames = self._frames - self._frames // 10
         return (self._last[0] - self._first[0]) / frames / 1e3, (self._last[1] - self._first[1]) / frames
 
-    def _now(self) -> tuple[int, int]:
-        return time.process_time_ns(), self._gpu.calls
+    @property
+    def sleeps(self) -> float:
+        """How often, for each frame, a thread slept, until it was woken."""
+        return (self._last[2] - self._first[2]) / (self._frames - self._frames // 10)
+
+    def _now(self) -> tuple[int, int, int]:
+        return time.process_time_ns(), self._gpu.calls, resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 class ReadyReader:
@@ -161,11 +228,7 @@ class ReadyReader:
 def inference_of(device: CudaDevice, rows: int) -> GpuInference:
     """An inference slot whose graphs are recorded and take no time."""
     gpu = cast("IdleGpu", device.driver)
-
-    def launch() -> None:
-        gpu.calls += 1
-
-    device.capture = lambda stream, enqueue: launch  # type: ignore[assignment, method-assign, return-value]
+    device.capture = lambda stream, enqueue: gpu.launch  # type: ignore[assignment, method-assign, return-value]
     kernels = Kernels(device, compiler=cast("Callable[[], Any]", lambda: SimpleNamespace(compile=lambda *_: b"")))
     config, target = InputConfig(resize="stretch"), plain("nchw", "float16", rows, SIDE, SIDE, 3)
     sessions = [Session(device, rows) for _ in range(SLOTS)]
@@ -225,12 +288,12 @@ def piped(device: CudaDevice, rows: int, on_gpu: bool) -> tuple[float, float]:
     return marks.per_frame
 
 
-def filmed(device: CudaDevice) -> tuple[float, float]:
+def filmed(device: CudaDevice) -> Marks:
     """The same of one camera, with threads that sleep between two frames."""
     marks = Marks(cast("IdleGpu", device.driver), FILMED)
     with running(device, 1, Film(device, FILMED, rate_hz=RATE_HZ), marks) as runner:
         runner.wait()
-    return marks.per_frame
+    return marks
 
 
 def submitted(device: CudaDevice, rows: int) -> tuple[float, float]:
@@ -282,9 +345,18 @@ def measure() -> Iterator[Figure]:
         taken = [submitted(device, rows) for _ in range(ROUNDS)]
         name, detail = f"buffers that a program submits, batch {rows}", {"driver_calls": taken[0][1]}
         yield Figure(name, statistics.median(one[0] for one in taken), "µs", None, "lower", ROUNDS, detail)
-    spent, calls = filmed(device)
+    for kind, run in (("pinned frames", partial(piped, on_gpu=False)), ("buffers that a program submits", submitted)):
+        gpus = [BusyGpu(BATCH_S) for _ in range(ROUNDS)]
+        for each in gpus:
+            run(CudaDevice(each, 0, Counter()), 8)
+        name = f"{kind}, batch 8: part of the time that a GPU works, of {BATCH_S * 1e6:g} µs a batch"
+        under_way = statistics.median(count for each in gpus for count in each.waiting)
+        busy = statistics.median(each.busy for each in gpus)
+        yield Figure(name, busy, "", None, "higher", ROUNDS, {"under_way_when_launched": under_way})
+    one = filmed(device)
     name = f"one camera of {RATE_HZ:g} frames/s: processor time per frame"
-    yield Figure(name, spent, "µs", None, "lower", FILMED, {"driver_calls": calls})
+    detail = {"driver_calls": one.per_frame[1], "sleeps": one.sleeps}
+    yield Figure(name, one.per_frame[0], "µs", None, "lower", FILMED, detail)
     gpu = cast("IdleGpu", device.driver)
     gpu.short_call = ctypes.CDLL(None).getppid  # type: ignore[assignment]
     for rows in BARS_US:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -144,3 +145,21 @@ def test_a_frame_takes_few_calls_of_the_driver_and_a_batch_no_more(
     monkeypatch.setattr(bench_host, "COUNT", 800)
     spent_us, calls = bench_host.piped(CudaDevice(bench_host.IdleGpu(), 0, Counter()), rows, on_gpu)
     assert spent_us > 0 and 1 < calls <= most  # of batches that a busy machine ends early, somewhat more
+
+
+@pytest.mark.parametrize("run", [partial(bench_host.piped, on_gpu=False), bench_host.submitted])
+def test_a_gpu_has_the_next_batches_while_it_works_on_one(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    monkeypatch.setattr(bench_host, "COUNT", 480)
+    gpu = bench_host.BusyGpu(0.02)
+    run(CudaDevice(gpu, 0, Counter()), 8)
+    later = gpu.waiting[10:-2]  # beside the one that is launched
+    assert 60 <= len(gpu.waiting) <= 66 and max(later) <= 2.01 and sorted(later)[len(later) // 10] > 0.9
+    assert gpu.busy > 0.95
+
+
+def test_threads_sleep_once_for_the_camera_once_for_a_frame_and_once_for_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_host, "FILMED", 60)
+    marks = bench_host.filmed(CudaDevice(bench_host.BusyGpu(0.001), 0, Counter()))
+    assert marks.sleeps < 4.5  # Python's lock is waited for now and then

@@ -75,3 +75,19 @@ def test_a_stage_that_works_beside_those_before_it_keeps_its_thread() -> None:
 
 def test_the_results_of_several_gpus_meet_in_a_thread_of_their_own() -> None:
     assert threads(ONE, CALLBACK, copies=2) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("first", "live", "cameras", "spared"),
+    [(ONE, True, 1, True), (ONE, True, 2, False), (BATCH, True, 1, False), (ONE, False, 1, False)],
+)
+def test_who_waits_for_a_gpu_is_spared_a_thread_for_one_camera_alone(
+    first: Any, live: bool, cameras: int, spared: bool
+) -> None:
+    names = frozenset(f"cam{n}" for n in range(cameras))
+    chain = branch_nodes("find", [Branch((first, Collect("find")))], names, 1)
+    sources = [Node(name, Numbers(name, live=live)) for name in sorted(names)]
+    for source in sources:
+        connect(source, chain[0], frozenset({source.name}), 1, "oldest")
+    share_threads([*sources, *chain])
+    assert [node.is_spared for node in (*sources, *chain)] == [*[False] * cameras, False, spared]
