@@ -215,6 +215,26 @@ def of_decisions(folder: Path) -> dict[str, list[str]]:
     return {"decisions": lines(heads, rows)}
 
 
+FORETOLD = re.compile(r"(\w+): (frames/s|p50|p99|busy cores)")
+"""``watch: p99``, of bench_unseen.py."""
+
+
+def of_unseen(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the table of bench_unseen.py; a sentence in its place until a run of it is kept."""
+    path = folder / "unseen.json"
+    if not path.exists():
+        return {"unseen": ["No run on a machine that was left alone is kept yet.", ""]}
+    rows: dict[str, list[str]] = {}
+    for figure in json.loads(path.read_text(encoding="utf-8"))["figures"]:
+        if match := FORETOLD.fullmatch(figure["name"]):
+            detail, unit = figure["detail"], " ms" if match[2] in ("p50", "p99") else ""
+            row = rows.setdefault(match[1], [match[1], str(figure["n"])])
+            both = f"{detail['foretold']:.3g}, {detail['real']:.3g}{unit}"
+            row.append(f"{both} ({100 * figure['value']:.0f} %)")
+    heads = ("foretold, real (off)", "runs", "frames/s", "p50", "p99", "busy cores")
+    return {"unseen": lines(heads, map(tuple, rows.values()))}
+
+
 def of_bars(accuracy: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
     """Name → lines of the table of error bars.
 

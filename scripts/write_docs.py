@@ -311,6 +311,11 @@ def costs_page() -> str:
     return with_tables("costs.md", tables)
 
 
+def simulate_page() -> str:
+    """Its table is of a run of tests/bench/bench_unseen.py that is kept."""
+    return with_tables("simulate.md", measured_tables.of_unseen(MEASURED))
+
+
 def dla_tables() -> dict[str, list[str]]:
     """Name → lines of every table of docs/dla.md."""
     pages = {address: f"[{name}]" for name, address in SOURCE_PAGES.items()}
@@ -352,6 +357,7 @@ PAGES = {
     "dla.md": dla_page,
     "pipeline-file.md": pipeline_page,
     "results.md": results_page,
+    "simulate.md": simulate_page,
 }
 
 

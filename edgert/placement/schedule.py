@@ -84,6 +84,10 @@ class Progress:
         end_ms = self._timeline.now_ms + max(self._left_ms, 0.0) / speed
         self._timeline.at(end_ms, partial(self._end, self._version))
 
+    def stop(self) -> None:
+        """For good; ``done`` does not follow. Only after :meth:`catch_up`."""
+        self._version += 1
+
     def _end(self, version: int) -> None:
         if version == self._version:  # else its speed changed since
             self._done()

@@ -42,6 +42,7 @@ class Step:
         jitter: how its time jitters about ``time_ms``.
         rows: parts of it that jitter each by itself, as what disturbs a run comes more often the longer it takes.
         energy_mj: drawn for it beyond what the board draws anyway, alone and at full clocks.
+        spin_ms: for how long all its threads but one keep their cores busy afterwards, waiting for the next.
     """
 
     accelerator: str | None
@@ -52,6 +53,7 @@ class Step:
     jitter: Quantiles = ()
     rows: int = 1
     energy_mj: float = 0.0
+    spin_ms: float = 0.0
 
     @property
     def mean_ms(self) -> float:

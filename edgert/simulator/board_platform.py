@@ -72,16 +72,24 @@ class BoardSlots:
         return slots
 
 
+_SERIAL, _SPIN_MS = 0.2, 40.0
+"""Of ONNX Runtime's threads on two cores, medians of fourteen networks by tests/bench/bench_unseen.py."""
+
+
 @dataclass(frozen=True, eq=False)
 class HostSlots:
     """Engines as ``edgert run`` sets them up here, with the times of profiles.
 
     Args:
         profiles: model → its profile.
+        serial: part of a run on one thread that further threads do not share.
+        spin_ms: for how long these keep their cores busy after a run, waiting for the next.
     """
 
     file: PipelineFile
     profiles: Mapping[str, Profile]
+    serial: float = _SERIAL
+    spin_ms: float = _SPIN_MS
 
     def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
         """See :data:`edgert.simulator.pipeline_design.Slots`. Raises PlacementError for a placement that this machine
@@ -99,13 +107,17 @@ class HostSlots:
         count = replicas_of(self.file.config, stage.infer, live)
         threads = max(1, threads_of(self.file.config, stage.infer) // count)
         step = _step(profile, next(iter(profile.whole)), ANY_CORE, threads)
+        if threads > 1:
+            longer = 1 + self.serial * (threads - 1)
+            step = replace(step, time_ms=step.time_ms * longer, spin_ms=self.spin_ms)
         return [InferenceSlot(((step,),), rows=rows)] * count
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What had to be assumed."""
         return tuple(
-            f"{name}: several threads are taken to share its work without loss; profiles are of one thread"
+            f"{name}: its profile is of one thread; several are taken to share all but {self.serial:.0%} of its work, "
+            f"and to keep their cores busy for {self.spin_ms:g} ms after a run"
             for name, config in self.file.config.models.items()
             if config.placement == "auto" and threads_of(self.file.config, name) > 1
         ) + tuple(

@@ -52,7 +52,8 @@ class Cores:
     """Cores of one machine.
 
     A step names its core, or :data:`ANY_CORE`. Those that may run anywhere go where least runs, and move at once when
-    that changes; what the memory cache makes of that is not simulated.
+    that changes; what the memory cache makes of that is not simulated. Threads that wait for the next run of their
+    engine spin for a while, which keeps cores busy like work.
 
     Args:
         names: of the cores, as steps name them.
@@ -62,6 +63,7 @@ class Cores:
     def __init__(self, timeline: Timeline, names: Sequence[str], rng: Random) -> None:
         self._timeline, self._names, self._rng = timeline, tuple(names), rng
         self._jobs: list[_Job] = []
+        self._spinning: list[_Job] = []
         self._used = Used()
 
     def __contains__(self, name: str | None) -> bool:
@@ -73,15 +75,36 @@ class Cores:
         if step.jitter:
             time_ms = time_ms / step.rows * sum(draw(step.jitter, self._rng) for _ in range(step.rows))
 
+        if step.threads > 1:
+            self._end_spinning()
+        self._begin(step, time_ms, then)
+
+    def _begin(self, step: Step, time_ms: float, then: Then) -> _Job:
         def finish() -> None:
             self._catch_up(job)
             self._jobs.remove(job)
+            if step.spin_ms and step.threads > 1:
+                self._spin(step)
             self._pace()
             then()
 
         job = _Job(step, Progress(self._timeline, time_ms, finish))
         self._jobs.append(job)
         self._pace()
+        return job
+
+    def _spin(self, step: Step) -> None:
+        """Its other threads wait for work."""
+        waiting = Step(ANY_CORE, step.spin_ms, threads=step.threads - 1)
+        self._spinning.append(self._begin(waiting, waiting.time_ms, self._spinning.clear))
+
+    def _end_spinning(self) -> None:
+        """They have some."""
+        for job in self._spinning:
+            self._catch_up(job)
+            job.progress.stop()
+            self._jobs.remove(job)
+        self._spinning.clear()
 
     def used(self) -> Used:
         """What all cores together did up to now."""

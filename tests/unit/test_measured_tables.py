@@ -71,3 +71,11 @@ def test_cameras_are_ranges_over_the_times_that_they_filmed(tables: Any, tmp_pat
     assert found["the same over that of one camera in the same run"] == ["–", "1.20–1.50", "–"]
     assert found["latency, 99th percentile, ms"] == ["2.00", "2.40–3.00", "9.00"]
     assert found["times filmed"] == ["2", "2", "1"]
+
+
+def test_a_pipeline_that_nobody_measured_is_a_row(tables: Any, tmp_path: Path) -> None:
+    assert tables.of_unseen(tmp_path)["unseen"] == ["No run on a machine that was left alone is kept yet.", ""]
+    detail = {"foretold": 19.96, "real": 20.0}
+    rows = [{"name": f"watch: {what}", "value": 0.002, "n": 7, "detail": detail} for what in ("frames/s", "p50")]
+    (tmp_path / "unseen.json").write_text(json.dumps({"figures": rows}))
+    assert tables.of_unseen(tmp_path)["unseen"][2] == "| watch | 7 | 20, 20 (0 %) | 20, 20 ms (0 %) |"

@@ -15,6 +15,7 @@ from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, 
 from edgert.planner import plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import to_json
+from edgert.planner.simulation import Scenario, simulate
 from tests.unit.planner.test_planning import network
 
 CORES = ("cpu0", "cpu1")
@@ -115,3 +116,14 @@ def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
     units = len(row.models[0].network.units)
     # Of four frames cpu0 runs three; while cpu1 runs the fourth, 1.25 times as long, it goes on as slowly.
     assert row.most_fps == pytest.approx(4e3 / ((3 - 1 + 1.25) * units), rel=0.01)
+
+
+def test_two_threads_share_most_of_a_run_and_spin_after_it(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, ", threads: 2")
+    profile = profiled(tmp_path / "net.onnx", tmp_path / "profile.json", contention=1.0)
+    alone_ms = json.loads(profile.read_text())["whole"]["cpu0"]["alone_ms"]
+    made = simulate(file, board="host", profiles=[profile], scenario=Scenario(seconds=5.0))
+    wall_ms = alone_ms * 1.2 / 2
+    assert made.played.latency_ms.p50 == pytest.approx(wall_ms, rel=0.02)
+    assert made.played.busy["cpu"] == pytest.approx(10 * (2 * wall_ms + 40.0) / 1e3, rel=0.02)
+    assert any("share all but 20% of its work, and to keep their cores busy for 40 ms" in note for note in made.notes)

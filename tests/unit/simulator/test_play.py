@@ -227,6 +227,20 @@ def test_busy_cores_draw_too() -> None:
     assert played.power_w == pytest.approx(5.0 + 2.0 * 20 * (10 + 2 * 5) / 1e3, rel=0.02)
 
 
+@pytest.mark.parametrize(("spin_ms", "busy_ms"), [(0.0, 10.0), (8.0, 18.0), (400.0, 10.0 + 45.0)])
+def test_threads_that_wait_for_the_next_run_keep_their_cores_busy(spin_ms: float, busy_ms: float) -> None:
+    task = Task((Step("cpu", 5.0, threads=2, spin_ms=spin_ms),))
+    played = simulate(line(0.0, Source("camera", 20.0), task), Platform(("cpu0", "cpu1")), 20.0)
+    assert played.busy["cpu"] == pytest.approx(20 * busy_ms / 1e3, rel=0.02)
+    assert played.latency_ms.p50 == pytest.approx(5.0, rel=0.02)
+
+
+def test_threads_that_spin_slow_others_down() -> None:
+    first = Task((Step("cpu", 5.0, threads=2, spin_ms=40.0), Step("cpu0", 20.0)))
+    played = simulate(line(0.0, Source("camera", 10.0), first), Platform(("cpu0",)), 10.0)
+    assert played.latency_ms.p50 > 5.0 + 20.0 + 15.0
+
+
 def test_heat_lowers_clocks_until_the_trip_point_is_kept_and_frames_are_lost() -> None:
     hot = Platform(power=POWER, cooling=Cooling(4.0, tau_s=60.0, ambient_c=30.0))  # 95 C at 16.25 of 25 W
     design = line(0.0, Source("camera", 100.0), Task(run=gpu(12.0)))

@@ -1,0 +1,287 @@
+"""Pipelines that nobody measured, foretold from others: frames a second, latency and processor time.
+
+Once, other pipelines and networks are measured on this machine: what a stage takes for a frame, for each of its
+megapixels and each object, what networks take unit by unit, how much slower they are after a rest, beside another one
+and on two threads, how times scatter, and how late threads wake up. Rates are fitted to that, without the networks of
+the pipeline that is asked for. Six pipelines of other networks, sizes and object counts are then simulated from these
+numbers alone, and run, in turn; medians of the runs are compared. The processor's time stands in for its watts, as most
+machines have no meter.
+
+A run counts only if others took less than a tenth of a core meanwhile and a network that was measured at first takes as
+long as then, to 10 %; the bench says how many did, and skips a pipeline with fewer than three. Where others were busy
+while it measured, it skips everything.
+
+python tests/bench/bench_unseen.py [--json FILE]      # some ten minutes
+EDGERT_BENCH_ROUNDS=1 EDGERT_BENCH_BUSY=1 python tests/bench/bench_unseen.py      # quickly, however busy the machine is
+EDGERT_BENCH_PIPELINES=watch,film python tests/bench/bench_unseen.py
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from report import main, needs
+from zoo import rounds
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from bench_cpu_stages import SIZES
+from unseen import REFERENCE, Bench, Case, Machine, boxes, camera, film, input_mp, measured, run, scene, static
+
+from edgert.benchmark import core_profile
+from edgert.benchmark.measure import Figure
+from edgert.board import HOST
+from edgert.board.host import core_accelerators, pinned
+from edgert.config import InferStage, PipelineFile, SourceStage, StageConfig, load_pipeline
+from edgert.config.stages import DrawStage, SinkStage, TrackStage
+from edgert.graph import read
+from edgert.jitter import Jitter
+from edgert.placement.cost.work import units
+from edgert.placement.profile import MeasuredTransition, Profile, ProfiledUnit, Whole
+from edgert.placement.segment_engines import Step
+from edgert.runtime import Summary
+from edgert.simulator import Platform, Simulated, simulate
+from edgert.simulator.board_platform import HostSlots
+from edgert.simulator.hardware import ANY_CORE
+from edgert.simulator.pipeline_design import Scene, design_of
+from edgert.simulator.recorded import StageTime, StageTimes
+from scripts.fitting import host
+
+NEAR, FAR = 0.15, 0.25
+"""Bars: of frames a second and the median; of p99 and of the processor's time."""
+SECONDS, ROUNDS, FEWEST = 6.0, 7, 3
+QUIET_CORES, CALM = 0.10, 1.10
+FILM, FILM_SIZE = "unseen.mp4", "960x540"
+CASES = (
+    Case(
+        "watch",
+        {"find": ("parts", "backend: ort")},
+        camera("camera", "1280x720", 20, SECONDS)
+        + "  find: {infer: find, from: camera}\n"
+        + boxes(6, "find")
+        + "  track: {track: bytetrack, from: boxes}\n  paint: {draw: [boxes, labels], from: track}\n"
+        "  events: {sink: jsonl, from: paint, path: watch.jsonl}\n",
+        6,
+    ),
+    Case(
+        "film",
+        {"name": ("squeezenet_fp32", "backend: ort")},
+        f"  film: {{source: {FILM}, decode: cpu, loop: true, limit: 1500}}\n  name: {{infer: name, from: film}}\n"
+        "  events: {sink: jsonl, from: name, path: film.jsonl}\n",
+    ),
+    Case(
+        "cascade",
+        {
+            "find": ("nanodet_m_320", "backend: ort, placement: cpu0"),
+            "read": ("osnet_x0_25_msmt17", "backend: ort, placement: cpu1"),
+        },
+        camera("camera", "800x600", 20, SECONDS)
+        + "  find: {infer: find, from: camera}\n"
+        + boxes(4, "find")
+        + "  read: {infer: read, from: boxes, crop: {limit: 4}}\n  end: {sink: 'null', from: read}\n",
+        4,
+    ),
+    Case(
+        "yards",
+        {"find": ("yolox_nano_416", "backend: ort, threads: 1")},
+        camera("gate", "960x540", 15, SECONDS)
+        + camera("yard", "960x540", 12, SECONDS)
+        + "  find: {infer: find, from: [gate, yard]}\n"
+        + boxes(10, "find")
+        + "  track: {track: bytetrack, from: boxes}\n  events: {sink: jsonl, from: track, path: yards.jsonl}\n",
+        10,
+    ),
+    Case(
+        "overload",
+        {"find": ("ultraface_rfb_320", "backend: ort, placement: cpu0")},
+        camera("camera", "640x360", 500, SECONDS)
+        + "  find: {infer: find, from: camera}\n  end: {sink: 'null', from: find}\n",
+    ),
+    Case(
+        "branches",
+        {
+            "find": ("parts", "backend: ort, placement: cpu0"),
+            "name": ("squeezenet_fp32", "backend: ort, placement: cpu1"),
+        },
+        camera("camera", "1024x576", 25, SECONDS)
+        + "  find: {infer: find, from: camera}\n  name: {infer: name, from: camera}\n"
+        + boxes(8, "[find, name]", "both")
+        + "  track: {track: bytetrack, from: both}\n  paint: {draw: [boxes, labels, trails, stats], from: track}\n"
+        "  files: {sink: images, from: paint, path: pictures}\n",
+        8,
+    ),
+)
+PREPARED = (*(f"{width}x{height}" for width, height in SIZES), "1280x720", "800x600", "960x540", "640x360", "1024x576")
+
+
+# What is foretold.
+
+
+def foretold(case: Case, file: PipelineFile, machine: Machine, seed: int) -> Simulated:
+    """The pipeline, played from what was measured of others."""
+    without = frozenset(network for network, _ in case.models.values())
+    profiles = {name: profile_of(network, machine, without) for name, (network, _) in case.models.items()}
+    slots = HostSlots(file, profiles, machine.serial, machine.spin_ms)
+    sources = {name: one for name, one in file.config.stages.items() if isinstance(one, SourceStage)}
+    live = any(one.realtime for one in sources.values())
+    own, threads = {}, {}
+    for name, stage in file.config.stages.items():
+        core, own_ms = ANY_CORE, stage_ms(case, stage, file, machine)
+        if isinstance(stage, InferStage):
+            core = slots(name, stage, live)[0].core(0)
+            own_ms += rested_ms(case.models[stage.infer][0], machine)
+        own[name] = (Step(core, own_ms, slowdown=machine.company),)
+        steady = isinstance(stage, InferStage | SourceStage)
+        late = () if isinstance(stage, SourceStage) else machine.wakeup_ms
+        threads[name] = StageTime(jitter=Jitter(() if steady else machine.jitter), wakeup_latency_ms=late)
+    played = Scene({}, float(case.objects), times=StageTimes(threads), own=own)
+    return simulate(design_of(file, slots, played), Platform(tuple(core_accelerators())), 3 * SECONDS, seed=seed)
+
+
+def profile_of(network: str, machine: Machine, without: frozenset[str]) -> Profile:
+    """Of a network that was not measured."""
+    model, cores = static(network), tuple(core_accelerators())
+    graph = read(model)
+    units_ms = machine.units_ms(host.columns(graph), without).tolist()
+    whole_ms = sum(units_ms)
+    whole = Whole(whole_ms, whole_ms * machine.company, whole_ms, machine.run_jitter)
+    pairs = zip(units(graph), units_ms, strict=True)
+    return Profile(
+        network, model.digest, HOST, "", core_profile.machine_identity(), 1, dict.fromkeys(cores, whole),
+        tuple(ProfiledUnit(one.name, one.nodes, dict.fromkeys(cores, ms)) for one, ms in pairs),
+        MeasuredTransition(0.05, 0.0, 0.0),
+    )  # fmt: skip
+
+
+def rested_ms(network: str, machine: Machine) -> float:
+    """What a run takes more that does not follow another at once, as the caches hold what was done meanwhile."""
+    at_least, of_node = machine.rested
+    return at_least + of_node * len(read(static(network)).nodes)
+
+
+def stage_ms(case: Case, stage: StageConfig, file: PipelineFile, machine: Machine) -> float:
+    """Of a frame, beside its network where it has one."""
+    sizes = [one.size for one in file.config.stages.values() if isinstance(one, SourceStage) and one.size]
+    width, height = max(sizes, default=tuple(map(int, FILM_SIZE.split("x"))))
+    megapixels = width * height / 1e6
+    if isinstance(stage, InferStage):
+        network, without = case.models[stage.infer][0], frozenset(name for name, _ in case.models.values())
+        return machine.beside_ms((1.0, megapixels, input_mp(network)), without)
+    found = machine.stages.get(kind_of(stage), (0.0, 0.0, 0.0))
+    return sum(rate * amount for rate, amount in zip(found, (1.0, megapixels, case.objects), strict=True))
+
+
+def kind_of(stage: StageConfig) -> str:
+    """Under which a stage was measured; ``sink: null`` was not."""
+    if isinstance(stage, SourceStage):
+        return "decode" if stage.source.endswith(".mp4") else "still"
+    if isinstance(stage, DrawStage):
+        return "trails" if {"trails", "stats"} & set(stage.draw) else "draw"
+    if isinstance(stage, SinkStage):
+        return stage.sink
+    return "track" if isinstance(stage, TrackStage) else "boxes"
+
+
+# Whether a run counts.
+
+
+class Watch:
+    """Whether others leave the machine alone, and whether it is as fast as it was."""
+
+    def __init__(self) -> None:
+        self._bench = Bench(REFERENCE)
+        self._began = self._now()
+
+    def begin(self) -> None:
+        """Of what is watched."""
+        self._began = self._now()
+
+    @property
+    def others(self) -> float:
+        """Cores that others took since then."""
+        taken, mine, wall = (now - before for now, before in zip(self._now(), self._began, strict=True))
+        return max(taken - mine, 0.0) / wall
+
+    def slower(self, reference_ms: float) -> float:
+        """How many times as long as that the reference takes, on the slower core."""
+        found = []
+        for core in core_accelerators().values():
+            with pinned(core):
+                found.append(self._bench.now_ms())
+        return max(found) / reference_ms
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        words = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()
+        ticks = [int(word) for word in words[1:9]]
+        busy = sum(ticks) - ticks[3] - ticks[4]  # without idle and waiting; what was stolen is somebody's
+        return busy / os.sysconf("SC_CLK_TCK"), time.process_time(), time.perf_counter()
+
+
+def measure() -> Iterator[Figure]:
+    """All pipelines."""
+    needs("models")
+    chosen, counts_all = os.environ.get("EDGERT_BENCH_PIPELINES", ""), bool(os.environ.get("EDGERT_BENCH_BUSY"))
+    cases = [case for case in CASES if not chosen or case.name in chosen.split(",")]
+    with scene(PREPARED) as folder:
+        film(folder, FILM, FILM_SIZE)
+        watch = Watch()
+        watch.begin()
+        machine = measured(folder, rounds(3))
+        busy = watch.others
+        describe(machine, busy)
+        if busy > QUIET_CORES and not counts_all:
+            print("  skipped: others were busy while this machine was measured; EDGERT_BENCH_BUSY=1 goes on")
+            return
+        real: dict[str, list[tuple[Summary, float]]] = {case.name: [] for case in cases}
+        told: dict[str, list[Simulated]] = {case.name: [] for case in cases}
+        for number in range(rounds(ROUNDS)):
+            for case in cases:
+                before = watch.slower(machine.reference_ms)
+                watch.begin()
+                found = run(folder, case)
+                others, slower = watch.others, max(before, watch.slower(machine.reference_ms))
+                if counts_all or (others <= QUIET_CORES and slower <= CALM):
+                    real[case.name].append(found)
+                    told[case.name].append(foretold(case, load_pipeline(folder / "p.yaml"), machine, number))
+                else:
+                    print(f"  not counted: {case.name}, others took {others:.2f} cores, {slower:.2f} x as slow")
+    for case in cases:
+        if len(real[case.name]) < (1 if counts_all else FEWEST):
+            print(f"  skipped: {case.name}, the machine was too busy; {len(real[case.name])} runs counted")
+        else:
+            yield from figures(case.name, real[case.name], told[case.name])
+
+
+def describe(machine: Machine, busy: float) -> None:
+    """Prints what was measured."""
+    print(
+        f"  others took {busy:.2f} cores; two networks at once {machine.company:.2f} x as slow, two threads take "
+        f"{machine.two:.2f} of one's time and spin {machine.spin_ms:.0f} ms; after a rest {machine.rested[0]:.2f} ms "
+        f"and {1e3 * machine.rested[1]:.1f} us a node more; p99 of a run {machine.run_jitter[-3]:.2f} x"
+    )
+    for kind, numbers in machine.stages.items():
+        print(f"  {kind}: " + ", ".join(f"{one:.3f}" for one in numbers) + " ms a frame, megapixel, object")
+
+
+def figures(name: str, real: Sequence[tuple[Summary, float]], told: Sequence[Simulated]) -> Iterator[Figure]:
+    """How far medians are apart."""
+    found: Mapping[str, tuple[list[float], list[float], float]] = {
+        "frames/s": ([one.fps for one, _ in real], [one.fps for one in told], NEAR),
+        "p50": ([one.latency_ms.p50 for one, _ in real], [one.latency_ms.p50 for one in told], NEAR),
+        "p99": ([one.latency_ms.p99 for one, _ in real], [one.latency_ms.p99 for one in told], FAR),
+        "busy cores": ([cores for _, cores in real], [one.busy[ANY_CORE] for one in told], FAR),
+    }
+    for what, (seen, said, bar) in found.items():
+        middle, foretells = statistics.median(seen), statistics.median(said)
+        detail = {"foretold": foretells, "real": middle, "least": min(seen), "most": max(seen)}
+        yield Figure(f"{name}: {what}", abs(foretells / middle - 1), "of it", bar, n=len(seen), detail=detail)
+
+
+if __name__ == "__main__":
+    main(__doc__.splitlines()[0] if __doc__ else "", measure)

@@ -1,0 +1,369 @@
+"""What bench_unseen.py measures of a machine before any pipeline is foretold: networks, stages, scattering times."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from bench_check import RECIPES
+from bench_cpu_stages import CODE, OBJECTS, SIZES
+from report import DATA
+from scipy.optimize import nnls
+
+from edgert.backend import EngineOptions, Session
+from edgert.backend.ort import OrtBackend
+from edgert.backend.ort.cpu import Kernel, kernel_times
+from edgert.benchmark import core_profile
+from edgert.benchmark.measure import Run, jitter, once, timed
+from edgert.board.host import core_accelerators, pinned
+from edgert.graph import Model, clean, inputs, load, read, with_shapes
+from edgert.jitter import Quantiles
+from edgert.pipeline import Pipeline
+from edgert.placement.cost.work import Numbers, units
+from edgert.runtime import Summary
+from scripts.fitting import host
+from tests.helpers.resnet import resnet50
+
+ROOT = Path(__file__).parents[2]
+PARTS = "detect: yolox, score: 0.4", "resize: letterbox, color: rgb, mean: 0, std: 255"
+PERSON = "embed: l2", "resize: stretch, color: rgb, mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375]"
+NETWORKS = {
+    "parts": PARTS,
+    "osnet_x0_25_msmt17": PERSON,
+    **{name: (task, image) for name, (task, image, _) in RECIPES.items()},
+}
+"""Network → its task and its input, as pipeline files have them."""
+MEASURED = (
+    "resnet50", "parts", "deeplab_v3_mnv2_05", "fastestdet", "mobilenet_v1_025_224", "mobilenet_v2_quant",
+    "nanodet_m_320", "osnet_x0_25_msmt17", "person_reid_retail_0288", "squeezenet_fp32", "ultraface_rfb_320",
+    "yolox_nano_416", "yunet_120x160", "road_segmentation_adas_0001",
+)  # fmt: skip
+BESIDE = (
+    "parts", "mobilenet_v1_025_224", "mobilenet_v2_quant", "nanodet_m_320", "osnet_x0_25_msmt17", "squeezenet_fp32",
+    "ultraface_rfb_320", "yolox_nano_416",
+)  # fmt: skip
+"""Networks around which is measured what a stage takes beside them."""
+REFERENCE = "fastestdet"
+"""Tells whether the machine is as fast as it was."""
+EASY_FPS, EASY_S = 10.0, 3.0
+"""Of the other pipelines."""
+_PERIOD_S, _SPIN_S = 0.04, 0.1
+"""A rest between two runs; longer than threads of ONNX Runtime spin."""
+Row = tuple[float, float, float]
+
+
+def onnx_of(name: str) -> Path:
+    """The file of a network."""
+    return ROOT / "pipelines/assets/parts.onnx" if name == "parts" else DATA / "models" / f"{name}.onnx"
+
+
+def static(name: str) -> Model:
+    """A network with open sizes of one, cleaned; resnet50 is made, of weights that nobody trained."""
+    if name == "resnet50":
+        return clean(resnet50(size_px=128))[0]
+    model = load(onnx_of(name))
+    shapes = {one.name: tuple(size if isinstance(size, int) else 1 for size in one.shape) for one in inputs(model)}
+    return clean(with_shapes(model, shapes))[0]
+
+
+def input_mp(name: str) -> float:
+    """Megapixels of a network's input."""
+    shape = [size for size in inputs(load(onnx_of(name)))[0].shape if isinstance(size, int)]
+    return float(np.prod(shape)) / 3e6
+
+
+# A pipeline, and a run of it.
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline.
+
+    Attributes:
+        models: name in the file → network, and how it is run.
+        stages: with sources.
+        objects: that a stage of Python puts on each frame.
+    """
+
+    name: str
+    models: Mapping[str, tuple[str, str]]
+    stages: str
+    objects: int = 0
+
+    def text(self) -> str:
+        """The pipeline file."""
+        lines = ["schema: 1", f"name: {self.name}", *(["models:"] if self.models else [])]
+        for name, (network, how) in self.models.items():
+            task, image = NETWORKS[network]
+            lines.append(f"  {name}: {{onnx: {onnx_of(network)}, task: {{{task}}}, input: {{{image}}}, {how}}}")
+        return "\n".join([*lines, "stages:", self.stages])
+
+
+def camera(name: str, size: str, fps: float, seconds: float) -> str:
+    """A source that gives prepared frames as a camera does."""
+    shape = f"size: {size}, realtime: true, fps: {fps:g}, limit: {round(seconds * fps)}"
+    return f"  {name}: {{source: 'python:scene:still', {shape}}}\n"
+
+
+def boxes(count: int, source: str, name: str = "boxes") -> str:
+    """A stage that puts so many objects on each frame, which move."""
+    return f"  {name}: {{python: 'scene:Boxes', args: {{count: {count}}}, from: {source}}}\n"
+
+
+def run(folder: Path, case: Case) -> tuple[Summary, float]:
+    """The summary of a real run, and the cores that this process kept busy."""
+    path = folder / "p.yaml"
+    path.write_text(case.text(), encoding="utf-8")
+    with Pipeline(path) as pipeline:
+        began, started = time.process_time(), time.perf_counter()
+        summary = pipeline.run()
+        return summary, (time.process_time() - began) / (time.perf_counter() - started)
+
+
+def film(folder: Path, path: str, size: str) -> None:
+    """Prepared frames as a film."""
+    stages = f"  still: {{source: 'python:scene:still', size: {size}, limit: 120}}\n"
+    run(folder, Case("film", {}, f"{stages}  make: {{sink: video, from: still, path: {path}, encode: cpu}}\n"))
+
+
+@contextmanager
+def scene(sizes: Sequence[str]) -> Iterator[Path]:
+    """A folder, made the current one, with the code of sources; frames of these sizes are prepared."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        os.chdir(name)
+        try:
+            (Path(name) / "scene.py").write_text(CODE, encoding="utf-8")
+            for size in sizes:
+                run(
+                    Path(name),
+                    Case("sizes", {}, camera("still", size, 10, 0.2) + "  end: {sink: 'null', from: still}\n"),
+                )
+            yield Path(name)
+        finally:
+            os.chdir(before)
+
+
+# What is measured of networks.
+
+
+class Bench:
+    """One network, to be timed in rounds: the fastest counts, as a shared machine is slow for seconds at a time."""
+
+    def __init__(self, name: str) -> None:
+        self.model = static(name)
+        self.graph = read(self.model)
+        self._engine = OrtBackend().compile(self.model, EngineOptions(threads=1))
+        self._one, self._two = (self._filled(threads) for threads in (1, 2))
+        self._feeds = {key: value.copy() for key, value in self._one.inputs.items()}
+        self.alone_ms: list[float] = []
+        self.rested_ms: list[float] = []
+        self.busy_ms: list[float] = []
+        self.two_ms: list[float] = []
+        self._kernels: list[Sequence[Kernel]] = []
+        self._busy: list[list[Run]] = []
+
+    def _filled(self, threads: int) -> Session:
+        session = OrtBackend().compile(self.model, EngineOptions(threads=threads)).session()
+        random = np.random.default_rng(0)
+        for tensor in session.inputs.values():
+            tensor[...] = random.random(tensor.shape).astype(tensor.dtype)
+        return session
+
+    def turn(self, runs: int = 9) -> None:
+        """A round: its kernels, alone, after rests, with company, and on two threads."""
+        cores = core_accelerators()
+        for mine, core in cores.items():
+            with pinned(core):
+                self._kernels.append(kernel_times(self.model, self._feeds, runs))
+                self.alone_ms.append(self.now_ms(runs))
+                self.rested_ms.append(statistics.median(self._after_rest_ms() for _ in range(runs)))
+                with core_profile.company(self._engine, [at for name, at in cores.items() if name != mine]):
+                    self._busy.append(timed(self._one.run, 3 * runs))
+            self.busy_ms.append(statistics.median(one.cpu_ms for one in self._busy[-1]))
+        self.two_ms.append(min(one.wall_ms for one in timed(self._two.run, runs)))
+
+    def now_ms(self, runs: int = 15) -> float:
+        """Processor time of a run, one right after the other."""
+        return statistics.median(one.cpu_ms for one in timed(self._one.run, runs))
+
+    def _after_rest_ms(self) -> float:
+        time.sleep(_PERIOD_S)
+        return once(self._one.run).cpu_ms
+
+    def spun_ms(self) -> float:
+        """Processor time of the whole process after a run on two threads, until it rests."""
+        found = []
+        for _ in range(5):
+            self._two.run()
+            began = time.process_time()
+            time.sleep(_SPIN_S)
+            found.append(1e3 * (time.process_time() - began))
+        return statistics.median(found)
+
+    @property
+    def jitter(self) -> Quantiles:
+        """Of its runs with company."""
+        return jitter(self._busy)
+
+    def found(self) -> host.Timed:
+        """Units that add up to the whole."""
+        quickest = min(self._kernels, key=lambda kernels: sum(one.time_ms for one in kernels))
+        times = core_profile.unit_times(units(self.graph), self.graph, quickest, min(self.alone_ms))
+        return host.Timed(host.columns(self.graph), np.array(times))
+
+
+# What is measured of stages.
+
+
+@dataclass
+class Others:
+    """One round of other pipelines.
+
+    Attributes:
+        stages: kind → (1, megapixels, objects) → milliseconds.
+        infer: network → (1, megapixels, those of its input) → milliseconds beside the network.
+        jitters, late: of threads.
+    """
+
+    stages: dict[str, dict[Row, float]] = field(default_factory=lambda: defaultdict(dict))
+    infer: dict[str, dict[Row, float]] = field(default_factory=lambda: defaultdict(dict))
+    jitters: list[Quantiles] = field(default_factory=list)
+    late: list[Quantiles] = field(default_factory=list)
+
+
+OTHER = """  track: {track: bytetrack, from: boxes}
+  draw: {draw: [boxes, labels], from: track}
+  trails: {draw: [boxes, labels, trails, stats], from: draw}
+  images: {sink: images, from: trails, path: other}
+  jsonl: {sink: jsonl, from: track, path: other.jsonl}
+"""
+
+
+def others(folder: Path) -> Others:
+    """Other pipelines, at an easy rate: every kind of stage in two sizes with few objects and many; decoding; and what
+    is done beside networks, by a backend that computes nothing."""
+    found = Others()
+    for width, height in SIZES:
+        megapixels, size = width * height / 1e6, f"{width}x{height}"
+        still = camera("still", size, EASY_FPS, EASY_S)
+        for objects in OBJECTS:
+            summary, _ = run(folder, Case("other", {}, still + boxes(objects, "still") + OTHER))
+            for name, stage in summary.stages.items():
+                found.stages[name][1.0, megapixels, float(objects)] = stage.busy_ms_per_result
+                if name != "still":
+                    found.jitters.append(summary.simulation[name].jitter)
+                    found.late.append(summary.simulation[name].wakeup_latency_ms)
+        froms = ["still", *BESIDE]
+        chain = "".join(f"  {name}: {{infer: {name}, from: {source}}}\n" for source, name in pairwise(froms))
+        models = {name: (name, "backend: 'null'") for name in BESIDE}
+        text = f"{still}{chain}  end: {{sink: 'null', from: {froms[-1]}}}\n"
+        summary, _ = run(folder, Case("beside", models, text))
+        for name in BESIDE:
+            found.infer[name][1.0, megapixels, input_mp(name)] = summary.stages[name].busy_ms_per_result
+        film(folder, f"{size}.mp4", size)
+        text = f"  decode: {{source: {size}.mp4, decode: cpu}}\n  end: {{sink: 'null', from: decode}}\n"
+        summary, _ = run(folder, Case("decode", {}, text))
+        found.stages["decode"][1.0, megapixels, 0.0] = summary.stages["decode"].busy_ms_per_result
+    return found
+
+
+# All of it.
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was measured, without any pipeline that is asked for.
+
+    Attributes:
+        networks: with the times of their units.
+        company: how many times as long a network takes with all cores busy.
+        rested: milliseconds that a run takes more that does not follow another at once, at least and for each node.
+        two: of a run on two threads, the time on one.
+        spin_ms: for how long the second of two threads keeps its core busy after a run, waiting for the next.
+        stages: kind → milliseconds a frame, a megapixel and an object.
+        infer: network → (1, megapixels of a frame, of the network's input) and what a stage takes beside the network.
+        run_jitter: of a network's runs.
+        jitter, wakeup_ms: of stages.
+        reference_ms: of one run of the reference.
+    """
+
+    networks: Mapping[str, host.Timed]
+    company: float
+    rested: tuple[float, float]
+    two: float
+    spin_ms: float
+    stages: Mapping[str, Sequence[float]]
+    infer: Mapping[str, Mapping[Row, float]]
+    run_jitter: Quantiles
+    jitter: Quantiles
+    wakeup_ms: Quantiles
+    reference_ms: float
+    _rates: dict[frozenset[str], dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def serial(self) -> float:
+        """Part of a run on one thread that two do not share."""
+        return max(2 * self.two - 1, 0.0)
+
+    def units_ms(self, columns: host.Columns, without: frozenset[str]) -> Numbers:
+        """Of every unit of a network, by rates that are fitted to others."""
+        if without not in self._rates:
+            self._rates[without] = host.fit([one for name, one in self.networks.items() if name not in without])
+        return host.predict_ms(columns, self._rates[without])
+
+    def beside_ms(self, row: Row, without: frozenset[str]) -> float:
+        """What a stage takes beside its network, by what it took beside others."""
+        known = [one for name, own in self.infer.items() if name not in without for one in own.items()]
+        return float(np.dot(fitted(dict(known)), row))
+
+
+def measured(folder: Path, count: int) -> Machine:
+    """In so many rounds. Minutes."""
+    benches = {name: Bench(name) for name in MEASURED}
+    for _ in range(count):
+        for bench in benches.values():
+            bench.turn()
+    found, made = [others(folder) for _ in range(count)], list(benches.values())
+    more = [statistics.median(one.rested_ms) - statistics.median(one.alone_ms) for one in made]
+    nodes = np.array([[1.0, len(one.graph.nodes)] for one in made])
+    at_least, of_node = map(float, nnls(nodes, np.maximum(more, 0.0))[0])
+    return Machine(
+        networks={name: bench.found() for name, bench in benches.items()},
+        company=max(1.0, statistics.median(min(one.busy_ms) / min(one.alone_ms) for one in made)),
+        rested=(at_least, of_node),
+        two=statistics.median(min(one.two_ms) / min(one.alone_ms) for one in made),
+        spin_ms=statistics.median(one.spun_ms() for one in made),
+        stages={kind: fitted(_least([one.stages[kind] for one in found])) for kind in found[0].stages},
+        infer={name: _least([one.infer[name] for one in found]) for name in BESIDE},
+        run_jitter=middle([one.jitter for one in made]),
+        jitter=middle([one for round_ in found for one in round_.jitters]),
+        wakeup_ms=middle([one for round_ in found for one in round_.late]),
+        reference_ms=statistics.median(benches[REFERENCE].alone_ms),
+    )
+
+
+def fitted(taken: Mapping[Row, float]) -> list[float]:
+    """Numbers, none below zero, with the least relative errors."""
+    times = np.array(list(taken.values()))
+    solved, _ = nnls(np.array(list(taken)) / times[:, None], np.ones(len(times)))
+    return [float(one) for one in solved]
+
+
+def _least(rounds: Sequence[Mapping[Row, float]]) -> dict[Row, float]:
+    return {row: max(min(one[row] for one in rounds), 1e-3) for row in rounds[0]}
+
+
+def middle(found: Sequence[Quantiles]) -> Quantiles:
+    """The median of each quantile, over those that have any."""
+    some = [one for one in found if one]
+    return tuple(np.median(np.array(some), axis=0).tolist()) if some else ()
