@@ -6,6 +6,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from edgert.simulator.board_clock import BoardClock
 from edgert.simulator.paced_engine import PacedSource, Pacer
 from edgert.simulator.play import Platform
 from tests.helpers.stages import result
+from tests.helpers.virtual_clock import VirtualClock
 
 NEVER = threading.Event()
 
@@ -139,7 +142,7 @@ def test_who_waits_is_told_to_stop_however_long_others_work() -> None:
         clock.enter()
         clock.wait(NEVER, 1.0)
         stop.wait(5)
-        time.sleep(2.0)
+        time.sleep(4.0)
         clock.close()
 
     clock.expect(2)
@@ -148,7 +151,7 @@ def test_who_waits_is_told_to_stop_however_long_others_work() -> None:
         thread.start()
     time.sleep(0.1)
     stop.set()
-    threads[0].join(1.5)
+    threads[0].join(3.5)
     assert seen == [True] and threads[1].is_alive()
     threads[1].join(5)
 
@@ -165,16 +168,16 @@ def test_a_source_whose_pipeline_never_begins_is_told_to_stop() -> None:
 
 
 class Camera:
-    """Gives so many frames as fast as this machine goes."""
+    """Gives so many frames, ten milliseconds of the board's time apart."""
 
     live = True
 
-    def __init__(self, period_s: float, count: int) -> None:
-        self._period_s, self._count = period_s, count
+    def __init__(self, clock: VirtualClock, count: int) -> None:
+        self._clock, self._count = clock, count
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         for index in range(self._count):
-            time.sleep(self._period_s)
+            self._clock.wait(stop, 0.01)
             yield result(index).frame
 
     def stats(self) -> SourceStats:
@@ -184,12 +187,28 @@ class Camera:
         """Nothing."""
 
 
+class Outside(VirtualClock):
+    """By which nothing but the camera goes."""
+
+    def enter_as(self, number: int, stop: threading.Event) -> bool:
+        return True
+
+    def leave(self) -> None:
+        """Nothing."""
+
+    def takes(self, steps: object) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    @property
+    def clock(self) -> Outside:
+        return self
+
+
 def test_of_a_camera_come_as_many_frames_as_the_board_has_time_for() -> None:
     """It gives fifty a second, and the board's time goes half as fast: every second one."""
-    clock = BoardClock(pace=2.0)
-    pacer = Pacer(clock, Platform())
-    source = PacedSource(Camera(0.02, 50), (), pacer, 0, 1e9 / 50)
-    clock.expect(1)
+    outside: Any = Outside(start_ns=10**12)
+    source = PacedSource(Camera(outside, 50), (), outside, 0, 1e9 / 50)
     found = [frame.index for frame in source.frames(threading.Event())]
-    source.close()
-    assert 20 <= len(found) <= 30
+    assert 25 <= len(found) <= 27 and max(found) >= 48
+    as_fast = PacedSource(Camera(outside, 50), (), outside, 0, 1e9 / 100)
+    assert len(list(as_fast.frames(threading.Event()))) == 50
