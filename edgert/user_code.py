@@ -5,7 +5,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -103,8 +103,19 @@ def load_object(spec: str, where: str, search: Path | None = None) -> Any:
     return found
 
 
+def _nothing(name: str, where: str) -> None:
+    """Code is run without a word: programs that use the API have chosen their files."""
+
+
+before: Callable[[str, str], None] = _nothing
+"""Called with the name of each module and what asks for it, before any of its code runs; it may refuse by raising a
+ConfigError. The command line shows the names, and refuses under ``--no-code``."""
+
+
 def load_module(name: str, where: str, search: Path | None = None) -> ModuleType:
     """The module of that name; see :func:`load_object`. Raises ConfigError."""
+    if name.partition(".")[0] != "edgert":
+        before(name, where)
     with _searched(search):
         _refuse_shadow(name, where, search)
         try:

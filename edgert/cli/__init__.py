@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from edgert import user_code
 from edgert.cli.bench_command import bench
 from edgert.cli.boards_command import boards
 from edgert.cli.build_command import build, job
@@ -24,11 +25,14 @@ from edgert.cli.machine_commands import doctor, top
 from edgert.cli.plan_command import plan
 from edgert.cli.run_command import run
 from edgert.cli.simulate_command import simulate
-from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError, cause, printable
+from edgert.errors import EXIT_BUG, EXIT_ERROR, ConfigError, EdgertError, cause, printable
 
 _OBJECTS = 50_000
 """New ones between two passes of the collector. A verb's imports make ten times that and no garbage; with Python's 700
 (2,000 from 3.13 on), passes over them take a tenth of the start."""
+
+_NO_CODE = "--no-code"
+_shown: set[str] = set()
 
 app = typer.Typer(
     name="edgert",
@@ -68,7 +72,11 @@ app.command("eval")(evaluate)  # a function of that name would hide Python's
 def _edgert(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version of edgert and exit.")] = False,
+    no_code: Annotated[
+        bool, typer.Option(_NO_CODE, help="Refuse files that bring code of their own: python:, ops: and the like.")
+    ] = False,
 ) -> None:
+    user_code.before = _refuse_code if no_code else _show_code
     if version:
         from edgert._version import __version__
 
@@ -78,9 +86,22 @@ def _edgert(
         typer.echo(context.get_help())
 
 
+def _show_code(name: str, where: str) -> None:
+    if name not in _shown:
+        _shown.add(name)
+        typer.echo(f"runs code of your own: {name}", err=True)
+
+
+def _refuse_code(name: str, where: str) -> None:
+    why, fix = "it is run as soon as it is imported", "leave out --no-code for files that you trust"
+    raise ConfigError(f"module {name!r} is code of the file's own", why=why, where=where, fix=fix)
+
+
 def main() -> None:
     """The ``edgert`` command. Exit codes: 0 fine, 1 an EdgertError, 2 usage, 70 a bug of ours, 130 interrupted."""
     gc.set_threshold(_OBJECTS)
+    if _NO_CODE in sys.argv:  # of all verbs: it may stand behind one, too
+        sys.argv = [sys.argv[0], _NO_CODE, *(word for word in sys.argv[1:] if word != _NO_CODE)]
     try:
         app()  # reports usage errors itself, and always leaves by SystemExit
     except EdgertError as error:

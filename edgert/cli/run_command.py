@@ -79,8 +79,6 @@ def run(
             file, bundle = _opened(
                 stack, path, overrides or (), on_event, strict=strict, is_here=is_here, dry_run=dry_run, quiet=quiet
             )
-            if not quiet and (code := [*map(str, file.config.ops), *dict.fromkeys(file.config.code.values())]):
-                typer.echo(f"runs code of your own: {', '.join(code)}", err=True)
             if dry_run:
                 _dry(file, json, bundle, as_board, allow_power_control)
                 return
