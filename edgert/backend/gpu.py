@@ -1,15 +1,21 @@
 """Engines whose tensors lie on a GPU: what a pipeline needs of them so that pixels and tensors stay there."""
 
+import logging
 import math
+import os
+import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, runtime_checkable
+from types import SimpleNamespace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from edgert.backend.base import Array, Engine, Session
+from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import Block, CudaDevice, Stream
 
 OnHost = Literal["all", "outputs", "none"]
@@ -115,3 +121,50 @@ class GpuEngine(Engine, Protocol):
     def session(self, profile: str | None = None, on_host: OnHost = "all") -> GpuSession:
         """A new set of bound tensors. Raises ModelError for an unknown profile."""
         ...
+
+
+_NICE = 10
+"""Of the thread that makes an engine faster: frames come before it where there are too few cores for both."""
+
+log = logging.getLogger("edgert.backend")
+
+
+class Refinement:
+    """Makes something in a thread of its own, and hands it over; may be broken off. It has the processor behind threads
+    that work on frames, where the system has priorities of threads (Linux).
+
+    Args:
+        make: makes and hands it over; returns what became of it, for people. Its argument's ``terminate`` becomes true
+            when it is to be broken off.
+        what: is made, for people.
+        where: the model.
+        options: that argument, such as ONNX Runtime's run options.
+    """
+
+    def __init__(self, make: Callable[[Any], str], what: str, where: str, options: Any = None) -> None:
+        self._make, self._what, self._where = make, what, where
+        self._options = options or SimpleNamespace(terminate=False)
+        self._thread = threading.Thread(target=self._run, name="edgert:refine")
+        self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until it has ended, one way or the other."""
+        self._thread.join(timeout_s)
+
+    def close(self) -> None:
+        """Breaks it off, and waits until it has ended."""
+        self._options.terminate = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        if sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # of this thread: setpriority(2), Notes
+        started = time.perf_counter()
+        try:
+            became = self._make(self._options)
+        except (BuildError, DeviceError) as error:
+            if not self._options.terminate:
+                log.warning("%s: no %s: %s (%s)", self._where, self._what, error.what, error.why)
+        else:
+            level = logging.DEBUG if self._options.terminate else logging.INFO
+            log.log(level, "%s: %s (%.1f s)", self._where, became, time.perf_counter() - started)

@@ -126,7 +126,7 @@ class Script:
 
 class Double:
     """The module. ``calls`` is what was done with it, a line each, such as ``IBuilderConfig.set_flag(FP16)``;
-    ``kernels`` are the shapes that TensorRT-RTX has compiled some for, by running or from a runtime cache."""
+    ``kernels`` are the shapes that TensorRT-RTX has compiled some for, of contexts or from a runtime cache."""
 
     def __init__(self, version: str, script: Script | None = None) -> None:
         self._api: Api = api(version)
@@ -299,6 +299,13 @@ def _reported(at: int) -> Callable[..., Any]:
     return lambda double, script, owner: script.errors[owner._state["index"]][at]
 
 
+def _inferred(double: Double, script: Script, context: Any) -> list[str]:
+    """The inputs without a shape. Kernels of a TensorRT-RTX that is eager are compiled by then."""
+    shapes = context._state["shapes"]
+    double.kernels.add(repr(shapes))
+    return [name for name, shape in shapes.items() if min(shape, default=1) < 0]
+
+
 def _execute(double: Double, script: Script, context: Any, stream: int) -> bool:
     script.compute(context._state["addresses"], context._state["shapes"])
     double.kernels.add(repr(context._state["shapes"]))
@@ -379,9 +386,7 @@ ANSWERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("IExecutionContext", "set_tensor_address"): _set("addresses"),
     ("IExecutionContext", "get_tensor_shape"): lambda d, s, o, name: _shape_of(s, o, name),
     ("IExecutionContext", "get_tensor_strides"): lambda d, s, o, name: _strides(s, o, name),
-    ("IExecutionContext", "infer_shapes"): lambda d, s, o: [
-        name for name, shape in o._state["shapes"].items() if min(shape, default=1) < 0
-    ],
+    ("IExecutionContext", "infer_shapes"): _inferred,
     ("IExecutionContext", "set_optimization_profile_async"): lambda d, s, o, index, stream: True,
     ("IExecutionContext", "execute_async_v3"): _execute,
 }

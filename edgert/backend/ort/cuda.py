@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from edgert.backend import base
-from edgert.backend.gpu import GpuTensor, HostSides, OnHost
+from edgert.backend.gpu import GpuTensor, HostSides, OnHost, Refinement
 from edgert.backend.ort import ahead, cpu, cuda_model, layout, runtime
-from edgert.backend.ort.fused import Compared, Fused, OwnRun, Refinement, least_us, turn
+from edgert.backend.ort.fused import Compared, Fused, OwnRun, least_us, turn
 from edgert.backend.ort.layout import Layouts
 from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph import Model, read, to_bytes, with_shapes
@@ -380,7 +380,7 @@ class OrtCudaEngine(runtime.OrtEngine):
         if not sizes and fused is None:
             return None
         made = partial(self._refine, sizes, record, profile, fused)
-        self.refinement = Refinement(made, "fused kernels for full batches", self.path)
+        self.refinement = Refinement(made, "fused kernels for full batches", self.path, runtime.ort().RunOptions())
         self._refinements.append(self.refinement)
         return self.refinement
 

@@ -5,8 +5,6 @@ faster."""
 import json
 import logging
 import math
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edgert.backend.base import Store, cache_content
-from edgert.backend.ort import runtime
 from edgert.backend.ort.layout import MARGIN
-from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda import CudaDevice, Stream
 from edgert.units import format_bytes
 
@@ -29,8 +25,6 @@ _LEAST, _MOST, _ENOUGH_S = 5, 40, 0.15
 AFTER_S = 1.0
 """What ends sooner gets by without fused kernels, unless it asks for them."""
 _LOOK_S = 0.05
-_NICE = 10
-"""Of the thread that compiles: frames come before it where there are too few cores for both."""
 
 _TURN = threading.Lock()
 """One compiles at a time, as each takes a core."""
@@ -155,43 +149,3 @@ def turn(options: Any, after_s: float) -> Iterator[bool]:
     finally:
         if is_mine:
             _TURN.release()
-
-
-class Refinement:
-    """Makes something in a thread of its own, and hands it over; may be broken off. It has the processor behind threads
-    that work on frames, where the system has priorities of threads (Linux).
-
-    Args:
-        make: makes and hands it over, with the run options of its first run, which :meth:`close` ends; returns what
-            became of it, for people.
-        what: is made, for people.
-        where: the model.
-    """
-
-    def __init__(self, make: Callable[[Any], str], what: str, where: str) -> None:
-        self._make, self._what, self._where = make, what, where
-        self._options = runtime.ort().RunOptions()
-        self._thread = threading.Thread(target=self._run, name="edgert:fused")
-        self._thread.start()
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Until it has ended, one way or the other."""
-        self._thread.join(timeout_s)
-
-    def close(self) -> None:
-        """Breaks it off, and waits until it has ended."""
-        self._options.terminate = True
-        self._thread.join()
-
-    def _run(self) -> None:
-        if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # of this thread: setpriority(2), Notes
-        started = time.perf_counter()
-        try:
-            became = self._make(self._options)
-        except (BuildError, DeviceError) as error:
-            if not self._options.terminate:
-                log.warning("%s: no %s: %s (%s)", self._where, self._what, error.what, error.why)
-        else:
-            level = logging.DEBUG if self._options.terminate else logging.INFO
-            log.log(level, "%s: %s (%.1f s)", self._where, became, time.perf_counter() - started)

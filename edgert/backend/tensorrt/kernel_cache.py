@@ -57,12 +57,22 @@ class KernelCache:
         settings.set_runtime_cache(self._kernels)
         return self._engine.create_execution_context(settings)
 
+    def opened(self) -> None:
+        """A context was opened, and kernels were compiled for its shapes: where none were found, they are cached, as
+        the process may end before it runs."""
+        if not self._cached_bytes:
+            self._cache()
+
     def ran(self, profile: int, shapes: Shapes) -> None:
         """A context ran for the first time: what was compiled for its shapes is cached, atomically."""
         ran = profile, tuple(shapes.items())
-        if self._shelf is None or ran in self._ran:  # another session's context brought them here
+        if ran not in self._ran:  # else another session's context brought them here
+            self._ran.add(ran)
+            self._cache()
+
+    def _cache(self) -> None:
+        if self._shelf is None:
             return
-        self._ran.add(ran)
         made: api.IHostMemory = self._kernels.serialize()
         content = bytes(memoryview(made)) if made is not None else b""
         if len(content) > self._cached_bytes:  # it only ever grows

@@ -105,7 +105,7 @@ class OpenPlan:
                 where=self._title,
                 fix="a smaller batch or input size, fewer models, or end other programs that use the GPU",
             )
-        return Context(
+        context = Context(
             self._library.trt,
             self._engine,
             made,
@@ -116,6 +116,9 @@ class OpenPlan:
             ran=partial(kernels.ran, index, shapes) if kernels else None,
             why=partial(tail, self._log, 1),
         )
+        if kernels is not None:
+            kernels.opened()
+        return context
 
     def close(self) -> None:
         """Gives the engine back, then the runtime, once the contexts are gone."""

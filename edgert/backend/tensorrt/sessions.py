@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgert.backend.base import Array, Shapes, checked_rows, row_count
+from edgert.backend.base import DEFAULT_PROFILE, Array, Shapes, checked_rows, row_count
 from edgert.backend.gpu import GpuTensor, HostSides, OnHost
 from edgert.backend.tensorrt.execution_context import Context, Layout
 from edgert.errors import ModelError
@@ -70,8 +70,9 @@ class TrtSession:
         shapes: of the inputs, of all rows.
         scales: int8 input → what one step is worth, where the host's array has real numbers.
         dynamic: whether fewer rows can be run.
-        sizes: below all, in order, the numbers of rows there are contexts for; others are run as the next larger.
-            Empty where there are contexts for any.
+        of_profile: its name.
+        sizes: below all, in order, the numbers of rows there can be contexts for; others are run as the next larger.
+            Empty where there can be for any. Contexts are opened when they are first run, or by :meth:`open`.
         batched: for every output, whether its first dimension is the batch.
         recordable: whether runs may be recorded as CUDA graphs: not with DLA layers.
         on_host: the tensors that the host touches, too.
@@ -91,13 +92,14 @@ class TrtSession:
         dynamic: bool,
         recordable: bool,
         title: str,
+        of_profile: str = DEFAULT_PROFILE,
         sizes: Sequence[int] = (),
         batched: Sequence[bool] = (),
         on_host: OnHost = "all",
     ) -> None:
         self.device, self.stream, self.exclusive = device, queue.stream, queue.exclusive
         self.dynamic, self.recordable = dynamic, recordable
-        self._sizes, self._batched = sizes, batched
+        self.sizes, self._batched, self.of_profile = sizes, batched, of_profile
         self._open_context, self._scales, self._title = open_context, scales, title
         self.renewed: set[int] = set()
         self._done = device.event()
@@ -138,7 +140,7 @@ class TrtSession:
             self._done.record(self.stream)
         self._done.synchronize()
         found = [one.unpack(context.layouts[name]) for name, one in self._outputs.items()]
-        if rows is None or not self._sizes:
+        if rows is None or not self.sizes:
             return found
         return [array[:rows] if cut else array for array, cut in zip(found, self._batched, strict=True)]
 
@@ -147,10 +149,12 @@ class TrtSession:
         with self._on_stream():
             self._context(rows).enqueue()
 
-    def adopt(self, contexts: Mapping[int, Context]) -> None:
-        """Takes contexts for fewer rows that were opened for it; before the first run."""
-        for rows, context in contexts.items():
-            self._contexts[rows] = self._bound_to(context)
+    def open(self, rows: int) -> None:
+        """Opens the context of a number of rows, unless it is there. Nobody may record on the stream meanwhile."""
+        if rows not in self._contexts:
+            shapes = {name: (rows, *one.tensor.shape[1:]) for name, one in self._inputs.items()}
+            with self.device:
+                self._contexts[rows] = self._bound_to(self._open_context(shapes))
 
     def place(self, on_host: OnHost) -> None:
         """Has its tensors lie where it suits those that the host touches; before the first run. Raises DeviceError."""
@@ -191,11 +195,9 @@ class TrtSession:
         if not self._contexts:
             raise ModelError("the session is closed", why="its memory was given back", where=self._title)
         count = checked_rows(rows if self.dynamic else None, self.rows, self._title)
-        if self._sizes:
-            count = next((size for size in self._sizes if size >= count), self.rows)
-        if count not in self._contexts:
-            shapes = {name: (count, *one.tensor.shape[1:]) for name, one in self._inputs.items()}
-            self._contexts[count] = self._bound_to(self._open_context(shapes))
+        if self.sizes:
+            count = next((size for size in self.sizes if size >= count), self.rows)
+        self.open(count)
         return self._contexts[count]
 
     def _bound_to(self, context: Context) -> Context:

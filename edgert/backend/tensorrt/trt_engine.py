@@ -3,13 +3,12 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, checked_profile, closed_engine, share_first_dimension
-from edgert.backend.gpu import OnHost
+from edgert.backend.gpu import OnHost, Refinement
 from edgert.backend.tensorrt import library as api
 from edgert.backend.tensorrt.execution_context import Context
 from edgert.backend.tensorrt.kernel_cache import Shelf
@@ -97,7 +96,8 @@ class TrtEngine:
             read = pool.map(other, others.values())
             self._plan = opened(plan, dla_core=dla_core, host_code=host_code, shelf=shelf)
             self._others = dict(zip(others, read, strict=True))
-        self.refine = self._refine if self._others else None  # else contexts of fewer rows are not open yet
+        self.refine = self._refine if self._others else None  # else all sizes are of the plan that is open
+        self._refinements: list[Refinement] = []
         self._is_open = True
         self._sessions: list[TrtSession] = []
         self.recordable = loadables == 0
@@ -128,12 +128,20 @@ class TrtEngine:
         if not self._is_open:
             raise closed_engine(self.title)
         name = checked_profile(profile, self.profiles, self.title)
-        if name == self.profiles[0]:
-            with suppress(IndexError):
-                spare = self._spare.pop()  # that of the beginning, which nobody has yet
-                spare.place(self._touched(on_host))
-                return spare
-        return self._opened(name, on_host)
+        spare = self._spare.pop() if self._spare and name == self.profiles[0] else None  # that of the beginning
+        if spare is not None:
+            spare.place(self._touched(on_host))
+        made = spare or self._opened(name, on_host)
+        if on_host == "all":  # whoever runs it from the host has nobody who opens them meanwhile
+            try:
+                with self.device.recording, self._queue.exclusive:
+                    for rows in made.sizes:
+                        made.open(rows)
+            except BaseException:  # too little memory for one of them
+                self._sessions.remove(made)
+                made.close()
+                raise
+        return made
 
     def _touched(self, on_host: OnHost) -> OnHost:
         """What a DLA takes is shared with the host whoever touches it."""
@@ -144,13 +152,7 @@ class TrtEngine:
         own = sorted(rows for profile, rows in self._others if profile == name and rows)
         sizes = own if name == self.profiles[0] else own[:-1]  # without all of them
 
-        def fewer(rows: int) -> Context:
-            with self.device:
-                return self._open_context(name, {tensor: (rows, *sides[1:]) for tensor, sides in shapes.items()})
-
-        # Each is of another plan. Nobody records meanwhile, and would get what that puts on the stream.
-        with self._queue.exclusive, ThreadPoolExecutor(len(sizes) or 1, "edgert-trt") as pool:
-            contexts = pool.map(fewer, sizes)
+        with self._queue.exclusive:  # nobody records meanwhile, and would get what that puts on the stream
             made = TrtSession(
                 partial(self._open_context, name),
                 self.device,
@@ -162,21 +164,34 @@ class TrtEngine:
                 batched=self.batched,
                 recordable=self.recordable,
                 title=self.title,
+                of_profile=name,
                 on_host=self._touched(on_host),
             )
-            try:
-                made.adopt(dict(zip(sizes, contexts, strict=True)))
-            except BaseException:  # too little memory for one of them
-                made.close()
-                raise
         self._sessions.append(made)
         return made
 
-    def _refine(self, sizes: Sequence[int], record: Callable[[int], object], profile: str | None = None) -> None:
-        """Has runs of some numbers of rows recorded while others run, each for itself: they are among the ``renewed``
-        of all sessions from now on. See :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`."""
-        for session in self._sessions:
-            session.renewed.update(sizes)
+    def _refine(
+        self, sizes: Sequence[int], record: Callable[[int], object], profile: str | None = None
+    ) -> Refinement | None:
+        """Opens contexts of some numbers of rows while others run, in a thread of its own; those that are there are
+        among the ``renewed`` of a session, which so records them. See
+        :meth:`~edgert.backend.ort.cuda.OrtCudaEngine.refine`."""
+        if not sizes:
+            return None
+        sessions = [one for one in self._sessions if one.of_profile == (profile or self.profiles[0])]
+        made = Refinement(partial(self._open_sizes, sessions, sizes), "contexts for fewer rows", self.title)
+        self._refinements.append(made)
+        return made
+
+    def _open_sizes(self, sessions: Sequence[TrtSession], sizes: Sequence[int], stop: Any) -> str:
+        for rows in sizes:
+            for one in sessions:
+                if not stop.terminate:
+                    with self.device.recording:  # who records would get what opening one puts on the stream
+                        one.open(rows)
+            for one in sessions:  # all at once, as one that runs uses the same cache of kernels
+                one.renewed.add(rows)
+        return f"contexts for {', '.join(map(str, sizes))} rows are open"
 
     @property
     def context_bytes(self) -> int:
@@ -185,6 +200,8 @@ class TrtEngine:
 
     def close(self) -> None:
         """Gives the memory of all sessions back, then the engine's."""
+        for one in self._refinements:
+            one.close()
         for session in self._sessions:
             session.close()
         self._sessions.clear()

@@ -56,17 +56,15 @@ def test_all_contexts_share_one_cache_and_are_eager(version: str) -> None:
     assert start.calls("IRuntimeCache") == []  # nowhere to cache them
 
 
-def test_they_are_written_after_the_first_run_of_each_shape(store: MemoryStore) -> None:
+def test_they_are_written_when_a_context_was_opened_and_after_the_first_run_of_each_shape(store: MemoryStore) -> None:
     start = Start(store)
-    session = start.engine.session()
-    assert store.get("kernels") is None
-    session.enqueue(4)
-    first = store.get("kernels")
+    first = store.get("kernels")  # the process may end before anything runs
     assert first == repr([repr({"x": (4, 3, 2, 2)})]).encode()
+    session = start.engine.session()
     for again in (session, start.engine.session()):
         for _ in range(3):
             again.enqueue(4)
-    assert len(start.calls("IRuntimeCache.serialize")) == 1
+    assert len(start.calls("IRuntimeCache.serialize")) == 2  # when it was opened, and once after a run
     session.enqueue(2)
     assert len(store.get("kernels") or b"") > len(first)
 
@@ -91,8 +89,7 @@ def test_what_tensorrt_does_not_take_is_thrown_away_and_logged(store: MemoryStor
     with caplog.at_level(logging.WARNING):
         start = Start(store)
     assert caplog.messages == ["parts: its cached kernels are not those of this TensorRT-RTX and GPU: compiled again"]
-    assert store.get("kernels") is None and len(start.calls("IRuntimeConfig.create_runtime_cache")) == 2
-    start.engine.session().enqueue()
+    assert len(start.calls("IRuntimeConfig.create_runtime_cache")) == 2
     assert store.get("kernels") == repr([repr({"x": (4, 3, 2, 2)})]).encode()
 
 
@@ -124,7 +121,7 @@ def test_the_backend_caches_them_beside_the_plan_under_the_same_facts(store: Mem
     assert again.requests == [] and again.double.kernels == first.double.kernels != set()
     other = Bench("rtx-1.7", machine=HERE)  # of another release they are not even tried
     other.backend.compile(models.conv(), options)
-    assert other.double.kernels == set()
+    assert not any(call.startswith("IRuntimeCache.deserialize") for call in other.double.calls)
 
 
 class TestUnsupportedCapability:

@@ -4,6 +4,7 @@ the first is chosen, and kernels of a plan that leaves the batch open are slower
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -128,12 +129,73 @@ def test_none_is_opened_while_another_thread_records() -> None:
     assert len(bench.double.calls) > before
 
 
-def test_sizes_are_recorded_when_there_is_time_for_that() -> None:
-    engine = Rtx().backend.compile(MODEL, options())
-    sessions = [engine.session() for _ in range(2)]
+def contexts(bench: Rtx) -> int:
+    return sum(call.startswith("ICudaEngine.create_execution_context") for call in bench.double.calls)
+
+
+def test_sets_for_the_gpu_open_contexts_of_fewer_rows_in_a_thread_and_are_recorded_then() -> None:
+    bench = Rtx()
+    engine = bench.backend.compile(MODEL, options())
+    sessions = [engine.session(on_host="outputs") for _ in range(2)]
+    assert contexts(bench) == 2 and engine.refine is not None
+    with engine.device.recording:
+        refining = engine.refine((1, 2, 4), print)
+        time.sleep(0.05)
+        assert contexts(bench) == 2  # what opening puts on the stream would be recorded
+    assert refining is not None
+    refining.wait(10)
+    assert contexts(bench) == 2 * len(SIZES) and [session.renewed for session in sessions] == [{1, 2, 4}] * 2
+    for session in sessions:
+        for rows in (1, 2, 3, 4, 5, 6):
+            session.enqueue(rows)
+    assert contexts(bench) == 2 * len(SIZES) and bench.ran == [1, 2, 4, 4, 6, 6] * 2
+    assert engine.refine((), print) is None
+    engine.close()
+    assert bench.device.live_bytes == 0
+
+
+def test_a_context_that_finds_no_room_leaves_its_batches_to_larger_ones(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, real = Rtx().backend.compile(MODEL, options()), OpenPlan.context
+    session = engine.session(on_host="outputs")
+
+    def context(plan: OpenPlan, index: int, shapes: Shapes) -> Context:
+        if shapes["x"][0] == 2:
+            raise DeviceError("TensorRT made no execution context", why="the GPU has too little memory")
+        return real(plan, index, shapes)
+
+    monkeypatch.setattr(OpenPlan, "context", context)
+    assert engine.refine is not None
+    refining = engine.refine((1, 2, 4), print)
+    assert refining is not None
+    refining.wait(10)
+    assert session.renewed == {1} and "no contexts for fewer rows: TensorRT made no execution context" in caplog.text
+    engine.close()
+
+
+def test_closing_breaks_off_what_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, began, opened, real = (
+        Rtx().backend.compile(MODEL, options()),
+        threading.Event(),
+        list[int](),
+        OpenPlan.context,
+    )
+    for _ in range(2):
+        engine.session(on_host="outputs")
+
+    def context(plan: OpenPlan, index: int, shapes: Shapes) -> Context:
+        opened.append(shapes["x"][0])
+        began.set()
+        time.sleep(0.05)
+        return real(plan, index, shapes)
+
+    monkeypatch.setattr(OpenPlan, "context", context)
     assert engine.refine is not None
     engine.refine((1, 2, 4), print)
-    assert [session.renewed for session in sessions] == [{1, 2, 4}] * 2
+    assert began.wait(10)
+    engine.close()
+    assert opened == [1] and engine.device.live_bytes == 0
 
 
 def test_tensors_are_freed_at_once_where_the_next_finds_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
