@@ -54,14 +54,14 @@ from scripts.fitting import host
 
 NEAR, FAR = 0.15, 0.25
 """Bars: of frames a second and the median; of p99 and of the processor's time."""
-SECONDS, ROUNDS, FEWEST = 6.0, 7, 3
+SECONDS, ROUNDS, FEWEST = 10.0, 5, 3
 QUIET_CORES, CALM = 0.10, 1.10
 FILM, FILM_SIZE = "unseen.mp4", "960x540"
 CASES = (
     Case(
         "watch",
         {"find": ("parts", "backend: ort")},
-        camera("camera", "1280x720", 20, SECONDS)
+        camera("camera", "1280x720", 30, SECONDS)
         + "  find: {infer: find, from: camera}\n"
         + boxes(6, "find")
         + "  track: {track: bytetrack, from: boxes}\n  paint: {draw: [boxes, labels], from: track}\n"
@@ -71,7 +71,7 @@ CASES = (
     Case(
         "film",
         {"name": ("squeezenet_fp32", "backend: ort")},
-        f"  film: {{source: {FILM}, decode: cpu, loop: true, limit: 1500}}\n  name: {{infer: name, from: film}}\n"
+        f"  film: {{source: {FILM}, decode: cpu, loop: true, limit: 3000}}\n  name: {{infer: name, from: film}}\n"
         "  events: {sink: jsonl, from: name, path: film.jsonl}\n",
     ),
     Case(
@@ -80,7 +80,7 @@ CASES = (
             "find": ("nanodet_m_320", "backend: ort, placement: cpu0"),
             "read": ("osnet_x0_25_msmt17", "backend: ort, placement: cpu1"),
         },
-        camera("camera", "800x600", 20, SECONDS)
+        camera("camera", "800x600", 25, SECONDS)
         + "  find: {infer: find, from: camera}\n"
         + boxes(4, "find")
         + "  read: {infer: read, from: boxes, crop: {limit: 4}}\n  end: {sink: 'null', from: read}\n",
