@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from statistics import fmean
+from statistics import fmean, linear_regression
 
 from edgert.report.html import Markup, shape, tag, visible
 
@@ -73,11 +73,21 @@ class _Drawing:
                 self._spread(nodes, [wanted[node] for node in nodes])
 
     def placed(self) -> Layout:
-        left = min(self.x, default=0.0)
-        points = [(x - left, float(row)) for x, row in zip(self.x, self.row, strict=True)]
+        upright = self._upright()
+        places = upright if _wide(upright) < _wide(self.x) else self.x
+        left = min(places, default=0.0)
+        points = [(x - left, float(row)) for x, row in zip(places, self.row, strict=True)]
         routes = tuple(tuple(points[node] for node in chain) for chain in self.chains)
         width = max((x for x, _ in points), default=0.0) + 1
         return Layout(tuple(points[: self.count]), routes, width, float(len(self.rows)))
+
+    def _upright(self) -> list[float]:
+        """Places without what every row is farther to one side than the one above: a long drawing leans that much."""
+        rows, means = range(len(self.rows)), [fmean(self.x[node] for node in nodes) for nodes in self.rows if nodes]
+        if len(means) < 2:
+            return self.x
+        slope = linear_regression(rows, means).slope
+        return [x - slope * row for x, row in zip(self.x, self.row, strict=True)]
 
     def _chain(self, start: int, end: int) -> list[int]:
         chain = [start]
@@ -99,6 +109,10 @@ class _Drawing:
         steady = _isotonic([want - offset for want, offset in zip(wanted, offsets, strict=True)])
         for node, value, offset in zip(nodes, steady, offsets, strict=True):
             self.x[node] = value + offset
+
+
+def _wide(places: Sequence[float]) -> float:
+    return max(places, default=0.0) - min(places, default=0.0)
 
 
 def _isotonic(values: Sequence[float]) -> list[float]:

@@ -41,6 +41,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_page_fits_draws_every_line_and_is_quiet(page: Page, path: Path, width_px: int, dark: bool) -> None:
     page.open(path, width_px, dark=dark)
     assert page.evaluate("document.documentElement.scrollWidth") == width_px
+    hidden = "Math.max(...[...document.querySelectorAll('.scroll')].map(box => box.scrollWidth - box.clientWidth))"
+    assert page.evaluate(hidden) == 0
     assert page.evaluate("document.querySelectorAll('.series').length") == 7
     assert page.evaluate("document.querySelectorAll('.series path').length") == 8  # two lines of latency
     assert page.evaluate("document.querySelectorAll('.series .limit').length") == 2

@@ -45,6 +45,17 @@ def test_two_branches_stand_side_by_side_without_crossing() -> None:
     assert abs(x[0] - (x[1] + x[2]) / 2) < 1e-6
 
 
+def test_a_long_drawing_does_not_lean() -> None:
+    """Blocks of a fork, a join and a shortcut around both, each of which pushes the next one aside."""
+    lines = []
+    for first in range(0, 5 * 60, 5):
+        lines += [
+            (first + start, first + end) for start, end in ((0, 1), (0, 2), (1, 3), (2, 4), (3, 4), (4, 5), (0, 5))
+        ]
+    layout = arrange(5 * 60 + 1, lines)
+    assert layout.width < 8 and layout.height > 150
+
+
 def test_nothing_is_a_layout_too() -> None:
     assert arrange(0, []).places == ()
 
