@@ -34,7 +34,7 @@ from edgert.simulator.board_stages import board_stages
 from edgert.simulator.design import levels_of, source_rates
 from edgert.simulator.paced_engine import PacedEngine, Pacer, paced_nodes
 from edgert.simulator.pipeline_design import InferenceSlot
-from edgert.stages.source.kinds import kind_of
+from edgert.stages.source.kinds import is_live, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def emulate(
     stages = board_stages(file, record, record.mode(row.mode), profiles=shared_of(profiles))
     slots = _slots(file, rows)
     here = _here(file, given, slots)
-    outside = _outside(file)
+    outside = _outside(given)
     pacer = Pacer(BoardClock(max(pace, 1.0) if outside else pace), platform)
     label = f"simulated: {made[0].title} in {row.mode}"
     runs = {name: [part for slot in slots[name] for part in slot.parts] for name in slots}
@@ -183,15 +183,15 @@ def emulate(
 
 
 def _outside(file: PipelineFile) -> dict[str, float]:
-    """Sources whose frames come when they come, and how many a second."""
-    rates_hz, stages = source_rates(file.config), file.config.stages
-    own = ("file", "images", "python", "synthetic")
-    return {
-        name: rate_hz
-        for name, rate_hz in rates_hz.items()
-        if isinstance(stage := stages[name], SourceStage)
-        and kind_of(stage.source, file.document.path.parent) not in own
-    }
+    """Sources whose frames come when they come, as those of cameras and programs do, and how many a second."""
+    folder, found = file.document.path.parent, dict[str, float]()
+    for name, rate_hz in source_rates(file.config).items():
+        stage = file.config.stages[name]
+        assert isinstance(stage, SourceStage)
+        kind = kind_of(stage.source, folder)
+        if kind == "api" or (kind not in ("file", "images", "python", "synthetic") and is_live(stage, folder)):
+            found[name] = rate_hz
+    return found
 
 
 def _slots(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[InferenceSlot]]:

@@ -185,6 +185,28 @@ stages:
         assert running.summary().latency_ms.p50 == pytest.approx(planned.p50_ms, rel=2 * NEAR)
 
 
+def test_a_video_file_comes_at_its_rate_and_takes_the_boards_decoder(tmp_path: Path) -> None:
+    (tmp_path / "write.yaml").write_text(
+        "stages:\n"
+        "  camera: {source: 'synthetic:noise', size: 640x480, fps: 30, limit: 60}\n"
+        f"  video: {{sink: video, from: camera, path: {tmp_path}/v.mp4}}\n",
+        encoding="utf-8",
+    )
+    with Pipeline(tmp_path / "write.yaml") as writing:
+        writing.run()
+    file = pipeline(tmp_path, 30.0, {**FIND, "end": END})
+    stages = dict(file.config.stages)
+    named = {"source": str(tmp_path / "v.mp4"), "size": None, "realtime": None}
+    stages["camera"] = stages["camera"].model_copy(update=named)
+    file = PipelineFile(file.config.model_copy(update={"stages": stages}), file.document)
+    played = simulate(file, board=ORIN, mode=MODE, scenario=Scenario(seconds=SECONDS)).figures
+    summary, place = paced(file)
+    figures = place.report(summary)["figures"]
+    assert figures["busy"] == pytest.approx(played["busy"], rel=NEAR) and figures["busy"]["nvdec"] > 0
+    for name in ("fps", "p50_ms", "p99_ms", "power_w"):
+        assert figures[name] == pytest.approx(played[name], rel=NEAR)
+
+
 def test_budgets_of_processor_time_and_memory_are_not_those_of_this_machine(tmp_path: Path) -> None:
     """What this process takes is no concern of the board's: a plan says what its memory holds."""
     budgets = {"budgets": {"cpu": 0.001, "memory": "500MiB", "when_exceeded": "stop"}}
