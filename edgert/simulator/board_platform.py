@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from edgert.assemble.models import replicas_of, threads_of
 from edgert.board.host import core_accelerators
@@ -129,9 +129,16 @@ class HostSlots:
 
 def rows_of(config: ModelConfig, stage: InferStage) -> int:
     """Crops or frames that fit in one run: all where the model leaves its batch open, else as many as it has rows."""
-    first = inputs(load(config.onnx))[0].shape[:1]
+    rows = _rows(str(config.onnx), config.onnx.stat().st_mtime_ns if config.onnx.is_file() else 0)
     wanted = stage.crop.limit if stage.crop is not None else stage.batch.max if stage.batch is not None else 1
-    return first[0] if first and isinstance(first[0], int) else wanted
+    return wanted if rows is None else rows
+
+
+@cache
+def _rows(file: str, changed_ns: int) -> int | None:
+    """First dimension of a model's first input; every row of a plan asks for that of a file that may have gigabytes."""
+    first = inputs(load(file))[0].shape[:1]
+    return first[0] if first and isinstance(first[0], int) else None
 
 
 def _step(profile: Profile, measured: str, core: str, threads: int = 1) -> Step:

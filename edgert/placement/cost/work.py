@@ -79,7 +79,7 @@ class Shapes:
     """Static shapes of a graph's tensors."""
 
     def __init__(self, graph: Graph) -> None:
-        self._constants = graph.constants
+        self._constants, self._producers = graph.constants, graph.producers
         self._specs = {**graph.specs, **{spec.name: spec for spec in (*graph.inputs, *graph.outputs)}}
 
     def of(self, tensor: str, node: Node) -> tuple[int, ...]:
@@ -88,12 +88,27 @@ class Shapes:
             return tuple(self._constants[tensor].shape)
         spec = self._specs.get(tensor)
         if spec is None or not spec.is_static:
-            raise ModelError(
-                f"node {node.name!r} cannot be costed: its tensor {tensor!r} has no size",
-                why=f"its shape is {spec}" if spec else "no shape can be inferred for it",
-                fix="give the model static input shapes (input: size, or profiles)",
-            )
+            raise self._open(tensor, node)
         return tuple(dim for dim in spec.shape if isinstance(dim, int))
+
+    def _open(self, tensor: str, node: Node) -> ModelError:
+        """What is wrong with a tensor whose size is not known: named by the first node that leaves one open."""
+        spec, first = self._specs.get(tensor), self._producers.get(tensor)
+        why = f"its shape is {spec}" if spec else "no shape can be inferred for it"
+        fix = "give the model static input shapes (input: size, or profiles)"
+        while first is not None and (behind := [name for name in first.reads if self._is_open(name)]):
+            first = self._producers.get(behind[0])
+        if first is not None and first.domain:
+            why = f"onnx does not know {first.domain}.{first.op} of node {first.name!r}, nor what size its result has"
+            fix = "write the size of that node's results into the file (value_info), or export without the operator"
+        elif first is not None:
+            why = f"how much {first.op} of node {first.name!r} returns is known only when it has run"
+            fix = "export the model without it; a detector without its suppression of boxes, which task: does"
+        return ModelError(f"node {node.name!r} cannot be costed: its tensor {tensor!r} has no size", why=why, fix=fix)
+
+    def _is_open(self, tensor: str) -> bool:
+        spec = self._specs.get(tensor)
+        return tensor not in self._constants and (spec is None or not spec.is_static)
 
     def elements(self, tensor: str, node: Node) -> int:
         """Number of values in a tensor of ``node``. Raises ModelError when its shape is not static."""
