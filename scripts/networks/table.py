@@ -43,6 +43,7 @@ _FIXED: dict[str, Callable[..., Graph]] = {
 _SIZED: dict[str, Callable[..., Graph]] = {
     "yolov7": elan.yolov7, "yolov7t": elan.yolov7_tiny, "yolov5s": yolo.yolov5s, "bert-large": transformer.bert,
     "swin-t": transformer.swin, "dinov2-vit14": partial(transformer.vit, 14),
+    **{f"rf-detr-{scale}": partial(transformer.rf_detr, scale) for scale in "nsmlb"},
     **{f"{kind}vit{patch}": partial(transformer.vit, patch) for kind in ("", "clip-", "owl-") for patch in (16, 32)},
 }  # fmt: skip
 _SCALED: dict[str, Callable[..., Graph]] = {
@@ -86,7 +87,7 @@ def family_of(name: str) -> str:
 
 def is_transformer(name: str) -> bool:
     """Whether most of a network's work is attention and what is around it."""
-    return "vit" in name or name.startswith(("bert", "swin"))
+    return "vit" in name or name.startswith(("bert", "swin", "rf-detr"))
 
 
 _TORCH = "https://docs.pytorch.org/vision/stable/models.html"

@@ -16,6 +16,8 @@ _BETWEEN = ARITHMETIC | VIEWS | of_kind("conversion", "logic", "quantize", "dequ
 """What scales the weights of an attention or adds a mask to them."""
 _MOVES = ARITHMETIC | VIEWS | of_kind("conversion", "copy", "quantize", "dequantize")
 """What lays operands out, or scales them by a stored number."""
+_TURN = "Transpose"
+"""What puts the axis of a normalization last, and back; the kernel reads and writes where others left and want it."""
 _SQUARED = ("arithmetic", "reduction", "arithmetic", "arithmetic", "reduction")
 """Kinds of what leads to a deviation, back from the root: plus epsilon, mean, squared, minus the mean, mean."""
 
@@ -34,7 +36,21 @@ def attentions(graph: Graph) -> Iterator[list[Node]]:
 
 
 def normalizations(graph: Graph) -> Iterator[list[Node]]:
-    """Every layer normalization that is spelled out: (x - mean) / sqrt(mean((x - mean)²) + epsilon)."""
+    """Every layer normalization, in one node or spelled out, with transposes that only put its axis last and back."""
+    for group in (*([node] for node in graph.nodes if node.op == "LayerNormalization"), *_spelled_out(graph)):
+        made = {name for node in group for name in node.outputs}
+        read = {name for node in group for name in flowing(graph, node)} - made
+        before = graph.producers.get(next(iter(read))) if len(read) == 1 else None
+        behind = graph.consumers.get(group[-1].outputs[0], ())
+        if len(behind) == 1 and behind[0].op == _TURN and graph.output_names.isdisjoint(group[-1].outputs):
+            group.append(behind[0])
+        if before is not None and before.op == _TURN and _is_closed(graph, [before, *group]):
+            group.insert(0, before)
+        yield group
+
+
+def _spelled_out(graph: Graph) -> Iterator[list[Node]]:
+    """(x - mean) / sqrt(mean((x - mean)²) + epsilon)."""
     for root in (node for node in graph.nodes if node.op == "Sqrt"):
         back = list(_back(graph, root))
         readers = graph.consumers.get(root.outputs[0], ())

@@ -137,7 +137,8 @@ def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
 # Nodes fused into units.
 
 _ALONE = of_kind("normalization", "reduction", "recurrent")
-_CURVED = of_kind("curve") | {"LeakyRelu", "PRelu"}
+_CURVED = of_kind("curve") - {"Erf", "Gelu"} | {"LeakyRelu", "PRelu"}
+"""Activations that a product's kernel does not take along; it does rectifiers and GELU (best practices, as above)."""
 _PLACED = VIEWS | of_kind("join") | {"Split", "Slice"}  # their results lie somewhere already
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from edgert.graph import Graph
+from edgert.graph import Graph, Node
 from edgert.placement.cost.work import units
 from scripts.networks.transformer import Transformer, bert, swin, vit
 
@@ -117,6 +117,26 @@ def spelled_out(*, leak: bool = False) -> Graph:
 def test_a_layer_normalization_in_nine_nodes_is_one_unit() -> None:
     (work,) = units(spelled_out())
     assert (len(work.nodes), work.kind, work.read, work.written) == (9, "map", 16 * 32, 16 * 32)
+
+
+@pytest.mark.parametrize("reads_between", ["", "before", "behind"])
+def test_transposes_around_a_normalization_are_its_kernel_s(reads_between: str) -> None:
+    b = Transformer(1, 32, 4, 4)
+    first = b.transpose("input", 0, 2, 3, 1)
+    normed = b.norm(first)
+    last = b.transpose(normed, 0, 3, 1, 2)
+    others = {"": (), "before": (first,), "behind": (normed,)}[reads_between]
+    works = units(b.graph(last, *others))
+    assert [len(work.nodes) for work in works] == {"": [3], "before": [1, 2], "behind": [2, 1]}[reads_between]
+    assert works[0].read == works[-1].written == 32 * 4 * 4
+
+
+def test_a_normalization_with_a_computed_scale_is_a_unit_too() -> None:
+    b = Transformer(1, 16, 32)
+    scale = b.transpose("input", 0, 1, 2)
+    b.nodes.append(Node("LayerNormalization", ("input", scale), ("y",), {}, "norm"))
+    b.shapes["y"] = (1, 16, 32)
+    assert [work.nodes for work in units(b.graph("y"))] == [(b.nodes[0].name,), ("norm",)]
 
 
 def test_one_whose_deviation_is_read_elsewhere_stays_apart() -> None:

@@ -28,6 +28,16 @@ def test_networks_multiply_what_their_makers_count(claim: Published) -> None:
     assert macs / 1e9 == pytest.approx(claim.gmacs, rel=LARGEST_ERROR.get(claim.name, 0.02))
 
 
+@pytest.mark.parametrize(
+    ("scale", "size", "million"), [("n", 384, 30.5), ("s", 512, 32.1), ("m", 576, 33.7), ("l", 704, 33.9)]
+)
+def test_rf_detr_stores_what_its_makers_count(scale: str, size: int, million: float) -> None:
+    """They count the queries and encoder's heads of 12 further groups, too, which only training has."""
+    head = 256 * 256 + 256 + 2 * 256 + 256 * 91 + 91 + 2 * (256 * 256 + 256) + 256 * 4 + 4
+    stored = sum(array.size for array in build(f"rf-detr-{scale}", size).constants.values())
+    assert (stored + 12 * (head + 300 * (256 + 4))) / 1e6 == pytest.approx(million, rel=0.003)
+
+
 def test_a_network_nobody_built_is_unknown() -> None:
     assert known("yolov8n") and known("resnet50")
     assert not known("gpt-large")
