@@ -31,7 +31,7 @@ from edgert.stages.gpu.infer_gpu import GpuInference
 from edgert.stages.infer import Choice
 from edgert.stages.preprocess import set_opencv_threads
 from edgert.stages.python import python_stage
-from edgert.stages.source.kinds import source_for
+from edgert.stages.source.kinds import source_for, starts_over
 from edgert.stages.track import Track
 from edgert.user_code import load_object
 
@@ -375,4 +375,5 @@ class _Assembler:
                 hooks.on_left()
 
         rate_hz = min(rates, default=_ASSUMED_RATE_HZ) / every
-        return Context(self.directory, self.clock, self.counter, stats, function, rate_hz, leave)
+        again = all(starts_over(one, self.directory) for one in before if isinstance(one, section.SourceStage))
+        return Context(self.directory, self.clock, self.counter, stats, function, rate_hz, leave, again)

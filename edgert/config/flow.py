@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 from edgert.config import stages as section
 from edgert.config.model_section import ModelConfig, verb_of
@@ -122,6 +123,32 @@ def check_flow(stages: Stages, models: tuple[str, ...], where: Where) -> None:
     for name, stage in stages.items():
         if isinstance(stage, (section.InferStage, section.CropStage)) and isinstance(stage.crop, section.CropConfig):
             _check_has_detections(name, stages, where)
+
+
+def check_outputs(stages: Stages, read: Iterable[Path], where: Where) -> None:
+    """Raises ConfigError where two sinks write one file, or one writes a file that the pipeline reads.
+
+    Args:
+        read: the pipeline's files, recordings and models.
+    """
+    taken = {path.absolute().resolve(): "" for path in read}
+    streams = sources_of(stages)
+    for name, stage in stages.items():
+        path = getattr(stage, "path", None) if isinstance(stage, section.SinkStage) else None
+        if not isinstance(path, Path) or (path.exists() and not (path.is_file() or path.is_dir())):
+            continue  # pipes and devices take what several write
+        pattern = str(path / "{stream}" if getattr(stage, "sink", "") == "images" and not path.suffix else path)
+        own = {Path(pattern.replace("{stream}", stream)).absolute().resolve() for stream in streams[name]}
+        for one in own:
+            if one in taken:
+                raise ConfigError(
+                    f"stage {name!r} writes {str(path)!r}, which "
+                    + (f"{taken[one]!r} writes, too" if taken[one] else "the pipeline reads"),
+                    why="one would destroy what the other needs",
+                    where=where(("stages", name, "path")),
+                    fix="choose another path",
+                )
+        taken |= dict.fromkeys(own, name)
 
 
 def _check_inputs(name: str, inputs: tuple[str, ...], stages: Stages, where: Where) -> None:

@@ -10,10 +10,11 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from edgert.config import fields
 from edgert.config.document import Document, read
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, EngineChain, Gpus, without_numbers
 from edgert.config.fields import EXPLAINED, Bytes, Cores, FilePath, Name, Seconds, Section, Watts, expected, flattened
-from edgert.config.flow import check_flow, check_variants
+from edgert.config.flow import check_flow, check_outputs, check_variants
 from edgert.config.model_section import TASK_VERBS, DetectTask, InputConfig, ModelConfig, TaskConfig
 from edgert.config.stages import STAGE_VERBS, InferStage, SourceStage, StageConfig, explain_no_verb
 from edgert.custom_op import load_operators
@@ -294,6 +295,7 @@ def load_pipeline(
     try:
         config = PipelineConfig.model_validate(document.data, context={"directory": document.path.parent})
         check_flow(config.stages, tuple(config.models), document.where)
+        check_outputs(config.stages, _read_by(config, document.path), document.where)
         check_variants(config.models, document.where)
     except ValidationError as mistakes:
         first, *others = (_explained(document, detail) for detail in flattened(mistakes.errors(include_url=False)))
@@ -302,6 +304,15 @@ def load_pipeline(
     if run_ops:
         load_operators(config.ops, document.where(("ops",)))
     return PipelineFile(config, document)
+
+
+def _read_by(config: PipelineConfig, path: Path) -> Iterable[Path]:
+    """Files that a pipeline reads, which its sinks must not write."""
+    yield path
+    yield from (model.onnx for model in config.models.values())
+    for stage in config.stages.values():
+        if isinstance(stage, SourceStage) and "\0" not in stage.source:
+            yield fields.beside(Path(stage.source.removeprefix("file://")), path.parent)
 
 
 def json_schema() -> dict[str, Any]:

@@ -23,6 +23,8 @@ class Context:
         rate_hz: how often results reach a stage, as far as the file shows.
         leave: called by a sink that nobody looks at any more: its window was closed. When all sinks of a pipeline have
             called it, the pipeline stops.
+        starts_over: whether a run takes the same frames as the one before, so that what it writes replaces what that
+            one wrote; not so for cameras, and wherever frames may come for ever.
     """
 
     directory: Path = Path()
@@ -32,6 +34,7 @@ class Context:
     function: Callable[[Result], object] | None = None
     rate_hz: float = 30.0
     leave: Callable[[], None] = lambda: None
+    starts_over: bool = True
 
 
 class SimpleStage:

@@ -6,29 +6,117 @@ verbs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema, model_validator
 
-from edgert.config import Fraction, OutputPath, Seconds, SinkStage, TrackStage
-from edgert.config.fields import CODE_NAME
+from edgert.config import Fraction, OutputPath, Seconds, Section, SinkStage, TrackStage
+from edgert.config.fields import CODE_NAME, SomeBytes
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
     from edgert.stages.context import Context
+    from edgert.stages.sink.output_files import Rules
     from edgert.stages.track import Tracker
 
 _HERE = "relative to the folder edgert is run in"
+_LEAST_BYTES = 1 << 16
+_SIZE, _TIME = {"type": "string", "examples": ["500MB"]}, {"type": "string", "examples": ["1h"]}
 
 
-class Video(SinkStage):
-    """A video file, which plays even if the process is killed."""
+class Rotate(Section):
+    """When a file ends and the next one begins, whichever comes first."""
+
+    size: SomeBytes | None = None
+    every: Seconds | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Rotate:
+        if self.size is None and self.every is None:
+            raise ValueError("expected size: or every:, like {size: 500MB, every: 1h}")
+        if self.size is not None and self.size < _LEAST_BYTES:
+            raise ValueError(f"size: a file takes at least 64KiB, not {self.size} bytes")
+        return self
+
+
+class Keep(Section):
+    """Which files stay. The oldest are removed."""
+
+    age: Seconds | None = Field(default=None, ge=1)
+    size: SomeBytes | None = None
+    free: SomeBytes | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Keep:
+        if self.age is None and self.size is None and self.free is None:
+            raise ValueError("expected age:, size: or free:, like {age: 7d, size: 20GB, free: 2GB}")
+        return self
+
+
+def _mapping(**keys: dict[str, object]) -> WithJsonSchema:
+    return WithJsonSchema({"type": "object", "properties": keys, "additionalProperties": False, "minProperties": 1})
+
+
+class _Files(SinkStage):
+    """What sinks that write files have in common; see [files](files.md)."""
+
+    path: OutputPath
+    existing: Literal["auto", "keep", "replace"] = Field(
+        default="auto",
+        description="what becomes of the files of an earlier run: keep adds to them; auto keeps those of cameras, and "
+        "replaces those of recordings, which a run takes from the beginning; see [files](files.md)",
+    )
+    keep: Annotated[Keep | None, _mapping(age=_TIME, size=_SIZE, free=_SIZE)] = Field(
+        default=None,
+        description="`{age: 7d, size: 20GB, free: 2GB}`: the oldest files are removed when they are older, all of the "
+        "sink's take more, or less of the disk is free; all stay by default",
+    )
+
+    def rules(self, context: Context) -> Rules:
+        """As the sink takes them."""
+        from edgert.stages.sink.output_files import Rules
+
+        rotate = getattr(self, "rotate", None) or Rotate.model_construct()
+        keep = self.keep or Keep.model_construct()
+        keeps = not context.starts_over if self.existing == "auto" else self.existing == "keep"
+        return Rules(
+            keeps,
+            not context.starts_over,
+            rotate.size or 0,
+            rotate.every or 0.0,
+            keep.age or 0.0,
+            keep.size or 0,
+            keep.free or 0,
+        )
+
+
+class _Rotating(_Files):
+    rotate: Annotated[Rotate | None, _mapping(size=_SIZE, every=_TIME)] = Field(
+        default=None, description="`{size: 500MB, every: 1h}`: when the next file begins; never by default"
+    )
+
+    @model_validator(mode="after")
+    def _has_room(self) -> _Rotating:
+        if self.keep is not None and self.rotate is None:
+            raise ValueError("keep: removes files that are finished; rotate: says when one is")
+        if self.keep and self.keep.size and self.rotate and (self.rotate.size or 0) >= self.keep.size:
+            raise ValueError(
+                f"keep: {{size}} leaves no room for one file of {self.rotate.size} bytes beside those that stay"
+            )
+        return self
+
+
+class Video(_Rotating):
+    """A video file, which plays even if the process is killed. The next one begins where the image's size changes."""
 
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
-    path: OutputPath = Field(description=f"`.mp4`, `.mov` or `.mkv`, with `{{stream}}` one for each stream; {_HERE}")
+    path: OutputPath = Field(
+        description=f"`.mp4`, `.mov` or `.mkv`, with `{{stream}}` one for each stream, with `{{date}}` and `{{time}}` "
+        f"called after its beginning; {_HERE}"
+    )
     fps: float | None = Field(default=None, gt=0, description="frames per second; the source's by default")
     quality: int = Field(
         default=23, ge=0, le=51, description="lower is better and larger: H.264 CRF, of hardware the constant quantizer"
@@ -44,37 +132,42 @@ class Video(SinkStage):
         """Raises StageError for a path that cannot be written."""
         from edgert.stages.sink.video import VideoSink
 
-        return VideoSink(name, self.path, self.fps, self.quality, self.codec, self.encode)
+        return VideoSink(name, self.path, self.fps, self.quality, self.codec, self.encode, self.rules(context))
 
 
-class Jsonl(SinkStage):
+class Jsonl(_Rotating):
     """One JSON object per frame and line, as [results](results.md) describes it."""
 
     takes_images: ClassVar[bool] = False
     shows_images: ClassVar[bool] = False
-    path: OutputPath = Field(description=f"the file, with `{{stream}}` one for each stream; {_HERE}")
+    path: OutputPath = Field(
+        description=f"the file, with `{{stream}}` one for each stream, with `{{date}}` and `{{time}}` called after its "
+        f"beginning; {_HERE}"
+    )
 
     def make(self, name: str, context: Context) -> Stage:
         """Raises StageError for a path with fields that are not known."""
         from edgert.stages.sink.results import JsonlSink
 
-        return JsonlSink(name, self.path)
+        return JsonlSink(name, self.path, self.rules(context))
 
 
-class Images(SinkStage):
+class Images(_Files):
     """A file for every image."""
 
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
-    path: OutputPath = Field(description=f"a folder, or a pattern like `out/{{stream}}_{{frame:06d}}.png`; {_HERE}")
+    path: OutputPath = Field(
+        description=f"a folder, or a pattern like `out/{{date}}/{{stream}}_{{frame:06d}}.png`; {_HERE}"
+    )
     every: int = Field(default=1, ge=1, description="write every n-th frame")
 
     def make(self, name: str, context: Context) -> Stage:
         """Raises StageError for a path that cannot be written."""
         from edgert.stages.sink.image_files import ImagesSink
 
-        return ImagesSink(name, self.path, self.every)
+        return ImagesSink(name, self.path, self.every, self.rules(context))
 
 
 class Http(SinkStage):

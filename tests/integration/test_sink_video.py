@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,8 +18,8 @@ from edgert.memory import Counter
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoders
-from edgert.stages.sink.video import VideoSink
-from edgert.stages.sink.video_file import DurableFile
+from edgert.stages.sink.output_files import OutputFile
+from edgert.stages.sink.video import DurableFile, VideoSink
 from tests.helpers.frames import frame_of
 from tests.helpers.kill import kill_when_it_says_go
 
@@ -145,12 +146,39 @@ def test_one_file_per_stream(tmp_path: Path) -> None:
     assert decodable(tmp_path / "out.mp4") == 1
 
 
-def test_a_change_of_size_is_an_error_and_the_file_plays(tmp_path: Path) -> None:
+def test_another_size_begins_another_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(VideoSink("video", tmp_path / "out.mp4"), [*results(8), *results(3, 200)])
+    (earlier,) = (path for path in tmp_path.iterdir() if path.name != "out.mp4")
+    assert re.fullmatch(r"out-\d{4}-\d\d-\d\d-\d{6}\.mp4", earlier.name)
+    assert [frame.shape for _, frame in read(earlier)] == [(120, 160, 3)] * 8
+    assert [frame.shape for _, frame in read(tmp_path / "out.mp4")] == [(120, 200, 3)] * 3
+    assert "changed from 160x120 to 200x120" in caplog.text
+
+
+def test_other_colors_begin_another_file(tmp_path: Path) -> None:
+    write(
+        VideoSink("video", tmp_path / "out.mkv"),
+        [
+            Result(frame_of(160, 120, "i420", media_ns=n, color=Color(matrix)))
+            for n, matrix in enumerate(("bt601", "bt709"))
+        ],
+    )
+    spaces = []
+    for path in sorted(tmp_path.iterdir()):
+        with av.open(str(path)) as file:
+            spaces.append(file.streams.video[0].codec_context.colorspace)
+    assert spaces == [6, 1]
+
+
+def test_a_size_that_changes_again_and_again_is_an_error(tmp_path: Path) -> None:
     sink = VideoSink("video", tmp_path / "out.mp4")
-    with pytest.raises(StageError, match="from 160x120 to 200x120") as caught:
-        write(sink, [*results(8), *results(1, 200)])
+    sink.open()
+    with pytest.raises(StageError, match="from 200x120 to 160x120") as caught:
+        for _ in range(20):
+            for item in (*results(1), *results(1, 200)):
+                sink.process(item)
     sink.close()
-    assert caught.value.fix and decodable(tmp_path / "out.mp4") == 8
+    assert caught.value.fix and len(list(tmp_path.iterdir())) == 10
 
 
 def test_without_frames_there_is_no_file(tmp_path: Path) -> None:
@@ -187,7 +215,7 @@ def test_a_full_disk_stops_the_pipeline_and_the_file_plays(
         room[0] -= done
         return done
 
-    monkeypatch.setattr("edgert.stages.sink.video_file.os.write", small_disk)
+    monkeypatch.setattr("edgert.stages.sink.output_files.os.write", small_disk)
     path = tmp_path / f"out.{suffix}"
     sink = VideoSink("video", path)
     sink.open()
@@ -219,10 +247,11 @@ def test_a_disk_that_is_full_only_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_device_without_room() -> None:
-    file = DurableFile(Path("/dev/full"))
+    output = OutputFile(Path("/dev/full"), "stages.video")
+    file = DurableFile(output)
     assert file.write(b"abc") == 3
     assert file.error is not None and file.error.errno == errno.ENOSPC
-    file.close()
+    output.close()
 
 
 WRITER = """

@@ -1,101 +1,93 @@
 """Images as files, each one whole or not there at all."""
 
 import os
-import re
+import threading
+import time
 from collections import Counter as Tally
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 import cv2
 
-from edgert.errors import StageError, cause, nearest
+from edgert.errors import StageError
 from edgert.runtime.records import Result
 from edgert.stages.draw import Images
-
-# File names made from a pattern, and the folders they lie in.
-
-_FIELD = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
-_WIDTH = re.compile(r"0?[1-9]?d?")
-_UNSAFE = re.compile(r"[^\w.\-]|^\.")
-
-
-def check_pattern(pattern: Path, fields: tuple[str, ...], where: str) -> None:
-    """Raises StageError when ``pattern`` has a ``{field}`` other than ``fields``, or one it cannot format."""
-    for name, spec in _FIELD.findall(str(pattern)):
-        if name not in fields:
-            what = f"{pattern} has an unknown field {{{name}}}{nearest(name, fields)}"
-            raise StageError(what, where=where, fix="known: " + ", ".join(f"{{{field}}}" for field in fields))
-        if spec and (name != "frame" or not _WIDTH.fullmatch(spec)):
-            what = f"{pattern}: cannot format {{{name}:{spec}}}"
-            raise StageError(what, where=where, fix="write {frame:06d} or {stream}")
-
-
-def fill(pattern: Path, stream: str, frame: int = 0) -> Path:
-    """``pattern`` with ``{stream}`` and ``{frame}`` or ``{frame:06d}`` filled in; nothing else is looked up."""
-
-    def value(match: re.Match[str]) -> str:
-        name, spec = match.groups()
-        return _UNSAFE.sub("_", stream) if name == "stream" else format(frame, spec or "")
-
-    return Path(_FIELD.sub(value, str(pattern)))
-
-
-def has_field(pattern: Path, name: str) -> bool:
-    """Whether ``{name}`` stands in ``pattern``."""
-    return any(found == name for found, _ in _FIELD.findall(str(pattern)))
-
-
-def make_parent(path: Path, where: str) -> None:
-    """Makes the folder of ``path``. Raises StageError when that cannot be."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StageError(f"cannot make the folder {path.parent}", why=cause(error), where=where) from error
-
-
-def cannot_write(path: Path, error: OSError, where: str, kept: str = "") -> StageError:
-    """The error for a file that does not take what is written to it."""
-    return StageError(
-        f"cannot write {path}",
-        why="; ".join(filter(None, (cause(error), kept))),
-        where=where,
-        fix="free some space or choose another path" if error.errno is not None else "",
-    )
-
+from edgert.stages.sink import output_files
+from edgert.stages.sink.output_files import REPLACED, Rules, cannot_write, fill, has_field, make_parent
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _DEFAULT_NAME = "{stream}_{frame:06d}.jpg"
+_FIELDS = ("stream", "frame", "date", "time")
+_MOST_WAITING = 256
+_CLOSE_S = 0.5  # of the 2 s in which a pipeline ends
 
 
 class ImagesSink:
     """Writes the drawn image, or the frame where nothing was drawn.
 
+    An image gets its name once it is on the disk, so none is ever found empty or cut short, not even after a power cut.
+    The one that is replaced each time gets it at once.
+
     Args:
         path: a folder, which then gets ``{stream}_{frame:06d}.jpg``, or a pattern of such fields whose suffix sets
-            the format. Without ``{frame}`` the same file is replaced each time and always holds the newest image.
+            the format. Without ``{frame}`` and ``{time}`` the same file is replaced each time and always holds the
+            newest image.
         every: writes the first and then every n-th frame of each stream.
+        rules: whether images of an earlier run stay, beside which the new ones get a number; and when old ones go.
 
     Raises:
         StageError: the pattern names something unknown, or a format that cannot be written.
     """
 
-    def __init__(self, name: str, path: Path, every: int = 1) -> None:
+    def __init__(self, name: str, path: Path, every: int = 1, rules: Rules = REPLACED) -> None:
         self._where = f"stages.{name}"
         self.pattern = path if path.suffix and not path.is_dir() else path / _DEFAULT_NAME
-        self._every = every
+        self._every, self._rules = every, rules
         self._seen: Tally[str] = Tally()
         self._images = Images()
-        check_pattern(self.pattern, ("stream", "frame"), self._where)
+        output_files.check_pattern(self.pattern, _FIELDS, self._where)
         if self.pattern.suffix.lower() not in _SUFFIXES:
             raise StageError(
                 f"cannot write {self.pattern.suffix} images",
                 where=self._where,
                 fix=f"use one of {' '.join(_SUFFIXES)}, or a folder",
             )
+        self._is_counted = has_field(self.pattern, "frame")
+        self._is_newest = not self._is_counted and not has_field(self.pattern, "time")
+        if self._is_newest and rules.removes:
+            raise StageError(
+                f"nothing is kept of {self.pattern}",
+                why="without {frame} or {time} every image replaces the one before",
+                where=self._where,
+                fix="put {frame} into path, or leave keep out",
+            )
+        self._retention = output_files.Retention(self.pattern, rules, self._where)
+        relative = self.pattern.relative_to(output_files.fixed_folder(self.pattern))
+        self._parts = output_files.fixed_folder(self.pattern) / f".{output_files.safe(f'{relative}.{name}')}.part"
+        self._parts_lock, self._run = -1, 1
+        # What the disk's thread takes over; the thread of the stage adds to these, and waits where there are too many.
+        self.is_dirty, self._error = False, deque[OSError](maxlen=1)
+        self._waiting, self._turn = dict[Path, Path](), threading.Condition()
 
     def open(self) -> None:
-        """Makes the folder, where its name is known yet. Raises StageError when that cannot be."""
-        if not has_field(self.pattern.parent, "stream") and not has_field(self.pattern.parent, "frame"):
+        """Makes the folder, where its name is known yet. Raises StageError when that cannot be, or another process
+        writes these images."""
+        if not has_field(self.pattern.parent, *_FIELDS):
             make_parent(self.pattern, self._where)
+        make_parent(self._parts, self._where)
+        try:
+            self._parts.mkdir(exist_ok=True)
+            descriptor = os.open(self._parts, os.O_RDONLY | os.O_CLOEXEC)
+            if not output_files.lock(descriptor):
+                os.close(descriptor)
+                raise output_files.written_elsewhere(self._parts, self._where)
+            self._parts_lock = descriptor
+            output_files.DISK.add(self)
+            for left in self._parts.iterdir():  # by a process that was killed
+                left.unlink()
+        except OSError as error:
+            raise cannot_write(self.pattern, error, self._where) from error
 
     def process(self, result: Result) -> None:
         """Writes one image, or none where ``every`` passes it over. Raises StageError, for instance disk full."""
@@ -111,7 +103,9 @@ class ImagesSink:
                 where=self._where,
                 fix="put {stream} into path",
             )
-        path = fill(self.pattern, stream, result.frame.index)
+        self._retention.knows(stream)
+        self._retention.tend([])
+        path = self._path(stream, result.frame.index)
         make_parent(path, self._where)
         what = f"cannot encode a {self.pattern.suffix} image"
         try:
@@ -120,14 +114,79 @@ class ImagesSink:
             raise StageError(what, why=str(error.err), where=self._where) from error
         if not done:
             raise StageError(what, why="OpenCV gives no reason", where=self._where)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        part = self._parts / f"{sum(self._seen.values())}{self.pattern.suffix}"
         try:
-            part.write_bytes(data.data)
-            part.replace(path)
+            if self._error:
+                raise self._error.pop()
+            self._write(part, data.data)
+            if self._is_newest:
+                part.replace(path)
+            else:
+                self._hand_over(part, path, data.nbytes)
         except OSError as error:
             part.unlink(missing_ok=True)
+            self.sync()
             raise cannot_write(path, error, self._where, kept="the images written so far are whole") from error
 
     def close(self) -> None:
         """Gives the buffers back; every file is closed already."""
+        if self._parts_lock >= 0:
+            output_files.DISK.remove(self)
+            self._publish(time.monotonic() + _CLOSE_S)
+            with suppress(OSError):
+                self._parts.rmdir()
+            os.close(self._parts_lock)
+            self._parts_lock = -1
         self._images.close()
+
+    def sync(self) -> None:
+        """Brings images to the disk and gives them their names."""
+        self._publish(float("inf"))
+
+    def _path(self, stream: str, frame: int) -> Path:
+        """Where an image goes; beside one that stays it gets a number, as all later images of the run then do."""
+        wanted = fill(self.pattern, stream, frame)
+        if self._is_newest or (self._is_counted and not self._rules.keeps):
+            return wanted
+        number = self._run if self._is_counted else 1
+        while (path := output_files.numbered(wanted, number)) in self._waiting or os.path.lexists(path):
+            number += 1
+        self._run = number
+        return path
+
+    def _write(self, part: Path, data: memoryview) -> None:
+        while True:
+            try:
+                part.write_bytes(data)
+                return
+            except OSError as error:
+                if error.errno not in output_files.FULL or not self._retention.make_room():
+                    raise
+
+    def _hand_over(self, part: Path, path: Path, size_bytes: int) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: len(self._waiting) < _MOST_WAITING)
+            self._waiting[path] = part
+            self.is_dirty = True
+        self._retention.add(path, size_bytes)
+
+    def _publish(self, until_s: float) -> None:
+        """Images get their names, until then only those that are on the disk."""
+        self.is_dirty = False
+        with self._turn:
+            waiting = list(self._waiting.items())
+        for path, part in waiting:
+            try:
+                if time.monotonic() < until_s:
+                    output_files.sync_file(part)
+                part.replace(path)
+            except FileNotFoundError:  # named meanwhile by the other thread
+                pass
+            except OSError as error:
+                self._error.append(error)
+        for folder in {path.parent for path, _ in waiting}:
+            output_files.sync_folder(folder)
+        with self._turn:
+            for path, _ in waiting:
+                self._waiting.pop(path, None)
+            self._turn.notify_all()

@@ -1,15 +1,13 @@
 """Results as JSON lines, by the schema of :mod:`edgert.runtime.json_form`; given to a function; or forgotten."""
 
 import json
-import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from edgert.runtime.json_form import plain_result
 from edgert.runtime.records import Result, Together
 from edgert.stages.context import SimpleStage
-from edgert.stages.sink.image_files import cannot_write, check_pattern, fill, has_field, make_parent
+from edgert.stages.sink.output_files import REPLACED, Files, OutputFile, Rules, cannot_write, has_field
 
 
 class NullSink(SimpleStage):
@@ -38,64 +36,50 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 
 class JsonlSink:
-    """Writes results to ``path``, replacing what is there; folders are made.
+    """Writes results to ``path``; folders are made.
 
     Every line goes to the operating system whole, in one call and unbuffered, so it can be read at once and stays
     when the process is killed. When the disk is full the line that did not fit is taken back.
 
     Args:
         path: the file; with ``{stream}`` in it, one file per stream, which appears with the stream's first result.
+        rules: whether lines are added to those that stand there, and when the next file begins.
     """
 
-    def __init__(self, name: str, path: Path) -> None:
-        self.pattern = path
+    def __init__(self, name: str, path: Path, rules: Rules = REPLACED) -> None:
         self._where = f"stages.{name}"
-        self._files: dict[str, _LineFile] = {}
+        self._all = Files(path, rules, self._where)
+        self._files: dict[str, OutputFile] = {}
         self._per_stream = has_field(path, "stream")
-        check_pattern(path, ("stream",), self._where)
 
     def open(self) -> None:
         """Creates the file, unless there is one per stream. Raises StageError when it cannot be written."""
         if not self._per_stream:
-            self._files[""] = _LineFile(self.pattern, self._where)
+            self._files[""] = self._all.begin("", appends=True)
 
     def process(self, result: Result) -> None:
         """Writes one line. Raises StageError: disk full, or a record that has no JSON form."""
         # A lone surrogate, which UTF-8 lacks, becomes \udcXX: just how JSON would escape it.
         line = _ENCODER.encode(plain_result(result)).encode("utf-8", "backslashreplace") + b"\n"
         stream = result.frame.stream if self._per_stream else ""
-        if stream not in self._files:
-            self._files[stream] = _LineFile(fill(self.pattern, stream), self._where)
-        self._files[stream].add(line)
+        file = self._files.get(stream)
+        if file is not None and self._all.is_due(file, len(line)):
+            del self._files[stream]
+            self._all.finish(file)
+            file = None
+        if file is None:
+            file = self._files[stream] = self._all.begin(stream, appends=True)
+        self._all.tend()
+        end_bytes = file.size_bytes
+        try:
+            file.write(line, self._all)
+        except OSError as error:
+            if file.is_regular:  # a pipe or a device has nothing to take back
+                file.cut(end_bytes)
+            raise cannot_write(file.path, error, self._where, kept="the lines written so far are whole") from error
 
     def close(self) -> None:
         for file in self._files.values():
-            file.close()
+            self._all.finish(file)
         self._files.clear()
-
-
-class _LineFile:
-    """One open file of whole lines."""
-
-    def __init__(self, path: Path, where: str) -> None:
-        self._path, self._where, self._end_bytes = path, where, 0
-        make_parent(path, where)
-        try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise cannot_write(path, error, where) from error
-        self._regular = stat.S_ISREG(os.fstat(self._file).st_mode)
-
-    def add(self, line: bytes) -> None:
-        left = memoryview(line)
-        try:
-            while left:
-                left = left[os.write(self._file, left) :]
-        except OSError as error:
-            if self._regular:  # a pipe or a device has nothing to take back
-                os.ftruncate(self._file, self._end_bytes)
-            raise cannot_write(self._path, error, self._where, kept="the lines written so far are whole") from error
-        self._end_bytes += len(line)
-
-    def close(self) -> None:
-        os.close(self._file)
+        self._all.close()

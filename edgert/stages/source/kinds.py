@@ -324,3 +324,11 @@ def is_live(config: SourceStage, directory: Path = Path()) -> bool:
     """Whether the source will call itself live, as cameras do: its newest frame counts. Opens nothing."""
     kind = kind_of(config.source, directory)
     return bool(kind) and bool(SOURCES.get(kind).is_live(config))
+
+
+def starts_over(config: SourceStage, directory: Path = Path()) -> bool:
+    """Whether another run takes the same frames and ends: recordings do, and what code makes up to a ``limit``."""
+    if config.loop and not config.limit:
+        return False
+    recorded = kind_of(config.source, directory) in ("file", "images", "network")
+    return (recorded or bool(config.limit and config.source != "api")) and not is_live(config, directory)

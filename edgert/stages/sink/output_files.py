@@ -1,0 +1,676 @@
+"""Files that sinks write for years: what they are called, who writes them, when they reach the disk, which are removed.
+
+A file is written by one process only (``flock``), and what was written is on the disk :data:`SYNC_S` later, whatever
+happens to the power. Nothing here lists a folder for each frame: a sink lists its own once, and then remembers.
+"""
+
+import errno
+import fcntl
+import heapq
+import logging
+import os
+import re
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from edgert.errors import StageError, cause, nearest
+from edgert.units import format_bytes
+
+log = logging.getLogger("edgert.sink")
+
+SYNC_S = 0.5
+"""How often what was written is brought to the disk."""
+_CLOSE_S = 0.5  # of the 2 s in which a pipeline ends
+_TEND_S = 1.0
+_AT_ONCE = 1000  # files removed in one go, so that frames do not wait long
+_REMEMBERED = 10_000  # of the oldest files; then the folder is listed again
+_CLOCK_WAS_SET = 1_577_836_800  # 2020: earlier dates are of a board whose clock had not been set yet
+_LONGEST_LINE_BYTES = 1 << 26
+FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_NOT_SYNCED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for the files of one sink; 0 is no limit.
+
+    Attributes:
+        keeps: what stands there when a run begins is kept, not replaced.
+        endless: frames may come for ever, so nothing may be remembered of each.
+        rotate_bytes, rotate_s: the next file begins when one would become larger or is that old.
+        keep_s, keep_bytes: the oldest files are removed when they are older, or all of the sink's take more.
+        free_bytes: they are also removed when less is free on the disk.
+    """
+
+    keeps: bool = False
+    endless: bool = False
+    rotate_bytes: int = 0
+    rotate_s: float = 0.0
+    keep_s: float = 0.0
+    keep_bytes: int = 0
+    free_bytes: int = 0
+
+    @property
+    def rotates(self) -> bool:
+        """Whether files end before the run does."""
+        return bool(self.rotate_bytes or self.rotate_s)
+
+    @property
+    def removes(self) -> bool:
+        """Whether old files are removed."""
+        return bool(self.keep_s or self.keep_bytes or self.free_bytes)
+
+
+REPLACED = Rules()
+"""Every run replaces the files of the one before, and nothing ends or goes."""
+
+# Names made from a pattern.
+
+_FIELD = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
+_WIDTH = re.compile(r"0?[1-9]?d?")
+_UNSAFE = re.compile(r"[^\w.\-]|^\.")
+_DATE, _TIME = "%Y-%m-%d", "%H%M%S"
+_MATCHES = {"date": r"\d{4}-\d\d-\d\d", "time": r"\d{6}", "frame": r" *\d+"}
+_ASIDE = r"(?:-\d{4}-\d\d-\d\d-\d{6})?(?:-\d+)?"
+
+
+def check_pattern(pattern: Path, fields: tuple[str, ...], where: str) -> None:
+    """Raises StageError when ``pattern`` has a ``{field}`` other than ``fields``, or one it cannot format."""
+    for name, spec in _FIELD.findall(str(pattern)):
+        if name not in fields:
+            what = f"{pattern} has an unknown field {{{name}}}{nearest(name, fields)}"
+            raise StageError(what, where=where, fix="known: " + ", ".join(f"{{{field}}}" for field in fields))
+        if spec and (name != "frame" or not _WIDTH.fullmatch(spec)):
+            what = f"{pattern}: cannot format {{{name}:{spec}}}"
+            raise StageError(what, where=where, fix="write {frame:06d} or {stream}")
+
+
+def fill(pattern: Path, stream: str, frame: int = 0) -> Path:
+    """``pattern`` with ``{stream}``, ``{frame}`` or ``{frame:06d}``, and ``{date}`` and ``{time}``, now and in the
+    machine's time zone, filled in; nothing else is looked up."""
+    now = time.localtime()
+
+    def value(match: re.Match[str]) -> str:
+        name, spec = match.groups()
+        if name in ("date", "time"):
+            return time.strftime(_DATE if name == "date" else _TIME, now)
+        return safe(stream) if name == "stream" else format(frame, spec or "")
+
+    return Path(_FIELD.sub(value, str(pattern)))
+
+
+def safe(stream: str) -> str:
+    """A stream's name as part of a file's."""
+    return _UNSAFE.sub("_", stream)
+
+
+def has_field(pattern: Path, *names: str) -> bool:
+    """Whether one of these fields stands in ``pattern``."""
+    return any(found in names for found, _ in _FIELD.findall(str(pattern)))
+
+
+def numbered(path: Path, number: int) -> Path:
+    """``out.mp4`` → ``out-2.mp4``; the first has no number."""
+    return path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def fixed_folder(pattern: Path) -> Path:
+    """The deepest folder without a field."""
+    folder = pattern.parent
+    while _FIELD.search(str(folder)):
+        folder = folder.parent
+    return folder
+
+
+def make_parent(path: Path, where: str) -> None:
+    """Makes the folder of ``path``. Raises StageError when that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StageError(f"cannot make the folder {path.parent}", why=cause(error), where=where) from error
+
+
+def cannot_write(path: Path, error: OSError, where: str, kept: str = "") -> StageError:
+    """The error for a file that does not take what is written to it."""
+    return StageError(
+        f"cannot write {path}",
+        why="; ".join(filter(None, (cause(error), kept))),
+        where=where,
+        fix="free some space or choose another path" if error.errno is not None else "",
+    )
+
+
+# One writer.
+
+
+def lock(descriptor: int) -> bool:
+    """Whether the file, or folder, is this writer's alone from now on, or its file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def written_elsewhere(path: Path, where: str) -> StageError:
+    """The error for a file that somebody else has locked; names the process, as far as ``/proc/locks`` shows it."""
+    writer, path = _writer(path), path.parent if path.is_dir() else path
+    if writer == os.getpid():
+        why, fix = "another stage or stream of this process writes it", "give each a path of its own"
+    else:
+        who = f": {_command(writer)}, process {writer}" if writer else ""
+        why, fix = f"another process writes it{who}", "stop that process, or choose another path"
+    return StageError(f"cannot write {path}", why=why, where=where, fix=fix)
+
+
+def _writer(path: Path) -> int:
+    """Process that holds a lock on a file; 0 where that cannot be seen, as from inside a container."""
+    with suppress(OSError, ValueError):
+        inode = str(path.stat().st_ino)
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()  # 1: FLOCK ADVISORY WRITE 708 fd:01:131 0 EOF
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode:
+                return max(int(words[4]), 0)
+    return 0
+
+
+def _command(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    return "one that has ended"
+
+
+# What was written reaches the disk.
+
+
+class Written(Protocol):
+    """What is brought to the disk from time to time.
+
+    Attributes:
+        is_dirty: whether something was written since.
+    """
+
+    is_dirty: bool
+
+    def sync(self) -> None:
+        """Brings it there, in a thread of its own; raises nothing."""
+        ...
+
+
+class _Disk:
+    """The thread that does so, for all sinks of this process, as long as one is open."""
+
+    def __init__(self) -> None:
+        self._change = threading.Condition()
+        self._open = list[Written]()
+        self._closing = list[int]()
+        self._thread: threading.Thread | None = None
+
+    def add(self, file: Written) -> None:
+        with self._change:
+            self._open.append(file)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="edgert-disk", daemon=True)
+                self._thread.start()
+
+    def remove(self, file: Written, descriptor: int | None = None) -> None:
+        """Looks after it no longer; what is left in ``descriptor`` is brought to the disk once more."""
+        with self._change:
+            self._open.remove(file)
+            self._closing += [] if descriptor is None else [descriptor]
+            self._change.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Until all that was closed is on the disk, or it takes too long."""
+        with self._change:
+            self._change.wait_for(lambda: not self._closing, seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._closing or not self._open, SYNC_S)
+                closing = tuple(self._closing)
+                dirty = [file for file in self._open if file.is_dirty]
+                if not closing and not self._open:
+                    self._thread = None
+                    return
+            for file in dirty:
+                file.sync()
+            for descriptor in closing:
+                with suppress(OSError):
+                    os.fdatasync(descriptor)
+                os.close(descriptor)
+            with self._change:
+                del self._closing[: len(closing)]
+                self._change.notify_all()
+
+
+DISK = _Disk()
+
+
+def sync_file(path: Path) -> None:
+    """Brings a closed file to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fdatasync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_SYNCED:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Brings the names of new files to the disk, where the file system does not do so by itself."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class OutputFile:
+    """One open file that nobody else writes; what is no regular file, as a pipe, is neither locked nor synced.
+
+    Attributes:
+        path: where it is.
+        size_bytes: up to its end.
+        is_regular: whether it is on a disk.
+        begun_s: by the monotonic clock, which no change of the time of day turns back.
+    """
+
+    def __init__(self, path: Path, where: str) -> None:
+        """Raises OSError: it cannot be opened; StageError: somebody else writes it."""
+        self.path, self.is_dirty, self._is_new = path, False, True
+        self.error: OSError | None = None
+        self.begun_s = time.monotonic()
+        while True:
+            there = path.stat() if path.exists() else None
+            self.is_regular = there is None or stat.S_ISREG(there.st_mode)
+            flags = os.O_RDWR | os.O_CREAT if self.is_regular else os.O_WRONLY
+            self.descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+            found = os.fstat(self.descriptor)
+            self.size_bytes = found.st_size if self.is_regular else 0
+            self.modified_s = found.st_mtime
+            if not self.is_regular:
+                return
+            if not lock(self.descriptor):
+                os.close(self.descriptor)
+                raise written_elsewhere(path, where)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(found, path.stat()):
+                    break
+            os.close(self.descriptor)  # renamed meanwhile by who wrote it
+        DISK.add(self)
+
+    def cut(self, size_bytes: int) -> None:
+        """Takes away what is behind, and goes on there."""
+        os.ftruncate(self.descriptor, size_bytes)
+        os.lseek(self.descriptor, size_bytes, os.SEEK_SET)
+        self.size_bytes, self.is_dirty = size_bytes, True
+
+    def write(self, data: bytes, files: "Files | None" = None) -> None:
+        """Writes all of it. Raises OSError: not even the removal of old files makes room, or what was written before
+        did not reach the disk."""
+        left = memoryview(data)
+        while left:
+            if self.error is not None:
+                raise self.error
+            try:
+                done = os.write(self.descriptor, left)
+            except OSError as error:
+                if error.errno in FULL and files is not None and files.make_room():
+                    continue
+                raise
+            left, self.is_dirty = left[done:], True
+            if self.is_regular:
+                self.size_bytes = max(self.size_bytes, os.lseek(self.descriptor, 0, os.SEEK_CUR))
+
+    def sync(self) -> None:
+        self.is_dirty = False
+        try:
+            os.fdatasync(self.descriptor)
+        except OSError as error:
+            if error.errno not in _NOT_SYNCED:
+                self.error = error
+        if self._is_new:
+            self._is_new = False
+            sync_folder(self.path.parent)
+
+    def close(self) -> None:
+        """Lets others write it."""
+        if not self.is_regular:
+            os.close(self.descriptor)
+            return
+        with suppress(OSError):
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        DISK.remove(self, self.descriptor)
+
+
+# Old files go.
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Old:
+    """A file that is finished: when that was, by the monotonic clock, and what it takes."""
+
+    at_s: float
+    path: str
+    size_bytes: int
+
+
+class Retention:
+    """Removes the oldest files of a pattern by its rules, never one that somebody writes. Of streams that never came in
+    this run there may be files as well: those are left alone. For one thread."""
+
+    def __init__(self, pattern: Path, rules: Rules, where: str) -> None:
+        self._pattern, self._rules, self._where = pattern, rules, where
+        self._root = fixed_folder(pattern)
+        self._streams = set[str]()
+        self._oldest, self._are_all, self._size_bytes = deque[_Old](), False, 0
+        self._next_s, self._has_warned = 0.0, False
+        self._start_s, self._start_date_s = time.monotonic(), time.time()
+
+    def knows(self, stream: str) -> None:
+        """Files of this stream are the sink's."""
+        if stream not in self._streams:
+            self._streams.add(stream)
+            self._oldest.clear()
+            self._are_all, self._next_s = False, 0.0
+
+    def add(self, path: Path, size_bytes: int) -> None:
+        """One more file is finished."""
+        self._size_bytes += size_bytes
+        if self._are_all and len(self._oldest) < 2 * _REMEMBERED:
+            self._oldest.append(_Old(time.monotonic(), str(path), size_bytes))
+        else:
+            self._are_all = False
+
+    def tend(self, written: Iterator[OutputFile] | list[OutputFile]) -> None:
+        """Removes what is to go, at most once a second.
+
+        Args:
+            written: files that are not finished.
+
+        Raises:
+            StageError: too little is free, and nothing is left to remove.
+        """
+        now_s = time.monotonic()
+        if not self._rules.removes or now_s < self._next_s:
+            return
+        self._next_s = now_s + _TEND_S
+        own = {str(file.path): file.size_bytes for file in written}
+        for _ in range(_AT_ONCE):
+            if not self._oldest and not self._are_all:
+                self._list(own)
+            if not self._oldest or not self._is_too_much(now_s, sum(own.values())):
+                break
+            self._remove()
+        else:
+            self._next_s = now_s
+        if not self._oldest and (free := self._missing_bytes()):
+            raise StageError(
+                f"only {format_bytes(free)} are free for {self._pattern}",
+                why=f"keep.free leaves {format_bytes(self._rules.free_bytes)}, and no older file is left to remove",
+                where=self._where,
+                fix="free some space, or lower keep.free",
+            )
+
+    def make_room(self) -> bool:
+        """Removes the oldest file, as the disk is full; returns whether there was one."""
+        if self._rules.removes and not self._oldest and not self._are_all:
+            self._list({})
+        while self._rules.removes and self._oldest:
+            if self._remove():
+                return True
+        return False
+
+    def _is_too_much(self, now_s: float, written_bytes: int) -> bool:
+        rules = self._rules
+        return bool(
+            (rules.keep_s and now_s - self._oldest[0].at_s > rules.keep_s)
+            or (rules.keep_bytes and self._size_bytes + written_bytes > rules.keep_bytes)
+            or self._missing_bytes()
+        )
+
+    def _missing_bytes(self) -> int:
+        """What is free, where that is too little; else 0."""
+        if not self._rules.free_bytes:
+            return 0
+        try:
+            disk = os.statvfs(self._root)
+        except OSError:
+            return 0
+        free = disk.f_bavail * disk.f_frsize
+        return max(free, 1) if free < self._rules.free_bytes else 0
+
+    def _list(self, own: dict[str, int]) -> None:
+        """Reads the folders again: the oldest files, and what all take."""
+        self._size_bytes, count = 0, 0
+
+        def found() -> Iterator[_Old]:
+            nonlocal count
+            parts = self._pattern.relative_to(self._root).parts
+            for entry in self._matching(str(self._root), [self._expression(part) for part in parts]):
+                with suppress(FileNotFoundError):
+                    file = entry.stat(follow_symlinks=False)
+                    if entry.path not in own:
+                        count += 1
+                        self._size_bytes += file.st_size
+                        yield _Old(self._finished_s(file.st_mtime), entry.path, file.st_size)
+
+        self._oldest = deque(heapq.nsmallest(_REMEMBERED, found()))
+        self._are_all = count == len(self._oldest)
+
+    def _finished_s(self, date_s: float) -> float:
+        """A file's date on the monotonic clock. A clock that was set during the run, or had not been set before, makes
+        no file old."""
+        now_s, passed_s = time.monotonic(), time.monotonic() - self._start_s
+        if self._start_date_s <= date_s <= self._start_date_s + passed_s:
+            return self._start_s + date_s - self._start_date_s
+        if date_s < _CLOCK_WAS_SET:
+            return self._start_s + (date_s - _CLOCK_WAS_SET) * 1e-9  # oldest first, and as old as the run
+        return now_s - max(0.0, time.time() - date_s)
+
+    def _matching(self, folder: str, expressions: list[re.Pattern[str]]) -> Iterator["os.DirEntry[str]"]:
+        first, *rest = expressions
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
+            for entry in entries:
+                if not first.fullmatch(entry.name):
+                    continue
+                if rest and entry.is_dir(follow_symlinks=False):
+                    yield from self._matching(entry.path, rest)
+                elif not rest and entry.is_file(follow_symlinks=False):
+                    yield entry
+
+    def _expression(self, part: str) -> re.Pattern[str]:
+        streams = "|".join(sorted(re.escape(safe(stream)) for stream in self._streams)) or "(?!)"
+        is_file = part == self._pattern.name
+        stem, suffix = (Path(part).stem, Path(part).suffix) if is_file else (part, "")
+        text, at = "", 0
+        for match in _FIELD.finditer(stem):
+            text += re.escape(stem[at : match.start()]) + f"(?:{_MATCHES.get(match[1], streams)})"
+            at = match.end()
+        text += re.escape(stem[at:]) + (_ASIDE if is_file else "") + re.escape(suffix)
+        return re.compile(text)
+
+    def _remove(self) -> bool:
+        """Removes the oldest, and folders that it leaves empty; returns whether it could be."""
+        old = self._oldest.popleft()
+        self._size_bytes -= old.size_bytes
+        try:
+            descriptor = os.open(old.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if not lock(descriptor):
+                    return False
+                Path(old.path).unlink()
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning("%s: cannot remove %s: %s", self._where, old.path, cause(error))
+            return False
+        folder = Path(old.path).parent
+        with suppress(OSError):  # others are in it
+            while folder != self._root:
+                folder.rmdir()
+                folder = folder.parent
+        return True
+
+
+class Files:
+    """The files of one sink, one after another for each stream.
+
+    Without ``{date}`` or ``{time}`` in the pattern, its name is that of the newest file: the one before is renamed
+    ``NAME-DATE-TIME``, after its last change. With them, a name that is taken gets a number.
+
+    Raises:
+        StageError: the pattern has a field that is not known.
+    """
+
+    FIELDS = ("stream", "date", "time")
+
+    def __init__(self, pattern: Path, rules: Rules, where: str) -> None:
+        check_pattern(pattern, self.FIELDS, where)
+        if pattern.is_symlink() and not pattern.is_dir():
+            pattern = pattern.resolve()
+        self.pattern, self.rules, self._where = pattern, rules, where
+        self._is_dated = has_field(pattern, "date", "time")
+        self._open = list[OutputFile]()
+        self._begun = set[str]()
+        self._retention = Retention(pattern, rules, where)
+
+    def check(self) -> None:
+        """Makes the folder, where its name is known. Raises StageError when that cannot be, or somebody else writes the
+        file."""
+        if not _FIELD.search(str(self.pattern.parent)):
+            make_parent(self.pattern, self._where)
+        if not _FIELD.search(str(self.pattern)) and self.pattern.is_file():
+            with suppress(OSError):
+                OutputFile(self.pattern, self._where).close()
+
+    def begin(self, stream: str, appends: bool = False) -> OutputFile:
+        """The next file of a stream, empty, or with ``appends`` the one that stands there, cut after its last line.
+
+        Raises:
+            StageError: it cannot be written, somebody else writes it, or it holds no lines.
+        """
+        is_first = stream not in self._begun
+        self._retention.knows(stream)
+        wanted = path = fill(self.pattern, stream)
+        make_parent(path, self._where)
+        number = 1
+        while True:
+            try:
+                file = OutputFile(path, self._where)
+                done = self._is_ready(file, is_first, appends)
+            except OSError as error:
+                raise cannot_write(path, error, self._where) from error
+            if done:
+                break
+            if self._is_dated:
+                file.close()
+                number += 1
+                path = numbered(wanted, number)
+            else:
+                self._move_aside(file)
+        self._begun.add(stream)
+        self._open.append(file)
+        return file
+
+    def finish(self, file: OutputFile) -> None:
+        """Closes it."""
+        self._open.remove(file)
+        file.close()
+        if self._is_dated and file.is_regular:
+            self._retention.add(file.path, file.size_bytes)
+
+    def is_due(self, file: OutputFile, more_bytes: int = 0) -> bool:
+        """Whether the next file is to begin before so much more is written."""
+        rules = self.rules
+        if not file.is_regular or not file.size_bytes:
+            return False
+        is_large = rules.rotate_bytes and file.size_bytes + more_bytes > rules.rotate_bytes
+        return bool(is_large or (rules.rotate_s and time.monotonic() - file.begun_s >= rules.rotate_s))
+
+    def tend(self) -> None:
+        """Removes old files. Raises StageError when too little is free all the same."""
+        self._retention.tend(self._open)
+
+    def make_room(self) -> bool:
+        """Removes one old file, as the disk is full; returns whether there was one."""
+        return self._retention.make_room()
+
+    def close(self) -> None:
+        """Waits a moment for the disk."""
+        DISK.wait(_CLOSE_S)
+
+    def _is_ready(self, file: OutputFile, is_first: bool, appends: bool) -> bool:
+        if not file.is_regular and (self.rules.rotates or self.rules.removes):
+            os.close(file.descriptor)
+            why, fix = "it is no regular file", "leave rotate and keep out"
+            raise StageError(f"cannot rotate {file.path}", why=why, where=self._where, fix=fix)
+        if not file.size_bytes:
+            return True
+        if is_first and not self.rules.keeps:
+            file.cut(0)
+            return True
+        if not (is_first and appends):
+            return False
+        try:
+            self._cut_torn_line(file)
+        except StageError:
+            file.close()
+            raise
+        is_old = self.rules.rotate_s and time.time() - file.modified_s >= self.rules.rotate_s
+        return not (self.is_due(file) or is_old)
+
+    def _cut_torn_line(self, file: OutputFile) -> None:
+        """A power cut may leave half a line at the end, or bytes that never were written and are zero."""
+        at, chunk_bytes = file.size_bytes, 1 << 16
+        is_ours = os.pread(file.descriptor, 1, 0) in (b"{", b"\0")
+        while is_ours and at > 0 and file.size_bytes - at <= _LONGEST_LINE_BYTES:
+            begin = max(0, at - chunk_bytes)
+            newline = os.pread(file.descriptor, at - begin, begin).rfind(b"\n")
+            if newline >= 0 or begin == 0:
+                end = begin + newline + 1
+                if end < file.size_bytes:
+                    log.warning("%s: the last line of %s was cut off: half of it was missing", self._where, file.path)
+                file.cut(end)
+                return
+            at = begin
+        raise StageError(
+            f"cannot append to {file.path}",
+            why="it does not hold JSON lines",
+            where=self._where,
+            fix="choose another path, or write existing: replace",
+        )
+
+    def _move_aside(self, file: OutputFile) -> None:
+        """Renames what stands there, so that the name is free for the newest."""
+        stamp = time.strftime(f"{_DATE}-{_TIME}", time.localtime(file.modified_s))
+        path, number = file.path.with_name(f"{file.path.stem}-{stamp}{file.path.suffix}"), 1
+        while os.path.lexists(numbered(path, number)):
+            number += 1
+        try:
+            file.path.rename(numbered(path, number))
+        except OSError as error:
+            raise cannot_write(file.path, error, self._where) from error
+        finally:
+            file.close()
+        self._retention.add(numbered(path, number), file.size_bytes)
