@@ -139,6 +139,8 @@ class Pipeline:
             self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
         self._assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
         self._assembly.hooks.stats = self._stats
+        # Asked for every frame.
+        self._fed = {node.name: node.work for node in self._assembly.nodes if isinstance(node.work, ApiSource)}
         self._environment = environment
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
@@ -342,7 +344,8 @@ class Pipeline:
             StageError: no such source, not an image, or the pipeline has ended.
         """
         source = self._api_source(stage)
-        self.start()
+        if not self._started:
+            self.start()
         source.submit(array, **options)
 
     def finish(self, stage: str | None = None) -> None:
@@ -415,7 +418,7 @@ class Pipeline:
         return stage
 
     def _api_source(self, stage: str | None) -> ApiSource:
-        found = {node.name: node.work for node in self._assembly.nodes if isinstance(node.work, ApiSource)}
+        found = self._fed
         if stage is None and len(found) == 1:
             return next(iter(found.values()))
         if stage not in found:

@@ -32,13 +32,13 @@ class Arrivals:
     def __init__(self) -> None:
         self.ready, self.batches = deque[tuple[int, int]](), False
         self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._is_awaited = self._for_many = False
+        self._is_awaited, self._enough = False, 1
         self._owed: list[queue.SimpleQueue[None]] = []
 
     def announce(self, edge: int) -> None:
         """A producer: there is one more on an edge; or, of its complement, no more."""
         self.ready.append((edge, _now_ns()))
-        if not self._for_many or edge < 0:
+        if len(self.ready) >= self._enough or edge < 0:
             self.ring()
 
     def ring(self) -> None:
@@ -58,17 +58,17 @@ class Arrivals:
         while self._owed:
             self._owed.pop().put(None)
 
-    def wait(self, timeout_s: float | None, for_many: bool) -> bool:
+    def wait(self, timeout_s: float | None, enough: int) -> bool:
         """The consumer: until there is something; whether it was waited for. See :meth:`Inlet.get`."""
         ready, bell = self.ready, self.bell
         self.give_room()
         while not bell.empty():  # of somebody who rang late
             bell.get()
-        self._for_many = for_many
+        self._enough = enough
         try:
             while True:
                 self._is_awaited = True
-                if ready and not for_many:  # since that was noted
+                if len(ready) >= enough:  # since that was noted
                     return False
                 bell.get(timeout=timeout_s)
                 if ready:
@@ -78,7 +78,7 @@ class Arrivals:
                 raise
             return True
         finally:
-            self._is_awaited = self._for_many = False
+            self._is_awaited = False
 
 
 class Channel(BoundedQueue[Result]):
@@ -225,13 +225,12 @@ class Inlet:
         self.channels.append(channel)
         return channel
 
-    def get(self, timeout_s: float | None = None, many: bool = False) -> tuple[int, Result] | None:
+    def get(self, timeout_s: float | None = None, enough: int = 1) -> tuple[int, Result] | None:
         """The next ``(edge, result)``, with one hold on its lease; None once all edges are closed and empty.
 
         Args:
             timeout_s: longest wait.
-            many: where nothing is there, waits until a queue is full and its producer waits for room, or for
-                ``timeout_s``.
+            enough: where nothing is there, waits for so many, until a producer waits for room, or for ``timeout_s``.
 
         Raises:
             queue.Empty: nothing came within ``timeout_s``.
@@ -241,7 +240,7 @@ class Inlet:
             try:
                 edge, _ = ready.popleft()
             except IndexError:
-                if self.arrivals.wait(timeout_s, many) and not many:
+                if self.arrivals.wait(timeout_s, enough) and enough == 1:
                     self.wakeup.add(_now_ns() - ready[0][1])
                 continue
             if edge < 0:

@@ -123,7 +123,10 @@ class Frame:
     @property
     def is_on_gpu(self) -> bool:
         """Whether its planes are memory of a GPU."""
-        return not self.is_let_go and hasattr(self.planes[0], "__cuda_array_interface__")
+        if self.is_let_go:
+            return False
+        first: object = self.planes[0]
+        return not isinstance(first, np.ndarray) and hasattr(first, "__cuda_array_interface__")  # what is fast first
 
     @property
     def is_let_go(self) -> bool:

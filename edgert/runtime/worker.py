@@ -259,7 +259,7 @@ class Worker(threading.Thread):
         batching = stage if isinstance(stage, Batching) else None
         gathering = stage if isinstance(stage, Gathering) and station.join is None else None
         node.inlet.arrivals.batches = batching is not None and bool(self._lagging)
-        arrivals = self._arrivals(batching) if batching is not None or self._lagging else node.inlet
+        arrivals = self._arrivals(batching, gathering) if batching is not None or self._lagging else node.inlet
         try:
             with node.context or nullcontext():
                 for edge, result in arrivals:
@@ -279,7 +279,7 @@ class Worker(threading.Thread):
         finally:
             station.give_up()
 
-    def _arrivals(self, batching: Batching | None) -> Iterator[tuple[int, Result]]:
+    def _arrivals(self, batching: Batching | None, gathering: Gathering | None) -> Iterator[tuple[int, Result]]:
         """Yields what comes in. In between, inline nodes catch up, and a batching stage passes on what is due; at the
         end everything."""
         inlet, station = self.node.inlet, self._station
@@ -293,7 +293,9 @@ class Worker(threading.Thread):
                 is_short = (wait_s is None or wait_s > _GRACE_S) and any(one.backlog for one in self._lagging)
                 wait_s = _GRACE_S if is_short else wait_s
             try:
-                arrived = inlet.get(wait_s, many=is_short and batching is not None)
+                # Where it is woken anyway before long, it is for a full batch.
+                enough = gathering.room() if gathering is not None and self._lagging and wait_s is not None else 1
+                arrived = inlet.get(wait_s, enough)
             except queue.Empty:
                 if is_short:
                     self._catch_up()

@@ -33,6 +33,8 @@ class Downloader:
             DeviceError: the GPU's work failed, or there is too little memory.
         """
         if isinstance(result, Together):
+            if not any(one.frame.is_on_gpu or isinstance(one.image, DeviceView) for one in result.results):
+                return result
             return Together.of([self.take(one) for one in result.results], result.outputs)
         result, frame = self.with_image(result), result.frame
         if frame.is_on_gpu:

@@ -52,7 +52,7 @@ class Reader(Protocol):
         ...
 
 
-_SPUN_NS = 80_000
+_SPUN_NS = 50_000
 """How long one who waits for what usually takes as long still looks again and again: so late may a sleeper wake."""
 
 
@@ -64,7 +64,7 @@ class Nap:
         now_ns, sleep: the clock's.
 
     Attributes:
-        ns: of the next sleep; 0 at first. It shrinks when the GPU was done by its end, and grows when it was not.
+        ns: of the next sleep, where it is worth one; 0 at first. It shrinks when the GPU was done by its end.
     """
 
     def __init__(
@@ -74,14 +74,17 @@ class Nap:
 
     def wait(self, event: Event) -> None:
         """Waits for an event on which one does not sleep. Raises DeviceError when work before it failed."""
+        slept_ns = 0
         if self.ns > _SPUN_NS:
-            self._sleep(self.ns / 1e9)
+            slept_ns = self.ns
+            self._sleep(slept_ns / 1e9)
             if event.passed():
                 self.ns -= self.ns // 8
                 return
         started_ns = self._now_ns()
         event.synchronize()
-        self.ns += max(self._now_ns() - started_ns - _SPUN_NS, 0) // 4
+        best_ns = slept_ns + self._now_ns() - started_ns - _SPUN_NS
+        self.ns += (max(best_ns, 0) - self.ns) // 4
 
 
 class InferenceSlot:

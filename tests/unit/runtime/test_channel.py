@@ -327,7 +327,7 @@ def test_one_who_waits_for_many_is_woken_when_the_producer_waits_for_room_or_is_
 
     producer = threading.Thread(target=produce)
     producer.start()
-    while (found := inlet.get(10, many=True)) is not None:
+    while (found := inlet.get(10, 9)) is not None:
         woken.append(1 + len(inlet.more(9)))
         assert found[1].frame.index == sum(woken[:-1])
     producer.join()
@@ -337,10 +337,10 @@ def test_one_who_waits_for_many_is_woken_when_the_producer_waits_for_room_or_is_
 def test_one_who_waits_for_many_takes_what_is_there_in_time() -> None:
     inlet, channel = fed(4, "never", 0)
     with pytest.raises(queue.Empty):
-        inlet.get(0.001, many=True)
+        inlet.get(0.001, 4)
     late = threading.Timer(0.01, lambda: channel.put(result(0)))
     late.start()
-    assert inlet.get(0.1, many=True) is not None
+    assert inlet.get(0.1, 4) is not None
     late.join()
 
 
@@ -349,3 +349,11 @@ def test_a_producer_that_has_no_time_to_wait_finds_the_room_that_there_is() -> N
     assert not channel.has_room(0.001)
     assert inlet.get() is not None
     assert channel.has_room(0.0) and channel.has_room(0.001)
+
+
+def test_one_who_waits_for_some_is_woken_when_they_are_there() -> None:
+    inlet, channel = fed(8, "never", 0)
+    late = threading.Timer(0.01, lambda: [channel.put(result(index)) for index in range(3)])
+    late.start()
+    assert inlet.get(10, 3) is not None and len(inlet.more(8)) == 2
+    late.join()
