@@ -318,6 +318,7 @@ class OrtCudaEngine(runtime.OrtEngine):
     Attributes:
         nbytes: of the GPU's memory, that opening it and its first run took.
         refinement: the latest of :meth:`refine`; None where there was nothing to do.
+        refinements: all of them.
     """
 
     def __init__(
@@ -341,7 +342,7 @@ class OrtCudaEngine(runtime.OrtEngine):
         self.outputs_known = True
         self.refinement: Refinement | None = None
         self._fused, self.nbytes = fused, 0
-        self._refinements = list[Refinement]()
+        self.refinements = list[Refinement]()
 
     def session(self, profile: str | None = None, on_host: OnHost = "all") -> OrtCudaSession:
         """A new set of bound tensors."""
@@ -381,7 +382,7 @@ class OrtCudaEngine(runtime.OrtEngine):
             return None
         made = partial(self._refine, sizes, record, profile, fused)
         self.refinement = Refinement(made, "fused kernels for full batches", self.path, runtime.ort().RunOptions())
-        self._refinements.append(self.refinement)
+        self.refinements.append(self.refinement)
         return self.refinement
 
     def _refine(
@@ -502,9 +503,9 @@ class OrtCudaEngine(runtime.OrtEngine):
 
     def close(self) -> None:
         """Drops ONNX Runtime's sessions and the memory of all of ours, once the GPU is done."""
-        for one in self._refinements:
+        for one in self.refinements:
             one.close()
-        self._refinements.clear()
+        self.refinements.clear()
         self.refinement = self._fused = self._full = None
         self._retired.clear()
         for session in self._sessions:

@@ -97,7 +97,7 @@ class TrtEngine:
             self._plan = opened(plan, dla_core=dla_core, host_code=host_code, shelf=shelf)
             self._others = dict(zip(others, read, strict=True))
         self.refine = self._refine if self._others else None  # else all sizes are of the plan that is open
-        self._refinements: list[Refinement] = []
+        self.refinements: list[Refinement] = []
         self._is_open = True
         self._sessions: list[TrtSession] = []
         self.recordable = loadables == 0
@@ -180,7 +180,7 @@ class TrtEngine:
             return None
         sessions = [one for one in self._sessions if one.of_profile == (profile or self.profiles[0])]
         made = Refinement(partial(self._open_sizes, sessions, sizes), "contexts for fewer rows", self.title)
-        self._refinements.append(made)
+        self.refinements.append(made)
         return made
 
     def _open_sizes(self, sessions: Sequence[TrtSession], sizes: Sequence[int], stop: Any) -> str:
@@ -200,7 +200,7 @@ class TrtEngine:
 
     def close(self) -> None:
         """Gives the memory of all sessions back, then the engine's."""
-        for one in self._refinements:
+        for one in self.refinements:
             one.close()
         for session in self._sessions:
             session.close()
