@@ -407,8 +407,11 @@ class Pipeline:
         self._beacon.close()
 
     def _stats(self) -> dict[str, Any]:
-        """The state of the run, and what it promised."""
-        return {**self.summary().to_json(), "promised": self.file.config.budgets.model_dump(exclude_none=True)}
+        """The state of the run, what it promised, and the sources without whose frames it is not ready."""
+        config = self.file.config
+        required = [name for name, stage in config.stages.items() if getattr(stage, "required", False)]
+        promised = config.budgets.model_dump(exclude_none=True)
+        return {**self.summary().to_json(), "promised": promised, "required": required}
 
     def _known(self, stage: str) -> str:
         """The stage; raises StageError where there is none of that name."""

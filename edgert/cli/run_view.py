@@ -136,9 +136,11 @@ def _watch(pipeline: Pipeline, is_over: Callable[[], bool], update: Callable[[Su
 
 def _line(summary: Summary, label: str) -> str:
     latency = summary.latency_ms
+    down = [name for name, stage in summary.stages.items() if stage.source and stage.source.up is False]
     return (
         f"{label}{'  ' if label else ''}{summary.seconds:7.1f} s  {summary.frames_out} frames  {summary.fps:.1f} fps  "
         f"latency p50 {latency.p50:.1f} p99 {latency.p99:.1f} ms  dropped {summary.dropped}"
+        + (f"  down: {', '.join(down)}" if down else "")
     )
 
 
@@ -234,6 +236,8 @@ def _troubles(summary: Summary) -> Iterator[str]:
             yield f"{name}: {stage.source.skipped} corrupt pieces skipped"
         if stage.source and stage.source.reconnects:
             yield f"{name}: reconnected {stage.source.reconnects} times"
+        if stage.source and stage.source.reason:
+            yield f"{name}: down for the last {stage.source.state_s or 0.0:.0f} s: {stage.source.reason}"
 
 
 def _governed(budgets: Mapping[str, Any], frames: int) -> Iterator[str]:

@@ -76,6 +76,12 @@ class SourceStage(_Stage):
     seed: int = Field(default=0, ge=0, description="of what code makes at random")
     timeout: Seconds = Field(default=5.0, description="without a frame, a live source is opened again")
     reconnect: bool = Field(default=True, description="live sources: keep trying; otherwise the first loss is an error")
+    start: Literal["wait", "fail"] | None = Field(
+        default=None,
+        description="a live source that is not there at the start. wait: the others run, and it joins them when it "
+        "appears (by default, with reconnect); fail: an error, as a wrong path is either way",
+    )
+    required: bool = Field(default=True, description="a page's /readyz wants a frame of it")
     transport: Literal["tcp", "udp"] = Field(default="tcp", description="of RTSP")
     format: str | None = Field(default=None, description="camera pixel format to ask for, like mjpeg or yuyv422")
     priority: Literal["low", "normal", "high"] = Field(

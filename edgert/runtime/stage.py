@@ -11,17 +11,25 @@ from edgert.runtime.records import Result
 
 @dataclass(frozen=True, slots=True)
 class SourceStats:
-    """What a source skipped, lost and reopened.
+    """What a source skipped, lost and reopened, and how it is doing.
 
     Attributes:
         skipped: corrupt pieces that gave no frame.
         reconnects: times a live stream was opened again.
         lost: frames known to be missing, by the camera's own numbering.
+        up: whether a camera gives frames; None of what is no camera, or was not started.
+        state_s: for how many seconds ``up`` has been what it is.
+        frame_age_s: seconds since its last frame came; None before the first.
+        reason: why it gives none.
     """
 
     skipped: int = 0
     reconnects: int = 0
     lost: int = 0
+    up: bool | None = None
+    state_s: float | None = None
+    frame_age_s: float | None = None
+    reason: str = ""
 
 
 @runtime_checkable

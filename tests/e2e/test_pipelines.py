@@ -59,7 +59,10 @@ def test_the_demo_finds_parts_and_follows_them(tmp_path: Path) -> None:
 
 
 def test_a_camera_that_is_not_there(tmp_path: Path) -> None:
-    done = edgert("run", "usb-camera", "--set=stages.camera.source=v4l2:///dev/video99", cwd=tmp_path)
+    absent = ("run", "usb-camera", "--set=stages.camera.source=v4l2:///dev/video99")
+    waited = edgert(*absent, "--duration=1", "--plain", cwd=tmp_path)
+    assert waited.returncode == 0 and "no /dev/video99: no such device" in " ".join(waited.stderr.split())
+    done = edgert(*absent, "--set=stages.camera.start=fail", cwd=tmp_path)
     assert done.returncode == 1
     assert "/dev/video99" in done.stderr
     assert "usb-camera.yaml:" in done.stderr

@@ -15,7 +15,7 @@ FILE = """
 schema: 1
 name: secret
 stages:
-  cam: {source: "SOURCE"}
+  cam: {source: "SOURCE", start: fail}
   out: {sink: SINK, from: cam}
 """
 

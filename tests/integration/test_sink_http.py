@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -234,3 +235,23 @@ def test_ipv6_loopback() -> None:
     connection.close()
     sink.close()
     assert sink.url == ""
+
+
+def test_it_is_ready_when_every_required_source_has_given_a_frame() -> None:
+    cameras: dict[str, Any] = {
+        "front": {"results_out": 0, "source": {"reason": "nothing listens on that port"}},
+        "back": {"results_out": 0, "source": {"reason": ""}},
+        "yard": {"results_out": 0, "source": {"reason": "away"}},
+    }
+    sink = HttpSink("page", "127.0.0.1", 0, lambda: {"required": ["front", "back"], "stages": cameras})
+    sink.open()
+    try:
+        status, _, body = ask(sink, "/readyz")
+        assert (status, body) == (503, b"front: nothing listens on that port\nback: no frame yet\n")
+        cameras["back"]["results_out"] = 1
+        assert ask(sink, "/readyz")[::2] == (503, b"front: nothing listens on that port\n")
+        cameras["front"]["results_out"] = 1
+        assert ask(sink, "/readyz")[::2] == (200, b"ok\n"), "the yard is not required"
+        assert ask(sink, "/healthz")[0] == 200
+    finally:
+        sink.close()

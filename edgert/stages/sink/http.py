@@ -1,6 +1,6 @@
 """A live page in the browser: the image with its boxes, and how the pipeline is doing.
 
-A small HTTP server of six addresses, read only, that gives nothing from the disk.
+A small HTTP server of a few addresses, read only, that gives nothing from the disk.
 """
 
 import base64
@@ -35,7 +35,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class HttpSink:
-    """Serves ``/`` (the page), ``/stream.mjpg``, ``/snapshot.jpg``, ``/stats.json``, ``/metrics`` and ``/healthz``.
+    """Serves ``/`` (the page), ``/stream.mjpg``, ``/snapshot.jpg``, ``/stats.json``, ``/metrics``, ``/healthz`` and
+    ``/readyz``.
 
     Images are encoded only while somebody looks, in his thread, and only the newest. Without a draw stage before
     it, boxes, labels, masks and keypoints are painted here. It holds on to one frame, the newest.
@@ -45,8 +46,8 @@ class HttpSink:
             to the network; it has no password.
         port: 0 picks a free one; see :attr:`url`.
         stats: the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with its budgets as
-            ``promised``; the page shows ``fps frames_out dropped latency_ms{p50,p99} stages{name: {busy_percent,
-            dropped}}`` of it.
+            ``promised`` and the sources whose frames it cannot do without as ``required``; the page shows ``fps
+            frames_out dropped latency_ms{p50,p99} stages{name: {busy_percent, dropped, source}}`` of it.
     """
 
     def __init__(self, name: str, host: str, port: int, stats: Callable[[], Mapping[str, object]]) -> None:
@@ -86,6 +87,17 @@ class HttpSink:
         if self._server is not None:
             self._server.stop()
             self._server = None
+
+
+def awaited(stats: Mapping[str, Any]) -> list[str]:
+    """The sources that are required and have given no frame yet, each with the reason where it is known."""
+    found = []
+    for name in stats.get("required", ()):
+        stage = stats.get("stages", {}).get(name) or {}
+        if not stage.get("results_out"):
+            reason = (stage.get("source") or {}).get("reason")
+            found.append(f"{name}: {reason or 'no frame yet'}")
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -357,6 +369,10 @@ class _Handler(BaseHTTPRequestHandler):
             return HTTPStatus.OK, "text/html; charset=utf-8", body, {"Content-Security-Policy": policy}
         if path == "/healthz":
             return HTTPStatus.OK, "text/plain", b"ok\n", {}
+        if path == "/readyz":
+            missing = "\n".join(awaited(plain(stats())))
+            status = HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK
+            return status, "text/plain; charset=utf-8", f"{missing or 'ok'}\n".encode(), {}
         if path == "/stats.json":
             data = {"stats": plain(stats()), "latest": live.table()}
             text = json.dumps(data, allow_nan=False, separators=(",", ":"))

@@ -37,6 +37,11 @@ _STAGE: tuple[tuple[str, Kind, str, str], ...] = (
     ("results_total", "counter", "What a stage passed on.", "results_out"),
     ("dropped_total", "counter", "What a stage never saw: full queues, and joins that lost a half.", "dropped"),
     ("queued_results", "gauge", "What waits for a stage.", "waiting"),
+)
+_SOURCE: tuple[tuple[str, Kind, str, str], ...] = (
+    ("source_up", "gauge", "Whether a camera gives frames.", "source.up"),
+    ("source_state_seconds", "gauge", "For how long it has been up or down.", "source.state_s"),
+    ("source_last_frame_age_seconds", "gauge", "Since its newest frame came.", "source.frame_age_s"),
     ("source_lost_frames_total", "counter", "Frames missing by the camera's own count.", "source.lost"),
     ("source_corrupt_total", "counter", "Corrupt pieces that gave no frame.", "source.skipped"),
     ("source_reconnects_total", "counter", "Times a stream was opened again.", "source.reconnects"),
@@ -94,8 +99,12 @@ def _stages(stats: Stats) -> Iterator[str]:
         ({"stage": name}, _number(one, "results_out" if one.get("source") else "results_in")) for name, one in stages
     ]
     yield _family("frames_total", "counter", text, taken)
-    for family, kind, text, key in _STAGE:
-        yield _family(family, kind, text, [({"stage": name}, _number(one, key)) for name, one in stages])
+    for label, families in (("stage", _STAGE), ("stream", _SOURCE)):
+        for family, kind, text, key in families:
+            yield _family(family, kind, text, [({label: name}, _number(one, key)) for name, one in stages])
+    reasons = [(name, _at(one, "source").get("reason")) for name, one in stages]
+    down = [({"stream": name, "reason": str(reason)}, 1.0) for name, reason in reasons if reason]
+    yield _family("source_down_info", "gauge", "Why a camera gives no frames.", down)
     part = _number(stats, "seconds", 0.01)
     text = "A stage's time: working, starved of input, or blocked by a full queue."
     spent = [

@@ -20,7 +20,7 @@ from edgert.stages.source import ffmpeg, gst
 from edgert.stages.source.decoders import Choice
 from edgert.stages.source.gst_decoder import jetson_missing
 from edgert.stages.source.gst_pipelines import JETSON_DECODER, USB_CODECS, usb
-from edgert.stages.source.live import Device, LiveSource
+from edgert.stages.source.live import Device, FinalError, LiveSource
 from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
 from edgert.stages.source.v4l2 import FORMATS, Kernel, UserPointerCamera
 
@@ -78,7 +78,7 @@ def camera_source(
                         choice.refuse(reason)
             if config.decode == "gpu" and device is None:
                 what = f"the images of camera {path} cannot be decoded on the GPU"
-                raise DeviceError(what, why=reason, where=f"{where}.decode", fix="leave decode: out")
+                raise FinalError(what, why=reason, where=f"{where}.decode", fix="leave decode: out")
         if device is not None:
             try:
                 return UserPointerCamera(path, config, device, counter, clock, where, Kernel())
@@ -111,6 +111,7 @@ def camera_source(
         clock,
         live=live,
         reconnect=config.reconnect,
+        start=config.start,
         why_not=why_not,
         share=shared.append,
     )
@@ -253,7 +254,7 @@ def require(path: str, where: str) -> None:
     if not Path(path).exists():
         raise DeviceError(f"there is no camera {path}", why="no such device", where=where, fix=_others(path))
     if not os.access(path, os.R_OK | os.W_OK):
-        raise DeviceError(
+        raise FinalError(
             f"camera {path} may not be opened",
             why="this user has no right to read and write it",
             where=where,

@@ -10,7 +10,7 @@ from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
 from edgert.stages.source import gst_pipelines
 from edgert.stages.source.gst import gst_source
-from edgert.stages.source.live import LiveSource
+from edgert.stages.source.live import FinalError, LiveSource
 
 _ENABLE = "switch the sensor on with sudo /opt/nvidia/jetson-io/jetson-io.py, and check its cable"
 
@@ -35,9 +35,12 @@ def csi_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -
 
 def no_camera(sensor: int, where: str, why: str, root: Path = Path("/")) -> DeviceError:
     """The error of a camera that gives no images, from what GStreamer says of it and what is seen of it here."""
-    found = csi_sensors(root)
+    found, kind = csi_sensors(root), DeviceError
     if "nvarguscamerasrc" in why and "no element" in why:
-        fix = "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia"
+        kind, fix = (
+            FinalError,
+            "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia",
+        )
     elif not (root / ARGUS_SOCKET).exists():
         why, fix = f"{why}; there is no /{ARGUS_SOCKET}, the way to the camera daemon", CSI_DAEMON
     elif not found:
@@ -49,4 +52,4 @@ def no_camera(sensor: int, where: str, why: str, root: Path = Path("/")) -> Devi
         fix = (
             "sudo systemctl restart nvargus-daemon takes it from others; or ask for a size and fps that the sensor has"
         )
-    return DeviceError(f"CSI camera {sensor} gives no images", why=why, where=where, fix=fix)
+    return kind(f"CSI camera {sensor} gives no images", why=why, where=where, fix=fix)

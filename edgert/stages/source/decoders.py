@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from edgert.board.detect import is_jetson
-from edgert.errors import DeviceError
+from edgert.stages.source.live import FinalError
 
 if TYPE_CHECKING:
     from edgert.memory.cuda import CudaDevice
@@ -38,7 +38,7 @@ class Choice:
             device: where frames are wanted; None for the host.
 
         Raises:
-            DeviceError: ``decode: gpu`` and it cannot be.
+            FinalError: ``decode: gpu`` and it cannot be.
         """
         reason = "decode: cpu" if self.decode == "cpu" else self.refused or video.why_not_on(device)
         if not reason:
@@ -46,7 +46,7 @@ class Choice:
         elif self.decode == "gpu":
             video.close()
             what = f"{video.target} cannot be decoded on the GPU"
-            raise DeviceError(what, why=reason, where=self._where, fix="decode: cpu")
+            raise FinalError(what, why=reason, where=self._where, fix="decode: cpu")
         if device is not None or self._is_jetson:
             self.say(reason, video.decoder)
 

@@ -7,6 +7,7 @@ product with that wheel inside should know, and can build PyAV against an LGPL F
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counter
-from edgert.stages.source.live import redact
+from edgert.stages.source.live import FinalError, LoginError, redact
 from edgert.stages.source.planes import to_image
 from edgert.stages.source.timeline import Image
 
@@ -267,6 +268,7 @@ class Video:
         import av
 
         failure: av.FFmpegError | None = None
+        began_ns = self._clock.now_ns()
         timeout = self._timeout_s and (self._timeout_s, None if self._watched else self._timeout_s)
         try:
             return av.open(target, "r", format=format, container_options=options, timeout=timeout)
@@ -274,7 +276,10 @@ class Video:
             failure = error
         except UnicodeError:
             raise self._error("cannot open", "its name is not valid text", "rename it") from None
-        return self._fail("cannot open", failure)
+        # Of a camera that says nothing, FFmpeg finds at last that it is no video.
+        is_silent = self._live and self._clock.now_ns() - began_ns > 0.9e9 * (self._timeout_s or math.inf)
+        is_silent &= isinstance(failure, av.InvalidDataError)
+        return self._fail("cannot open", av.TimeoutError(0, "") if is_silent else failure)
 
     def _video_stream(self) -> VideoStream:
         streams = self._container.streams.video
@@ -282,7 +287,7 @@ class Video:
             kinds = ", ".join(sorted({stream.type for stream in self._container.streams})) or "nothing"
             why = "no decoder for its video stream" if streams else f"there is no video in it, only {kinds}"
             self._container.close()
-            raise self._error("cannot play", why, "give a file or stream that holds video")
+            raise self._error("cannot play", why, "give a file or stream that holds video", FinalError)
         stream = streams[0]
         context = stream.codec_context
         pixels = max(context.width * context.height, 1)
@@ -291,35 +296,48 @@ class Video:
         context.thread_type = "SLICE" if self._live else "AUTO"
         return stream
 
-    def _error(self, what: str, why: str, fix: str) -> EdgertError:
-        kind = DeviceError if self._live else StageError
-        return kind(f"{what} {self.target}", why=why, where=self.where, fix=fix)
+    def _error(self, what: str, why: str, fix: str, kind: type[DeviceError] = DeviceError) -> EdgertError:
+        return (kind if self._live else StageError)(f"{what} {self.target}", why=why, where=self.where, fix=fix)
 
     def _fail(self, what: str, error: av.FFmpegError) -> InputContainer:
         """Raises edgert's error for FFmpeg's, which holds the URL with its password and so is never the cause itself.
         Called after the ``except`` block has ended: inside it, the original would ride along as the context."""
-        why, fix = _explain(error, self._timeout_s)
+        why, fix, kind = _explain(error, self._timeout_s)
+        if error.errno == errno.EIO and "://" in self.target:  # all that FFmpeg says of a name that is not found
+            why, fix = "its name is not known here, or the network failed", "check name, address and network"
         cause = type(error)(error.errno or 0, redact(error.strerror or ""), self.target)
-        raise self._error(what, why, fix) from cause
+        raise self._error(what, why, fix, kind) from cause
 
 
-def _explain(error: av.FFmpegError, timeout_s: float | None) -> tuple[str, str]:
-    """Why it happened and what to do, for an error of FFmpeg's."""
+def _explain(error: av.FFmpegError, timeout_s: float | None) -> tuple[str, str, type[DeviceError]]:
+    """Why it happened, what to do, and the error's class for a live stream, for an error of FFmpeg's."""
     import av.error as known
 
+    again = DeviceError
     late = f"nothing came for {timeout_s:g} s" if timeout_s else "nothing came in time"
-    table: tuple[tuple[type[Exception], str, str], ...] = (
-        (known.HTTPUnauthorizedError, "it wants another user or password", "write rtsp://${USER}:${PASSWORD}@host/…"),
-        (known.HTTPForbiddenError, "this user may not see it", "check the account's rights on the camera"),
-        (known.HTTPNotFoundError, "the server has no stream of that path", "check the path in the camera's manual"),
-        (known.ConnectionRefusedError, "nothing listens on that port", "check address and port"),
-        (known.ExitError, late, "check the network, or raise timeout:"),
-        (known.TimeoutError, late, "check the network, or raise timeout:"),
-        (known.FileNotFoundError, "it does not exist", "check the path"),
-        (known.PermissionError, "this user may not read it", "check the permissions"),
-        (known.InvalidDataError, "it is not a video, or it is damaged", "try to play it; copy or record it again"),
+    login = "write rtsp://${USER}:${PASSWORD}@host/…"
+    table: tuple[tuple[type[Exception], str, str, type[DeviceError]], ...] = (
+        (known.HTTPUnauthorizedError, "it wants another user or password", login, LoginError),
+        (known.HTTPForbiddenError, "this user may not see it", "check the account's rights on the camera", LoginError),
+        (
+            known.HTTPNotFoundError,
+            "the server has no stream of that path",
+            "check the path in the camera's manual",
+            FinalError,
+        ),
+        (known.ConnectionRefusedError, "nothing listens on that port", "check address and port", again),
+        (known.ExitError, late, "check the network, or raise timeout:", again),
+        (known.TimeoutError, late, "check the network, or raise timeout:", again),
+        (known.FileNotFoundError, "it does not exist", "check the path", again),
+        (known.PermissionError, "this user may not read it", "check the permissions", FinalError),
+        (
+            known.InvalidDataError,
+            "it is not a video, or it is damaged",
+            "try to play it; copy or record it again",
+            again,
+        ),
     )
-    for kind, why, fix in table:
+    for kind, why, fix, made in table:
         if isinstance(error, kind):
-            return why, fix
-    return redact(error.strerror or "FFmpeg gives no reason"), "check that it plays elsewhere"
+            return why, fix, made
+    return redact(error.strerror or "FFmpeg gives no reason"), "check that it plays elsewhere", again

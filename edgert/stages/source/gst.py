@@ -19,7 +19,7 @@ from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.stages.source.gst_pipelines import TO_NVMM
-from edgert.stages.source.live import Device, LiveSource, redact
+from edgert.stages.source.live import Device, FinalError, LiveSource, redact
 from edgert.stages.source.nvmm import NvmmLoans
 from edgert.stages.source.planes import plane_shapes
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
@@ -93,6 +93,7 @@ class Mapping:
 
 
 APPSINK = "edgert"
+_FAILED = "the GStreamer pipeline failed"
 POLL_NS = 100_000_000
 _FORMATS: dict[str, PixelFormat] = {
     "NV12": "nv12",
@@ -153,7 +154,17 @@ def gst_source(
         return make() if lost is None else CameraPipeline(make, lost)
 
     reconnect, why_not = config.reconnect and is_live, partial(why_not_on, pipeline)
-    return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not)
+    return LiveSource(
+        name,
+        title,
+        connect,
+        timeline,
+        clock,
+        live=live,
+        reconnect=reconnect,
+        start=config.start,
+        why_not=why_not,
+    )
 
 
 def why_not_on(pipeline: str, device: CudaDevice) -> str:
@@ -201,7 +212,7 @@ def gstreamer(where: str = "") -> tuple[Any, Any]:
     try:
         return _modules()
     except (ImportError, ValueError) as error:
-        raise DeviceError(
+        raise FinalError(
             "gst: needs GStreamer and PyGObject",
             why=str(error),
             where=where,
@@ -212,6 +223,10 @@ def gstreamer(where: str = "") -> tuple[Any, Any]:
 
 class PipelineError(DeviceError):
     """What GStreamer says of a pipeline."""
+
+
+class BadPipelineError(PipelineError, FinalError):
+    """What it says of a pipeline that never works."""
 
 
 class Pipeline:
@@ -240,7 +255,8 @@ class Pipeline:
             why = str(redact(refused.message))
         if why:  # raised here, since GStreamer's error may quote a password
             is_format = f"to {APPSINK}" in why  # "could not link capsfilter0 to edgert"
-            raise self._error(why, FIX_CAPS if is_format else "gst-inspect-1.0 lists the elements there are")
+            fix = FIX_CAPS if is_format else "gst-inspect-1.0 lists the elements there are"
+            raise BadPipelineError(_FAILED, why=why, where=where, fix=fix)
         self._bus = self._pipeline.get_bus()
         self._sink = self._pipeline.get_by_name(APPSINK)
         self._caps: Any = None
@@ -305,11 +321,12 @@ class Pipeline:
         error, debug = message.parse_error()
         debug_text = redact(debug or "")
         why = f"{message.src.get_name()}: {redact(error.message)} {debug_text}".strip()
-        is_format = "not-negotiated" in debug_text or "not-linked" in debug_text
-        return self._error(why, FIX_CAPS if is_format else "run it with gst-launch-1.0 to see more")
+        if "not-negotiated" in debug_text or "not-linked" in debug_text:
+            return BadPipelineError(_FAILED, why=why, where=self._where, fix=FIX_CAPS)
+        return self._error(why, "run it with gst-launch-1.0 to see more")
 
     def _error(self, why: str, fix: str) -> PipelineError:
-        return PipelineError("the GStreamer pipeline failed", why=why, where=self._where, fix=fix)
+        return PipelineError(_FAILED, why=why, where=self._where, fix=fix)
 
     def _image(self, sample: Any) -> Image:
         now_ns = self._clock.now_ns()

@@ -27,7 +27,9 @@ _NO_CODEC = "its images are not decoded by edgert"
 _NO_END = "a live stream has no end to start again from"
 _CAMERA_S = "it is a camera's option"
 _NO_OPTIONS = "its keys are its settings"
+_IS_THERE = "it is there at the start, or it is an error"
 _CSI = dict.fromkeys(("sensor_mode", "flip"), "it is an option of csi://")
+_MADE = {"options": _NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S, **_CSI}
 
 
 class Kind(ABC):
@@ -56,7 +58,7 @@ class File(Kind):
     """A video file."""
 
     title = "a video file"
-    unused: ClassVar[dict[str, str]] = {"options": _NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S, **_CSI}
+    unused: ClassVar[dict[str, str]] = {**_MADE, "start": _IS_THERE}
 
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
@@ -85,7 +87,7 @@ class Network(Kind):
 
     title = "a network stream"
     unused: ClassVar[dict[str, str]] = {
-        **File.unused,
+        **_MADE,
         "loop": _NO_END,
         "format": "the camera's own settings decide it",
     }
@@ -175,6 +177,7 @@ class Python(Kind):
         **_CSI,
         "loop": "your code decides whether its images end",
         "format": "images of your code are bgr",
+        "start": _IS_THERE,
         "decode": _NO_CODEC,
     }
 
@@ -252,7 +255,7 @@ _PREFIXES = ("v4l2://", "usb:", "csi://", "images:", "gst:", "python:", "synthet
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")  # two letters at least: C:\ is a path
 
 # Logged but not refused, so that anything can stand in for a camera: --set stages.camera.source=clip.mp4
-_ASKED_OF_CAMERAS = ("size", "format", "decode", "sensor_mode", "flip")
+_ASKED_OF_CAMERAS = ("size", "format", "decode", "sensor_mode", "flip", "start")
 
 
 def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, directory: Path) -> Source:

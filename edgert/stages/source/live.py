@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import queue
+import random
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
@@ -81,14 +83,31 @@ class Slot(Generic[T]):
 
 log = logging.getLogger("edgert.source")
 
-FIRST_WAIT_S = 0.5
-LONGEST_WAIT_S = 10.0
+FIRST_WAIT_S = 0.25
+LONGEST_WAIT_S = 1.25
+"""A camera that comes back is to be seen within 2 s; a try that finds nobody costs next to nothing."""
+FIRST_LOGIN_WAIT_S, LONGEST_LOGIN_WAIT_S = 60.0, 240.0
+"""After a refused user or password: cameras lock an account, or an address, after a few of those."""
+JITTER = 0.25
+"""Waits are up to so much of themselves shorter, by chance, lest all cameras of a switch be asked at once."""
+REMIND_S = 300.0
+"""How often the log says that a camera is still away, and for what reason."""
+MOST_LINES = 10
+"""Reasons, and losses, that are logged in that time; what comes and goes more often is logged as that."""
 POLL_S = 0.1
 """How often a waiting source looks at ``stop``."""
 MOST_LEFT = 2
 """Connections that are kept open by their other side, give nothing, and were left for another one, at a time."""
 JOIN_S = 0.2
 """How long closing waits for the reader; one that hangs in a dead connection ends by its own time-out."""
+
+
+class FinalError(DeviceError):
+    """Trying again does not help: a wrong path, no right to open it, a library that is missing."""
+
+
+class LoginError(DeviceError):
+    """The camera refuses this user or password."""
 
 
 class Device(Protocol):
@@ -116,6 +135,100 @@ class Device(Protocol):
 Message = Image | EdgertError | Literal["connected", "ended"]
 
 
+class Connection:
+    """What is known of the way to one camera, whoever reads it at the moment. Written by its reader, read from any
+    thread.
+
+    Attributes:
+        is_up: whether it gives images.
+        reason: why not; empty while it does, and before the first try has failed.
+        reconnects: times that it gave images again.
+        frame_ns: when its newest image came; None before the first.
+        changed_ns: since when ``is_up`` is what it is.
+    """
+
+    def __init__(self, stage: str, title: str, clock: Clock) -> None:
+        self.is_up, self.reason, self.reconnects = False, "", 0
+        self.frame_ns: int | None = None
+        self.changed_ns = clock.now_ns()
+        self._stage, self._title, self._clock = stage, title, clock
+        self._logged_ns: dict[str, int] = {}
+        self._losses_ns: deque[int] = deque(maxlen=MOST_LINES)
+        self._next_s: dict[bool, float] = {}
+        self._stopped_ns: int | None = None
+
+    def gave_image(self) -> None:
+        """An image came."""
+        now_ns = self._clock.now_ns()
+        if not self.is_up:
+            if self._logged_ns:
+                away_s = (now_ns - self.changed_ns) / 1e9
+                is_back = "is back" if self.frame_ns is not None else "is there"
+                level = logging.DEBUG if self._flaps(now_ns) else logging.WARNING
+                log.log(level, "%s: %s %s after %.1f s", self._stage, self._title, is_back, away_s)
+            self.reconnects += self.frame_ns is not None
+            self.is_up, self.reason, self.changed_ns = True, "", now_ns
+            self._next_s = {}
+            if not self._flaps(now_ns):
+                self._logged_ns = {}
+        self.frame_ns = now_ns
+
+    def lost(self, loss: DeviceError) -> float:
+        """It is lost, or still away. Logged when it begins, when the reason is a new one, and every few minutes.
+
+        Returns:
+            Seconds to wait before the next try.
+        """
+        now_ns = self._clock.now_ns()
+        is_new = self.is_up or (self.frame_ns is None and not self._logged_ns)
+        if self.is_up:
+            self.is_up, self.changed_ns = False, now_ns
+            self._losses_ns.append(now_ns)
+        self.reason, wait_s = loss.why or loss.what, self._wait_s(isinstance(loss, LoginError))
+        what = "no" if self.frame_ns is None else "lost" if is_new else "still no"
+        since = "" if is_new else f" for {(now_ns - self.changed_ns) / 1e9:.0f} s"
+        fix = f" ({loss.fix})" if is_new and loss.fix and self.frame_ns is None else ""
+        if is_new and self._flaps(now_ns):
+            since = f" {MOST_LINES} times in {(now_ns - self._losses_ns[0]) / 1e9:.0f} s"
+        level = logging.WARNING if self._is_news(now_ns) else logging.DEBUG
+        message = "%s: %s %s%s: %s%s; trying again in %.1f s"
+        log.log(level, message, self._stage, what, self._title, since, self.reason, fix, wait_s)
+        return wait_s
+
+    def _is_news(self, now_ns: int) -> bool:
+        """Whether the reason was not logged in the last minutes, nor too many others; it counts as logged then."""
+        fresh = {reason: at_ns for reason, at_ns in self._logged_ns.items() if now_ns - at_ns < REMIND_S * 1e9}
+        is_news = self.reason not in fresh and len(fresh) < MOST_LINES
+        self._logged_ns = fresh | ({self.reason: now_ns} if is_news else {})
+        return is_news
+
+    def _flaps(self, now_ns: int) -> bool:
+        """Whether it was lost many times in the last minutes."""
+        return len(self._losses_ns) == MOST_LINES and now_ns - self._losses_ns[0] < REMIND_S * 1e9
+
+    def ended(self) -> None:
+        """Its stream came to its end."""
+        self.is_up, self.changed_ns = False, self._clock.now_ns()
+
+    def stop(self) -> None:
+        """Nobody reads it any more: times end here."""
+        self._stopped_ns = self._stopped_ns or self._clock.now_ns()
+
+    def stats(self, skipped: int, lost: int) -> SourceStats:
+        """All of it at this moment."""
+        now_ns = self._stopped_ns or self._clock.now_ns()
+        age_s = None if self.frame_ns is None else (now_ns - self.frame_ns) / 1e9
+        since_s = (now_ns - self.changed_ns) / 1e9
+        return SourceStats(skipped, self.reconnects, lost, self.is_up, since_s, age_s, self.reason)
+
+    def _wait_s(self, is_login: bool) -> float:
+        """Twice as long each time."""
+        first_s, most_s = (FIRST_LOGIN_WAIT_S, LONGEST_LOGIN_WAIT_S) if is_login else (FIRST_WAIT_S, LONGEST_WAIT_S)
+        wait_s = self._next_s.get(is_login, first_s)
+        self._next_s[is_login] = min(wait_s * 2, most_s)
+        return wait_s * random.uniform(1 - JITTER, 1)  # noqa: S311 - no secret
+
+
 class LiveSource:
     """Frames of a camera that may go away.
 
@@ -123,8 +236,10 @@ class LiveSource:
     a thread of its own reads; this one waits for it, at most 0.1 s at a time, and leaves when ``stop`` is set. The
     reader then ends with its next packet or its time-out, whichever is first, and closes the connection itself.
 
-    The first connection must succeed. Later losses are logged once and answered by trying again after 0.5 s, then
-    twice as long each time, at most 10 s; index and media time go on. ``reconnect=False`` makes the first loss final.
+    Losses are logged and answered by trying again after a quarter of a second, then twice as long each time, at most
+    1.25 s, but minutes after a refused password; index and media time go on. ``reconnect=False`` makes the first loss
+    final. ``start="wait"`` has that hold for the first connection, too, unless the very first answer is a FinalError;
+    with ``"fail"`` the first connection must succeed; None waits if it reconnects.
 
     Args:
         name: of the stage. title: how messages call the device, without secrets.
@@ -144,13 +259,15 @@ class LiveSource:
         *,
         live: bool,
         reconnect: bool,
+        start: Literal["wait", "fail"] | None = "fail",
         why_not: Callable[[CudaDevice], str] | None = None,
         share: Callable[[CudaDevice], None] | None = None,
         wait_s: float | None = None,
     ) -> None:
         self._wait_s = wait_s
         self.live, self._name, self._title, self._timeline, self._clock = live, name, title, timeline, clock
-        self._connect, self._reconnect, self._why_not, self._share = connect, reconnect, why_not, share
+        self._connect, self._why_not, self._share = connect, why_not, share
+        self._reconnect, self._waits = reconnect, reconnect if start is None else start == "wait"
         self._device: CudaDevice | None = None
         self._reader: Reader | None = None
         self._lost = 0
@@ -171,17 +288,19 @@ class LiveSource:
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Frames until the stream ends or ``stop`` is set. Raises DeviceError."""
         connect = partial(self._connect, self._device)
-        self._reader = Reader(self._name, self._title, connect, self._reconnect, self._clock)
+        way = Connection(self._name, self._title, self._clock)
+        self._reader = Reader(self._name, self._title, connect, way, self._clock, self._reconnect, self._waits)
         self._reader.start()
         try:
             with closing(self._images(self._reader, stop)) as images:
                 yield from self._timeline.frames(images, stop)
         finally:
             self._reader.end()
+            way.stop()
 
     def stats(self) -> SourceStats:
         reader = self._reader
-        return SourceStats(reader.skipped, reader.reconnects, self._lost) if reader else SourceStats()
+        return reader.way.stats(reader.skipped, self._lost) if reader else SourceStats()
 
     def close(self) -> None:
         """Lets the device go; may be called twice."""
@@ -211,16 +330,25 @@ class LiveSource:
 class Reader(threading.Thread):
     """Keeps one device open and puts what it gives into :attr:`slot`, one image at a time."""
 
-    def __init__(self, name: str, title: str, connect: Callable[[], Device], reconnect: bool, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        connect: Callable[[], Device],
+        way: Connection,
+        clock: Clock,
+        reconnect: bool,
+        waits: bool,
+    ) -> None:
         # A daemon, since a dead connection must not keep the program from ending.
         super().__init__(name=f"edgert-{name}-reader", daemon=True)
         self.slot: Slot[Message] = Slot()
-        self.skipped = self.reconnects = 0
-        self._stage, self._title, self._connect, self._reconnect = name, title, connect, reconnect
-        self._clock, self._ended = clock, threading.Event()
-        self._wait_s = FIRST_WAIT_S
-        self._lost_ns: int | None = None
-        self._has_connected = False
+        self.skipped, self.way = 0, way
+        self._stage, self._title, self._connect, self._clock = name, title, connect, clock
+        self._reconnect, self._waits = reconnect, waits
+        self._ended = threading.Event()
+        self._begins_in_s = 0.0
+        self._has_connected = self._has_failed = False
         self._device: Device | None = None
         self._left: list[Reader] = []
 
@@ -235,14 +363,13 @@ class Reader(threading.Thread):
         up. Raises DeviceError where one loss is the end."""
         why, fix = f"nothing came for {wait_s:g} s", "check the network, or raise timeout:"
         loss = DeviceError(f"lost {self._title}", why=why, where=f"stages.{self._stage}", fix=fix)
-        if not self._reconnect:
+        if self._gives_up(loss):
             raise loss
-        made = Reader(self._stage, self._title, self._connect, True, self._clock)
-        made.skipped, made.reconnects, made._has_connected = self.skipped, self.reconnects, True
-        made._lost_ns, made._wait_s = self._lost_ns, self._wait_s
+        made = Reader(self._stage, self._title, self._connect, self.way, self._clock, self._reconnect, self._waits)
+        made.skipped, made._has_connected, made._has_failed = self.skipped, True, True
         made._left = [*(one for one in self._left if one.is_alive()), self]
-        made._note(loss)
         self._end()
+        made._begins_in_s = self.way.lost(loss)
         made.start()
         return made
 
@@ -261,8 +388,8 @@ class Reader(threading.Thread):
             left.lease.release()
 
     def run(self) -> None:
-        if self._left:
-            self._clock.wait(self._ended, self._wait_s)
+        if self._begins_in_s:
+            self._clock.wait(self._ended, self._begins_in_s)
         while sum(one.is_alive() for one in self._left) > MOST_LEFT and not self._clock.wait(self._ended, POLL_S):
             pass
         while not self._ended.is_set():
@@ -273,23 +400,23 @@ class Reader(threading.Thread):
             else:
                 self._has_connected = True
                 loss = self._read(device)
+            if self._ended.is_set():  # and perhaps another one reads by now
+                return
             if loss is None:
+                self.way.ended()
                 self.slot.put("ended")
                 return
-            if not (self._has_connected and self._reconnect):
+            if self._gives_up(loss):
                 self.slot.put(loss)
                 return
-            if self._ended.is_set():
-                return
-            self._note(loss)
-            self._clock.wait(self._ended, self._wait_s)
-            self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
+            self._clock.wait(self._ended, self.way.lost(loss))
 
-    def _note(self, loss: DeviceError) -> None:
-        level, what = (logging.WARNING, "lost %s") if self._lost_ns is None else (logging.DEBUG, "no %s yet")
-        message = f"%s: {what}: %s; trying again in %.1f s"
-        log.log(level, message, self._stage, self._title, loss.why, self._wait_s)
-        self._lost_ns = self._lost_ns or self._clock.now_ns()
+    def _gives_up(self, loss: DeviceError) -> bool:
+        """Whether a loss is the end."""
+        is_first, self._has_failed = not self._has_failed, True
+        if self.way.frame_ns is not None or not self._waits:
+            return not (self._has_connected and self._reconnect)
+        return is_first and isinstance(loss, FinalError)
 
     def _read(self, device: Device) -> DeviceError | None:
         """Reads until the stream ends (None) or is lost."""
@@ -299,11 +426,8 @@ class Reader(threading.Thread):
         try:
             for image in device.images():
                 self.skipped = skipped + device.skipped
-                if self._lost_ns is not None:
-                    gone_s = (self._clock.now_ns() - self._lost_ns) / 1e9
-                    log.warning("%s: %s is back after %.1f s", self._stage, self._title, gone_s)
-                    self.reconnects += 1
-                    self._lost_ns, self._wait_s = None, FIRST_WAIT_S
+                if not self._ended.is_set():
+                    self.way.gave_image()
                 if not self.slot.put(image):
                     image.lease.release()
                     return None

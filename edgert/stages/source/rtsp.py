@@ -30,7 +30,8 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
     """
     try:
         address = urlsplit(config.source)
-        has_host = bool(address.hostname) or address.port is not None
+        port = address.port
+        has_host = port is not None or (bool(address.hostname) and address.scheme != "udp")
     except ValueError:
         has_host = False
     if not has_host:  # raised here, since the first error would quote the address with its password
@@ -60,7 +61,16 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
     title = redact(config.source)
     wait_s = config.timeout if address.scheme in ("rtsp", "rtsps") else None
     return LiveSource(
-        name, title, connect, timeline, clock, live=live, reconnect=reconnect, why_not=why_not, wait_s=wait_s
+        name,
+        title,
+        connect,
+        timeline,
+        clock,
+        live=live,
+        reconnect=reconnect,
+        start=config.start,
+        why_not=why_not,
+        wait_s=wait_s,
     )
 
 

@@ -36,10 +36,10 @@ PROMISED = {"power": 15.0, "cpu": 1.5, "latency": 0.06, "memory": 1 << 30, "when
 
 
 class Camera(Numbers):
-    """Has lost frames."""
+    """Has lost frames, and is away."""
 
     def stats(self) -> SourceStats:
-        return SourceStats(lost=5)
+        return SourceStats(lost=5, reconnects=2, up=False, state_s=7.5, frame_age_s=8.0, reason=AWKWARD)
 
 
 def stats(**changes: Any) -> dict[str, Any]:
@@ -78,6 +78,22 @@ def test_frames_stages_and_latency() -> None:
     assert found["edgert_latency_seconds", "0.99"] == pytest.approx(0.04, rel=0.011)
     assert found["edgert_latency_seconds_sum",] == pytest.approx(0.06, rel=0.011)
     assert found["edgert_latency_seconds_count",] == 3
+
+
+def test_cameras_and_why_they_are_away() -> None:
+    found = values(stats())
+    assert found["edgert_source_up", "0"] == 0 and found["edgert_source_state_seconds", "0"] == 7.5
+    assert found["edgert_source_last_frame_age_seconds", "0"] == 8 and found["edgert_source_reconnects_total", "0"] == 2
+    assert found["edgert_source_down_info", AWKWARD, "0"] == 1
+    told = stats()
+    told["stages"]["0"]["source"].update(up=True, frame_age_s=None, reason="")
+    found = values(told)
+    assert found["edgert_source_up", "0"] == 1
+    assert not [
+        name for name, *_ in found if name in ("edgert_source_down_info", "edgert_source_last_frame_age_seconds")
+    ]
+    told["stages"]["0"]["source"].update(up=None, state_s=None)  # a file
+    assert not [name for name, *_ in values(told) if name in ("edgert_source_up", "edgert_source_state_seconds")]
 
 
 def test_engines_and_those_that_are_skipped() -> None:

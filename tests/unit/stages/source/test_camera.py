@@ -17,10 +17,15 @@ from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter, lend
 from edgert.runtime.frame import Frame
-from edgert.stages.source import camera, ffmpeg, gst
+from edgert.stages.source import camera, ffmpeg, gst, live
 from edgert.stages.source.camera import camera_source, device_path
 from edgert.stages.source.live import LiveSource
 from edgert.stages.source.timeline import Image
+
+
+@pytest.fixture(autouse=True)
+def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "JITTER", 0)
 
 
 class HastyClock(RealClock):
@@ -70,8 +75,8 @@ def source(captures: list[FakeCapture], clock: RealClock | None = None, **option
     return camera_source("cam", "/dev/video0", config, Counter(), clock or HastyClock(), opener)
 
 
-def take(live: LiveSource, count: int) -> list[Frame]:
-    frames = live.frames(threading.Event())
+def take(made: LiveSource, count: int) -> list[Frame]:
+    frames = made.frames(threading.Event())
     taken = [next(frames) for _ in range(count)]
     frames.close()  # type: ignore[attr-defined]
     return taken
@@ -79,17 +84,17 @@ def take(live: LiveSource, count: int) -> list[Frame]:
 
 def test_frames_are_bgr_in_buffers_that_are_used_again() -> None:
     capture = FakeCapture(1000)
-    live = source([capture])
+    made = source([capture])
     addresses = set()
     stop = threading.Event()
-    for frame in live.frames(stop):
+    for frame in made.frames(stop):
         assert (frame.format, frame.width, frame.height) == ("bgr", 8, 6)
         assert (frame.planes[0] == (frame.index + 1) % 256).all()
         addresses.add(frame.planes[0].ctypes.data)
         frame.lease.release()
         if frame.index == 99:
             stop.set()
-    live.close()
+    made.close()
     assert len(addresses) < 12
     assert capture.is_released
 
@@ -116,27 +121,38 @@ def test_raw_formats_stay_what_they_are(shape: tuple[int, ...], format: str) -> 
 def test_an_unplugged_camera_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     clock = HastyClock()
     captures = [FakeCapture(3), FakeCapture(0, is_there=False), FakeCapture(0, is_there=False), FakeCapture(9)]
-    live = source(list(captures), clock)
+    made = source(list(captures), clock)
     with caplog.at_level(logging.INFO, "edgert.source"):
-        frames = take(live, 6)
+        frames = take(made, 6)
     assert [frame.index for frame in frames] == [0, 1, 2, 3, 4, 5]
     media = [frame.media_ns for frame in frames]
     assert media == sorted(media)
-    assert live.stats().reconnects == 1
-    assert clock.waits == [0.5, 1.0, 2.0], "each failed try waits twice as long"
-    assert [("lost" in record.message, "back" in record.message) for record in caplog.records] == [
-        (True, False),
-        (False, True),
-    ], "one line for the loss, one for the return"
+    assert made.stats().reconnects == 1
+    assert clock.waits == [0.25, 0.5, 1.0], "each failed try waits twice as long"
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [next(word for word in ("lost", "still no", "back") if word in line) for line in told] == [
+        "lost",
+        "still no",
+        "back",
+    ], "one line for the loss, one for another reason, one for the return"
+    assert "gives no more frames" in told[0] and "another program has it" in told[1]
     assert all(capture.is_released for capture in captures)
 
 
 def test_waits_are_capped_and_start_over_after_a_success() -> None:
     clock = HastyClock()
     gone = [FakeCapture(0, is_there=False) for _ in range(7)]
-    live = source([FakeCapture(1), *gone, FakeCapture(1), FakeCapture(5)], clock)
-    take(live, 3)
-    assert clock.waits == [0.5, 1, 2, 4, 8, 10, 10, 10, 0.5]
+    made = source([FakeCapture(1), *gone, FakeCapture(1), FakeCapture(5)], clock)
+    take(made, 3)
+    assert clock.waits == [0.25, 0.5, 1, 1.25, 1.25, 1.25, 1.25, 1.25, 0.25]
+
+
+def test_waits_differ_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "JITTER", 0.25)
+    clock = HastyClock()
+    take(source([FakeCapture(0, is_there=False) for _ in range(40)] + [FakeCapture(5)], clock), 1)
+    waits = clock.waits[3:]
+    assert len(set(waits)) > 30 and min(waits) >= 0.75 * 1.25 and max(waits) <= 1.25
 
 
 def test_without_reconnect_the_first_loss_is_an_error() -> None:
@@ -146,9 +162,54 @@ def test_without_reconnect_the_first_loss_is_an_error() -> None:
         next(frames)
 
 
-def test_a_camera_that_is_not_there_at_the_start_is_an_error_even_with_reconnect() -> None:
+@pytest.mark.parametrize("options", [{"start": "fail"}, {"reconnect": False}])
+def test_a_camera_that_must_be_there_at_the_start_is_an_error(options: dict[str, object]) -> None:
     with pytest.raises(DeviceError, match="cannot open camera"):
-        next(source([FakeCapture(0, is_there=False)]).frames(threading.Event()))
+        next(source([FakeCapture(0, is_there=False)], **options).frames(threading.Event()))
+
+
+def test_a_camera_that_is_not_there_at_the_start_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    absent = [FakeCapture(0, is_there=False) for _ in range(3)]
+    camera = source([*absent, FakeCapture(9)])
+    frames = take(camera, 3)
+    assert [frame.index for frame in frames] == [0, 1, 2] and frames[0].media_ns == 0
+    assert camera.stats().reconnects == 0, "it came for the first time"
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "cam: no /dev/video0: it is no video capture device" in told[0] and "is there after" in told[1]
+    assert len(told) == 2
+
+
+def test_one_that_waits_at_the_start_may_still_be_lost_once_only() -> None:
+    frames = source([FakeCapture(0, is_there=False), FakeCapture(2)], start="wait", reconnect=False)
+    with pytest.raises(DeviceError, match="lost camera /dev/video0"):
+        take(frames, 3)
+
+
+def test_a_device_without_a_right_to_it_is_final_at_the_start_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After that it may have been plugged in just now, and udev has not yet given it to its group."""
+    device = tmp_path / "video0"
+    monkeypatch.setattr(ffmpeg, "has_input", lambda name: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    monkeypatch.setattr(camera, "_VIDEO_CAPTURE", lambda path: FakeCapture(50))
+    config = SourceStage.model_validate({"source": "usb:0"})
+
+    def of(clock: RealClock) -> LiveSource:
+        return camera_source("cam", str(device), config, Counter(), clock)
+
+    class Plugging(HastyClock):
+        def wait(self, event: threading.Event, seconds: float) -> bool:
+            if len(self.waits) == 3:
+                device.touch()
+            if len(self.waits) == 6:
+                monkeypatch.setattr("os.access", lambda path, mode: True)
+            return super().wait(event, seconds)
+
+    assert take(of(Plugging()), 2)[-1].index == 1
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(DeviceError, match="may not be opened"):
+        take(of(HastyClock()), 1)
 
 
 def test_an_absent_device_lists_those_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +241,12 @@ def test_ffmpeg_reads_the_camera_where_it_can(monkeypatch: pytest.MonkeyPatch, t
     device.touch()
     monkeypatch.setattr(ffmpeg, "has_input", lambda name: name == "v4l2")
     monkeypatch.setattr(ffmpeg, "Video", FakeVideo)
-    config = SourceStage.model_validate({"source": "usb:0", "size": "640x480", "fps": 30, "format": "yuyv422"})
-    live = camera_source("cam", str(device), config, Counter(), HastyClock())
+    config = SourceStage.model_validate(
+        {"source": "usb:0", "size": "640x480", "fps": 30, "format": "yuyv422", "start": "fail"}
+    )
+    made = camera_source("cam", str(device), config, Counter(), HastyClock())
     with pytest.raises(DeviceError, match="seen enough"):
-        next(live.frames(threading.Event()))
+        next(made.frames(threading.Event()))
     assert (seen["target"], seen["format"], seen["live"]) == (str(device), "v4l2", True)
     assert seen["options"] == {"video_size": "640x480", "framerate": "30", "input_format": "yuyv422"}
 
@@ -255,9 +318,9 @@ def test_other_images_do_not(options: dict[str, object], board: type[Decoding]) 
 
 
 def test_a_lost_camera_comes_back_to_the_decoder(board: type[Decoding]) -> None:
-    live = usb(format="mjpeg")
-    assert [frame.index for frame in take(live, 7)] == list(range(7))
-    assert live.stats().reconnects == 2 and len(board.texts) == 3
+    made = usb(format="mjpeg")
+    assert [frame.index for frame in take(made, 7)] == list(range(7))
+    assert made.stats().reconnects == 2 and len(board.texts) == 3
 
 
 def test_images_that_the_decoder_does_not_take_are_the_processors(
