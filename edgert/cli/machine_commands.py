@@ -112,7 +112,7 @@ def top(
 
     Needs no root. For what cannot be read the reason is shown; nothing is shown as 0 that is not known. Sensors of
     Jetsons average over 0.4 s, so faster than two samples a second repeats itself. Ends with Ctrl-C.
-    --json writes one line for every sample.
+    --json writes one line for every sample. Exit code 1 where --once gets no answer from an address.
 
     Examples:
 
@@ -130,7 +130,11 @@ def top(
     from edgert.meters.all import Meters
     from edgert.meters.energy import Energy
 
-    meters, energy, pipelines = Meters(root), Energy(), Pipelines(tuple(pipeline or ()), root)
+    urls, silent = tuple(pipeline or ()), list[Row]()
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise typer.BadParameter(f"{url!r} is no web address; expected http://host:port", param_hint="URL")
+    meters, energy, pipelines = Meters(root), Energy(), Pipelines(urls, root)
     stopped, screen = threading.Event(), terminal.console()
 
     def looks() -> Iterator[RenderableType]:
@@ -143,6 +147,7 @@ def top(
             rows = pipelines.look()
             write({**sample.to_json(), "time": time.time(), "energy": _plain(energy), "pipelines": rows})
             yield Group(*view(sample, energy, rows, screen.width))
+            silent[:] = [row for row in rows if row["at"] in urls and "trouble" in row]
             if once or stopped.wait(every):
                 return
 
@@ -157,6 +162,8 @@ def top(
             with Live(console=screen, auto_refresh=False, screen=True) as live:
                 for shown in looks():
                     live.update(shown, refresh=True)
+    if once and silent:
+        raise typer.Exit(1)
 
 
 def _plain(energy: Energy) -> dict[str, float]:
@@ -212,13 +219,10 @@ def _row(at: str, state: Mapping[str, Any] | str) -> Row:
 def _fetched(url: str) -> Mapping[str, Any] | str:
     """What a pipeline's live page reports of its run, or why nothing is known."""
     from urllib.error import URLError
-    from urllib.parse import urlsplit
     from urllib.request import urlopen
 
     from edgert.runtime.announce import MOST_BYTES, STRANGE
 
-    if urlsplit(url).scheme not in ("http", "https"):
-        return "not a web address; expected http://host:port"
     try:
         with urlopen(f"{url.rstrip('/')}/stats.json", timeout=_FETCH_S) as answer:  # noqa: S310 - http only, above
             state = json_text.loads(answer.read(MOST_BYTES))

@@ -175,6 +175,10 @@ _CORRECTED = "times and power by a model fitted to published measurements, model
 _PROFILED = "times as profiled on this machine"
 
 
+_DURATION_S = (0.01, 1e6)  # eleven days, whose events take hours
+_AMBIENT_C = (-60.0, 150.0)  # the coldest air on Earth; more than any module's silicon bears
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """How long a simulation is, and what it assumes of cameras, scene and surroundings.
@@ -188,6 +192,9 @@ class Scenario:
         stages: summary of ``edgert run --json``, with the times of stages other than models; None:
             on a board they take what is predicted, on this machine no time.
         ambient_c: temperature of the air around the board, in degrees Celsius.
+
+    Raises:
+        ConfigError: a number is beyond what there is.
     """
 
     seconds: float = SECONDS
@@ -197,6 +204,16 @@ class Scenario:
     jitter: float = 0.0
     stages: Path | None = None
     ambient_c: float = AMBIENT_C
+
+    def __post_init__(self) -> None:
+        for what, number, (least, most), unit in (
+            ("a duration", self.seconds, _DURATION_S, "s"),
+            ("an ambient temperature", self.ambient_c, _AMBIENT_C, "°C"),
+        ):
+            if not least <= number <= most:  # NaN, too
+                raise ConfigError(
+                    f"cannot simulate {what} of {number:g} {unit}", fix=f"from {least:g} to {most:g} {unit}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

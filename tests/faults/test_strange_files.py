@@ -167,3 +167,9 @@ def test_a_profile_that_is_nested_too_deeply(folder: Path) -> None:
     profile.write_text("[" * 100_000)
     (folder / "model.onnx").write_bytes(made(RELU))
     assert "cannot read profile" in asked("plan", str(folder / "strange.yaml"), "--profile", str(profile))
+
+
+@pytest.mark.parametrize("given", ["--ambient=nan", "--ambient=1e30", "--ambient=-500", "--duration=inf"])
+def test_a_simulation_of_what_cannot_be(given: str, folder: Path) -> None:
+    (folder / "model.onnx").write_bytes(made(RELU))
+    assert "cannot simulate" in asked("simulate", str(folder / "strange.yaml"), "--board", "orin-nx-16gb", given)

@@ -17,9 +17,9 @@ app = typer.Typer()
 app.command()(top)
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert result.exit_code == 0
+    assert result.exit_code == code
     return result.stdout
 
 
@@ -46,11 +46,15 @@ def test_on_this_machine_processor_and_memory_are_measured() -> None:
 
 def test_a_pipeline_that_does_not_answer_says_so(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1"
-    told = json.loads(run(url, "file:///etc/passwd", "--once", "--json", "-", "--root", str(tmp_path)))["pipelines"]
-    assert [row["at"] for row in told] == [url, "file:///etc/passwd"]
-    assert "refused" in told[0]["trouble"]
-    assert "not a web address" in told[1]["trouble"]
-    assert "refused" in run(url, "--once", "--root", str(tmp_path))
+    (row,) = json.loads(run(url, "--once", "--json", "-", "--root", str(tmp_path), code=1))["pipelines"]
+    assert row["at"] == url
+    assert "refused" in row["trouble"]
+    assert "refused" in run(url, "--once", "--root", str(tmp_path), code=1)
+
+
+@pytest.mark.parametrize("url", ["nope", "file:///etc/passwd", "", "dock.local:8080"])
+def test_what_is_no_address_is_refused(url: str, tmp_path: Path) -> None:
+    run(url, "--once", "--root", str(tmp_path), code=2)
 
 
 STATS = {
@@ -121,7 +125,7 @@ def test_without_pipelines_it_says_so(tmp_path: Path) -> None:
 
 def test_pipelines_come_first_and_what_is_missing_takes_one_line(tmp_path: Path) -> None:
     plant(tmp_path, "nano")
-    lines = run("http://127.0.0.1:1", "--once", "--root", str(tmp_path)).splitlines()
+    lines = run("http://127.0.0.1:1", "--once", "--root", str(tmp_path), code=1).splitlines()
     readings = next(number for number, line in enumerate(lines) if line.startswith("reading"))
     assert lines[0].strip() == "pipelines" and "refused" in lines[2] and readings > 2
     assert [line for line in lines if "unavailable" in line] == [line for line in lines if line.startswith("unavail")]
