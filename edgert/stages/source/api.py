@@ -121,7 +121,7 @@ class ApiSource:
         """Lends memory for one image, which a GPU reads without a copy by the host; ordinary aligned memory where no
         model reads frames on one. Callable from any thread.
 
-        At most 16 of a size are lent at a time, those under way among them; then this waits for one to come back.
+        At most 48 of a size are lent at a time, those under way among them; then this waits for one to come back.
         Memory of the four sizes used last is kept.
 
         Args:
