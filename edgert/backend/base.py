@@ -69,12 +69,16 @@ class Store(Protocol):
         ...
 
 
+_LOGGED: set[str] = set()  # read-only folders are normal on robots, and have many entries
+
+
 def cache_content(store: Store, key: str, content: bytes) -> None:
-    """Stores it. A store that cannot be written costs time at the next start, nothing else; it is logged."""
+    """Stores it. A store that cannot be written costs time at the next start, nothing else; it is logged, once."""
     try:
         store.put(key, content)
     except ArtifactError as error:
-        log.warning("%s", error)
+        log.log(logging.DEBUG if str(error) in _LOGGED else logging.WARNING, "%s", error)
+        _LOGGED.add(str(error))
 
 
 @dataclass(frozen=True, slots=True)
