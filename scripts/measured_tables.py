@@ -174,7 +174,7 @@ def of_costs(folder: Path) -> dict[str, list[str]]:
             f"{100 * figure['detail']['sum']:.1f} %" if "sum" in figure["detail"] else "–",
         )
         for figure in figures
-        if any(what in figure["name"] for what in ("GPU+DLA", "CUDA graph", "several rounds"))
+        if any(what in figure["name"] for what in ("GPU+DLA", "CUDA graph", "several rounds", "sparse over dense"))
     ]
     forms = [
         (match[1], *(f"{100 * value:.1f} %" for value in (one["value"], one["detail"]["p90"], one["detail"]["mean"])))

@@ -130,6 +130,7 @@ class BuilderSettings:
         optimization_level: 0 to 5, how long kernels are searched for.
         version_compatible: later versions of TensorRT may run the engine.
         refit: the engine's weights may be exchanged.
+        sparse: kernels for weights with two zeros in every four input channels are tried, too.
     """
 
     workspace_bytes: int | None = None
@@ -139,6 +140,7 @@ class BuilderSettings:
     optimization_level: int | None = None
     version_compatible: bool = False
     refit: bool = False
+    sparse: bool = False
 
 
 DEFAULT_BUILDER = BuilderSettings()

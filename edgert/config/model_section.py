@@ -251,6 +251,10 @@ class TensorRtConfig(fields.Section):
         default=False, description="later versions of TensorRT can run the engine, which may be slower for it"
     )
     refit: bool = Field(default=False, description="the weights of the engine can be exchanged, which may be slower")
+    sparse: bool = Field(
+        default=False,
+        description="kernels that leave out zeros where weights were trained with two in every four input channels",
+    )
 
 
 class ModelConfig(fields.Section):

@@ -205,6 +205,8 @@ class _Job:
             yield "--versionCompatible"
         if request.refit:
             yield "--refit"
+        if request.sparse:
+            yield "--sparsity=enable"
         if request.strip:
             if self.release[0] < 10:
                 raise request.refusal("this TensorRT cannot leave weights out", "--stripWeights came with 10.0")

@@ -24,7 +24,7 @@ from edgert.placement.cost.board_network import network, per_frame
 from edgert.placement.cost.coefficients import Coefficients, coefficients
 from edgert.placement.cost.formulas import ran
 from edgert.placement.cost.power import about_watts, power, power_error, wall_w
-from edgert.placement.cost.work import Work, units
+from edgert.placement.cost.work import CONV, PRODUCT, Work, units
 from edgert.placement.dla_share import Survey
 from edgert.placement.plan_record import BoardPlan, ModelRow, Objective, Plan, Row
 from edgert.placement.problem import Network
@@ -113,6 +113,7 @@ def plan(
             *board_stages(file, asked[-1], asked[-1].peak_mode, profiles=shared).notes,
             *about_watts(tuple(asked)),
             *rates,
+            *_sparse(planned),
             *_corrected(made),
             *about_trt,
             NOT_PLANNED,
@@ -127,6 +128,20 @@ def _further_gpus(config: PipelineConfig) -> Iterator[str]:
     if further:
         named = " and ".join(f"GPU {number}" for number in further)
         yield f"the file names {named}: a board has GPU 0 alone, which is planned for; leave gpus: out of a file for it"
+
+
+def _sparse(planned: Sequence[PlannedModel]) -> Iterator[str]:
+    """What ``tensorrt: sparse`` was counted for, and how well that is known."""
+    for subject in planned:
+        if subject.config.tensorrt.sparse:
+            products = [work for work in units(subject.graph, sparse=True) if work.kind in (CONV, PRODUCT)]
+            count, model = sum(work.is_sparse for work in products), subject.demand.model
+            saved = (
+                "what that saves is estimated from the peaks of GPUs, and on Orin's DLA by what NVIDIA measured"
+                if count
+                else "so that tensorrt: sparse saves nothing; it takes weights that were trained so"
+            )
+            yield f"{model}: {count} of {len(products)} products have two zeros in every four input channels; {saved}"
 
 
 def _size(board: Board) -> tuple[float, float, str]:
@@ -274,7 +289,9 @@ class _BoardPlanner:
     def works(self) -> tuple[Sequence[Work], ...]:
         """The fused units of every model, which no power mode changes."""
         pairs = zip(self.subjects, self.surveys, strict=True)
-        return tuple(units(subject.graph, _allowed(found)) for subject, found in pairs)
+        return tuple(
+            units(subject.graph, _allowed(found), sparse=subject.config.tensorrt.sparse) for subject, found in pairs
+        )
 
 
 class _Scene:

@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 from scipy.stats import spearmanr
 
+from edgert.board.record import board
 from edgert.placement.cost.coefficients import (
     Accuracy,
     Coefficients,
@@ -19,7 +20,8 @@ from edgert.placement.cost.coefficients import (
     TransitionCost,
 )
 from edgert.placement.cost.formulas import PRECISIONS, ran
-from scripts.fitting.parts import Fit, fit_dla, fit_gpu
+from scripts.fitting.parts import Fit, fit_dla, fit_gpu, fit_sparse
+from scripts.fitting.published import published
 from scripts.fitting.solve import Trial
 
 _ENOUGH = 12  # rows of a chip, accelerator and precision that a bar of its own needs
@@ -57,6 +59,8 @@ def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | 
     dla = fit_dla(soc, like.coefficients.dla if like else None) if soc in ("tegra194", "tegra234") else None
     gpu_cost, dla_cost = gpu.solution.cost, dla.solution.cost if dla else None
     assert isinstance(gpu_cost, GpuCost) and not isinstance(dla_cost, GpuCost)
+    if dla_cost is not None and board(published()["sparse"]["board"]).soc == soc:
+        dla_cost = fit_sparse(dla_cost)
     rows = [*gpu.rows, *(dla.rows if dla else ())]
     found = Coefficients(
         soc=soc,

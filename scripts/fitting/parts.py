@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 
 from edgert.board.record import board
 from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import ContentionCost, DlaCost, GpuCost, TransitionCost
-from edgert.placement.cost.formulas import PRECISIONS, Reformat, gpu_speed, ran
-from scripts.fitting.published import Design, Timing, published, timings
+from edgert.placement.cost.formulas import PRECISIONS, Reformat, dla_seconds, dla_speed, gpu_speed, ran
+from edgert.placement.cost.work import table
+from scripts.fitting.published import Design, Timing, published, timings, works
 from scripts.fitting.solve import Solution, Trial, fit, leave_out
 from scripts.networks.table import family_of, network_of
 
@@ -77,7 +78,8 @@ def fit_gpu(soc: str, like: Fit | None) -> Fit:
 
 def fit_dla(soc: str, like: DlaCost | None) -> Fit:
     """The DLA of one chip; ``like`` is that of another, where a chip with few rows starts, but for its shares."""
-    shares = {"dense": DLA_START.dense, "bandwidth": DLA_START.bandwidth, "sram_bytes": _SRAM_BYTES[soc]}
+    shares = {"dense": DLA_START.dense, "bandwidth": DLA_START.bandwidth, "sram_bytes": _SRAM_BYTES[soc],
+              "sparse_speedup": 1.0}  # fmt: skip
     return _fit(timings(soc, "dla0"), (like or DLA_START).model_copy(update=shares), DLA_KEYS, {}, {})
 
 
@@ -97,6 +99,40 @@ def _fit(
 
 def _fp16_share(cost: GpuCost | DlaCost) -> float:
     return cost.fp16_share if isinstance(cost, DlaCost) else 1.0
+
+
+# What two zeros in four weights save on a DLA, from the same networks with dense and with such weights.
+
+
+def sparse_gains(dla: DlaCost, model: str = "") -> dict[tuple[str, str], tuple[float, float]]:
+    """Network and mode → predicted and published time of dense over sparse weights.
+
+    Args:
+        model: of this network alone; empty: of all.
+    """
+    data = published()["sparse"]
+    record, found = board(data["board"]), {}
+    for name, size, mode, dense, sparse in data["rows"]:
+        speed = dla_speed(record, record.mode(mode), "int8", 0, dla.fp16_share)
+        assert speed is not None
+        columns = table(works(name, size))
+        before, after = (
+            dla_seconds(one, speed, dla) for one in (columns, replace(columns, is_sparse=columns.is_dense))
+        )
+        if model in ("", name):
+            found[name, mode] = float(before.sum() / after.sum()), sparse / dense
+    return found
+
+
+def fit_sparse(dla: DlaCost, but: str = "") -> DlaCost:
+    """The same with the speedup that the published gains show best; ``but`` is a network that is left out."""
+
+    def error(speedup: float) -> float:
+        gains = sparse_gains(dla.model_copy(update={"sparse_speedup": speedup}))
+        return sum(abs(np.log(made / real)) for (name, _), (made, real) in gains.items() if name != but)
+
+    found = minimize_scalar(error, bounds=(1.0, 2.0), method="bounded")
+    return dla.model_copy(update={"sparse_speedup": float(found.x)})
 
 
 # What a transition costs, from HaX-CoNN's GoogleNet whose result was forced out after single layers.

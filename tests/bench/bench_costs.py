@@ -33,13 +33,14 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from scripts.fitting import sisters, together
 from scripts.fitting.chip import Chip, bar, by_board, kind_of, rank_correlation
 from scripts.fitting.main import SOCS, fit_all
-from scripts.fitting.parts import Fit, contention_error, fit_gpu
+from scripts.fitting.parts import Fit, contention_error, fit_gpu, fit_sparse, sparse_gains
 from scripts.fitting.published import Design, Timing, published
 from scripts.fitting.solve import Trial
 from scripts.networks.table import is_transformer, network_of
 
 ERROR_BAR, RANK_BAR, TOTAL_BAR = 0.25, 0.9, 0.15
 MEDIAN_BAR, MOST_BAR, INT8_BAR, FAMILY_BAR, TRANSFORMER_BAR, TOGETHER_BAR = 0.07, 0.20, 0.30, 0.35, 0.25, 0.20
+SPARSE_BAR = 0.15
 HELD, ENOUGH = (0.85, 0.95), 12
 SISTER_BAR = 0.045
 """Of Orin NX: the same network measured on a sister board times the boards' predicted ratio."""
@@ -200,6 +201,18 @@ def forms() -> Iterator[Figure]:
                      n=len(errors), detail=detail)  # fmt: skip
 
 
+def sparse(chip: Chip) -> Iterator[Figure]:
+    """What weights with two zeros in four save on the DLA, by a speedup that has not seen the network."""
+    dla = chip.coefficients.dla
+    assert dla is not None
+    errors = []
+    for model in dict.fromkeys(name for name, _ in sparse_gains(dla)):
+        gains = sparse_gains(fit_sparse(dla, but=model), model)
+        errors += [abs(made / real - 1) for made, real in gains.values()]
+    yield Figure("2 DLAs, sparse over dense weights, network left out, median error", float(np.median(errors)), "",
+                 SPARSE_BAR, n=len(errors), detail={"p90": float(np.quantile(errors, 0.9))})  # fmt: skip
+
+
 def _others(trials: Sequence[Trial], left: Trial) -> list[Trial]:
     return [one for one in trials if network_of(one.row.model) != network_of(left.row.model)]
 
@@ -253,6 +266,7 @@ def of_chip(chip: Chip) -> Iterator[Figure]:
             yield from haxconn(fit, soc)
     if soc == "tegra234" and chip.dla:
         yield from modes(chip.dla, soc)
+        yield from sparse(chip)
 
 
 def measure() -> Iterator[Figure]:

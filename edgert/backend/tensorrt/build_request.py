@@ -108,6 +108,7 @@ class BuildRequest:
         timing_cache: of an earlier build; empty for none.
         version_compatible: the engine may be run by later versions of TensorRT.
         refit: its weights may be exchanged.
+        sparse: kernels for weights with two zeros in four are tried, too.
         strip: it holds no weights; they are put in by refitting.
         direct_io: no reformatting at inputs and outputs, where this TensorRT can be asked for that.
         optimization_level: 0 to 5; None leaves TensorRT's own, 3.
@@ -131,6 +132,7 @@ class BuildRequest:
     timing_cache: bytes = b""
     version_compatible: bool = False
     refit: bool = False
+    sparse: bool = False
     strip: bool = False
     direct_io: bool = False
     optimization_level: int | None = None

@@ -132,6 +132,8 @@ def _configure(trt: api.Trt, config: api.IBuilderConfig, request: BuildRequest) 
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
     if request.refit:
         config.set_flag(trt.BuilderFlag.REFIT)
+    if request.sparse:
+        config.set_flag(trt.BuilderFlag.SPARSE_WEIGHTS)
     if request.strip:
         if not hasattr(trt.BuilderFlag, "STRIP_PLAN"):
             raise request.refusal("this TensorRT cannot leave weights out", "STRIP_PLAN came with 10.0")

@@ -55,6 +55,7 @@ def request_facts(request: BuildRequest) -> Facts:
     """What was asked for. The timing cache makes no difference: it saves time."""
     placed = {name: where for name, where in request.placement.items() if where != GPU}
     settings = [request.obey_fp16, request.version_compatible, request.refit, request.strip, request.direct_io]
+    settings += [request.sparse] if request.sparse else []
     formats = {name: asdict(form) for name, form in request.formats.items()}
     shapes = [{name: asdict(span) for name, span in one.items()} for one in request.profiles]
     operators = {"operators": _digest([_digest(Path(file).read_bytes()) for file in request.operators])}

@@ -117,6 +117,7 @@ def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[
         "optimization_level": builder.optimization_level,
         "version_compatible": builder.version_compatible,
         "refit": builder.refit,
+        "sparse": builder.sparse,
     }
 
 

@@ -75,6 +75,7 @@ class DlaCost(Part):
         sram_bytes: of each tensor, that stay in the managed SRAM.
         curved_passes: times that elements before a sigmoid pass through memory in FP16.
         fp16_share: of the INT8 rate, where no FP16 rate is published.
+        sparse_speedup: of products whose weights have two zeros in four, at most what the board's peaks have.
     """
 
     dense: Share
@@ -88,6 +89,7 @@ class DlaCost(Part):
     sram_bytes: Count
     curved_passes: Count
     fp16_share: Share
+    sparse_speedup: Annotated[float, Field(ge=1)] = 1.0
 
 
 class TransitionCost(Part):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,7 @@ class Speed:
         value_bytes: of one activation or weight.
         precision: index into ``PRECISIONS``.
         sms: streaming multiprocessors; 1 for a DLA core.
+        sparse_speedup: how many times faster products are whose weights have two zeros in four.
     """
 
     macs_per_s: Scalars
@@ -44,6 +45,7 @@ class Speed:
     value_bytes: Scalars
     precision: Scalars
     sms: Scalars = 1
+    sparse_speedup: Scalars = 1
 
 
 def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
@@ -60,7 +62,8 @@ def gpu_speed(board: Board, mode: Mode, precision: Precision) -> Speed:
     if tops is None or plain is None or mode.gpu_mhz is None:
         raise _unknown(board, mode)
     pairs = 1 if precision == "fp32" else 2  # halves are multiplied in pairs
-    return _speed(board, mode, precision, tops, pairs * plain, mode.gpu_mhz, mode.sms or board.gpu.sms)
+    made = _speed(board, mode, precision, tops, pairs * plain, mode.gpu_mhz)
+    return replace(made, sms=mode.sms or board.gpu.sms, sparse_speedup=board.gpu.sparse_speedup)
 
 
 def ran(board: Board, precision: Precision) -> Precision:
@@ -81,12 +84,13 @@ def dla_speed(board: Board, mode: Mode, precision: Precision, core: int, fp16_sh
     if clock_mhz is None or precision == "fp32":
         return None
     tops = board.dla_tops(mode, precision, core) or fp16_share * (board.dla_tops(mode, "int8", core) or 0.0)
-    return _speed(board, mode, precision, tops, 0.0, clock_mhz) if tops else None
+    if not tops:
+        return None
+    made = _speed(board, mode, precision, tops, 0.0, clock_mhz)
+    return replace(made, sparse_speedup=board.dla.sparse_speedup if precision == "int8" else 1)
 
 
-def _speed(
-    board: Board, mode: Mode, precision: Precision, tops: float, plain_tops: float, clock_mhz: float, sms: float = 1
-) -> Speed:
+def _speed(board: Board, mode: Mode, precision: Precision, tops: float, plain_tops: float, clock_mhz: float) -> Speed:
     bandwidth = board.bandwidth_gb_s(mode)
     if bandwidth is None or mode.emc_mhz is None:
         raise _unknown(board, mode)
@@ -98,7 +102,6 @@ def _speed(
         memory_share=mode.emc_mhz / board.memory.emc_max_mhz,
         value_bytes=PRECISION_BYTES[precision],
         precision=PRECISIONS.index(precision),
-        sms=sms,
     )
 
 
@@ -161,12 +164,14 @@ def transition(
 # time = layer + max(products / (peak * share), bytes beyond the SRAM / (bandwidth * share))
 #
 # Channels come in steps of 16 (FP16) or 32 (INT8); a depthwise convolution fills one of each step. An input of up
-# to four channels has a format of its own. A sigmoid runs in FP16 by itself, as do the product of a SiLU and what
+# to four channels has a format of its own. Products of more than 64 channels in INT8 are faster where weights have two
+# zeros in four. A sigmoid runs in FP16 by itself, as do the product of a SiLU and what
 # it reads. Sources: https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html
 # (formats, SRAM), https://github.com/NVIDIA/Deep-Learning-Accelerator-SW (operators).
 
 _ALIGN = np.array([16.0, 16.0, 32.0])
 _IMAGE = 4.0  # channels of the HWC4 format
+_SPARSE_BEYOND = 64.0  # channels: https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ
 _HALF_BYTES = 2.0
 
 
@@ -195,7 +200,10 @@ def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
     is_grouped = units.groups > 1
     channels = np.where(is_image, _IMAGE, np.ceil(units.channels / align) * align)
     columns = np.where(is_grouped, units.columns, np.ceil(units.columns / align) * align + cost.half_columns)
-    macs = units.rows * units.groups * (channels * units.taps + cost.half_depth) * columns
+    faster = np.minimum(speed.sparse_speedup, cost.sparse_speedup)
+    is_sparse = (units.is_sparse > 0) & (units.channels > _SPARSE_BEYOND)
+    depth = channels * units.taps / np.where(is_sparse, faster, 1) + cost.half_depth
+    macs = units.rows * units.groups * depth * columns
     return np.asarray(macs / (np.asarray(speed.macs_per_s) * cost.dense))
 
 
@@ -280,7 +288,8 @@ def _gpu_dense_seconds(units: Table, speed: Speed, cost: GpuCost, waves: Numbers
     share = np.array([cost.dense_fp32, cost.dense_fp16, cost.dense_int8])[precision]
     half_depth = np.array([cost.half_depth, cost.half_depth, cost.int8_depth])[precision]
     half_tile = np.array([cost.half_tile, cost.half_tile, cost.int8_tile])[precision]
-    depth = _aligned(units.channels, _GPU_ALIGN[precision]) * units.taps + half_depth
+    steps = _aligned(units.channels, _GPU_ALIGN[precision]) * units.taps
+    depth = steps / np.where(units.is_sparse, speed.sparse_speedup, 1) + half_depth
     area, around = _TILES.prod(axis=1)[:, None], _TILES.mean(axis=1)[:, None]
     results = (waves * (area + half_tile * around)).min(axis=0)
     per_sm = np.asarray(speed.macs_per_s) / speed.sms

@@ -55,6 +55,7 @@ class Work:
         inputs, outputs: names of activations read and of those that are read elsewhere or leave the graph.
         curved: elements that pass a sigmoid or its like at the output, which the DLA does in steps of their own.
         launches: kernels started; 0 where an earlier unit of the same form and input takes this one along.
+        is_sparse: its weights have two zeros in every four input channels, and kernels for that are asked for.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Work:
     outputs: tuple[str, ...]
     curved: int = 0
     launches: int = 1
+    is_sparse: bool = False
 
     @property
     def macs(self) -> int:
@@ -142,7 +144,7 @@ _CURVED = of_kind("curve") - {"Erf", "Gelu"} | {"LeakyRelu", "PRelu"}
 _PLACED = VIEWS | of_kind("join") | {"Split", "Slice"}  # their results lie somewhere already
 
 
-def units(graph: Graph, allowed: Collection[str] | None = None) -> tuple[Work, ...]:
+def units(graph: Graph, allowed: Collection[str] | None = None, *, sparse: bool = False) -> tuple[Work, ...]:
     """The graph as units of work; every unit follows those it reads, and every node is in exactly one.
 
     A unit is convex: no path leaves it and comes back.
@@ -150,11 +152,42 @@ def units(graph: Graph, allowed: Collection[str] | None = None) -> tuple[Work, .
     Args:
         allowed: names of nodes that a DLA can run; None: all of them. A node that is not among them does not join a
             unit that could run there without it.
+        sparse: whether products whose weights have two zeros in four are units of their own kind.
 
     Raises:
         ModelError: a tensor's shape is not static.
     """
-    return _Fuser(graph, allowed).run()
+    works = _Fuser(graph, allowed).run()
+    if not sparse:
+        return works
+    nodes = {node.name: node for node in graph.nodes}
+    return tuple(
+        replace(work, is_sparse=work.kind in (CONV, PRODUCT) and _has_two_in_four(graph, nodes[work.name]))
+        for work in works
+    )
+
+
+def _has_two_in_four(graph: Graph, node: Node) -> bool:
+    """Whether at least two of every four input channels' weights are zero, at each tap for each result.
+
+    What TensorRT asks of weights for its sparse kernels:
+    https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html (sparsity).
+    """
+    name = node.inputs[1] if len(node.inputs) > 1 else ""
+    source = graph.producers.get(name)
+    name = source.inputs[0] if source is not None and about(source.op).kind == "dequantize" else name
+    array = graph.constants.get(name)
+    if array is None or array.ndim < 2:
+        return False
+    axis = 1 if about(node.op).work == "conv" or node.attributes.get("transB", 0) else array.ndim - 2
+    values = np.moveaxis(array, axis, -1)
+    if values.shape[-1] % _SPARSE:
+        return False
+    filled = np.count_nonzero(values.reshape(-1, _SPARSE), axis=1)
+    return int(filled.max(initial=0)) <= _SPARSE // 2
+
+
+_SPARSE = 4  # weights of which half may be other than zero
 
 
 class _Fuser:
@@ -335,6 +368,7 @@ class Table:
         is_attention: 1 for that.
         is_depthwise: 1 for those.
         is_busy: 1 for all but views.
+        is_sparse: 1 for products whose weights have two zeros in four.
     """
 
     rows: Numbers
@@ -351,6 +385,7 @@ class Table:
     is_attention: Numbers
     is_depthwise: Numbers
     is_busy: Numbers
+    is_sparse: Numbers
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -363,5 +398,6 @@ def table(works: Sequence[Work], scale: float = 1.0) -> Table:
         one, kind = work.product, work.kind
         product = (scale * one.rows, one.channels, one.columns, one.taps, one.groups)
         moved = (scale * work.read, scale * work.written, work.weights, scale * work.curved, work.launches)
-        rows.append((*product, *moved, kind in (CONV, PRODUCT), kind == ATTENTION, kind == DEPTHWISE, kind != VIEW))
+        kinds = kind in (CONV, PRODUCT), kind == ATTENTION, kind == DEPTHWISE, kind != VIEW, work.is_sparse
+        rows.append((*product, *moved, *kinds))
     return Table(*np.array(rows, np.float64).reshape(-1, len(fields(Table))).T.copy())

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
 from edgert.cli.plan_command import show_plan
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError, PlacementError
-from edgert.graph import to_bytes
+from edgert.graph import load, to_bytes
 from edgert.planner import Plan, Row, plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import NUMBERS, headline, more_memory, numbers, to_json
@@ -339,3 +339,25 @@ def show_text(made: Plan) -> str:
     console = Console(width=160, record=True)
     show_plan(console, made)
     return console.export_text()
+
+
+@pytest.mark.parametrize(("zeros", "said"), [(2, "2 of 3 products have two zeros"), (0, "0 of 3 products")])
+def test_weights_with_two_zeros_in_four_are_faster_where_that_is_asked_for(
+    tmp_path: Path, zeros: int, said: str
+) -> None:
+    pipeline(tmp_path)
+    file, model = tmp_path / "p.yaml", load(tmp_path / "net.onnx")
+    for tensor in model.proto.graph.initializer:
+        array = numpy_helper.to_array(tensor).copy()
+        array[:, np.arange(array.shape[1]) % 4 < zeros] = 0
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    (tmp_path / "net.onnx").write_bytes(to_bytes(model))
+    dense = plan(file, mode="15W", objective="throughput")
+    sparse = plan(file, mode="15W", objective="throughput", overrides=["models.net.tensorrt.sparse=true"])
+    times = [
+        sum(unit.costs["gpu"].time_ms for unit in made.boards[0].rows[0].models[0].network.units)
+        for made in (dense, sparse)
+    ]
+    assert (times[1] < times[0]) == bool(zeros)
+    assert not [note for note in dense.notes if "two zeros" in note]
+    assert any(note.startswith(f"net: {said}") for note in sparse.notes)

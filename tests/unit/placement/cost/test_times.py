@@ -137,6 +137,49 @@ def test_both_products_of_an_attention_have_a_share_of_their_own() -> None:
     assert gpu_seconds(table([work]), as_int8, GPU) == pytest.approx(gpu_seconds(table([work]), FAST, GPU), rel=1e-3)
 
 
+def pruned(channels: int, zeros: int, kind: str = "conv") -> Graph:
+    """A product of which so many of every four input channels' weights are zero."""
+    b = Transformer(1, 16, channels) if kind == "project" else Builder(1, channels, 32, 32)
+    y = b.project("input", 64) if isinstance(b, Transformer) else b.conv("input", 64, 3)
+    name = next(name for name, array in b.constants.items() if array.ndim > 1)
+    array = np.ones(b.constants[name].shape, np.float32)
+    inputs = np.arange(channels) % 4 < zeros
+    array[(inputs,) if kind == "project" else (slice(None), inputs)] = 0
+    b.constants[name] = array
+    return b.graph(y)
+
+
+@pytest.mark.parametrize("kind", ["conv", "project"])
+@pytest.mark.parametrize(("zeros", "is_sparse"), [(1, False), (2, True), (3, True)])
+def test_two_zeros_in_four_weights_are_seen_where_they_are_asked_for(kind: str, zeros: int, is_sparse: bool) -> None:
+    graph = pruned(128, zeros, kind)
+    assert [work.is_sparse for work in units(graph)] == [False]
+    assert [work.is_sparse for work in units(graph, sparse=True)] == [is_sparse]
+
+
+def test_channels_that_are_no_multiple_of_four_are_dense() -> None:
+    b = Builder(1, 3, 32, 32)
+    assert [work.is_sparse for work in units(b.graph(b.conv("input", 64, 3)), sparse=True)] == [False]
+
+
+def test_two_zeros_in_four_save_products_by_the_board_s_speedup() -> None:
+    sparse, dense = table(units(pruned(128, 2), sparse=True)), table(units(pruned(128, 2)))
+    twice = replace(FAST, sparse_speedup=2)
+    for speed, saved in ((FAST, 0.0), (twice, 128 * 64 * 9 * 1024 / 0.5e12 / 2)):
+        assert gpu_seconds(dense, speed, GPU) - gpu_seconds(sparse, speed, GPU) == pytest.approx([saved])
+    cost = DLA.model_copy(update={"sparse_speedup": 1.5})
+    on_dla = [dla_seconds(one, replace(twice, precision=2, value_bytes=1), cost)[0] - 5e-6 for one in (dense, sparse)]
+    assert on_dla[0] == pytest.approx(1.5 * on_dla[1])
+    few = [table(units(pruned(64, 2), sparse=asked)) for asked in (False, True)]
+    assert dla_seconds(few[0], twice, cost) == pytest.approx(dla_seconds(few[1], twice, cost))
+
+
+def test_a_dla_saves_by_zeros_in_int8_alone() -> None:
+    orin = board("agx-orin-64gb")
+    found = {name: dla_speed(orin, orin.mode("MAXN"), name, 0, 0.06) for name in ("fp16", "int8")}
+    assert {name: speed.sparse_speedup for name, speed in found.items() if speed} == {"fp16": 1, "int8": 2}
+
+
 def test_batch_shares_launch_and_weights() -> None:
     b = Builder(1, 64, 8, 8)
     graph = b.graph(b.conv("input", 64, 3))
