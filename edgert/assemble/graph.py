@@ -43,6 +43,8 @@ log = logging.getLogger("edgert.backend")
 Callback = Callable[[Result], object]
 FILE_QUEUE, LIVE_QUEUE = 4, 1
 """Results that may wait: after a file, ahead of the decoder's bursts; after a camera, only the newest."""
+_TWO_BATCHES = 16
+"""Where so many may wait for batches: threads then take turns once for both."""
 _ASSUMED_RATE_HZ = 30.0  # of a stream of unknown rate
 
 
@@ -202,7 +204,8 @@ def queue_of(before: section.StageConfig, after: section.StageConfig, live: bool
     """
     suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, section.SourceStage) else STAGE_QUEUE
     if not live and isinstance(after, section.InferStage) and after.batch is not None:
-        suits = max(suits, after.batch.max)  # the next batch comes while this one is brought to the model
+        # The next batch comes while this one is brought to the model; and two of small ones, for fewer turns.
+        suits = max(suits, after.batch.max, min(2 * after.batch.max, _TWO_BATCHES))
     if not live and isinstance(before, section.SourceStage) and before.source == "api":
         suits += FILE_QUEUE  # a program may submit some frames before it looks at a result
     asked = before if isinstance(before, section.SourceStage) else None

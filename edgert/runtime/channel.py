@@ -186,7 +186,7 @@ class Channel(BoundedQueue[Result]):
             result = self.items.popleft()
         except IndexError:
             return None
-        if self._is_awaited and (not self._arrivals.batches or len(self.items) <= self.capacity // 2):
+        if self._is_awaited and (not self._arrivals.batches or len(self.items) < self.capacity / 2):
             self._is_awaited = False
             self._arrivals.owe(self._room)
         return result

@@ -320,7 +320,7 @@ def running(
     first = InferBatch("find", feed, rows, WAIT_S, REAL, fills=True) if rows > 1 else Infer("find", feed)
     source, end = Node("cam", work, reads="nothing"), Node("end", CallbackSink("end", marks.take), reads=reads)
     chain = branch_nodes("find", [Branch((first, Collect("find")), reads="anywhere", context=device)], names, 1)
-    connect(source, chain[0], names, 1 if work.live else max(FILE_QUEUE, rows), "oldest" if work.live else "never")
+    connect(source, chain[0], names, 1 if work.live else max(FILE_QUEUE, 2 * rows), "oldest" if work.live else "never")
     connect(chain[-1], end, names, STAGE_QUEUE, "never")
     nodes = [source, *chain, end]
     settle(nodes)

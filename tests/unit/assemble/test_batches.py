@@ -69,7 +69,10 @@ def test_a_batch_larger_than_the_model_s_is_refused() -> None:
     assert "in the bundle" in caught.value.why
 
 
-@pytest.mark.parametrize(("live", "batch", "queue"), [(False, 8, 8), (False, 2, 4), (False, None, 4), (True, 8, 1)])
+@pytest.mark.parametrize(
+    ("live", "batch", "queue"),
+    [(False, 32, 32), (False, 8, 16), (False, 6, 12), (False, 2, 4), (False, None, 4), (True, 8, 1)],
+)
 def test_the_next_batch_of_a_file_has_room_while_this_one_is_brought_to_the_model(
     live: bool, batch: int | None, queue: int
 ) -> None:
