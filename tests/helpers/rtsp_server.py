@@ -1,7 +1,7 @@
 """A small real RTSP server on loopback that misbehaves on demand.
 
 H.264 over RTP (RFC 6184: single NAL units and FU-A), interleaved in the RTSP connection (RFC 2326 §10.12), with Basic
-and Digest authentication (RFC 2617).
+and Digest authentication (RFC 2617). As a program it can be killed and frozen like a camera; see :class:`RtspProgram`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ import base64
 import contextlib
 import hashlib
 import re
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import TracebackType
 
 MTU_BYTES = 1200
@@ -247,3 +251,72 @@ def _shut(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it may be gone already
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
+
+
+class RtspProgram:
+    """A server in a process of its own, always on the same port. It ends with this process.
+
+    Args:
+        file: of :func:`save`.
+
+    Attributes:
+        ready_s: the monotonic time at which it listened, the last time.
+    """
+
+    def __init__(self, file: Path, fps: float) -> None:
+        self._file, self._fps, self.port, self.ready_s = file, fps, 0, 0.0
+        self._process: subprocess.Popen[str] | None = None
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """Where it is, or will be."""
+        return f"rtsp://127.0.0.1:{self.port}/live"
+
+    def start(self) -> None:
+        """Returns when it listens."""
+        command = [sys.executable, "-S", __file__, str(self.port), str(self._file), str(self._fps)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None and self._process.stdout.readline() == "ready\n"
+        self.ready_s = time.monotonic()
+
+    def kill(self) -> None:
+        """As a camera without power; may be called of one that does not run."""
+        if self._process is not None:
+            with self._process as process:
+                process.kill()
+            self._process = None
+
+    def freeze(self) -> None:
+        """Connections stay open, and nothing comes any more."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+def save(units: Sequence[bytes], file: Path) -> Path:
+    """Writes units for :class:`RtspProgram`."""
+    file.write_bytes(b"".join(len(unit).to_bytes(4, "big") + unit for unit in units))
+    return file
+
+
+def _saved(file: Path) -> Iterator[bytes]:
+    data = file.read_bytes()
+    while data:
+        end = 4 + int.from_bytes(data[:4], "big")
+        yield data[4:end]
+        data = data[end:]
+
+
+if __name__ == "__main__":
+    server = RtspServer(list(_saved(Path(sys.argv[2]))), fps=float(sys.argv[3]))
+    server.port = int(sys.argv[1])
+    with server:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.read()

@@ -27,7 +27,7 @@ _NO_CODEC = "its images are not decoded by edgert"
 _NO_END = "a live stream has no end to start again from"
 _CAMERA_S = "it is a camera's option"
 _NO_OPTIONS = "its keys are its settings"
-_IS_THERE = "it is there at the start, or it is an error"
+_IS_THERE = "missing at the start, it is an error"
 _CSI = dict.fromkeys(("sensor_mode", "flip"), "it is an option of csi://")
 _MADE = {"options": _NO_OPTIONS, "size": _OWN_SIZE, "format": _CAMERA_S, **_CSI}
 

@@ -186,7 +186,8 @@ class Connection:
             self._losses_ns.append(now_ns)
         self.reason, wait_s = loss.why or loss.what, self._wait_s(isinstance(loss, LoginError))
         what = "no" if self.frame_ns is None else "lost" if is_new else "still no"
-        since = "" if is_new else f" for {(now_ns - self.changed_ns) / 1e9:.0f} s"
+        away_s = (now_ns - self.changed_ns) / 1e9
+        since = "" if is_new or away_s < 1 else f" for {away_s:.0f} s"
         fix = f" ({loss.fix})" if is_new and loss.fix and self.frame_ns is None else ""
         if is_new and self._flaps(now_ns):
             since = f" {MOST_LINES} times in {(now_ns - self._losses_ns[0]) / 1e9:.0f} s"

@@ -115,6 +115,12 @@ def test_what_stands_in_for_a_camera_is_told_what_it_ignores(
     assert "s3cret" not in caplog.text
 
 
+def test_a_file_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(EdgertError, match="missing"):
+        make("/missing.mp4", start="wait")
+    assert "stages.cam.start: has no meaning for a video file; missing at the start, it is an error" in caplog.text
+
+
 @pytest.mark.parametrize("source", ["usb:x", "v4l2://video0", "rtsp://[bad"])
 def test_malformed_addresses_are_edgerts_errors(source: str) -> None:
     with pytest.raises(EdgertError):

@@ -1,0 +1,292 @@
+"""Cameras that are absent, killed, frozen, silent or changed, beside others that are not."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import edgert
+from edgert.errors import ConfigError, DeviceError
+from edgert.memory import Counter
+from edgert.runtime.stage import SourceStats
+from edgert.stages.source import live
+from edgert.stages.source.kinds import source_for
+from edgert.stages.source.live import Connection, LoginError
+from tests.bench.bench_reconnect import RATE, measure
+from tests.helpers.clips import h264_units
+from tests.helpers.command import ROOT
+from tests.helpers.rtsp_server import RtspProgram, RtspServer, save
+from tests.helpers.virtual_clock import VirtualClock
+
+ASSETS = ROOT / "pipelines" / "assets"
+SIZE = (256, 64)
+
+
+@pytest.fixture(scope="module")
+def units() -> list[bytes]:
+    return h264_units(30, size=SIZE)
+
+
+@pytest.fixture
+def programs(units: list[bytes], tmp_path: Path) -> Iterator[list[RtspProgram]]:
+    file = save(units, tmp_path / "units")
+    made = [RtspProgram(file, 15), RtspProgram(file, 15)]
+    yield made
+    for program in made:
+        program.kill()
+
+
+def pipeline(folder: Path, stages: dict[str, str], more: str = "") -> edgert.Pipeline:
+    lines = [f"  {name}: {text}" for name, text in stages.items()]
+    (folder / "p.yaml").write_text("\n".join([more, "stages:", *lines]) + "\n")
+    return edgert.Pipeline(folder / "p.yaml")
+
+
+def camera(url: str, more: str = "timeout: 1s") -> str:
+    return f"{{source: '{url}', {more}}}"
+
+
+def state(running: edgert.Pipeline, name: str = "cam") -> SourceStats:
+    found = running.summary().stages[name].source
+    assert found is not None
+    return found
+
+
+def frames(running: edgert.Pipeline, name: str) -> int:
+    return running.summary().stages[name].results_out
+
+
+def wait(until: Callable[[], object], timeout_s: float = 15.0) -> float:
+    """Seconds until it held."""
+    began_s = time.monotonic()
+    while not until():
+        assert time.monotonic() - began_s < timeout_s
+        time.sleep(0.02)
+    return time.monotonic() - began_s
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_twenty_kills_are_twenty_reconnects(tmp_path: Path) -> None:
+    outcome = measure(cameras=3, kills=20, absent_s=4, folder=tmp_path)
+    faults = [text for text in outcome.faults() if "of its rate" not in text]
+    assert not faults and outcome.rate > RATE - 0.08, outcome  # of so short times a frame or two is a few percent
+
+
+def test_the_others_run_while_one_is_absent_and_the_page_says_which(
+    programs: list[RtspProgram], tmp_path: Path
+) -> None:
+    there, absent = programs
+    there.start()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    stages = {
+        "there": camera(there.url),
+        "absent": camera(absent.url),
+        "spare": camera("rtsp://127.0.0.1:9/x", "required: false"),
+        "page": f"{{sink: http, port: {port}, from: [there, absent, spare]}}",
+    }
+    with pipeline(tmp_path, stages) as running:
+        running.start()
+        wait(lambda: frames(running, "there"), 3.0)
+        wait(lambda: state(running, "absent").reason)
+        assert ask(port, "/readyz") == (503, "absent: nothing listens on that port\n")
+        assert ask(port, "/healthz")[0] == 200
+        metrics = ask(port, "/metrics")[1]
+        assert 'edgert_source_up{stream="there"} 1' in metrics and 'edgert_source_up{stream="absent"} 0' in metrics
+        assert 'edgert_source_down_info{stream="absent",reason="nothing listens on that port"}' in metrics
+        assert state(running, "absent").up is False and state(running, "absent").frame_age_s is None
+        time.sleep(2)
+        before = frames(running, "there")
+        absent.start()
+        assert wait(lambda: state(running, "absent").up) <= 2.0
+        assert ask(port, "/readyz") == (200, "ok\n")
+        assert state(running, "absent").reconnects == 0 and state(running, "absent").reason == ""
+        wait(lambda: frames(running, "there") > before)
+        assert (state(running, "there").frame_age_s or 0) < 1
+
+
+def test_a_frozen_camera_is_down_until_it_thaws(programs: list[RtspProgram], tmp_path: Path) -> None:
+    frozen, other = programs
+    frozen.start()
+    other.start()
+    stages = {"cam": camera(frozen.url), "other": camera(other.url), "end": "{sink: null, from: [cam, other]}"}
+    with pipeline(tmp_path, stages) as running:
+        running.start()
+        wait(lambda: state(running).up and state(running, "other").up)
+        frozen.freeze()
+        wait(lambda: state(running).up is False)
+        assert "nothing came for 1 s" in state(running).reason and (state(running).frame_age_s or 0) >= 1
+        before = frames(running, "other")
+        time.sleep(2.5)
+        assert frames(running, "other") - before >= 0.9 * 2.5 * 15
+        frozen.thaw()
+        wait(lambda: state(running).up)
+        assert state(running).reconnects == 1
+
+
+def test_a_refused_password_is_reported_and_tried_slowly(
+    units: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "FIRST_LOGIN_WAIT_S", 3.0)
+    with RtspServer(units, user="bob", password="right") as server:
+        wrong = server.url.replace("right", "wr0ng")
+        with pipeline(tmp_path, {"cam": camera(wrong), "end": "{sink: null, from: cam}"}) as running:
+            running.start()
+            wait(lambda: state(running).reason)
+            assert state(running).reason == "it wants another user or password"
+            time.sleep(1.5)
+            assert server.connections <= 2, "a camera locks an account after a few tries"
+            server.password = "wr0ng"
+            wait(lambda: state(running).up)
+            server.password = "right"
+            server.drop()
+            wait(lambda: "password" in state(running).reason)
+    told = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
+    assert ["password" in line for line in told if line.startswith("cam: ")] == [True, False, False, True]
+    assert "rtsp://***@" in told[0] and "wr0ng" not in caplog.text
+
+
+@pytest.mark.parametrize("first", [b"", b"RTSP/1.0 200 OK\r\nCSeq: 1\r\n\r\n"])
+def test_a_camera_that_accepts_and_says_nothing_is_called_that(first: bytes, tmp_path: Path) -> None:
+    over, clients = threading.Event(), list[socket.socket]()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            while not over.is_set():
+                clients.append(listener.accept()[0])
+                clients[-1].sendall(first)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        port = listener.getsockname()[1]
+        stages = {"cam": camera(f"rtsp://127.0.0.1:{port}/x"), "end": "{sink: null, from: cam}"}
+        with pipeline(tmp_path, stages) as running:
+            running.start()
+            wait(lambda: state(running).reason)
+            assert state(running).reason == "nothing came for 1 s"
+        over.set()
+        socket.create_connection(("127.0.0.1", port)).close()
+        thread.join()
+    for client in clients:
+        client.close()
+
+
+def test_a_path_that_is_gone_later_is_waited_for(units: list[bytes], tmp_path: Path) -> None:
+    """As of a server that is up again before what it relays; at the start it is an error."""
+    with RtspServer(units) as server:
+        with pipeline(tmp_path, {"cam": camera(server.url), "end": "{sink: null, from: cam}"}) as running:
+            running.start()
+            wait(lambda: state(running).up)
+            server.status = 404
+            server.drop()
+            wait(lambda: "no stream of that path" in state(running).reason)
+            server.status = 200
+            wait(lambda: state(running).up)
+        server.status = 404
+        stages = {"cam": camera(server.url), "end": "{sink: null, from: cam}"}
+        with pytest.raises(DeviceError, match="cannot open rtsp") as caught, pipeline(tmp_path, stages) as running:
+            running.run()
+        assert "no stream of that path" in caught.value.why
+
+
+@pytest.mark.parametrize("address", ["rtsp://cam:99999/x", "rtsp://cam:port/x", "udp://239.1.1.1", "rtsp:///x"])
+@pytest.mark.parametrize("start", ["wait", "fail"])
+def test_a_malformed_address_is_an_error_at_once(address: str, start: str) -> None:
+    config = edgert.config.stages.SourceStage.model_validate({"source": address, "start": start})
+    with pytest.raises(ConfigError, match="is no network address"):
+        source_for("cam", config, Counter(), VirtualClock(), Path())
+
+
+def test_size_and_rate_may_change_in_the_middle(units: list[bytes], tmp_path: Path) -> None:
+    """For the model, the tracker and the drawing behind the camera, too; it is no new connection."""
+    models = (
+        f"models:\n  parts: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox, labels: {ASSETS}/parts.txt}}, "
+        "input: {std: 255}}"
+    )
+    stages = {
+        "cam": "",
+        "find": "{infer: parts, from: cam}",
+        "track": "{track: bytetrack, from: find}",
+        "paint": "{draw: [boxes, labels, trails, stats], from: track}",
+    }
+    other = h264_units(30, size=(640, 480))
+    with RtspServer([*units, *other], fps=60) as server:
+        stages["cam"] = camera(server.url)
+        with pipeline(tmp_path, stages, models) as running:
+            seen: list[tuple[int, int]] = []
+            for result in running.results("paint", timeout=20):
+                size = (result.frame.width, result.frame.height)
+                assert result.image is not None and result.image.shape[1::-1] == size
+                if not seen or seen[-1] != size:
+                    seen.append(size)
+                    server.fps = 90 - server.fps
+                if len(seen) == 4:
+                    break
+            assert state(running).reconnects == 0 and state(running).up
+    assert seen in ([SIZE, (640, 480)] * 2, [(640, 480), SIZE] * 2)
+
+
+def warnings(log: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in log.records if one.levelno == logging.WARNING]
+
+
+def test_reminders_come_every_few_minutes_and_new_reasons_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock, over = VirtualClock(), threading.Event()
+    way = Connection("cam", "rtsp://x", clock)
+    way.gave_image()
+    while clock.now_ns() < 1000e9:
+        why = "the cable is out" if clock.now_ns() < 600e9 else "it is locked"
+        clock.wait(over, way.lost(DeviceError("lost", why=why)))
+    told = warnings(caplog)
+    assert [line.split(": ")[1].split(" rtsp")[0] for line in told] == ["lost", "still no", "still no", "still no"]
+    assert ["the cable is out" in line for line in told] == [True, True, False, False]
+    assert ["it is locked" in line for line in told] == [False, False, True, True]
+    assert all(f" for {minutes}" in line for line, minutes in zip(told[1:], ("30", "60", "90"), strict=True))
+    assert way.stats(0, 0).reason == "it is locked" and (way.stats(0, 0).state_s or 0) >= 999
+    way.gave_image()
+    assert "is back after 100" in warnings(caplog)[-1]
+
+
+def test_reasons_that_are_always_others_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    clock, over = VirtualClock(), threading.Event()
+    way = Connection("cam", "rtsp://x", clock)
+    for number in range(5000):
+        clock.wait(over, way.lost(DeviceError("lost", why=f"buffer {number} is late")))
+    minutes = clock.now_ns() / 60e9
+    assert len(warnings(caplog)) <= live.MOST_LINES * (minutes / 5 + 1)
+
+
+def test_one_that_comes_and_goes_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    clock, over = VirtualClock(), threading.Event()
+    way = Connection("cam", "rtsp://x", clock)
+    way.gave_image()
+    for _ in range(500):
+        clock.wait(over, way.lost(DeviceError("lost", why="too many clients")))
+        way.gave_image()
+        clock.wait(over, 1.0)
+    told = warnings(caplog)
+    assert len(told) <= 30 and any("lost rtsp://x 10 times in" in line for line in told)
+    assert way.reconnects == 500
+
+
+def test_waits_after_a_refused_password_are_minutes() -> None:
+    way = Connection("cam", "rtsp://x", VirtualClock())
+    waits = [way.lost(LoginError("refused", why="it wants another user or password")) for _ in range(6)]
+    assert all(45 <= one <= 240 for one in waits) and min(waits[3:]) >= 180
+    assert way.lost(DeviceError("lost", why="away")) <= 0.25, "of another kind, it is asked soon"
