@@ -8,6 +8,7 @@ import errno
 import fcntl
 import heapq
 import logging
+import math
 import os
 import re
 import stat
@@ -29,6 +30,7 @@ SYNC_S = 0.5
 """How often what was written is brought to the disk."""
 _CLOSE_S = 0.5  # of the 2 s in which a pipeline ends
 _TEND_S = 1.0
+_PATIENCE_S = 10.0
 _AT_ONCE = 1000  # files removed in one go, so that frames do not wait long
 _REMEMBERED = 10_000  # of the oldest files; then the folder is listed again
 _CLOCK_WAS_SET = 1_577_836_800  # 2020: earlier dates are of a board whose clock had not been set yet
@@ -215,6 +217,7 @@ class _Disk:
         self._change = threading.Condition()
         self._open = list[Written]()
         self._closing = list[int]()
+        self._has_hurry = False
         self._thread: threading.Thread | None = None
 
     def add(self, file: Written) -> None:
@@ -231,6 +234,12 @@ class _Disk:
             self._closing += [] if descriptor is None else [descriptor]
             self._change.notify_all()
 
+    def soon(self) -> None:
+        """Now, as a piece of something has become whole."""
+        with self._change:
+            self._has_hurry = True
+            self._change.notify_all()
+
     def wait(self, seconds: float) -> None:
         """Until all that was closed is on the disk, or it takes too long."""
         with self._change:
@@ -239,7 +248,8 @@ class _Disk:
     def _run(self) -> None:
         while True:
             with self._change:
-                self._change.wait_for(lambda: self._closing or not self._open, SYNC_S)
+                self._change.wait_for(lambda: self._closing or self._has_hurry or not self._open, SYNC_S)
+                self._has_hurry = False
                 closing = tuple(self._closing)
                 dirty = [file for file in self._open if file.is_dirty]
                 if not closing and not self._open:
@@ -380,7 +390,7 @@ class Retention:
         self._root = fixed_folder(pattern)
         self._streams = set[str]()
         self._oldest, self._are_all, self._size_bytes = deque[_Old](), False, 0
-        self._next_s, self._has_warned = 0.0, False
+        self._next_s, self._short_s, self._has_warned = 0.0, math.inf, False
         self._start_s, self._start_date_s = time.monotonic(), time.time()
 
     def knows(self, stream: str) -> None:
@@ -420,7 +430,9 @@ class Retention:
             self._remove()
         else:
             self._next_s = now_s
-        if not self._oldest and (free := self._missing_bytes()):
+        free = 0 if self._oldest else self._missing_bytes()
+        self._short_s = min(self._short_s, now_s) if free else math.inf
+        if now_s - self._short_s > _PATIENCE_S:  # nor has any other sink made room
             raise StageError(
                 f"only {format_bytes(free)} are free for {self._pattern}",
                 why=f"keep.free leaves {format_bytes(self._rules.free_bytes)}, and no older file is left to remove",

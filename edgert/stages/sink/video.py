@@ -13,7 +13,7 @@ from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.runtime.records import Result
 from edgert.stages.sink.encoder_choice import Choice, Where
 from edgert.stages.sink.encoders import TICKS_HZ, Codec, Encoder, Unit, VideoFormat, color_of, log, set_color, size_of
-from edgert.stages.sink.output_files import REPLACED, Files, OutputFile, Rules, cannot_write, has_field
+from edgert.stages.sink.output_files import DISK, REPLACED, Files, OutputFile, Rules, cannot_write, has_field
 
 _BOX_HEADER_BYTES = 8
 _LARGE_HEADER_BYTES = 16
@@ -159,6 +159,8 @@ class VideoSink:
         file = file or self._begun(stream, result)
         try:
             file.add(result)
+            if file.output.is_dirty:
+                DISK.soon()
         except DeviceError as error:
             self._encoders.refuse(file.encoder.kind, f"{error.what}: {error.why}")
             raise
