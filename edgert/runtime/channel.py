@@ -230,12 +230,15 @@ class Inlet:
 
         Args:
             timeout_s: longest wait.
-            enough: where nothing is there, waits for so many, until a producer waits for room, or for ``timeout_s``.
+            enough: where nothing is there, waits for so many, as far as each queue takes them, until a producer waits
+                for room, or for ``timeout_s``.
 
         Raises:
             queue.Empty: nothing came within ``timeout_s``.
         """
         ready = self.arrivals.ready
+        if enough > 1:  # a producer that has begun to wait for room has brought so many
+            enough = min(enough, *[channel.capacity for channel in self.channels])
         while self._closed < len(self.channels):
             try:
                 edge, _ = ready.popleft()

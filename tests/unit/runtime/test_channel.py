@@ -357,3 +357,13 @@ def test_one_who_waits_for_some_is_woken_when_they_are_there() -> None:
     late.start()
     assert inlet.get(10, 3) is not None and len(inlet.more(8)) == 2
     late.join()
+
+
+def test_nobody_waits_for_more_than_a_queue_takes() -> None:
+    inlet, channel = fed(2, "never", 0)
+    for _ in range(100):
+        producer = threading.Thread(target=lambda: [channel.put(result(each)) for each in range(3)])
+        producer.start()
+        assert inlet.get(10, 8) is not None and inlet.get(10, 8) is not None and inlet.get(10) is not None
+        producer.join()
+    assert inlet.arrivals.ready == deque()
