@@ -82,6 +82,30 @@ def test_a_second_process_is_told_who_writes_the_file(
     assert live.poll() is None
 
 
+def test_a_camera_s_restart_erases_nothing(tmp_path: Path) -> None:
+    (tmp_path / "live.yaml").write_text(PIPELINE)
+    counts = []
+    for _ in range(2):
+        with run(tmp_path, "--duration", "1") as process:
+            assert process.wait(60) == 0
+        counts.append(len((tmp_path / "out.jsonl").read_text().splitlines()))
+    assert counts[1] > counts[0] > 0
+    videos = list(tmp_path.glob("out*.mp4"))
+    assert len(videos) == 2 and min(decodable(path) for path in videos) >= 10  # a camera's frames may be dropped
+    assert len(list((tmp_path / "images").glob("cam_000000*.jpg"))) == 2
+
+
+def test_a_recording_that_is_worked_on_again_gives_the_same_files(tmp_path: Path) -> None:
+    """As the demo does: who runs it twice finds the newest under the name that is printed, and nothing else."""
+    (tmp_path / "live.yaml").write_text(PIPELINE.replace("realtime: true", "limit: 20"))
+    for _ in range(2):
+        with run(tmp_path) as process:
+            assert process.wait(60) == 0
+        assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "live.yaml", "out.jsonl", "out.mp4"]
+        assert len(list((tmp_path / "images").iterdir())) == 20
+
+
 def test_killed_again_and_again_nothing_is_lost(tmp_path: Path) -> None:
     program = """
 import sys

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from edgert.runtime.json_form import plain_result
@@ -74,8 +75,9 @@ class JsonlSink:
         try:
             file.write(line, self._all)
         except OSError as error:
-            if file.is_regular:  # a pipe or a device has nothing to take back
-                file.cut(end_bytes)
+            with suppress(OSError):  # of a disk that is gone
+                if file.is_regular:  # a pipe or a device has nothing to take back
+                    file.cut(end_bytes)
             raise cannot_write(file.path, error, self._where, kept="the lines written so far are whole") from error
 
     def close(self) -> None:

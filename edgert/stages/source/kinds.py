@@ -331,7 +331,8 @@ def is_live(config: SourceStage, directory: Path = Path()) -> bool:
 
 def starts_over(config: SourceStage, directory: Path = Path()) -> bool:
     """Whether another run takes the same frames and ends: recordings do, and what code makes up to a ``limit``."""
-    if config.loop and not config.limit:
-        return False
-    recorded = kind_of(config.source, directory) in ("file", "images", "network")
-    return (recorded or bool(config.limit and config.source != "api")) and not is_live(config, directory)
+    kind = kind_of(config.source, directory)
+    if kind in ("python", "synthetic"):
+        return config.limit is not None and not config.realtime
+    is_recorded = kind in ("file", "images") or (kind == "network" and rtsp.is_recording(config.source))
+    return is_recorded and not (config.loop and config.limit is None)

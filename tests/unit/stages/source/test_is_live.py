@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from edgert.config import SourceStage
 from edgert.installation import demo_images
 from edgert.memory import Counter
 from edgert.stages.source.gst import names_live
-from edgert.stages.source.kinds import is_live, source_for
+from edgert.stages.source.kinds import is_live, source_for, starts_over
 
 
 @pytest.mark.parametrize("realtime", [None, True, False])
@@ -43,3 +44,25 @@ def test_gstreamer_pipelines_are_where_an_element_is() -> None:
     assert names_live("nvarguscamerasrc ! nvvidconv")
     assert is_live(SourceStage(source="gst:v4l2src ! videoconvert"))
     assert not is_live(SourceStage(source="gst:filesrc location=a.mp4 ! decodebin"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "again"),
+    [
+        ({"source": "clip.mp4"}, True),
+        ({"source": "clip.mp4", "realtime": True}, True),
+        ({"source": "clip.mp4", "loop": True}, False),
+        ({"source": "clip.mp4", "loop": True, "limit": 9}, True),
+        ({"source": "images:photos/*.jpg"}, True),
+        ({"source": "https://example.com/clip.mp4"}, True),
+        ({"source": "rtsp://camera.example/stream", "realtime": False}, False),
+        ({"source": "v4l2:///dev/video0", "realtime": False, "limit": 9}, False),
+        ({"source": "gst:v4l2src ! videoconvert", "limit": 9}, False),
+        ({"source": "synthetic:noise", "limit": 9}, True),
+        ({"source": "synthetic:noise", "limit": 9, "realtime": True}, False),
+        ({"source": "synthetic:noise"}, False),
+        ({"source": "api", "limit": 9}, False),
+    ],
+)
+def test_what_another_run_takes_again(keys: dict[str, Any], again: bool) -> None:
+    assert starts_over(SourceStage(**keys)) == again
