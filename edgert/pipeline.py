@@ -290,7 +290,8 @@ class Pipeline:
                 self._runner.shut_down()
         finally:
             self._leave()
-            self._assembly.close()
+            if not self._runner.left:  # nobody frees memory under a call that goes on
+                self._assembly.close()
             self._runner.let_go()
             self._beacon = Beacon(dict)
 

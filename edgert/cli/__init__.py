@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from typing import Annotated, NoReturn
@@ -109,6 +110,10 @@ def main() -> None:
             typer.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
         typer.echo(str(error), err=True)
+        if any(getattr(thread, "is_left", False) for thread in threading.enumerate()):
+            with suppress(OSError):
+                sys.stdout.flush()
+            os._exit(EXIT_ERROR)  # a stage hangs: what it does must not hold up the exit, too
         sys.exit(EXIT_ERROR)
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import cast
@@ -43,6 +43,7 @@ class Node:
             thread less is woken for a result; its own takes over when it is not.
         context: in which its thread works, such as a GPU's, instead of entering it for every call; what runs
             inline works outside, as its code may be a user's.
+        since_ns: since when it is in one call of its stage; 0 while it is in none.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Node:
     lag: int = 0
     is_spared: bool = False
     context: AbstractContextManager[object] | None = None
+    since_ns: int = 0
 
     def __post_init__(self) -> None:
         self.inlet.wakeup = self.timing.wakeup
@@ -116,6 +118,7 @@ class Station:
         node, stage, now = self.node, self._stage, self._clock.now_ns
         meter, timing = node.meter, node.timing
         started, lease = now(), result.frame.lease
+        node.since_ns = started or 1
         try:
             if node.take is not None:
                 result = node.take(result)
@@ -126,6 +129,7 @@ class Station:
                 lease.release()
                 lease = _NONE  # nothing is held while the queue behind is full
             done = now()
+            node.since_ns = 0
             worked_ns = done - started
             meter.busy_ns += worked_ns
             count = len(result.results) if isinstance(result, Together) else 1
@@ -143,13 +147,17 @@ class Station:
             timing.filled(worked_ns, count)
             return False
         finally:
+            node.since_ns = 0
             lease.release()
 
     def flush(self, last: bool = False) -> None:
         """Passes on what a batching stage holds and must wait no longer; with ``last`` everything."""
         node, now = self.node, self._clock.now_ns
-        started = now()
-        flushed = cast("Batching", self._stage).flush(last)
+        node.since_ns = started = now()
+        try:
+            flushed = cast("Batching", self._stage).flush(last)
+        finally:
+            node.since_ns = 0
         out = _let_go(flushed) if node.lets_go else flushed
         done = now()
         node.meter.busy_ns += done - started
@@ -189,13 +197,27 @@ class Station:
         outlets, count = self.node.outlets, 0
         if len(outlets) == 1 and outlets[0].together and isinstance(out, list) and len(out) > 1:
             out = Together.of(out, {})
-        for result in (out,) if isinstance(out, Result) else out:
+        for result in (out,) if isinstance(out, Result) else out if isinstance(out, list) else self._made(out):
             self.send(result)
             count += len(result.results) if isinstance(result, Together) else 1
         self.node.meter.results_out += count
         if count:
             self.node.timing.passed_on(done_ns)
         return count
+
+    def _made(self, out: Iterable[Result]) -> Iterator[Result]:
+        """Results of a stage that makes each when it is asked for it: that is a call of it, too."""
+        iterator = iter(out)
+        while True:
+            self.node.since_ns = self._clock.now_ns()
+            try:
+                result = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self.node.since_ns = 0
+            yield result
+            del result  # it would keep the frame's memory in use
 
     def _give_up(self, results: Sequence[Result]) -> None:
         self.node.meter.unmatched += len(results)

@@ -1,20 +1,25 @@
 """Starts a pipeline's threads, watches them, and brings them down: on the end of the sources, on request, or on the
 first error, which then stops the rest."""
 
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from edgert.clock import REAL, Clock
 from edgert.errors import EdgertError, StageError
 from edgert.runtime.channel import Inlet
 from edgert.runtime.node import Node
-from edgert.runtime.stage import ServedSource
+from edgert.runtime.stage import ServedSource, Source
 from edgert.runtime.worker import Worker
 
 DRAIN_S = 1.2
 """After a stop, results under way may still arrive for so long; then they are dropped and files are closed.
 Leaves 0.8 s of the promised 2 s for finishing files."""
-_EXIT_S = 5.0
+_GRACE_S, _CLOSE_S = 1.8, 1.0
+"""Whoever is still in a call so long after that is stuck: all others are ended without it, and have that long to close
+what they have. So a process leaves within 5 s of a stop, whatever hangs."""
+_LOOK_S = 0.1
+_LOG = logging.getLogger(__name__)
 
 
 class Runner:
@@ -46,14 +51,20 @@ class Runner:
             for node in nodes
             if node.runs_in is None
         ]
-        self._drain: threading.Timer | None = None
+        self._attendant: threading.Thread | None = None
+        self._over, self._wake = threading.Event(), threading.Event()  # the second: either of stop_event and the first
         self._listeners: list[Inlet] = []
         self.started_ns = self.ended_ns = 0
 
     @property
     def running(self) -> bool:
-        """Whether any thread still runs."""
-        return any(worker.is_alive() for worker in self._workers)
+        """Whether any thread still runs, but for those that were left behind."""
+        return any(worker.is_alive() and not worker.is_left for worker in self._workers)
+
+    @property
+    def left(self) -> bool:
+        """Whether a thread was left behind in a call that does not end, with all that it uses."""
+        return any(worker.is_alive() and worker.is_left for worker in self._workers)
 
     @property
     def stopping(self) -> bool:
@@ -71,10 +82,20 @@ class Runner:
             raise self._error
 
     def start(self) -> None:
-        """Starts all threads, consumers first."""
+        """Starts all threads, consumers first. Where the system refuses one, those that began are ended with an
+        error."""
         self.started_ns = self.clock.now_ns()
-        for worker in reversed(self._workers):
-            worker.start()
+        self._attendant = threading.Thread(target=self._attend, name="edgert:attendant", daemon=True)
+        try:
+            self._attendant.start()
+            for worker in reversed(self._workers):
+                worker.start()
+        except RuntimeError as error:
+            why, fix = str(error), "allow this process more threads (ulimit -u, pids limit) or memory"
+            self.fail(StageError("the pipeline's threads cannot be started", why=why, fix=fix))
+            for worker in self._workers:
+                if worker.ident is None:
+                    self._end_behind(worker, ())
 
     def stop(self) -> None:
         """Asks the sources to end; returns at once. Callable from any thread, more than once, also by the handler of a
@@ -82,29 +103,27 @@ class Runner:
         if not self._first_stop.acquire(blocking=False):
             return
         self.stop_event.set()
-        self._drain = threading.Timer(DRAIN_S, self._discard)
-        self._drain.daemon = True
-        self._drain.start()
+        self._wake.set()
         for node in self.nodes:
             if isinstance(node.work, ServedSource):
                 node.work.wake()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until every thread has ended; False if the time ran out before.
+        """Waits until every thread has ended, or was left behind after a stop; False if the time ran out before.
 
         Raises:
             EdgertError: the first error of any stage, once all threads have ended.
         """
-        deadline = None if timeout_s is None else self.clock.now_ns() + round(timeout_s * 1e9)
+        deadline = None if timeout_s is None else REAL.now_ns() + round(timeout_s * 1e9)
         for worker in self._workers:
-            left_s = None if deadline is None else max(0.0, (deadline - self.clock.now_ns()) / 1e9)
-            if worker.ident is not None:  # else it never started
-                worker.join(left_s)
-            if worker.is_alive():
-                return False
+            while worker.is_alive() and not worker.is_left:
+                left_s = _LOOK_S if deadline is None else min((deadline - REAL.now_ns()) / 1e9, _LOOK_S)
+                worker.join(max(left_s, 0.0))
+                if left_s <= 0 and worker.is_alive():
+                    return False
         self.ended_ns = self.ended_ns or self.clock.now_ns()
-        if self._drain is not None:
-            self._drain.cancel()
+        self._over.set()
+        self._wake.set()
         self.raise_error()
         return True
 
@@ -113,21 +132,16 @@ class Runner:
         self.stop()
         for inlet in self._listeners:
             inlet.abandon()
-        if not self.wait(DRAIN_S + _EXIT_S):
-            alive = [worker for worker in self._workers if worker.is_alive()]
-            stuck = ", ".join(" or ".join(one.name for one in (worker.node, *worker.inline)) for worker in alive)
-            raise StageError(
-                f"stage {stuck} does not end",
-                why=f"it is still busy {DRAIN_S + _EXIT_S:.0f} s after the stop; its thread is left behind",
-            )
+        self.wait()
 
     def let_go(self) -> None:
         """Lets go of threads that have ended, and these of the runner: so nothing waits for Python's garbage collector,
         which frees memory of a GPU whenever it likes, also while somebody records a CUDA graph."""
         self._workers = [worker for worker in self._workers if worker.is_alive()]
-        if self._drain is not None and self._drain.finished.is_set():
-            self._drain.join()  # it holds the runner until it has ended
-            self._drain = None
+        if self._attendant is not None and self._over.is_set():
+            if self._attendant.ident is not None:
+                self._attendant.join()  # it holds the runner until it has ended
+            self._attendant = None
 
     def stop_unless_read(self) -> None:
         """Stops, unless somebody outside the pipeline reads its results."""
@@ -148,6 +162,58 @@ class Runner:
         """The reader is gone."""
         self._listeners = [other for other in self._listeners if other is not inlet]
 
-    def _discard(self) -> None:
+    def _attend(self) -> None:
+        """The body of a thread that brings down what does not come down by itself."""
+        while not self.stop_event.is_set():
+            self._wake.wait(1.0)
+            if self._over.is_set() or not self.running:
+                return
+        if self._over.wait(DRAIN_S):
+            return
         for inlet in (*self._listeners, *(node.inlet for node in self.nodes)):
             inlet.abandon()
+        if not self._over.wait(_GRACE_S) and self.running:
+            self._end_without(self._stuck())
+            self._over.wait(_CLOSE_S)
+            for worker in self._workers:
+                worker.is_left = worker.is_alive()
+
+    def _stuck(self) -> list[Node]:
+        """Who is in a call, and sources that do not end; or else whoever has not ended."""
+        alive = [worker for worker in self._workers if worker.is_alive()]
+        busy = [node for node in self.nodes if node.since_ns]
+        busy += [one.node for one in alive if isinstance(one.node.work, Source) and not any(self._holding(one))]
+        return busy or [one.node for one in alive]
+
+    def _holding(self, worker: Worker) -> Iterator[Node]:
+        """The nodes that are in a call in a worker's thread."""
+        own = (worker.node, *worker.inline)
+        for node in self.nodes:
+            if node.since_ns and (node in own or (node.is_spared and node.producers[0] in own)):
+                yield node
+
+    def _end_without(self, stuck: Sequence[Node]) -> None:
+        """Ends all that waits for those that are stuck, and has these themselves end where they can."""
+        names, now_ns = ", ".join(node.name for node in stuck), self.clock.now_ns()
+        since_s = max((now_ns - node.since_ns) / 1e9 for node in stuck) if all(one.since_ns for one in stuck) else 0.0
+        why = f"it has been in one call for {since_s:.1f} s" if since_s else "it goes on after the stop"
+        error = StageError(
+            f"stage {names} does not end", why=f"{why}; its thread is left behind, all others were closed"
+        )
+        if self._error is not None:  # which is the one to be raised
+            _LOG.warning("%s", error)
+        self.fail(error)
+        for worker in self._workers:
+            if worker.is_alive() and (worker.node in stuck or any(self._holding(worker))):
+                self._end_behind(worker, stuck)
+        for node in stuck:
+            if (interrupt := getattr(node.work, "interrupt", None)) is not None:
+                interrupt()
+
+    def _end_behind(self, worker: Worker, stuck: Sequence[Node]) -> None:
+        """Ends the input of those who listen to a thread, but for the stuck ones, whose call another may be in."""
+        spared = {id(channel) for node in stuck for channel in node.inlet.channels}
+        for node in (worker.node, *worker.inline):
+            for outlet in node.outlets:
+                if id(outlet) not in spared:
+                    outlet.close()

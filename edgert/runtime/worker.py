@@ -28,7 +28,7 @@ class _Work:
 
     def open(self) -> bool:
         """Opens the stage; whether it is open now."""
-        if self.succeeds(cast("Stage", self.node.work).open):
+        if self._called(cast("Stage", self.node.work).open):
             self.node.timing.opened_ns = self._clock.now_ns()
             return True
         self._finish()
@@ -37,7 +37,7 @@ class _Work:
     def end(self) -> None:
         """Closes what was opened, and ends. Twice is once."""
         if not self.has_ended:
-            self.succeeds(self.node.work.close)
+            self._called(self.node.work.close)
             self._finish()
 
     def _finish(self) -> None:
@@ -53,10 +53,18 @@ class _Work:
         """Runs a step and reports its failure, so that a second one while closing does not hide the first."""
         try:
             step()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self._fail(self.station.failure(error))
             return False
         return True
+
+    def _called(self, step: Callable[[], object]) -> bool:
+        """The same for opening and closing, which may take as long as they like, and are seen to."""
+        self.node.since_ns = self._clock.now_ns()
+        try:
+            return self.succeeds(step)
+        finally:
+            self.node.since_ns = 0
 
 
 class _Inline(_Work):
@@ -100,7 +108,7 @@ class _Inline(_Work):
             return
         try:
             self.station.step(result)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self._fail(self.station.failure(error))
             self.end()
 
@@ -186,6 +194,9 @@ class Worker(threading.Thread):
     Args:
         stop: set to make sources end; everything downstream then ends by itself; :attr:`stop_event`.
         fail: called once with the error if a node fails.
+
+    Attributes:
+        is_left: whether it is left behind, in a call that does not end.
     """
 
     def __init__(
@@ -198,6 +209,7 @@ class Worker(threading.Thread):
     ) -> None:
         super().__init__(name=f"edgert:{node.name}", daemon=True)
         self.node, self.inline, self._clock, self.stop_event = node, inline, clock, stop
+        self.is_left = False
         self._own, self._inline = _Work(node, clock, fail), [_Inline(one, clock, fail) for one in inline]
         self._lagging = [one for one in self._inline if one.node.lag]
         self._station = self._own.station

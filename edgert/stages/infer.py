@@ -86,6 +86,10 @@ class HostInference:
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         return self._preprocessor.into(row, frame)
 
+    def interrupt(self) -> None:
+        """Ends a run under way, from any thread, where its engine can."""
+        getattr(self._session, "interrupt", bool)()
+
     def run(self, *geometries: Geometry) -> list[Record]:
         outputs = self._session.run(len(geometries))
         return [
@@ -102,6 +106,10 @@ class Infer(SimpleStage):
 
     def __init__(self, name: str, inference: Inference, every: int = 1) -> None:
         self.name, self._inference, self._every = name, inference, every
+
+    def interrupt(self) -> None:
+        """Ends a run under way, from any thread, where its engine can."""
+        getattr(self._inference, "interrupt", bool)()
 
     def open(self) -> None:
         self._inference.warm_up()
@@ -183,6 +191,10 @@ class VariantInference:
             self._inference = self._inferences[min(self._choice.level, len(self._inferences) - 1)]
         return self._inference.fill(frame, row)
 
+    def interrupt(self) -> None:
+        """Ends a run under way, from any thread, where its engine can."""
+        getattr(self._inference, "interrupt", bool)()
+
     def run(self, *geometries: Geometry) -> Iterable[Record]:
         return self._inference.run(*geometries)
 
@@ -218,6 +230,10 @@ class InferBatch(SimpleStage):
         self.name, self._inference, self._clock, self._every = name, inference, clock, every
         self._batch: Batcher[Result] = Batcher(most, round(wait_s * 1e9), every, fills)
         self._geometries: list[Geometry] = []
+
+    def interrupt(self) -> None:
+        """Ends a run under way, from any thread, where its engine can."""
+        getattr(self._inference, "interrupt", bool)()
 
     def open(self) -> None:
         self._inference.warm_up()

@@ -4,6 +4,7 @@ on it, whose tensors are bound once, written and read in place.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import ModuleType
@@ -122,7 +123,7 @@ class OrtEngine:
         self.profiles = tuple(profiles)
         first = self.session()
         self.inputs = tuple(base.Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
-        specs, arrays = session.get_outputs(), first.run()
+        specs, arrays = session.get_outputs(), _run_endable(first)
         self.outputs = tuple(
             base.Tensor(out.name, array.shape, array.dtype.name) for out, array in zip(specs, arrays, strict=True)
         )
@@ -177,6 +178,32 @@ class OrtEngine:
         self._ort_session = None
 
 
+def _run_endable(session: OrtSession) -> Sequence[base.Array]:
+    """A run that Ctrl-C ends: Python sees to signals in the main thread alone, which therefore waits for another."""
+    if threading.current_thread() is not threading.main_thread():
+        return session.run()
+    found = list[Sequence[base.Array] | BaseException]()
+
+    def run() -> None:
+        try:
+            found.append(session.run())
+        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            found.append(error)
+
+    thread = threading.Thread(target=run, name="edgert:first-run", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        session.interrupt()
+        thread.join()
+        raise
+    (outputs,) = found
+    if isinstance(outputs, BaseException):
+        raise outputs
+    return outputs
+
+
 class OrtSession:
     """See :class:`~edgert.backend.base.Session`: cache-line-aligned host tensors, bound once."""
 
@@ -186,6 +213,11 @@ class OrtSession:
         self.rows = self._row_count()
         self.dynamic = base.has_open_batch(arg.shape for arg in session.get_inputs())
         self._runs: dict[int, Callable[[], Sequence[base.Array]]] = {}
+        self._of_run = ort().RunOptions()
+
+    def interrupt(self) -> None:
+        """Ends a run under way, and all to come, with an error; from any thread. On a GPU it ends by itself."""
+        self._of_run.terminate = True
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
         """See :meth:`edgert.backend.base.Session.run`."""
@@ -228,28 +260,28 @@ class OrtSession:
         specs = self._session.get_outputs()
         if has_open_outputs(self._session):
             return self._unbound(binding, [out.name for out in specs])
-        first = self._session.run(None, inputs)
+        first = self._session.run(None, inputs, self._of_run)
         outputs = [aligned_empty(array.shape, array.dtype) for array in first]
         for out, array in zip(specs, outputs, strict=True):
             _bind_array(binding.bind_output, out.name, array)
         for array, value in zip(outputs, first, strict=True):
             array[...] = value
-        session = self._session
+        session, settings = self._session, self._of_run
 
         def run() -> Sequence[base.Array]:
-            session.run_with_iobinding(binding)
+            session.run_with_iobinding(binding, settings)
             return outputs
 
         return run
 
     def _unbound(self, binding: Any, names: Sequence[str]) -> Callable[[], Sequence[base.Array]]:
         """For outputs whose size depends on the data, as after NonMaxSuppression: ONNX Runtime allocates them."""
-        session = self._session
+        session, settings = self._session, self._of_run
 
         def run() -> Sequence[base.Array]:
             for name in names:
                 binding.bind_output(name, "cpu")
-            session.run_with_iobinding(binding)
+            session.run_with_iobinding(binding, settings)
             return [value.numpy() for value in binding.get_outputs()]
 
         return run

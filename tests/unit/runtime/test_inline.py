@@ -143,13 +143,15 @@ def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it never came to that")
 
 
-def test_an_inline_node_that_does_not_end_is_named_beside_the_node_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgert.runtime.runner._EXIT_S", -1.0)
+def test_an_inline_node_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgert.runtime.runner._GRACE_S", 0.1)
+    monkeypatch.setattr("edgert.runtime.runner._CLOSE_S", 0.1)
     runner, release = stuck()
-    with pytest.raises(StageError, match="1 or 2 does not end"):
+    with pytest.raises(StageError, match="stage 2 does not end"):
         runner.shut_down()
+    assert runner.left and not runner.running
     release.set()
-    assert runner.wait(LIMIT_S)
+    until(lambda: not runner.left)
 
 
 def lagging(count: int | None, work: Callable[[Result], None], lag: int = 2) -> list[Node]:

@@ -1,0 +1,216 @@
+"""What hangs: a stop ends the run within 5 s all the same, names it, and closes every other file."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgert import Pipeline
+from edgert.errors import StageError
+from edgert.graph import to_bytes
+from edgert.runtime import Frame, Node, Result, Runner
+from tests.helpers.models import make
+from tests.helpers.stages import Does, Numbers, chain, link
+
+MOST_S = 5.0
+CODE = """
+import threading
+def hang(result):
+    if result.frame.index >= 5:
+        threading.Event().wait()
+    return result
+def forever(result):
+    while True:
+        yield result
+"""
+FILE = """
+schema: 1
+name: hangs
+{models}
+stages:
+  cam: {{source: "synthetic:noise", size: 64x48, fps: 60, limit: 2000, realtime: true}}
+  kept: {{sink: jsonl, path: kept.jsonl, from: cam}}
+{stages}
+"""
+STUCK = {
+    "find": '  find: {python: "own:hang", from: cam}\n  behind: {sink: jsonl, path: behind.jsonl, from: find}',
+    "pipe": "  pipe: {sink: jsonl, path: pipe, from: cam}",  # nobody reads it, as on a server that is gone
+    "model": "  model: {infer: long, from: cam}\n  behind: {sink: jsonl, path: behind.jsonl, from: model}",
+}
+
+
+def endless(at_once: bool = False) -> bytes:
+    """A model that loops 2^55 times and more for any picture that is not black; or for every one."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["more"], ["on"]), helper.make_node("Add", ["sum", "one"], ["next"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("more", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, [1, 1]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, [1, 1]),
+        ],
+        [numpy_helper.from_array(np.ones((1, 1), np.float32), "one")],
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Ceil", ["most"], ["any"]),
+        helper.make_node("Cast", ["any"], ["count"], to=TensorProto.INT64),
+        helper.make_node("Add" if at_once else "Mul", ["count", "many"], ["times"]),
+        helper.make_node("Loop", ["times", "", "zero"], ["y"], body=body),
+    ]
+    weights = {"many": np.array(2**55, np.int64), "zero": np.zeros((1, 1), np.float32)}
+    return to_bytes(
+        make(nodes, {"x": ((1, 3, 48, 64), TensorProto.FLOAT)}, {"y": ((1, 1), TensorProto.FLOAT)}, weights)
+    )
+
+
+def write(folder: Path, what: str) -> Path:
+    (folder / "own.py").write_text(CODE)
+    models = ""
+    if what == "model":
+        (folder / "long.onnx").write_bytes(endless())
+        models = "models: {long: {onnx: long.onnx, task: {embed: none}, input: {std: 1}}}"
+    if what == "pipe":
+        os.mkfifo(folder / "pipe")
+    (folder / "p.yaml").write_text(FILE.format(models=models, stages=STUCK[what]))
+    return folder / "p.yaml"
+
+
+@pytest.mark.parametrize("how", ["signal", "duration"])
+@pytest.mark.parametrize("what", STUCK)
+def test_a_run_that_hangs_ends_within_5_s_of_a_stop(what: str, how: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "edgert", "run", str(write(tmp_path, what)), "--json", "summary.json", "--plain"]
+    command += ["--duration", "2"] if how == "duration" else []
+    run = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        kept = tmp_path / "kept.jsonl"
+        deadline = time.monotonic() + 60
+        while not (kept.exists() and kept.read_bytes().count(b"\n") > 20):
+            assert run.poll() is None and time.monotonic() < deadline, run.communicate()
+            time.sleep(0.02)
+        began = time.monotonic()
+        if how == "signal":
+            run.send_signal(signal.SIGTERM)
+        _, errors = run.communicate(timeout=60)
+        took_s = time.monotonic() - began - (2.0 if how == "duration" else 0.0)
+    finally:
+        run.kill()
+    assert run.returncode == 1 and f"stage {what} does not end" in errors, errors
+    assert took_s < MOST_S
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert f"stage {what} does not end" in summary["error"]["what"] and summary["frames_in"] > 20
+    for file in tmp_path.glob("*.jsonl"):
+        assert all(json.loads(line) for line in file.read_text().splitlines())
+        assert file.read_bytes().endswith(b"\n") or not file.stat().st_size
+
+
+KINDS = ("stage", "generator", "sink", "open", "close", "source")
+
+
+def rounds(count: int, monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+    for name, seconds in (("DRAIN_S", 1.2), ("_GRACE_S", 1.8), ("_CLOSE_S", 1.0)):
+        monkeypatch.setattr(f"edgert.runtime.runner.{name}", seconds * scale)
+    chance = random.Random(3)
+    for number in range(count):
+        kind, release = chance.choice(KINDS), threading.Event()
+        one_round(kind, release, chance.uniform(0, 0.05), f"round {number}: {kind}")
+        release.set()
+
+
+def one_round(kind: str, release: threading.Event, wait_s: float, about: str) -> None:
+    entered = threading.Event()
+
+    def hang(*_: object) -> None:
+        entered.set()
+        release.wait()
+
+    class Hanging(Numbers):
+        def frames(self, stop: threading.Event) -> Iterator[Frame]:
+            for frame in super().frames(stop):
+                yield frame
+                if self.given == 4:
+                    hang()
+
+    source, middle, end, other = Numbers(count=None), Does(), Does(), Does()
+    name = {"sink": "2", "source": "0"}.get(kind, "1")
+    if kind == "stage":
+        middle.function = lambda result: hang() if result.frame.index == 3 else result  # type: ignore[func-returns-value]
+    elif kind == "generator":
+        middle.function = lambda result: (result for _ in range(2) if hang() is None)  # type: ignore[func-returns-value]
+    elif kind == "sink":
+        end.function = hang  # type: ignore[assignment]
+    elif kind == "open":
+        middle.opening = hang
+    elif kind == "close":
+        middle.closing = hang
+    else:
+        source = Hanging(count=None)
+    nodes = chain(source, middle, end)
+    nodes.append(Node("other", other))
+    link(nodes[0], nodes[-1], drop="oldest")
+    runner = Runner(nodes)
+    runner.start()
+    assert kind == "close" or entered.wait(20), about
+    time.sleep(wait_s)
+    began = time.monotonic()
+    with pytest.raises(StageError, match=f"stage {name} does not end"):
+        runner.shut_down()
+    assert time.monotonic() - began < MOST_S, about
+    assert other.closed == 1 and (kind == "sink" or end.closed == 1), about
+
+
+def test_30_stops_while_anything_hangs_close_the_others_and_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds(30, monkeypatch, 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_1000_stops_while_anything_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds(1000, monkeypatch, 0.2)
+
+
+def test_a_callback_that_hangs_is_named_by_close(tmp_path: Path) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hang(result: Result) -> None:
+        entered.set()
+        release.wait()
+
+    path = write(tmp_path, "find")
+    path.write_text(path.read_text().replace("own:hang", "own:same"))
+    (tmp_path / "own.py").write_text("def same(result): return result")
+    pipeline = Pipeline(path, callbacks={"find": hang})
+    pipeline.start()
+    assert entered.wait(20)
+    began = time.monotonic()
+    with pytest.raises(StageError, match="stage callback of find does not end"):
+        pipeline.close()
+    assert time.monotonic() - began < MOST_S and not pipeline.running
+    release.set()
+
+
+def test_ctrl_c_ends_a_model_that_hangs_in_its_first_run(tmp_path: Path) -> None:
+    path = write(tmp_path, "model")
+    (tmp_path / "long.onnx").write_bytes(endless(at_once=True))
+    with subprocess.Popen([sys.executable, "-m", "edgert", "run", str(path)], cwd=tmp_path, stderr=-1) as run:
+        time.sleep(4)
+        assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        try:
+            assert run.wait(MOST_S) != 0
+        finally:
+            run.kill()
