@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from edgert.bundle.bundle import open_bundle
 from edgert.bundle.manifest import Manifest
 from edgert.compiler.finish import EngineReport, compiled_engines
 from edgert.compiler.unpack import tuned_model
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, ModelError
 from edgert.files import replace_bytes
 from edgert.graph import Change, Model, ModelSummary, clean, inputs, load, read, to_bytes, with_shapes
 from edgert.graph import inspect as summarize
@@ -212,6 +213,10 @@ def _board_with_dla(name: str | None) -> Board:
     return board
 
 
+_MOST_ELEMENTS = 1 << 25
+"""Of an input that models are run on to compare them: an image of 11 megapixels, 128 MiB as float32."""
+
+
 def _rewritten(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[str]) -> Rewritten:
     begun = ready(loaded, shapes)
     made, changes = fit_model(begun, without(skipped, "--skip-rewrite") if skipped else None)
@@ -222,6 +227,10 @@ def _rewritten(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[
         random, feed = np.random.default_rng(0), {}
         for spec in inputs(begun):
             shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
+            if (count := math.prod(shape)) > _MOST_ELEMENTS:
+                why = f"it has {count:.3g} elements, and both models are run once on noise; at most {_MOST_ELEMENTS:,}"
+                raise ModelError(f"input {spec.name!r} is too large to compare models", why=why, where=str(loaded.path),
+                                 fix="leave out --explain and --rewritten")  # fmt: skip
             feed[spec.name] = random.standard_normal(shape, np.float32).astype(spec.dtype)
         proof = prove(begun, made, [feed], lambda model, feeds: list(Function(model)(feeds).values()))
     cut = cut_head(graph, lambda node: node.name in after.allowed) if after.allowed else None

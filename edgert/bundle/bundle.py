@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from edgert.bundle.manifest import NAME, Manifest, parse_manifest
+from edgert.bundle.manifest import NAME, Manifest, check_contents, parse_manifest
 from edgert.errors import ArtifactError, cause
 from edgert.files import exchange, replacing, written
 from edgert.zip_archive import ZipContainer, check_content, check_paths, pack
@@ -215,6 +215,7 @@ def _checked(container: _Container) -> Manifest:
                 fix="build the bundle again, or copy it again",
             )
         check_content(path, container.read(path), member, where)
+    check_contents(manifest, container.read, where)
     return manifest
 
 

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -172,6 +172,150 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         if path not in manifest.members:
             raise _damaged(where, f"the manifest names {path!r}, and lists no such member")
     return manifest
+
+
+# What members of JSON hold, as far as it is read again: a digest that is true says nothing about that.
+
+
+class _Content(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+_Positive = Annotated[float, Field(gt=0)]
+_Natural = Annotated[int, Field(ge=0)]
+
+
+class _FormQuality(_Content):
+    relative_error: float | None
+    tolerance: float
+    summary: list[str] = []
+
+
+class _Quality(_Content):
+    forms: dict[str, _FormQuality]
+
+
+class _Sizes(_Content):
+    least: list[int]
+    usual: list[int]
+    most: list[int]
+
+
+class _PlacedEngine(_Content):
+    share: Annotated[float, Field(ge=0, le=1)]
+    accelerators: list[str]
+    nodes: dict[str, str]
+
+
+class _Placement(_Content):
+    engines: list[_PlacedEngine]
+    spans: dict[str, _Sizes] = {}
+
+
+class _Nodes(_Content):
+    nodes: list[str]
+
+
+class _Tuned(_Content):
+    gain: float
+    runs: int
+    live: bool
+    machine: dict[str, str]
+
+
+class _Result(_Content):
+    library: str
+    seconds: float
+
+
+class _Record(_Content):
+    facts: dict[str, Any]
+    placement: dict[str, str]
+    attempts: list[str]
+    result: _Result
+
+
+class _Counted(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    planned: int
+    actual: int
+
+
+class _FoundPlacement(_Content):
+    source: str
+    misplaced: list[tuple[str, str, str, str]]
+    layers: int
+    reformats: int
+    loadables: int
+    nodes: dict[str, _Counted] = {}
+
+
+class _Timed(_Content):
+    median_ms: _Positive
+    runs: _Natural
+    quantiles: list[float] = []
+
+
+class _LayerTime(_Content):
+    name: str
+    accelerator: str
+    median_ms: Annotated[float, Field(ge=0)]
+    nodes: list[str]
+    moves: bool
+
+
+class _Outputs(_Content):
+    relative_error: float | None = None
+
+
+class _Memory(_Content):
+    context_bytes: int | None = None
+    tensor_bytes: int | None = None
+
+
+class _Checks(_Content):
+    placement: _FoundPlacement
+    profile: _Timed | None = None
+    layers: list[_LayerTime] = []
+    outputs: _Outputs = _Outputs()
+    memory: _Memory = _Memory()
+    input: str = ""
+
+
+_CONTENTS: Mapping[str, type[_Content]] = {
+    "quality": _Quality,
+    "placement": _Placement,
+    "fp16_nodes": _Nodes,
+    "tune": _Tuned,
+}
+"""Kind of a model's file → what it holds."""
+
+
+def check_contents(manifest: Manifest, read: Callable[[str], bytes], where: str) -> None:
+    """Raises ArtifactError for a member of JSON that does not hold what its kind does, or a model without its forms."""
+    for name, model in manifest.models.items():
+        if missing := [kind for kind, known in (("float", model.forms), ("quality", model.files)) if kind not in known]:
+            raise _damaged(where, f"its manifest names no {missing[0]} of model {name!r}")
+    for target, entry in manifest.compiled.items():
+        if strange := entry.engines.keys() - manifest.models.keys():
+            raise _damaged(where, f"{target} compiled a model {min(strange)!r}, and there is none")
+    for path, kind in _json_members(manifest):
+        try:
+            kind.model_validate_json(read(path))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ".".join(map(str, first["loc"]))
+            what = f"member {path!r} of the bundle is not what edgert writes"
+            fix = "build the bundle again with this edgert"
+            raise ArtifactError(what, why=f"{key or 'it'}: {first['msg']}", where=where, fix=fix) from error
+
+
+def _json_members(manifest: Manifest) -> Iterator[tuple[str, type[_Content]]]:
+    for model in manifest.models.values():
+        yield from ((path, _CONTENTS[kind]) for kind, path in model.files.items() if kind in _CONTENTS)
+    for engine in (one for entry in manifest.compiled.values() for every in entry.engines.values() for one in every):
+        yield engine.checks, _Checks
+        yield from ((one.record, _Record) for one in (engine, *engine.others))
 
 
 def _text(content: Mapping[str, Any]) -> bytes:

@@ -160,7 +160,8 @@ def _rows(found: BundleInspection) -> Iterator[tuple[str, str]]:
         yield f"model {name}", f"{model.source}, {model.precision}: {takes} → {returns}"
         yield from (("", line) for line in _accuracy(found.accuracy[name], model))
         if tuned := found.tuned.get(name):
-            yield "", f"tuned for {'cameras' if tuned.live else 'files'} on {tuned.machine['cpu']}: {tuned.summary}"
+            cpu = tuned.machine.get("cpu", UNKNOWN)
+            yield "", f"tuned for {'cameras' if tuned.live else 'files'} on {cpu}: {tuned.summary}"
 
 
 def _port(port: TensorEntry) -> str:
@@ -170,7 +171,8 @@ def _port(port: TensorEntry) -> str:
 def _accuracy(found: Mapping[str, Any], model: ModelEntry) -> Iterator[str]:
     """How far each form is from the model it was made of."""
     for name in model.forms:
-        row = found["forms"][name]
+        if (row := found["forms"].get(name)) is None:
+            continue  # it is the model itself, which nothing was compared with
         error = row["relative_error"]
         distance = "not finite" if error is None else f"{error:.2g}"
         more = "".join(f"; {line}" for line in row.get("summary", ())[: 2 if "accuracy" in row else 1])

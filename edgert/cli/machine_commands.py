@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
@@ -200,7 +200,7 @@ class Pipelines:
                 continue
             frames, seconds = row["stats"].get("frames_out"), row["stats"].get("seconds")
             row["fps_now"] = None  # where it was not seen before, or no time has passed
-            if isinstance(frames, (int, float)) and isinstance(seconds, (int, float)):
+            if _is_number(frames) and _is_number(seconds):
                 self._before[key] = (frames, seconds)
                 then = before.get(key, self._before[key])
                 if seconds > then[1]:
@@ -226,7 +226,7 @@ def _fetched(url: str) -> Mapping[str, Any] | str:
     try:
         with urlopen(f"{url.rstrip('/')}/stats.json", timeout=_FETCH_S) as answer:  # noqa: S310 - http only, above
             state = json_text.loads(answer.read(MOST_BYTES))
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, OSError, ValueError, RecursionError) as error:
         return str(getattr(error, "reason", error))
     return {"stats": state.get("stats")} if isinstance(state, dict) else STRANGE
 
@@ -309,8 +309,8 @@ def _promises(row: Row) -> Iterator[str]:
     if used := _part(budgets, "used"):
         taken, limit = _number(used.get("mean"), "{:.3g}"), _number(used.get("limit"), "{:g}")
         yield f"{taken} of {limit} {_text(used.get('unit'))}"
-    if isinstance(limit_s := promised.get("latency"), (int, float)):
-        yield f"p99 {_number(_part(stats, 'latency_ms').get('p99'), '{:.0f}')} of {1e3 * limit_s:g} ms"
+    if _is_number(limit_s := promised.get("latency")):
+        yield f"p99 {_number(_part(stats, 'latency_ms').get('p99'), '{:.0f}')} of {1e3 * float(limit_s):g} ms"
     if "memory" in promised:
         yield f"{_size(stats.get('peak_rss_bytes'))} of {_size(promised['memory'])}"
 
@@ -320,12 +320,20 @@ def _part(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+_MOST = 2**63
+"""Of what another program reports: Python's integers have no end, and its floats have one."""
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and -_MOST <= value <= _MOST
+
+
 def _number(value: object, form: str) -> str:
-    return form.format(value) if isinstance(value, (int, float)) else "?"
+    return form.format(value) if _is_number(value) else "?"
 
 
 def _size(value: object) -> str:
-    return format_bytes(value) if isinstance(value, int) else "?"
+    return format_bytes(value) if isinstance(value, int) and _is_number(value) else "?"
 
 
 def _text(value: object) -> str:

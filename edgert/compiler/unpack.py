@@ -208,7 +208,7 @@ def tuned_model(bundle: Bundle, name: str) -> Tuned | None:
         return None
     try:
         return tuned_of(json.loads(bundle.read(member)))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(
             f"cannot read how model {name!r} was tuned",
             why=str(error),

@@ -174,7 +174,7 @@ def read_annotations(path: Path, where: str = "") -> Annotated:
         data = json.loads(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {path}", why=cause(error), where=where) from error
-    except ValueError as error:  # not JSON, or not even text
+    except (ValueError, RecursionError) as error:  # not JSON, or not even text
         raise ConfigError(f"{path} is not JSON", why=str(error), where=where) from error
     if not isinstance(data, dict):
         raise _wrong(path, "the file", "COCO's format is a mapping with images, annotations and categories")
@@ -259,13 +259,17 @@ def _annotation(one: Mapping[str, Any], place: str, path: Path) -> tuple[int, in
     return _number(one, "image_id", place, path), category, row
 
 
+_MOST = 2**53
+"""Of numbers in files: from there on, floats leave whole numbers out. Their values are ids and pixels."""
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_MOST <= value <= _MOST
 
 
 def _number(one: Mapping[str, Any], key: str, place: str, path: Path) -> int:
     found = one.get(key)
-    if not isinstance(found, int) or isinstance(found, bool):
+    if not isinstance(found, int) or not _is_number(found):
         raise _wrong(path, f"{place}.{key}", "expected a whole number")
     return found
 

@@ -133,7 +133,7 @@ def from_json(data: object, where: str = "") -> Profile:
         if not isinstance(data, dict) or data["schema"] != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
         return _profile({key: value for key, value in data.items() if key != "schema"})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ArtifactError(
             "this is no profile that edgert can read",
             why=f"{type(error).__name__}: {error}",
@@ -164,8 +164,21 @@ def _profile(data: dict[str, Any]) -> Profile:
         whole[str(name)] = Whole(**times, jitter=check_quantiles(tuple(map(float, one.get("jitter", ())))))
     if not units or not whole or any(unit.time_ms.keys() != whole.keys() for unit in units):
         raise ValueError("units and accelerators do not fit together")
+    if any(one.alone_ms == 0 for one in whole.values()):
+        raise ValueError("alone_ms is 0")
+    for name in ("model", "digest", "board", "mode"):
+        if not isinstance(data[name], str):
+            raise ValueError(f"{name} is {data[name]!r}")
+    machine = {str(name): str(value) for name, value in data["machine"].items()}
     return Profile(
-        **{**data, "units": units, "whole": whole, "transition": MeasuredTransition(**_times(data["transition"]))}
+        **{
+            **data,
+            "machine": machine,
+            "runs": int(data["runs"]),
+            "units": units,
+            "whole": whole,
+            "transition": MeasuredTransition(**_times(data["transition"])),
+        }
     )
 
 

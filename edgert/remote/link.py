@@ -33,7 +33,7 @@ def read_line(line: bytes) -> dict[str, Any] | None:
     """The line's content; None for a line that is none of ours, such as what a ``.bashrc`` prints."""
     try:
         content = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

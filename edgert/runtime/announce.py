@@ -145,7 +145,7 @@ def _read(client: socket.socket) -> State | str:
         state = json.loads(text)
     except TimeoutError:
         return "does not answer"
-    except ValueError:
+    except (ValueError, RecursionError):
         return STRANGE
     return state if isinstance(state, dict) else STRANGE
 

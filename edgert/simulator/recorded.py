@@ -54,7 +54,7 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
         where = f"{path}:{number}"
         try:
             stream, time_ms, objects = _frame(json.loads(line))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ConfigError("a line of the trace does not parse", why=str(error), where=where, fix=_FIX) from error
         before = found[stream]
         if before and time_ms <= before[-1][0]:
@@ -141,12 +141,12 @@ def read_stage_times(path: Path) -> StageTimes:
         stages = {str(name): dict(stage) for name, stage in data["stages"].items()}
         busy_ms = {name: float(stage["busy_ms_per_result"]) for name, stage in stages.items()}
         timing = {str(name): dict(stage) for name, stage in data.get("simulation", {}).items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         why = f"{type(error).__name__}: {cause(error)}"
         raise ConfigError(f"{path} is no summary of a run", why=why, fix=_MEASURED_FIX) from error
     try:
         return StageTimes({name: _stage_time(busy_ms[name], timing.get(name, {})) for name in stages})
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:
         raise ConfigError(f"{path} has impossible times", why=str(error), fix=_MEASURED_FIX) from error
 
 

@@ -9,7 +9,7 @@ import pytest
 from _pytest.pathlib import fnmatch_ex
 
 _TESTS = Path(__file__).resolve().parents[1]
-_RUN_BY_DEFAULT = ("e2e", "integration", "unit")  # what scripts/test names
+_RUN_BY_DEFAULT = ("e2e", "faults", "integration", "unit")  # what scripts/test names
 _TEST = re.compile(r"^(?:    )?(?:async )?def test_\w+\(", re.M)
 
 

@@ -257,6 +257,7 @@ class _Fuser:
     def _work(self, group: Sequence[Node]) -> Work:
         """What a finished unit has to do."""
         inside = {name for node in group for name in node.outputs}
+        leaving = self._leaving(group)
         main = next((node for node in group if node.op not in NO_KERNEL and not self._is_view(node)), group[0])
         product = self._product(main)
         kind = VIEW if self._is_view(main) else kind_of(main, product)
@@ -275,7 +276,7 @@ class _Fuser:
             written=self._written(busy) if copied is None else copied,
             weights=sum(self.shapes.elements(name, node) for name, node in stored.items()),
             inputs=tuple(dict.fromkeys(n for node in group for n in flowing(self.graph, node) if n not in inside)),
-            outputs=tuple(name for node in group for name in node.outputs if name and self._leaves(name, group)),
+            outputs=tuple(name for node in group for name in node.outputs if name in leaving),
             launches=0 if kind == VIEW or copied == 0 else 1,
             curved=sum(self.shapes.elements(node.outputs[0], node) for node in busy if node.op in _CURVED),
         )
@@ -296,11 +297,16 @@ class _Fuser:
                 moved += self.shapes.elements(name, node)
         return moved
 
-    def _leaves(self, name: str, group: Sequence[Node]) -> bool:
-        """Whether a tensor is read outside a unit, or leaves the graph."""
+    def _leaving(self, group: Sequence[Node]) -> set[str]:
+        """Tensors of a unit that are read outside of it, or leave the graph."""
         members = {id(node) for node in group}
-        readers = self.graph.consumers.get(name, ())
-        return name in self.graph.output_names or any(id(node) not in members for node in readers)
+        return {
+            name
+            for node in group
+            for name in filter(None, node.outputs)
+            if name in self.graph.output_names
+            or any(id(reader) not in members for reader in self.graph.consumers.get(name, ()))
+        }
 
     def _read(self, busy: Sequence[Node]) -> int:
         inside = {name for node in busy for name in node.outputs}
@@ -313,11 +319,12 @@ class _Fuser:
         return total
 
     def _written(self, busy: Sequence[Node]) -> int:
+        leaving = self._leaving(busy)
         return sum(
             self.shapes.elements(name, node)
             for node in busy
             for name in filter(None, node.outputs)
-            if self._leaves(name, busy) or not self.graph.consumers.get(name)
+            if name in leaving or not self.graph.consumers.get(name)
         )
 
     def _is_stored(self, name: str) -> bool:

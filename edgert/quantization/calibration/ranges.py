@@ -183,7 +183,7 @@ def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
         table = _table(content)
     except CalibrationError as error:
         raise error.at(str(file)) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _damaged(f"{type(error).__name__}: {error}").at(str(file)) from error
     if model is not None and model.digest != table.model:
         raise CalibrationError(

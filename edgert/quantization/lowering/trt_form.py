@@ -116,7 +116,7 @@ def dla_groups(graph: Graph) -> Mapping[str, tuple[str, ...]]:
 _ALGORITHM = "EntropyCalibration2"
 """The calibrator, as a cache names it, that a DLA is documented with."""
 
-_HEADER = re.compile(r"TRT-(\d+)-(\w+)")
+_HEADER = re.compile(r"TRT-([0-9]{1,9})-(\w+)")
 _DIGITS = re.compile(r"[0-9a-fA-F]{8}")
 _UNWRITABLE = ("\n", "\r", "\0")
 

@@ -1,0 +1,338 @@
+"""Every kind of input from outside: its seeds, how it is mutated, and the verbs that take it.
+
+A case is a format, a seed and a number, and nothing else: the same three give the same bytes on every machine.
+"""
+
+import hashlib
+import io
+import json
+import re
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import onnx
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from edgert.bundle.manifest import NAME
+from edgert.cli import app, machine_commands
+from edgert.dataset.labeled import class_numbers, read_annotations
+from edgert.errors import EdgertError
+from edgert.installation import data_folder
+from edgert.quantization.lowering.trt_form import parse_cache
+from edgert.remote.link import read_line
+from edgert.runtime import announce
+from edgert.stages.sink.http import Live, LiveServer
+from edgert.zip_archive import member_of, pack
+from tests.faults.fuzz import mutate, seeds
+
+LONGEST_MESSAGE = 20_000
+"""Characters of an error: it may name each of many mistakes, and no more than a screen of each."""
+Data = tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of input.
+
+    Attributes:
+        made: its seeds; called once, in a folder with what :func:`tests.faults.fuzz.seeds.around` makes.
+        mutated: one of the seeds, changed.
+        tried: gives it to the verbs, in that folder; returns whether one of them took it. What it raises is a failure.
+    """
+
+    made: Callable[[], Data]
+    mutated: Callable[[Random, bytes], bytes]
+    tried: Callable[[bytes], bool]
+
+
+def verbs(content: bytes, file: str, commands: Sequence[str]) -> bool:
+    """Whether a command takes a file of this content. Every one is tried."""
+    path = Path(file)
+    path.write_bytes(content)
+    taken = [_taken(command.split()) for command in commands]
+    return any(taken)
+
+
+def _taken(arguments: Sequence[str]) -> bool:
+    done = CliRunner().invoke(app, arguments)
+    message = str(done.exception) if isinstance(done.exception, EdgertError) else ""
+    if done.exception is not None and not message and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    if "\x1b" in done.output + message:
+        raise AssertionError(f"{arguments[0]} prints what steers a terminal")
+    if len(message) > LONGEST_MESSAGE:
+        raise AssertionError(f"an error of {arguments[0]} has {len(message)} characters")
+    return done.exception is None or (done.exit_code in (0, 1) and not message)
+
+
+# Pipeline files: trees with keys of the schema.
+
+
+@cache
+def _words() -> tuple[str, ...]:
+    schema = json.dumps(json.loads(CliRunner().invoke(app, ["schema"]).stdout))
+    return tuple(sorted(set(re.findall(r'"([a-z_]{2,24})":', schema))))
+
+
+def _mutated_yaml(words: Callable[[], Sequence[str]], rng: Random, data: bytes) -> bytes:
+    if rng.random() < 0.25:
+        return mutate.mutated_bytes(rng, data)
+    tree = mutate.mutated_tree(rng, yaml.safe_load(data), words())
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=False).encode("utf-8", "surrogatepass")
+
+
+# Models: fields of the protobuf message, and bits.
+
+
+def _mutated_onnx(rng: Random, data: bytes) -> bytes:
+    if rng.random() < 0.2:
+        return mutate.mutated_bytes(rng, data)
+    model = onnx.ModelProto.FromString(data)
+    mutate.mutate_message(rng, model)
+    return bytes(model.SerializeToString())
+
+
+_ONNX = ("inspect x.onnx", "inspect x.onnx --dla --board orin-nx-16gb --explain",
+         "validate p.yaml --set models.m.onnx=x.onnx --set models.m.precision=fp32",
+         "plan p.yaml --set models.m.onnx=x.onnx --set models.m.precision=fp32 --board orin-nx-16gb --mode 15W",
+         "run p.yaml --set models.m.onnx=x.onnx --set models.m.precision=fp32 --dry-run")  # fmt: skip
+
+
+# Bundles: a member edited, and every digest made anew.
+
+
+def packed(members: Mapping[str, bytes], manifest: Any) -> bytes:
+    """A bundle whose digests are true, whatever is in it."""
+    if isinstance(manifest, dict):
+        listed = manifest.get("members")
+        for path in listed if isinstance(listed, dict) else ():
+            if path in members and isinstance(listed[path], dict):
+                one = member_of(members[path])
+                listed[path] |= {"size_bytes": one.size_bytes, "sha256": one.sha256}
+        manifest = {key: one for key, one in manifest.items() if key != "digest"}
+        manifest["digest"] = hashlib.sha256(_text(manifest)).hexdigest()
+    file = io.BytesIO()
+    pack({**members, NAME: _text(manifest)}, file, NAME)
+    return file.getvalue()
+
+
+def _text(content: Any) -> bytes:
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode("ascii")
+
+
+def _mutated_bundle(rng: Random, data: bytes) -> bytes:
+    members = seeds.members(data)
+    manifest = json.loads(members.pop(NAME))
+    name = rng.choice((NAME, *(name for name in members if not name.endswith((".png", "model.onnx")))))
+    if name == NAME:
+        manifest = mutate.mutated_tree(rng, manifest, ("placement", "quality", "tune", "cache", "ort", "dla", "fp16"))
+    elif name.endswith(".json"):
+        members[name] = mutate.mutated_json(rng, members[name])
+    elif name.endswith(".yaml"):
+        members[name] = _mutated_yaml(_words, rng, members[name])
+    elif name.endswith(".onnx"):
+        members[name] = _mutated_onnx(rng, members[name])
+    else:
+        members[name] = mutate.mutated_bytes(rng, members[name])
+    return packed(members, manifest)
+
+
+_BUNDLE = (
+    "inspect b.edgert",
+    "run b.edgert --dry-run",
+    "build b.edgert",
+    "export b.edgert --format trtexec -o out/t",
+    "export b.edgert --format triton -o out/r",
+    "export b.edgert --format onnx -o out/o",
+    "plan p.yaml --board orin-nx-16gb --mode 15W --profile b.edgert",
+    "bench b.edgert --share out/s.json",
+)
+
+
+# Board files, which are called what they say.
+
+
+def _boards() -> Data:
+    folder = data_folder("configs") / "boards"
+    return tuple((folder / f"{name}.yaml").read_bytes() for name in ("orin-nx-16gb", "jetson-nano-4gb", "thor-t5000"))
+
+
+def _tried_board(content: bytes) -> bool:
+    found = re.search(rb"^name: *([a-z0-9-]{1,40})", content, re.MULTILINE)
+    file = f"{found[1].decode() if found else 'x'}.yaml"
+    try:
+        return verbs(content, file, (f"boards ./{file}", f"plan p.yaml --board ./{file}"))
+    finally:
+        Path(file).unlink()
+
+
+# Requests to the page, and messages between processes.
+
+_REQUESTS = tuple(
+    f"{verb} {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n\r\n".encode()
+    for verb, path, more in (
+        ("GET", "/", "Accept: */*"),
+        ("GET", "/metrics?x=1", "Connection: close"),
+        ("HEAD", "/stats.json", "Content-Length: 4"),
+        ("GET", "http://localhost/healthz", "Range: bytes=0-1"),
+        ("POST", "/snapshot.jpg", "Transfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n0"),
+    )
+)
+
+
+class _Server(LiveServer):
+    failures: list[BaseException]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, OSError):
+            self.failures.append(error)
+
+
+@cache
+def _server() -> _Server:
+    server = _Server("127.0.0.1", 0, Live(), lambda: {"fps": 1.0, "stages": {}})
+    server.failures = []
+    return server
+
+
+def _tried_request(content: bytes) -> bool:
+    server = _server()
+    if b"snapshot" in content:  # it waits two seconds for an image
+        content = content.replace(b"snapshot", b"snap")
+    with socket.create_connection(server.server_address[:2], 10) as client:
+        client.sendall(content)
+        client.shutdown(socket.SHUT_WR)
+        answer = b""
+        while more := client.recv(1 << 16):
+            answer += more
+    if server.failures:
+        raise server.failures.pop()
+    return b" 200 " in answer[:40]
+
+
+def _tried_state(content: bytes) -> bool:
+    """As the answer of a pipeline, twice, and as a line of a board's."""
+    read_line(content)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(5)
+        theirs.sendall(content[: 1 << 16])
+        theirs.shutdown(socket.SHUT_WR)
+        found = announce.RunningPipeline("k", 1, announce._read(ours))
+    looks, real = machine_commands.Pipelines(()), announce.running_pipelines
+    try:
+        announce.running_pipelines = lambda root: (found,)  # type: ignore[assignment, misc]
+        rows = (looks.look(), looks.look())[1]
+    finally:
+        announce.running_pipelines = real  # type: ignore[misc]
+    out = io.StringIO()
+    Console(file=out, width=120).print(machine_commands.pipeline_table(rows, 120))
+    json.dumps(rows)
+    if "\x1b" in out.getvalue():
+        raise AssertionError("what steers a terminal is shown")
+    return isinstance(found.state, dict)
+
+
+def _tried_annotations(content: bytes) -> bool:
+    path = Path("photos.json")
+    path.write_bytes(content)
+    try:
+        class_numbers(read_annotations(path), ("a", "b"), path)
+    except EdgertError:
+        return False
+    return True
+
+
+def _tried_cache(content: bytes) -> bool:
+    """A calibration cache, as a bundle's engines are specified with it."""
+    try:
+        parse_cache(content.decode("utf-8", "replace"))
+    except EdgertError:
+        return False
+    return True
+
+
+def _digested(content: bytes) -> bytes:
+    """A shared profile with the digest of what is in it."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return content
+    if isinstance(found, dict):
+        plain = {key: one for key, one in found.items() if key != "digest"}
+        found["digest"] = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    return json.dumps(found).encode()
+
+
+_PLAN = "plan p.yaml --board {} --set models.m.precision=fp32 --profile profile.json"
+_SIMULATE = "simulate p.yaml --board orin-nx-16gb --mode 15W --duration 0.2 --set models.m.precision=fp32"
+_YAML = ("validate y.yaml", "plan y.yaml --board orin-nx-16gb --mode 15W", "run y.yaml --dry-run")
+_JSON = mutate.mutated_json
+
+FORMATS: Mapping[str, Format] = {
+    "yaml": Format(
+        lambda: tuple(text.encode() for text in seeds.PIPELINES),
+        partial(_mutated_yaml, _words),
+        lambda content: verbs(content, "y.yaml", _YAML),
+    ),
+    "onnx": Format(
+        lambda: tuple(seeds.models().values()), _mutated_onnx, lambda content: verbs(content, "x.onnx", _ONNX)
+    ),
+    "bundle": Format(lambda: (seeds.bundle(),), _mutated_bundle, lambda content: verbs(content, "b.edgert", _BUNDLE)),
+    "container": Format(
+        lambda: (seeds.bundle(),),
+        mutate.mutated_bytes,
+        lambda content: verbs(content, "b.edgert", ("inspect b.edgert",)),
+    ),
+    "ranges": Format(
+        lambda: (seeds.ranges(),),
+        _JSON,
+        lambda content: verbs(content, "r.json", ("quantize p.yaml --ranges r.json -o out/q.onnx --limit 8",)),
+    ),
+    "cache": Format(
+        lambda: (seeds.members(seeds.bundle())["models/m/calibration.cache"],),
+        mutate.mutated_bytes,
+        _tried_cache,
+    ),
+    "profile": Format(
+        lambda: (seeds.profile(),), _JSON, lambda content: verbs(content, "profile.json", (_PLAN.format("host"),))
+    ),
+    "shared": Format(
+        lambda: (seeds.shared_profile(),),
+        lambda rng, data: _digested(_JSON(rng, data)),
+        lambda content: verbs(content, "profile.json", ("bench profile.json", _PLAN.format("orin-nx-16gb"))),
+    ),
+    "board": Format(_boards, partial(_mutated_yaml, lambda: ("gpu", "dla", "modes", "memory")), _tried_board),
+    "summary": Format(
+        lambda: (seeds.summary(),),
+        _JSON,
+        lambda content: verbs(content, "run.json", (f"{_SIMULATE} --stages run.json",)),
+    ),
+    "trace": Format(
+        lambda: (seeds.trace(),),
+        mutate.mutated_lines,
+        lambda content: verbs(content, "t.jsonl", (f"{_SIMULATE} --trace t.jsonl",)),
+    ),
+    "labels": Format(
+        lambda: (seeds.annotations(),),
+        _JSON,
+        _tried_annotations,
+    ),
+    "http": Format(lambda: _REQUESTS, mutate.mutated_bytes, _tried_request),
+    "state": Format(lambda: (seeds.state(),), _JSON, _tried_state),
+}
+
+
+def case(name: str, data: Data, seed: int, number: int) -> bytes:
+    """The bytes of a case."""
+    rng = Random(f"{name}/{seed}/{number}")
+    return FORMATS[name].mutated(rng, rng.choice(data))

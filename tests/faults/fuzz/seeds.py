@@ -1,0 +1,240 @@
+"""What mutated inputs are made from: small valid files of every format, made in the current folder."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+from edgert.benchmark.core_profile import machine_identity
+from edgert.bundle.shared_profile import SharedProfile
+from edgert.cli import app
+from edgert.graph import clean, load, read
+from edgert.jitter import AT
+from edgert.placement.profile import SCHEMA
+
+F32, node, value = TensorProto.FLOAT, helper.make_node, helper.make_tensor_value_info
+PIPELINE = """\
+schema: 1
+name: tiny
+models:
+  m: {onnx: m.onnx, task: {embed: none}, input: {resize: stretch}, precision: int8, calibrate: {images: photos}}
+stages: {c: {source: api}, i: {infer: m, from: c}, o: {sink: "null", from: i}}
+"""
+PIPELINES = (
+    PIPELINE,
+    """\
+schema: 1
+name: two
+models:
+  m:
+    onnx: m.onnx
+    task: {classify: softmax, labels: [a, b, c, d]}
+    input: {resize: letterbox, color: bgr, mean: [0, 0, 0], std: 255}
+    threads: 1
+    backend: onnxruntime
+stages:
+  camera: {source: "synthetic:noise", size: 32x24, fps: 30, limit: 3}
+  look: {infer: m, from: camera}
+  events: {sink: jsonl, path: out/events.jsonl, from: look}
+  page: {sink: http, port: 0, from: look}
+budgets: {latency: 50ms}
+""",
+)
+
+
+def _weights(name: str, *shape: int) -> Any:
+    return numpy_helper.from_array(np.random.default_rng(0).normal(0, 0.3, shape).astype(np.float32), name)
+
+
+def _ints(name: str, *values: int) -> Any:
+    return numpy_helper.from_array(np.array(values, np.int64), name)
+
+
+def _model(nodes: list[Any], stored: list[Any], outputs: list[Any]) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "g", [value("x", F32, [1, 3, 16, 16])], outputs, stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    for key, text in (("names", "{0: 'a', 1: 'b'}"), ("stride", "8")):
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, text
+    return model
+
+
+def plain_model() -> onnx.ModelProto:
+    """Convolutions and what comes with them; four classes."""
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["c1"], "conv", kernel_shape=[3, 3], pads=[1] * 4),
+        node("BatchNormalization", ["c1", "b1", "b1", "b1", "v1"], ["n1"], "norm"),
+        node("Relu", ["n1"], ["r1"], "relu"),
+        node("MaxPool", ["r1"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["p", "w2"], ["c2"], "point", kernel_shape=[1, 1]),
+        node("Sigmoid", ["c2"], ["s"], "sigmoid"),
+        node("Mul", ["c2", "s"], ["m"], "mul"),
+        node("GlobalAveragePool", ["m"], ["g"], "mean"),
+        node("Flatten", ["g"], ["f"], "flatten"),
+        node("Gemm", ["f", "w3"], ["y"], "gemm"),
+    ]
+    spread = numpy_helper.from_array(np.ones(8, np.float32), "v1")
+    stored = [_weights("w1", 8, 3, 3, 3), _weights("b1", 8), _weights("w2", 8, 8, 1, 1), _weights("w3", 8, 4), spread]
+    return _model(nodes, stored, [value("y", F32, [1, 4])])
+
+
+def shaping_model() -> onnx.ModelProto:
+    """Operators whose shapes come from values, and a branch."""
+    branch = helper.make_graph([node("Neg", ["q"], ["t"])], "b", [], [value("t", F32, None)])
+    other = helper.make_graph([node("Abs", ["q"], ["t"])], "o", [], [value("t", F32, None)])
+    nodes = [
+        node("Resize", ["x", "", "scales"], ["r"], "resize", mode="linear"),
+        node("Slice", ["r", "from", "to", "axes"], ["l"], "slice"),
+        node("Split", ["l"], ["a", "b"], "split", axis=2),
+        node("Concat", ["a", "b"], ["k"], "concat", axis=1),
+        node("Transpose", ["k"], ["t0"], "transpose", perm=[0, 2, 3, 1]),
+        node("Shape", ["t0"], ["sh"], "shape"),
+        node("Gather", ["sh", "zero"], ["first"], "gather", axis=0),
+        node("Reshape", ["t0", "flat"], ["q0"], "reshape"),
+        node("Pad", ["q0", "pads"], ["q"], "pad"),
+        node("Softmax", ["q"], ["soft"], "softmax", axis=-1),
+        node("ReduceMean", ["soft"], ["mean"], "reduce", axes=[1]),
+        node("QuantizeLinear", ["q", "step", "point"], ["i8"], "q"),
+        node("DequantizeLinear", ["i8", "step", "point"], ["y"], "dq"),
+        node("If", ["yes"], ["z"], "if", then_branch=branch, else_branch=other),
+    ]
+    stored = [
+        numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales"),
+        _ints("from", 0), _ints("to", 16), _ints("axes", 2), _ints("zero", 0), _ints("flat", 1, -1),
+        _ints("pads", 0, 1, 0, 1),
+        numpy_helper.from_array(np.float32(0.1), "step"), numpy_helper.from_array(np.int8(0), "point"),
+        numpy_helper.from_array(np.array(True), "yes"),
+    ]  # fmt: skip
+    return _model(nodes, stored, [value("y", F32, None), value("z", F32, None)])
+
+
+def text_model() -> onnx.ModelProto:
+    """An open batch, attention's multiplications, and a function of its own."""
+    own = helper.make_opsetid("own", 1)
+    standard = helper.make_opsetid("", 17)
+    part = helper.make_function("own", "Twice", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])], [standard])
+    nodes = [
+        node("ConvTranspose", ["x", "w"], ["u"], "up", strides=[2, 2]),
+        node("Reshape", ["u", "flat"], ["h"], "heads"),
+        node("Transpose", ["h"], ["ht"], "turn", perm=[0, 2, 1]),
+        node("MatMul", ["h", "ht"], ["scores"], "scores"),
+        node("Softmax", ["scores"], ["p"], "softmax"),
+        node("MatMul", ["p", "h"], ["o"], "mix"),
+        node("LayerNormalization", ["o", "one"], ["y0"], "norm"),
+        node("Twice", ["y0"], ["y"], "twice", domain="own"),
+    ]
+    ones = numpy_helper.from_array(np.ones(1, np.float32), "one")
+    stored = [_weights("w", 3, 2, 2, 2), _ints("flat", 0, 2, -1), ones]
+    graph = helper.make_graph(nodes, "g", [value("x", F32, ["n", 3, 16, 16])], [value("y", F32, None)], stored)
+    return helper.make_model(graph, opset_imports=[standard, own], functions=[part])
+
+
+def models() -> dict[str, bytes]:
+    """Name → ONNX file."""
+    made = {"plain": plain_model(), "shaping": shaping_model(), "text": text_model()}
+    return {name: bytes(model.SerializeToString()) for name, model in made.items()}
+
+
+def around() -> None:
+    """What other inputs name: a model, images and the pipeline."""
+    Path("m.onnx").write_bytes(models()["plain"])
+    Path("p.yaml").write_text(PIPELINE)
+    Path("photos").mkdir()
+    random = np.random.default_rng(0)
+    for number in range(8):
+        cv2.imwrite(f"photos/{number}.png", random.integers(0, 255, (16, 16, 3), dtype=np.uint8))
+
+
+def _run(*arguments: str) -> None:
+    done = CliRunner().invoke(app, arguments)
+    if done.exception and done.exit_code not in (0, 1):
+        raise done.exception
+
+
+def bundle() -> bytes:
+    """A bundle of the pipeline for a board with DLAs; called in :func:`around`'s folder."""
+    _run("build", "p.yaml", "--board", "orin-nx-16gb", "--mode", "15W", "-o", "tiny.edgert")
+    return Path("tiny.edgert").read_bytes()
+
+
+def members(content: bytes) -> dict[str, bytes]:
+    """Of a bundle."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def ranges() -> bytes:
+    """Of the model."""
+    _run("calibrate", "p.yaml", "-o", "ranges.json")
+    return Path("ranges.json").read_bytes()
+
+
+def profile() -> bytes:
+    """Of the model on this machine, as ``bench --units`` writes it; its times are made up."""
+    graph = read(clean(load("m.onnx"))[0])
+    whole = {"alone_ms": 1.0, "busy_ms": 1.1, "kernels_ms": 1.0, "jitter": []}
+    names = ("cpu0", "cpu1")
+    units = [{"name": one.name, "nodes": [one.name], "time_ms": dict.fromkeys(names, 0.1)} for one in graph.nodes]
+    transition = {"hop_ms": 0.01, "tensor_ms": 0.01, "ms_per_mib": 0.1}
+    head = {"schema": SCHEMA, "model": "m", "digest": load("m.onnx").digest, "board": "host", "mode": "", "runs": 12}
+    rest = {"whole": dict.fromkeys(names, whole), "units": units, "transition": transition}
+    return json.dumps({**head, "machine": machine_identity(), **rest}).encode()
+
+
+def shared_profile() -> bytes:
+    """Of a board's engine; its times are made up."""
+    engine = {"placement": {"dla0": [0]}, "runs": 30, "median_ms": 8.0, "quantiles": [1.0] * len(AT)}
+    layers = [{"nodes": [0, 1], "median_ms": 5.0, "reformat": False}, {"nodes": [2], "median_ms": 2.5}]
+    model = {"digest": "a" * 64, "structure": "b" * 64, "precision": "fp16", "frames": 1, "nodes": 3, "macs": 4_000_000}
+    stage = {"kind": "track", "megapixels": 2.07, "ms": 0.4, "results": 900}
+    content = {
+        "board": "orin-nx-16gb",
+        "mode": "15W",
+        "clocks": {"gpu_mhz": 612.0, "cpu_mhz": 1651.2},
+        "software": {"edgert": "0.1.0", "jetpack": "6.2", "tensorrt": "10.3.0"},
+        "models": [{**model, "engines": [{**engine, "layers": layers}]}],
+        "stages": [stage],
+    }
+    return json.dumps(SharedProfile.model_validate(content).to_json()).encode()
+
+
+def summary() -> bytes:
+    """What ``run --json`` writes of stages' times."""
+    jitter = {"jitter": [1.0] * len(AT), "slow_phases": [], "wakeup_latency_ms": [0.1] * len(AT), "batch_fill_ms": 0.1}
+    times = {**jitter, "startup_ms": 1.0, "first_result_ms": 2.0}
+    stages = {name: {"busy_ms_per_result": 0.2, "results_in": 9} for name in ("c", "i", "o")}
+    return json.dumps({"stages": stages, "simulation": dict.fromkeys(("c", "i", "o"), times)}).encode()
+
+
+def trace() -> bytes:
+    """Frames of a camera, in both forms."""
+    box = {"type": "detections", "objects": [{"box": [0, 0, 1, 1]}]}
+    rows: list[dict[str, Any]] = [{"time_s": 0.033 * at, "stream": "c", "objects": at % 3} for at in range(4)]
+    rows += [{"timestamp_ns": 33_000_000 * at, "stream": "c", "outputs": {"i": box}} for at in range(4, 8)]
+    return "\n".join(map(json.dumps, rows)).encode()
+
+
+def annotations() -> bytes:
+    """COCO's, of the images."""
+    rows = [
+        {"id": n, "image_id": n, "category_id": 1, "bbox": [1, 1, 5, 5], "area": 25, "iscrowd": 0} for n in range(8)
+    ]
+    images = [{"id": n, "file_name": f"{n}.png", "width": 16, "height": 16} for n in range(8)]
+    content = {"images": images, "annotations": rows, "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]}
+    return json.dumps(content).encode()
+
+
+def state() -> bytes:
+    """What a running pipeline answers to ``edgert top``."""
+    used = {"mean": 9.0, "limit": 10.0, "unit": "W"}
+    budgets = {"governor": {"setting": "15W"}, "throttled": 3, "used": used}
+    stats = {"fps": 30.0, "frames_out": 9, "dropped": 1, "seconds": 3.0, "peak_rss_bytes": 10**8, "budgets": budgets,
+             "latency_ms": {"p50": 1.0, "p99": 2.0}, "promised": {"latency": 0.05, "memory": 10**9}}  # fmt: skip
+    return json.dumps({"name": "tiny", "label": "one", "stats": stats}).encode()
