@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edgert.clock import Clock
@@ -107,7 +106,7 @@ class Video:
         self.asked_ns: int | None = None
         self._hardware: Nvdec | GstDecoder | None = None
         self._refuse: Callable[[str], None] | None = None
-        self._connect = partial(self._open, target, format, dict(options or {}))
+        self._asked = target, format, dict(options or {})
         self._begin()
         entries: Sequence[Any] = getattr(self._stream, "index_entries", ())  # older versions of PyAV do not show it
         rate, duration_us = self._stream.average_rate, self._container.duration
@@ -261,7 +260,7 @@ class Video:
         return self._live and self.asked_ns is not None and self._clock.now_ns() - self.asked_ns > late_ns
 
     def _begin(self) -> None:
-        self._container, self.packets, self.skipped = self._connect(), 0, 0
+        self._container, self.packets, self.skipped = self._open(*self._asked), 0, 0
         self._stream = self._video_stream()
 
     def _open(self, target: str, format: str | None, options: dict[str, str]) -> InputContainer:

@@ -395,12 +395,9 @@ class Reader(threading.Thread):
             pass
         while not self._ended.is_set():
             try:
-                device = self._connect()
+                loss = self._read(self._connect())
             except DeviceError as error:
-                loss: DeviceError | None = error
-            else:
-                self._has_connected = True
-                loss = self._read(device)
+                loss = error
             if self._ended.is_set():  # and perhaps another one reads by now
                 return
             if loss is None:
@@ -410,7 +407,9 @@ class Reader(threading.Thread):
             if self._gives_up(loss):
                 self.slot.put(loss)
                 return
-            self._clock.wait(self._ended, self.way.lost(loss))
+            wait_s = self.way.lost(loss)
+            del loss  # and what its traceback holds: a decoder and its images
+            self._clock.wait(self._ended, wait_s)
 
     def _gives_up(self, loss: DeviceError) -> bool:
         """Whether a loss is the end."""
@@ -421,7 +420,7 @@ class Reader(threading.Thread):
 
     def _read(self, device: Device) -> DeviceError | None:
         """Reads until the stream ends (None) or is lost."""
-        skipped = self.skipped
+        skipped, self._has_connected = self.skipped, True
         self.slot.put("connected")
         self._device = device
         try:
