@@ -105,7 +105,7 @@ def contradictions(data: Any) -> list[Mistake]:
 
 def _clocks(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mistake]:
     """A mode is within its board, and a clock that it leaves free is the board's."""
-    name, uncapped = mode.get("name"), _list(mode.get("uncapped"))
+    name, uncapped = mode.get("name"), _texts(mode.get("uncapped"))
     for key, (section, limit) in _AT_MOST.items():
         value, most = _number(mode.get(key)), _number(_part(data, section).get(limit))
         if value is None or most is None:
@@ -118,7 +118,7 @@ def _clocks(data: dict[str, Any], n: int, mode: dict[str, Any]) -> Iterator[Mist
         if value < most and key in uncapped and key in _CLOCKS:
             why = f"uncapped is a clock that the mode leaves free, and {section}.{limit} is {most:g}"
             yield Mistake(loc, f"mode {name}: {key}: {value:g} is a cap", why, f"{key}: {most:g}")
-    for key in _list(mode.get("estimated")):
+    for key in _texts(mode.get("estimated")):
         if mode.get(key) is None:
             what, fix = f"mode {name}: estimated: {key!r} has no value", "write the estimate, or remove the key"
             yield Mistake(("modes", n, "estimated"), what, fix=fix)
@@ -143,7 +143,7 @@ def _named(data: dict[str, Any], modes: list[tuple[int, dict[str, Any]]]) -> Ite
         what = f"default_mode.name: {default!r} is none of the modes{nearest(str(default), names)}"
         yield Mistake(("default_mode", "name"), what, fix=f"modes: {', '.join(names)}")
     for n, line in enumerate(_list(data.get("idle"))):
-        for name in _list(line.get("modes")) if isinstance(line, dict) else []:
+        for name in _texts(line.get("modes")) if isinstance(line, dict) else []:
             if str(name) not in names:
                 what = f"idle watts of {name!r}, which is none of the modes{nearest(str(name), names)}"
                 yield Mistake(("idle", n, "modes"), what, fix=f"modes: {', '.join(names)}")
@@ -168,7 +168,7 @@ def _units(data: dict[str, Any]) -> Iterator[Mistake]:
 def _origins(loc: Loc, section: Any) -> Iterator[Mistake]:
     """An origin must be of a number that is there."""
     for n, origin in enumerate(_list(section.get("origins")) if isinstance(section, dict) else []):
-        for key in _list(origin.get("of")) if isinstance(origin, dict) else []:
+        for key in _texts(origin.get("of")) if isinstance(origin, dict) else []:
             keys = sorted(set(section) - _COMMON)
             if key not in keys:
                 what = f"origins of {key!r}, which is not in {'.'.join(map(str, loc))}{nearest(str(key), keys)}"
@@ -178,6 +178,10 @@ def _origins(loc: Loc, section: Any) -> Iterator[Mistake]:
 def _part(data: dict[str, Any], name: str) -> dict[str, Any]:
     part = data.get(name)
     return part if isinstance(part, dict) else {}
+
+
+def _texts(value: object) -> list[str]:
+    return [one for one in _list(value) if isinstance(one, str)]
 
 
 def _list(value: Any) -> list[Any]:
