@@ -10,6 +10,7 @@ Or, where the program brings the frames and waits for each result: ``steer(pipel
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,12 +25,13 @@ from edgert.board.gpu_start import gpu_started
 from edgert.collector import making_what_stays
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import TENSORRT
-from edgert.errors import BudgetError, StageError, nearest, printable_record
+from edgert.errors import BudgetError, EdgertError, StageError, nearest, printable_record
 from edgert.meters import peak_rss_bytes
 from edgert.policy import Drop
 from edgert.runtime import Node, Result, Runner, Summary, summarize
 from edgert.runtime.announce import Beacon
 from edgert.runtime.branches import disconnect
+from edgert.runtime.worker import works_for
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
@@ -169,8 +171,9 @@ class Pipeline:
         # What `edgert top` shows: nothing of where frames come from, which may hold a password.
         about = {"name": self.file.config.name, "file": str(self.file.document.path.absolute()), "label": label}
         self._beacon = Beacon(lambda: {**about, "stats": self._stats()})
-        self._started = False
+        self._started = self._ran = False
         self._calling: Calling | None = None
+        self._process, self._closing = os.getpid(), threading.RLock()
 
     def __enter__(self) -> Pipeline:
         return self
@@ -261,14 +264,27 @@ class Pipeline:
                 self._show()
 
     def run(self) -> Summary:
-        """Runs until the sources end; returns the summary. Raises the first error of any stage."""
+        """Runs until the sources end, once; returns the summary.
+
+        Raises the first error of any stage; StageError where it ran already, or was closed.
+        """
+        with self._tapping:
+            if self._ran or self._assembly.closed:
+                fix = "make another Pipeline of the file; summary() has what this one came to"
+                raise StageError("this pipeline ran already", why="its threads and files are gone", fix=fix)
+            self._refuse_own("run")
+            self._ran = True
         self.start()
         self.wait()
         return self.summary()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits ``timeout`` seconds for the end; whether it came. Raises the first error of any stage."""
+        """Waits ``timeout`` seconds for the end; whether it came.
+
+        Raises the first error of any stage; StageError where one of its own stages or callbacks waits.
+        """
         self._refuse_called("waited for")
+        self._refuse_own("waited for")
         try:
             return self._runner.wait(timeout)
         finally:
@@ -281,8 +297,27 @@ class Pipeline:
     def close(self) -> None:
         """Stops, waits for all threads, and frees models and memory at once, those of a GPU too. Twice is once.
 
+        A stage or callback of its own that calls it stops the pipeline, which is closed once the call has returned. In
+        a forked child it does nothing: threads, files and devices are the parent's.
+
         Raises the first error of any stage.
         """
+        if os.getpid() != self._process:
+            return
+        if self._started and works_for(self._runner.stop_event):
+            self._runner.stop()
+            threading.Thread(target=self._close_later, name="edgert:close", daemon=True).start()
+            return
+        with self._closing:
+            self._close()
+
+    def _close_later(self) -> None:
+        try:
+            self.close()
+        except EdgertError as error:  # whoever waits for the pipeline gets it as well
+            _LOG.debug("%s", error)
+
+    def _close(self) -> None:
         try:
             if self._calling is not None and (error := self._calling.close()) is not None:
                 self._runner.fail(error)
@@ -372,6 +407,11 @@ class Pipeline:
                 budgets["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": self._watch.observer.nvmap_bytes}
         return summarize(assembly.nodes, wall_ns, counts, rss, engines, budgets, assembly.frames, has_ended=over)
 
+    def _refuse_own(self, done: str) -> None:
+        if works_for(self._runner.stop_event):
+            why, fix = "it ends only after this call has returned", "call stop() or close(), and wait elsewhere"
+            raise StageError(f"a pipeline was {done} by one of its own stages", why=why, fix=fix)
+
     def _refuse_called(self, done: str) -> None:
         if self._calling is not None:
             why, fix = "its stages run in the thread of whoever calls it", "make another Pipeline of the file"
@@ -435,13 +475,16 @@ class Pipeline:
 
 
 class Results(Iterator[Result]):
-    """See :meth:`Pipeline.results`. Close it, use it as a context manager, or drop it, to stop listening early."""
+    """See :meth:`Pipeline.results`. Close it, use it as a context manager, or drop it, to stop listening early.
+
+    Several threads may read: each result is one thread's, lent until that thread asks again, and all of them end.
+    """
 
     def __init__(
         self, tap: Node, stage: str, timeout_s: float | None, runner: Runner, leave: Callable[[], None]
     ) -> None:
         self._tap, self._stage, self._timeout_s, self._runner, self._leave = tap, stage, timeout_s, runner, leave
-        self._held: Result | None = None
+        self._held, self._turn = dict[int, Result](), threading.Lock()
         self._downloader = Downloader()
 
     def __del__(self) -> None:
@@ -454,30 +497,38 @@ class Results(Iterator[Result]):
         self.close()
 
     def __next__(self) -> Result:
-        self._release()
+        self._release(self._held.pop(threading.get_ident(), None))
+        if not self._turn.acquire(timeout=-1 if self._timeout_s is None else self._timeout_s):
+            raise self._late()
         try:
             item = self._tap.inlet.get(self._timeout_s)
             while item is not None and item[1].frame.is_let_go:  # it was under way before somebody listened
                 item = self._tap.inlet.get(self._timeout_s)
+            if item is None:
+                self._runner.raise_error()
+                raise StopIteration
+            held = self._held[threading.get_ident()] = self._downloader.with_image(item[1])
+            return held
         except queue.Empty:
             self._runner.raise_error()
-            raise ResultTimeout(
-                f"no result from {self._stage!r} within {self._timeout_s} s",
-                fix="ask with a longer timeout, or look at pipeline.summary() for the stage that lags",
-            ) from None
-        if item is None:
-            self._runner.raise_error()
-            raise StopIteration
-        self._held = self._downloader.with_image(item[1])
-        return self._held
+            raise self._late() from None
+        finally:
+            self._turn.release()
+
+    def _late(self) -> ResultTimeout:
+        return ResultTimeout(
+            f"no result from {self._stage!r} within {self._timeout_s} s",
+            fix="ask with a longer timeout, or look at pipeline.summary() for the stage that lags",
+        )
 
     def close(self) -> None:
         """Stops listening: the pipeline no longer waits for this reader."""
-        self._release()
+        while self._held:
+            self._release(self._held.popitem()[1])
         self._runner.forget(self._tap.inlet)
         self._leave()
 
-    def _release(self) -> None:
-        if self._held is not None:
-            self._held.frame.lease.release()
-            self._held = None
+    @staticmethod
+    def _release(held: Result | None) -> None:
+        if held is not None:
+            held.frame.lease.release()

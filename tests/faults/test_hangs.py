@@ -214,3 +214,79 @@ def test_ctrl_c_ends_a_model_that_hangs_in_its_first_run(tmp_path: Path) -> None
             assert run.wait(MOST_S) != 0
         finally:
             run.kill()
+
+
+PLAIN = """
+schema: 1
+name: plain
+stages:
+  cam: {source: "synthetic:noise", size: 64x48, fps: 200, limit: 300}
+  out: {sink: "null", from: cam}
+"""
+
+
+def plain(folder: Path) -> Path:
+    (folder / "p.yaml").write_text(PLAIN)
+    return folder / "p.yaml"
+
+
+def test_close_in_a_callback_stops_and_is_no_error(tmp_path: Path) -> None:
+    seen = list[int]()
+
+    def done(result: Result) -> None:
+        seen.append(result.frame.index)
+        pipeline.close()
+
+    pipeline = Pipeline(plain(tmp_path), callbacks={"cam": done})
+    summary = pipeline.run()
+    assert seen and summary.frames_in < 300 and not pipeline.running
+    pipeline.close()
+
+
+@pytest.mark.parametrize("what", ["wait", "run"])
+def test_waiting_for_itself_in_a_callback_is_refused(what: str, tmp_path: Path) -> None:
+    pipeline = Pipeline(plain(tmp_path), callbacks={"cam": lambda _: getattr(pipeline, what)()})
+    with pytest.raises(StageError, match="by one of its own stages"), pipeline:
+        pipeline.start()
+        pipeline.wait(20)
+
+
+def test_a_keyboard_interrupt_of_a_callback_ends_the_run(tmp_path: Path) -> None:
+    def interrupted(_: Result) -> None:
+        raise KeyboardInterrupt
+
+    with (
+        pytest.raises(StageError, match="KeyboardInterrupt"),
+        Pipeline(plain(tmp_path), callbacks={"cam": interrupted}) as one,
+    ):
+        one.run()
+
+
+def test_all_readers_of_one_iterator_end(tmp_path: Path) -> None:
+    with Pipeline(plain(tmp_path)) as pipeline:
+        results, seen = pipeline.results("cam"), list[int]()
+        read = lambda: seen.extend(one.frame.index for one in results)  # noqa: E731
+        readers = [threading.Thread(target=read, daemon=True) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(30)
+        assert not any(reader.is_alive() for reader in readers)
+    assert seen and len(seen) == len(set(seen))
+
+
+def test_run_works_once(tmp_path: Path) -> None:
+    with Pipeline(plain(tmp_path)) as pipeline:
+        pipeline.run()
+        with pytest.raises(StageError, match="ran already"):
+            pipeline.run()
+
+
+def test_a_forked_child_leaves_its_parents_pipeline_alone(tmp_path: Path) -> None:
+    with Pipeline(plain(tmp_path)) as pipeline:
+        pipeline.start()
+        if (child := os.fork()) == 0:
+            pipeline.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert pipeline.running and not pipeline._runner.stopping
