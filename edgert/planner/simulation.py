@@ -206,14 +206,13 @@ class Scenario:
     ambient_c: float = AMBIENT_C
 
     def __post_init__(self) -> None:
-        for what, number, (least, most), unit in (
-            ("a duration", self.seconds, _DURATION_S, "s"),
-            ("an ambient temperature", self.ambient_c, _AMBIENT_C, "°C"),
+        for where, number, (least, most), unit in (
+            ("--duration", self.seconds, _DURATION_S, "s"),
+            ("--ambient", self.ambient_c, _AMBIENT_C, "°C"),
         ):
             if not least <= number <= most:  # NaN, too
-                raise ConfigError(
-                    f"cannot simulate {what} of {number:g} {unit}", fix=f"from {least:g} to {most:g} {unit}"
-                )
+                fix = f"from {least:g} to {most:g} {unit}"
+                raise ConfigError(f"cannot simulate {where} {number:g} {unit}", where=where, fix=fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +290,6 @@ def simulate(
         BudgetError: no share of the frames is predicted to keep the budgets, which are to be enforced.
     """
     file = load_pipeline(pipeline, overrides)
-    if not scenario.seconds > 0:
-        why = f"cannot simulate {scenario.seconds:g} seconds"
-        raise ConfigError(why, where="--duration", fix="a time above 0, like 60")
     check_demands(file)
     traces = read_trace(scenario.trace) if scenario.trace is not None else {}
     times = read_stage_times(scenario.stages) if scenario.stages is not None else StageTimes()

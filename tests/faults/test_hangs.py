@@ -283,7 +283,7 @@ def test_run_works_once(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_leaves_its_parents_pipeline_alone(tmp_path: Path) -> None:
-    with Pipeline(plain(tmp_path)) as pipeline:
+    with Pipeline(plain(tmp_path), overrides=["stages.cam.limit=100000"]) as pipeline:
         pipeline.start()
         if (child := os.fork()) == 0:
             pipeline.close()

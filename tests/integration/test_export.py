@@ -62,6 +62,9 @@ def opened(home: Path) -> Iterator[Any]:
         yield lambda name, **options: stack.enter_context(open_source(home / name, **options))
 
 
+CHECKS = b'{"placement": {"source": "log", "misplaced": [], "layers": 1, "reformats": 0, "loadables": 0}}'
+
+
 def export(source: Source, format: Any, output: Path, **options: Any) -> Exported:
     return write_export(source, ExportOptions(format, output, **options))
 
@@ -173,8 +176,9 @@ def with_engines(path: Path, output: Path, machines: tuple[str, ...], weights: t
         engines = []
         for number, weight in enumerate(weights):
             base = f"engines/{machine}/parts-{number}"
-            record = {"schema": made._SCHEMA, "placement": {"Conv_0": "dla1"} if number else {}}
-            files = {"plan": b"plan %d" % number, "json": json.dumps(record).encode(), "engine_checks.json": b"{}"}
+            built = {"facts": {}, "attempts": [], "result": {"library": "10.3.0", "seconds": 1.0}}
+            record = {"schema": made._SCHEMA, "placement": {"Conv_0": "dla1"} if number else {}, **built}
+            files = {"plan": b"plan %d" % number, "json": json.dumps(record).encode(), "engine_checks.json": CHECKS}
             members |= {f"{base}.{ending}": content for ending, content in files.items()}
             one = EngineEntry(
                 plan=f"{base}.plan", record=f"{base}.json", checks=f"{base}.engine_checks.json", weight=weight

@@ -73,8 +73,8 @@ class MediaClock:
 
     A new connection, a loop, or a jump of the camera's clock starts a new stretch. Live streams bridge the gap by the
     time that really passed; files go on one period after the last frame. What a server has stored for whoever connects
-    comes at once, and would put the stretch ahead of the time that passes by its length, for good: a live stretch
-    begins where the frame of its first second stands that took the shortest way.
+    comes at once, and each time would put a stretch ahead of the time that passes by its length, for good: but for the
+    first, a live stretch begins where the frame of its first second stands that took the shortest way.
 
     Args:
         live: whether gaps are bridged by the wall clock.
@@ -87,6 +87,7 @@ class MediaClock:
         self._shift_ns = 0
         self._is_new = True
         self._began_ns, self._began_at_ns = 0, 0  # the stretch: by the clock, and its position
+        self._is_settled = True
 
     def restart(self, period_ns: int | None = None) -> None:
         """The next frame begins a new stretch: another connection, or the file from its start."""
@@ -98,6 +99,8 @@ class MediaClock:
         position = self._position(media_ns, now_ns)
         if self._is_new:
             self._began_ns, self._began_at_ns = now_ns, position
+            # The first stretch is ahead of nothing; FFmpeg gives the first frame of a connection no time of its own.
+            self._is_settled = self._last is None or (self._is_settled and self._last[1] is None)
         self._is_new = False
         self._last = (position, media_ns, now_ns)
         return position
@@ -113,7 +116,7 @@ class MediaClock:
         jumped = last_media_ns is None or not -self._period_ns <= media_ns - last_media_ns < JUMP_NS
         if self._is_new or (self._live and jumped):
             self._is_new, self._shift_ns = True, last_ns + passed_ns - media_ns
-        elif self._live and now_ns - self._began_ns < SETTLED_NS:
+        elif self._live and not self._is_settled and now_ns - self._began_ns < SETTLED_NS:
             due_ns = self._began_at_ns + now_ns - self._began_ns
             self._shift_ns = min(self._shift_ns, due_ns - media_ns)
         return max(media_ns + self._shift_ns, last_ns)

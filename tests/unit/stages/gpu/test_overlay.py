@@ -294,10 +294,11 @@ def test_a_window_gets_only_what_it_shows_of_the_gpu(rig: Rig) -> None:
 
 def test_files_are_written_of_what_is_on_the_gpu(rig: Rig, tmp_path: Path) -> None:
     sink = ImagesSink("files", tmp_path / "{frame}.png")
+    sink.open()
     sink.process(Result(rig.frame(index=4)))
+    sink.close()
     found = cv2.imread(str(tmp_path / "4.png"))
     assert found is not None and np.array_equal(found, frame_of(160, 120, "nv12", index=4).to_bgr())
-    sink.close()
 
 
 def test_the_mark_of_a_simulated_board_is_painted_on_the_gpu(rig: Rig) -> None:
