@@ -59,7 +59,7 @@ def _ints(name: str, *values: int) -> Any:
 
 def _model(nodes: list[Any], stored: list[Any], outputs: list[Any]) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "g", [value("x", F32, [1, 3, 16, 16])], outputs, stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
     for key, text in (("names", "{0: 'a', 1: 'b'}"), ("stride", "8")):
         entry = model.metadata_props.add()
         entry.key, entry.value = key, text
@@ -133,7 +133,7 @@ def text_model() -> onnx.ModelProto:
     ones = numpy_helper.from_array(np.ones(1, np.float32), "one")
     stored = [_weights("w", 3, 2, 2, 2), _ints("flat", 0, 2, -1), ones]
     graph = helper.make_graph(nodes, "g", [value("x", F32, ["n", 3, 16, 16])], [value("y", F32, None)], stored)
-    return helper.make_model(graph, opset_imports=[standard, own], functions=[part])
+    return helper.make_model(graph, ir_version=9, opset_imports=[standard, own], functions=[part])
 
 
 def models() -> dict[str, bytes]:
