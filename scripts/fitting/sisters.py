@@ -1,4 +1,4 @@
-"""What a time that was measured on another board, or in another power mode, tells of this one.
+"""What a time that was measured on another board, or in another power mode, shows of this one.
 
 The same network in the same precision and batch was published for several boards of a chip. Each such row is predicted
 by coefficients that never saw the network, and again with what a second board shows: its measured over its predicted

@@ -159,7 +159,7 @@ RELATIONS: tuple[Relation, ...] = ("mode", "board")
 
 
 class SisterCost(Part):
-    """What a time that was measured elsewhere on the same chip tells.
+    """What a time that was measured elsewhere on the same chip shows.
 
     Attributes:
         weight: ``"gpu"`` or ``"dla"`` → the power of measured over predicted time there that is put to this time.
