@@ -309,11 +309,10 @@ class _Fuser:
         }
 
     def _read(self, busy: Sequence[Node]) -> int:
-        inside = {name for node in busy for name in node.outputs}
-        seen: set[str] = set()
+        seen = {name for node in busy for name in node.outputs}  # what the unit computes itself is not read
         total = 0
         for node in busy:
-            fresh = [name for name in flowing(self.graph, node) if name not in inside | seen]
+            fresh = [name for name in flowing(self.graph, node) if name not in seen]
             seen.update(fresh)
             total += traffic(node, fresh, self.shapes)
         return total

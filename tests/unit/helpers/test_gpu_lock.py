@@ -170,14 +170,19 @@ def sessions(tmp_path: Path) -> Iterator[list[Session]]:
         session.process.communicate()
 
 
-def test_tests_take_it_as_their_markers_say(tmp_path: Path, sessions: list[Session]) -> None:
+def test_no_test_of_the_gpu_runs_while_another_is_alone(tmp_path: Path, sessions: list[Session]) -> None:
     with GpuLock(tmp_path).held(alone=True):
         sessions.append(session := Session(tmp_path))
         assert session.noted(1) == ["host"]
-        beside = Taker(tmp_path, alone=False)
-    assert beside.has.wait(PATIENCE_S)
-    assert session.noted(2) == ["host", "beside"]  # fixtures of the next wait, too
-    beside.end()
+    status, printed = session.ended()
+    assert status == 0 and "3 passed" in printed
+    assert session.noted(5) == ["host", "beside", "open", "alone", "close"]
+
+
+def test_one_that_needs_it_alone_waits_for_others(tmp_path: Path, sessions: list[Session]) -> None:
+    with GpuLock(tmp_path).held(alone=False):
+        sessions.append(session := Session(tmp_path))
+        assert session.noted(2) == ["host", "beside"]  # fixtures of the next wait, too
     status, printed = session.ended()
     assert status == 0 and "3 passed" in printed
     assert session.noted(5) == ["host", "beside", "open", "alone", "close"]
