@@ -72,7 +72,7 @@ def lines(tree: Tree) -> Measure:
 
 
 def files(tree: Tree) -> Measure:
-    """Modules of the product: 450 of 77,000 lines, and as many for its size when it grows; few files are whole things."""
+    """Modules of the product: 450 for 77,000 lines, and in proportion for more."""
     sizes = [text.count("\n") for text in tree.texts.values()]
     bar = max(450, math.floor(450 * sum(sizes) / 77_000))
     return Measure("files", len(sizes), bar, (f"median {median(sizes):g} lines",))
