@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -193,7 +194,8 @@ class DecoderSuite:
         record: Any = decoder(outputs, Geometry(2, 2, 10, 20, self.network, (10, 20, 138, 148)))
         assert isinstance(record, _RECORDS[self.task])
         assert all((now == then).all() for now, then in zip(outputs, before, strict=True)), "outputs were written to"
-        arrays = [value for name in record.__slots__ if isinstance(value := getattr(record, name), np.ndarray)]
+        names = [field.name for field in fields(record)]
+        arrays = [value for name in names if isinstance(value := getattr(record, name), np.ndarray)]
         kept = [array for array in arrays for output in outputs if np.shares_memory(array, output)]
         assert not kept, "the record keeps memory that the next frame overwrites"
 

@@ -99,7 +99,7 @@ def upstream(stages: Stages, name: str) -> frozenset[str]:
     return frozenset(direct).union(*(upstream(stages, other) for other in direct))
 
 
-def check_flow(stages: Stages, models: tuple[str, ...], where: Where) -> None:
+def check_flow(stages: Stages, models: Mapping[str, ModelConfig], where: Where) -> None:
     """Raises ConfigError for dangling names, cycles, a missing source, and stages that cannot follow each other."""
     for name, stage in stages.items():
         _check_inputs(name, inputs_of(stage), stages, where)
@@ -121,8 +121,8 @@ def check_flow(stages: Stages, models: tuple[str, ...], where: Where) -> None:
     if not any(isinstance(stage, section.SourceStage) for stage in stages.values()):
         raise ConfigError("no stage is a source", where=where(("stages",)), fix="add one, e.g. camera: {source: ...}")
     for name, stage in stages.items():
-        if isinstance(stage, (section.InferStage, section.CropStage)) and isinstance(stage.crop, section.CropConfig):
-            _check_has_detections(name, stages, where)
+        if isinstance(stage, section.TrackStage) or isinstance(getattr(stage, "crop", None), section.CropConfig):
+            _check_has_boxes(name, stages, models, where)
 
 
 def check_outputs(stages: Stages, read: Iterable[Path], where: Where) -> None:
@@ -167,17 +167,28 @@ def _check_inputs(name: str, inputs: tuple[str, ...], stages: Stages, where: Whe
         raise ConfigError(f"stage {name!r} listens to one stage twice", where=place)
 
 
-def _check_has_detections(name: str, stages: Stages, where: Where) -> None:
-    for other in upstream(stages, name):
-        if (
-            isinstance(stages[other], (section.InferStage, section.PackageStage))
-            or "python" in type(stages[other]).model_fields
-        ):
+_BOXED = ("detect", "keypoints", "python")
+"""Tasks whose records have boxes, or may have: only a user's own code knows what it returns."""
+
+
+def _check_has_boxes(name: str, stages: Stages, models: Mapping[str, ModelConfig], where: Where) -> None:
+    """Raises ConfigError for a stage that tracks or crops detections where nothing before it makes any."""
+    others: list[str] = []
+    for before in (stages[other] for other in upstream(stages, name)):
+        if isinstance(before, (section.PackageStage, section.PythonStage)):
             return
+        if isinstance(before, section.InferStage):
+            task = verb_of(models[before.infer].task)
+            if task in _BOXED and before.crop is None:
+                return
+            others.append(f"{before.infer!r} is for {task}" + (", of crops" if before.crop else ""))
+    key = "track" if isinstance(stages[name], section.TrackStage) else "crop"
+    fix = "let it listen to a stage that runs a model for detect or keypoints on the frame"
     raise ConfigError(
-        f"stage {name!r} crops detections, but no stage before it detects anything",
-        where=where(("stages", name, "crop")),
-        fix="let it listen to an infer or track stage, or crop a fixed region: crop: [x1, y1, x2, y2]",
+        f"stage {name!r} {key}s detections, but no stage before it detects anything",
+        why="; ".join(sorted(others)),
+        where=where(("stages", name, key)),
+        fix=fix + (", or crop a fixed region: crop: [x1, y1, x2, y2]" if key == "crop" else ""),
     )
 
 

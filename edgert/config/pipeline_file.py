@@ -294,7 +294,7 @@ def load_pipeline(
     document = read(pipeline_path(str(path)), overrides, env)
     try:
         config = PipelineConfig.model_validate(document.data, context={"directory": document.path.parent})
-        check_flow(config.stages, tuple(config.models), document.where)
+        check_flow(config.stages, config.models, document.where)
         check_outputs(config.stages, _read_by(config, document.path), document.where)
         check_variants(config.models, document.where)
     except ValidationError as mistakes:

@@ -15,7 +15,7 @@ import numpy as np
 from edgert.dataset import labels
 from edgert.errors import ConfigError
 from edgert.evaluation import coco_metric
-from edgert.runtime import Classification, Detections, Embedding, Keypoints, Record, Segmentation
+from edgert.runtime import Classification, Detections, Embedding, Record, Segmentation
 
 # What a metric is made of, image by image: enough to have its value for any resampling of the images.
 
@@ -193,8 +193,6 @@ class Agreement:
         """What to compare of a record. Raises ConfigError for a user's own."""
         if isinstance(record, Detections):
             return Found(record.boxes, record.classes)
-        if isinstance(record, Keypoints):
-            return Found(record.boxes, np.zeros(len(record), np.int32))
         if isinstance(record, Classification):
             return int(record.classes[0])
         if isinstance(record, Segmentation):

@@ -9,12 +9,12 @@ The records, distinguished by ``type``; boxes and points are pixels of the sourc
 
 * ``detections``: ``objects``: [{``label``?, ``class``, ``score``, ``box``: [x1, y1, x2, y2], ``id``?,
   ``corners``?: four times [x, y] of an oriented box, ``mask``?: ``region``, ``size``, ``values`` and ``lengths`` of its
-  object's mask, as below, 1 where it is}, ...]
+  object's mask, as below, 1 where it is, ``points``?: [[x, y, score], ...]}, ...], and with points their ``names``
 * ``classification``: ``classes``: [{``label``?, ``class``, ``score``}, ...], best first
 * ``segmentation``: ``region``: [x1, y1, x2, y2], ``size``: [width, height] of the mask, ``areas``: [{``label``?,
   ``class``, ``share``}, ...] (parts of the mask, summing to 1), and the mask itself, row after row, as ``values`` and
   the ``lengths`` of their runs: ``numpy.repeat(values, lengths).reshape(height, width)``
-* ``keypoints``: ``names``, ``objects``: [{``score``, ``box``, ``points``: [[x, y, score], ...]}, ...]
+* ``keypoints``: as ``detections``, always with ``points`` and ``names``
 * ``embedding``: ``vector``: [...]
 * ``crops``: ``parent`` (a stage), ``items``: [{``row`` of the parent's objects, ``record``: RECORD}, ...]
 
@@ -131,7 +131,13 @@ def _detections(record: Detections, depth: int) -> dict[str, Any]:
     if record.masks is not None:
         for entry, mask in zip(objects, record.masks, strict=True):
             entry["mask"] = _runs(mask)
-    return {"type": "detections", "objects": objects}
+    named: dict[str, Any] = {"type": "keypoints" if isinstance(record, Keypoints) else "detections"}
+    if record.points is not None:
+        points = np.dstack([record.points[..., :2].round(_BOX_DECIMALS), record.points[..., 2:]])
+        for entry, each in zip(objects, _rounded(points, _SCORE_DECIMALS), strict=True):
+            entry["points"] = each
+        named["names"] = list(record.names)
+    return {**named, "objects": objects}
 
 
 @_simple.register
@@ -162,18 +168,6 @@ def _runs(record: Segmentation) -> dict[str, Any]:
         "values": flat[starts].tolist(),
         "lengths": np.diff(starts, append=flat.size).tolist(),
     }
-
-
-@_simple.register
-def _keypoints(record: Keypoints, depth: int) -> dict[str, Any]:
-    rows = zip(
-        _rounded(record.scores, _SCORE_DECIMALS),
-        _rounded(record.boxes, _BOX_DECIMALS),
-        _rounded(np.dstack([record.points[..., :2].round(_BOX_DECIMALS), record.points[..., 2:]]), _SCORE_DECIMALS),
-        strict=True,
-    )
-    objects = [{"score": score, "box": box, "points": points} for score, box, points in rows]
-    return {"type": "keypoints", "names": list(record.names), "objects": objects}
 
 
 @_simple.register

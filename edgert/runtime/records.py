@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.memory import Counter, Lease
 from edgert.runtime.frame import U8, Frame
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -35,6 +38,9 @@ class Detections:
             then what lies around them. None where boxes are upright.
         masks: N segmentations, each of its object's box: 1 where the object is, 0 beside it. None where the model makes
             none.
+        points: (N, K, 3) float32 x, y in source pixels and a score in 0–1, which is the object's own where the model
+            gives points none. None where the model makes none.
+        names: of the K points; empty when unknown.
     """
 
     boxes: F32
@@ -44,16 +50,34 @@ class Detections:
     ids: I64 | None = None
     corners: F32 | None = None
     masks: tuple[Segmentation, ...] | None = None
+    points: F32 | None = None
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.scores)
 
-    def select(self, rows: npt.NDArray[Any]) -> Detections:
+    def select(self, rows: npt.NDArray[Any]) -> Self:
         """The rows named by an index or boolean array."""
         ids = None if self.ids is None else self.ids[rows]
         corners = None if self.corners is None else self.corners[rows]
         masks = None if self.masks is None else tuple(self.masks[row] for row in np.arange(len(self))[rows].tolist())
-        return Detections(self.boxes[rows], self.scores[rows], self.classes[rows], self.labels, ids, corners, masks)
+        points = None if self.points is None else self.points[rows]
+        boxes, scores, classes = self.boxes[rows], self.scores[rows], self.classes[rows]
+        return type(self)(boxes, scores, classes, self.labels, ids, corners, masks, points, self.names)
+
+
+class Keypoints(Detections):
+    """N bodies, or other things, that a model of ``keypoints`` found: detections that always have points.
+
+    Their boxes are the hulls of the points where the model gives none.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, boxes: F32, scores: F32, points: F32, names: tuple[str, ...] = ()) -> Keypoints:
+        """Bodies of one class: (N, 4), (N,) and (N, K, 3) float32, in source pixels."""
+        return cls(boxes, scores, np.zeros(len(scores), np.int32), points=points, names=names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,26 +101,6 @@ class Segmentation:
     mask: U8
     region: tuple[float, float, float, float]
     labels: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Keypoints:
-    """N bodies of K points.
-
-    Attributes:
-        points: (N, K, 3) float32 x, y in source pixels and a score in 0–1.
-        boxes: (N, 4) float32 x1, y1, x2, y2 in source pixels; the hull of the points where the model gives none.
-        scores: (N,) float32.
-        names: names of the K points; empty when unknown.
-    """
-
-    points: F32
-    boxes: F32
-    scores: F32
-    names: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

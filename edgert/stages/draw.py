@@ -17,7 +17,7 @@ from edgert.config.stages import DrawStage
 from edgert.errors import BuildError, DeviceError, StageError
 from edgert.memory import Counter, Pool
 from edgert.runtime.frame import U8, Frame, bgr_into
-from edgert.runtime.records import Classification, Crops, Detections, Keypoints, Record, Result, Segmentation
+from edgert.runtime.records import Classification, Crops, Detections, Record, Result, Segmentation
 from edgert.runtime.stage import Stage
 from edgert.stages import shapes
 from edgert.stages.context import SimpleStage
@@ -120,7 +120,7 @@ class Overlay:
             for record in nested:
                 found += _boxes(canvas, record, max(1, canvas.line_px - 1))
         for record in shown + nested:
-            if isinstance(record, Keypoints) and "keypoints" in self._elements:
+            if isinstance(record, Detections) and "keypoints" in self._elements:
                 found += shapes.keypoints(canvas, record)
         if "labels" in self._elements:
             for record in shown + nested:
@@ -136,7 +136,7 @@ class Overlay:
             frame = result.frame
             rate_hz = self._rates[frame.stream].add(frame.timestamp_ns)
             age_ms = (self._clock.now_ns() - frame.timestamp_ns) / 1e6
-            count = sum(len(record) for record in records if isinstance(record, (Detections, Keypoints)))
+            count = sum(len(record) for record in records if isinstance(record, Detections))
             objects = f"{count} object{'' if count == 1 else 's'}"
             lines.append((f"{frame.stream} {frame.index}   {rate_hz:.1f} fps   {age_ms:.0f} ms   {objects}", INK))
         if "labels" in self._elements:
@@ -186,13 +186,14 @@ def _canvas(size: tuple[int, int], result: Result) -> Canvas:
 def current_outputs(result: Result) -> dict[str, Record]:
     """The outputs to show: detections that a tracker has taken up and numbered are not shown a second time."""
     shown: dict[str, Record] = {}
-    numbered: list[tuple[str, ...]] = []  # the labels of detections that have numbers
+    numbered: list[tuple[type, tuple[str, ...]]] = []  # the kind and labels of detections that have numbers
     for stage, record in reversed(list(result.outputs.items())):
         if isinstance(record, Detections):
-            if record.labels in numbered:
+            kind = type(record), record.labels
+            if kind in numbered:
                 continue
             if record.ids is not None:
-                numbered.append(record.labels)
+                numbered.append(kind)
         shown[stage] = record
     return dict(reversed(shown.items()))
 
@@ -202,8 +203,6 @@ def _boxes(canvas: Canvas, record: Record, line_px: int) -> list[Shape]:
         return list(shapes.turned_boxes(canvas, record.corners, shapes.colors(record), line_px))
     if isinstance(record, Detections):
         return shapes.boxes(canvas, record.boxes, shapes.colors(record), line_px)
-    if isinstance(record, Keypoints):
-        return shapes.boxes(canvas, record.boxes, [color_of(0)] * len(record), line_px)
     return []
 
 

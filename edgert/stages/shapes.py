@@ -90,14 +90,17 @@ def boxes(canvas: Canvas, corners: F32, shades: Iterable[paint.Bgr], line_px: in
 
 
 def labels(canvas: Canvas, record: Detections) -> Iterator[paint.Label]:
-    """Class, number and score above each box, or inside where there is no room above."""
+    """Class, number and score above each box, or inside where there is no room above; of bodies, their number."""
     half = canvas.line_px // 2 + 1
     ids = [""] * len(record) if record.ids is None else [f" #{number}" for number in record.ids.tolist()]
+    is_plain = isinstance(record, Keypoints) and not record.labels  # of one class, which needs no name
+    if is_plain and record.ids is None:
+        return
     columns = record.classes.tolist(), ids, record.scores.tolist(), colors(record)
     for (x1, y1, _, _), number, track, score, shade in reversed(
         list(zip(canvas.corners(record.boxes), *columns, strict=True))
     ):  # the best on top
-        text = f"{_name(record.labels, number)}{track} {score:.2f}"
+        text = f"{'' if is_plain else _name(record.labels, number)}{track} {score:.2f}".strip()
         above = y1 - half - canvas.pen.line_px
         yield canvas.pen.label(canvas.size, text, x1 - half, above if above >= 0 else y1 - half, shade)
 
@@ -124,10 +127,10 @@ def mask(canvas: Canvas, record: Segmentation) -> paint.Mask:
     return paint.Mask(record.mask, (left, top, right, bottom), has_background)
 
 
-def keypoints(canvas: Canvas, record: Keypoints) -> Iterator[paint.Shape]:
+def keypoints(canvas: Canvas, record: Detections) -> Iterator[paint.Shape]:
     """Dots, and bones between them for the 17 points of COCO; points below a score of 0.3 are left out."""
     radius = (canvas.line_px + 1) << paint.SUBPIXEL_BITS
-    for points in record.points:
+    for points in () if record.points is None else record.points:
         seen = (points[:, 2] >= _POINT_SCORE).tolist()
         places = canvas.fine(points[:, :2])
         if len(places) == _COCO_POINTS:

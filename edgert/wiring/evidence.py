@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from edgert.runtime import Classification, Detections, Embedding, Keypoints, Record, Segmentation
+from edgert.runtime import Classification, Detections, Embedding, Record, Segmentation
 from edgert.stages.decode.decoder import Array
 from edgert.wiring.photos import Photo, View
 from edgert.wiring.trial import Answer
@@ -71,7 +71,7 @@ NOTHING = Evidence(0.0, 0.0, 0.0, 0.0)
 def weigh(answers: Answers, photo: Photo) -> Evidence:
     """The evidence in one photo's answers; nothing for records that only the user's own code knows."""
     first = answers.records[0]
-    if isinstance(first, (Detections, Keypoints)):
+    if isinstance(first, Detections):
         return _weigh_boxes(answers, photo)
     if isinstance(first, Classification):
         return _weigh_classes([_distribution(record) for record in (*answers.records, answers.control)])
@@ -92,7 +92,7 @@ def relative(values: Sequence[float], verb: str) -> list[float]:
 
 def sameness(first: Record, second: Record) -> float:
     """How far two records of one photo agree, 0 to 1; 1 means the difference does not show."""
-    if isinstance(first, (Detections, Keypoints)) and isinstance(second, (Detections, Keypoints)):
+    if isinstance(first, Detections) and isinstance(second, Detections):
         pair = _boxes(first), _boxes(second)
         total = float(pair[0][1].sum() + pair[1][1].sum())
         return 1.0 if total == 0 else 2 * _agreement(*pair) / total
@@ -108,12 +108,11 @@ def sameness(first: Record, second: Record) -> float:
 _Boxes = tuple[F32, F32, npt.NDArray[np.int32]]
 
 
-def _boxes(record: Detections | Keypoints, view: View | None = None) -> _Boxes:
+def _boxes(record: Detections, view: View | None = None) -> _Boxes:
     """Boxes in pixels of the photo, what each counts, classes."""
     boxes = record.boxes if view is None else view.boxes(record.boxes)
     scores = np.clip(np.nan_to_num(record.scores), 0, 1)
-    classes = record.classes if isinstance(record, Detections) else np.zeros(len(record), np.int32)
-    return boxes, scores**_SURENESS, classes
+    return boxes, scores**_SURENESS, record.classes
 
 
 def _weigh_boxes(answers: Answers, photo: Photo) -> Evidence:

@@ -45,7 +45,7 @@ def busy_scene(
         points = np.concatenate(
             [rng.uniform(-0.1, 1.1, (bodies, 17, 2)) * size + step, rng.uniform(0.1, 1, (bodies, 17, 1))], axis=2
         ).astype(np.float32)
-        outputs["pose"] = Keypoints(points, boxes[:bodies], scores[:bodies].astype(np.float32))
+        outputs["pose"] = Keypoints.of(boxes[:bodies], scores[:bodies].astype(np.float32), points)
     return Result(frame, outputs)
 
 
@@ -75,7 +75,7 @@ def odd_scenes(frame: Frame) -> Iterator[Result]:
     for points in (17, 5):
         at = np.random.default_rng(points).uniform(-40, width + 40, (3, points, 2))
         whole = np.concatenate([at, np.ones((3, points, 1))], axis=2).astype(np.float32)
-        yield Result(frame, {"pose": Keypoints(whole, boxes[:3], scores[:3])})
+        yield Result(frame, {"pose": Keypoints.of(boxes[:3], scores[:3], whole)})
     turned = np.random.default_rng(6).uniform(-40, width + 40, (count, 4, 2)).astype(np.float32)
     turned[-1, 2, 1] = np.nan
     pieces = tuple(Segmentation(mask[: 2 + row, row:] % 2, tuple(box)) for row, box in enumerate(boxes.tolist()[:9]))

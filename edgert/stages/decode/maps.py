@@ -191,9 +191,8 @@ class Heatmap:
         hull = np.concatenate([points[:, :2].min(axis=0), points[:, :2].max(axis=0)])
         found = slice(0, int(score >= self.score))
         scores = np.full(1, np.clip(score, 0, 1), np.float32)
-        return Keypoints(
-            geometry.points(points[None])[found], geometry.boxes(hull[None])[found], scores[found], self.labels
-        )
+        placed = geometry.points(points[None])[found]
+        return Keypoints.of(geometry.boxes(hull[None])[found], scores[found], placed, self.labels)
 
 
 def peaks(maps: F32) -> F32:

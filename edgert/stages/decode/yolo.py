@@ -213,7 +213,7 @@ class YoloPose:
 
     def _record(self, boxes: F32, scores: F32, points: F32, geometry: Geometry) -> Keypoints:
         mapped = geometry.points(points.reshape(len(points), points.shape[1] // 3, 3))
-        return Keypoints(mapped, geometry.boxes(boxes), scores.copy(), self.labels)
+        return Keypoints.of(geometry.boxes(boxes), scores.copy(), mapped, self.labels)
 
 
 def is_final_pose(shape: tuple[int, ...], network: Size) -> bool:

@@ -178,7 +178,7 @@ class GpuPose(GpuBoxes):
 
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: F32, geometry: Geometry) -> Keypoints:
         points = geometry.points(extras.reshape(len(extras), self._layout.extras // 3, 3))
-        return Keypoints(points, geometry.boxes(boxes), scores, self._decoder.labels)
+        return Keypoints.of(geometry.boxes(boxes), scores, points, self._decoder.labels)
 
 
 class GpuOriented(GpuBoxes):

@@ -27,7 +27,7 @@ import cv2
 
 from edgert.errors import DeviceError, EdgertError, StageError, cause
 from edgert.runtime.json_form import plain
-from edgert.runtime.records import Classification, Detections, Keypoints, Result
+from edgert.runtime.records import Classification, Detections, Result
 from edgert.stages.draw import Images, Overlay, current_outputs
 from edgert.stages.sink.prometheus import CONTENT_TYPE, metrics_text
 
@@ -180,7 +180,7 @@ class Live:
             return {"stream": None, "frame": None, "objects": []}
         rows, shown = [], ("label", "class", "score", "id")
         for stage, record in current_outputs(result).items():
-            if isinstance(record, (Detections, Classification, Keypoints)):
+            if isinstance(record, (Detections, Classification)):
                 entries = plain(record)
                 for row in entries.get("objects", entries.get("classes")):
                     rows.append({"stage": stage, **{key: row[key] for key in shown if key in row}})

@@ -256,6 +256,17 @@ class TestFlow:
     def test_a_mapping_that_shares_a_name_is_refused_before_it_is_lost(self, tmp_path: Path) -> None:
         assert "'cam' stands twice" in refused(tmp_path, MINIMAL + "  cam: {source: b.mp4}\n").what
 
+    @pytest.mark.parametrize("stage", ["{track: bytetrack, from: b}", "{crop: {limit: 3}, from: b}"])
+    def test_what_has_no_boxes_is_not_tracked(self, tmp_path: Path, stage: str) -> None:
+        text = "models:\n  roads: {onnx: m.onnx, task: {segment: argmax}}\n"
+        text += "  poses: {onnx: m.onnx, task: {keypoints: heatmap}}\n"
+        text += "stages:\n  cam: {source: a.mp4}\n  a: {infer: roads, from: cam}\n"
+        error = refused(tmp_path, text + f"  b: {{python: 'm:f', from: cam}}\n  x: {stage.replace('b}', 'a}')}\n")
+        assert "'x'" in error.what and "no stage before it detects anything" in error.what
+        assert error.why == "'roads' is for segment" and "detect or keypoints" in error.fix
+        for before in ("{python: 'm:f', from: cam}", "{infer: poses, from: a}"):
+            pipeline(tmp_path, text + f"  b: {before}\n  x: {stage}\n")
+
     def test_crops_may_follow_a_users_stage(self, tmp_path: Path) -> None:
         text = stages("{python: 'm:f', from: cam}") + "  y: {crop: {limit: 2}, from: x}\n"
         assert isinstance(pipeline(tmp_path, text).config.stages["y"], CropStage)

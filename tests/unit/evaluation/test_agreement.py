@@ -50,7 +50,7 @@ def test_images_count_alike() -> None:
 
 
 def test_bodies_are_compared_by_their_boxes() -> None:
-    body = Keypoints(np.zeros((1, 17, 3), np.float32), np.array([[0, 0, 9, 9]], np.float32), np.ones(1, np.float32))
+    body = Keypoints.of(np.array([[0, 0, 9, 9]], np.float32), np.ones(1, np.float32), np.zeros((1, 17, 3), np.float32))
     note = SCORER.note(0, body)
     assert isinstance(note, Found) and agreement([body], [body]) == 1
 

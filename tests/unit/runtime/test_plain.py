@@ -3,7 +3,7 @@ from __future__ import annotations
 import enum
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -67,12 +67,15 @@ def test_an_empty_and_a_uniform_mask() -> None:
 
 def test_keypoints_and_embedding() -> None:
     points = np.array([[[1.234, 2.346, 0.98766], [3, 4, 0.5]]], np.float32)
-    record = Keypoints(points, np.array([[1, 2, 3, 4]], np.float32), np.array([0.5], np.float32), ("a", "b"))
+    record = Keypoints.of(np.array([[1, 2, 3, 4]], np.float32), np.array([0.5], np.float32), points, ("a", "b"))
     data = plain(record)
     assert data["names"] == ["a", "b"]
     assert data["objects"] == [
-        {"score": 0.5, "box": [1.0, 2.0, 3.0, 4.0], "points": [[1.23, 2.35, 0.9877], [3.0, 4.0, 0.5]]}
+        {"class": 0, "score": 0.5, "box": [1.0, 2.0, 3.0, 4.0], "points": [[1.23, 2.35, 0.9877], [3.0, 4.0, 0.5]]}
     ]
+    assert data["type"] == "keypoints" and data["objects"] == plain(replace(record, ids=None))["objects"]
+    (tracked,) = plain(replace(record, ids=np.array([7])).select(np.array([0])))["objects"]
+    assert tracked == {**data["objects"][0], "id": 7}
     assert plain(Embedding(np.array([0.6, 0.8], np.float32))) == {"type": "embedding", "vector": [0.6, 0.8]}
 
 

@@ -152,7 +152,7 @@ def test_oriented_boxes_are_drawn_along_their_sides_and_masks_in_their_color() -
 def test_the_bones_of_a_body_join_its_points() -> None:
     points = np.zeros((1, 17, 3), np.float32)
     points[0, 5], points[0, 7] = (100, 50, 0.9), (100, 150, 0.9)  # left shoulder and elbow
-    record = Keypoints(points, np.zeros((1, 4), np.float32), np.ones(1, np.float32))
+    record = Keypoints.of(np.zeros((1, 4), np.float32), np.ones(1, np.float32), points)
     touched = changed(drawn(["keypoints"], {"pose": record}))
     assert touched[100, 100] and touched[50, 100] and touched[150, 100]
     assert not touched[:40].any() and not touched[160:].any()
@@ -162,7 +162,7 @@ def test_the_bones_of_a_body_join_its_points() -> None:
 
 def test_points_of_another_skeleton_are_dots_only() -> None:
     points = np.array([[[50, 50, 1], [200, 50, 1]]], np.float32)
-    record = Keypoints(points, np.zeros((1, 4), np.float32), np.ones(1, np.float32))
+    record = Keypoints.of(np.zeros((1, 4), np.float32), np.ones(1, np.float32), points)
     touched = changed(drawn(["keypoints"], {"pose": record}))
     assert touched[50, 50] and touched[50, 200] and not touched[50, 100:150].any()
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgert.config import TrackStage
-from edgert.runtime import Detections
+from edgert.runtime import Detections, Keypoints
 from edgert.stages.context import Context
 from edgert.stages.track import Track
 from tests.helpers.frames import frame_of, result_of
@@ -67,3 +67,16 @@ def test_an_empty_frame_and_the_end() -> None:
         before = ids(stage, found((10, 10, 50, 50)), index=n)
     stage.close()
     assert [ids(stage, found((10, 10, 50, 50)), index=n) for n in range(3)][-1] == before
+
+
+def test_bodies_are_tracked_with_their_points() -> None:
+    stage = Track("track", CONFIG, Context(rate_hz=30))
+    for n in range(3):
+        boxes = np.array([(10 + n, 10, 50 + n, 90), (200, 10, 240, 90)], np.float32)
+        points = np.tile(boxes.reshape(2, 2, 2), (1, 1, 2))[..., :3]
+        body = Keypoints.of(boxes, np.array([0.9, 0.8], np.float32), points, ("head", "foot"))
+        out = stage.process(result_of(frame_of(index=n), {"find": body}))
+        tracked = out.outputs["track"]
+        assert isinstance(tracked, Keypoints) and tracked.names == ("head", "foot")
+        assert tracked.ids is not None and tracked.points is not None
+        assert np.array_equal(tracked.points, points) and tracked.ids.tolist() == [1, 2]
