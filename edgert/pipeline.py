@@ -31,6 +31,7 @@ from edgert.policy import Drop
 from edgert.runtime import Node, Result, Runner, Summary, summarize
 from edgert.runtime.announce import Beacon
 from edgert.runtime.branches import disconnect
+from edgert.runtime.recent import History, totals
 from edgert.runtime.worker import works_for
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.sink.results import CallbackSink
@@ -140,7 +141,7 @@ class Pipeline:
             before_planning()  # memory that is free is free for all that is planned, a GPU's context too
             self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
         self._assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
-        self._assembly.hooks.stats = self._stats
+        self._assembly.hooks.stats = lambda: {**self._stats(), "totals": totals(self._assembly.nodes)}
         # Asked for every frame.
         self._fed = {node.name: node.work for node in self._assembly.nodes if isinstance(node.work, ApiSource)}
         self._environment = environment
@@ -158,6 +159,7 @@ class Pipeline:
         self._runner = Runner(self._assembly.nodes, environment.clock, self.file.located)
         if not calls_back:
             self._assembly.hooks.on_left = self._runner.stop_unless_read
+        self._history = History(self._assembly.nodes, environment.clock, partial(getattr, self._runner, "started_ns"))
         self._watch: Watch | None = None
         budgets, label = self.file.config.budgets, environment.label
         if budgets != type(budgets)():  # most pipelines have none and start without it
@@ -405,7 +407,8 @@ class Pipeline:
             if footprint is not None:
                 measured = {"measured_bytes": rss, "more_bytes": rss - footprint.total_bytes}
                 budgets["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": self._watch.observer.nvmap_bytes}
-        return summarize(assembly.nodes, wall_ns, counts, rss, engines, budgets, assembly.frames, has_ended=over)
+        nodes, frames, recent = assembly.nodes, assembly.frames, self._history.recent(runner.ended_ns or None)
+        return summarize(nodes, wall_ns, counts, rss, engines, budgets, frames, recent=recent, has_ended=over)
 
     def _refuse_own(self, done: str) -> None:
         if works_for(self._runner.stop_event):
@@ -437,6 +440,8 @@ class Pipeline:
         """Begins what is beside the stages."""
         if self._watch is not None:
             self._watch.start()
+        if self._calling is None:
+            self._history.start()
         self._beacon.open()
 
     def _leave(self) -> None:
@@ -445,6 +450,7 @@ class Pipeline:
             return
         if self._watch is not None:
             self._watch.stop()
+        self._history.stop()
         self._beacon.close()
 
     def _stats(self) -> dict[str, Any]:
@@ -452,7 +458,8 @@ class Pipeline:
         config = self.file.config
         required = [name for name, stage in config.stages.items() if getattr(stage, "required", False)]
         promised = config.budgets.model_dump(exclude_none=True)
-        return {**self.summary().to_json(), "promised": promised, "required": required}
+        about = {"name": config.name, "promised": promised, "required": required}
+        return {**about, **self.summary().to_json()}
 
     def _known(self, stage: str) -> str:
         """The stage; raises StageError where there is none of that name."""

@@ -38,6 +38,14 @@ _READINGS = (
     terminal.Column("kind", rank=1),
     terminal.Column("source", wraps=True),
 )
+_CAMERAS = (
+    terminal.Column("camera", wraps=True),
+    terminal.Column("fps", is_number=True),
+    terminal.Column("dropped", is_number=True),
+    terminal.Column("p50 ms", is_number=True, rank=2),
+    terminal.Column("p99 ms", is_number=True),
+    terminal.Column("state", wraps=True),
+)
 _PIPELINES = (
     terminal.Column("pipeline", wraps=True),
     terminal.Column("fps", is_number=True),
@@ -235,6 +243,9 @@ def view(sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int) -
     """Pipelines, then the machine, then what cannot be read, in a line."""
     yield pipeline_table(pipelines, width)
     yield ""
+    if cameras := list(_cameras(pipelines)):
+        yield terminal.table(_CAMERAS, cameras, width=width, title="cameras, last minute")
+        yield ""
     readings = list(_ordered(sample))
     title = f"power mode {sample.mode}" if sample.mode else "this machine"
     if (recent := energy.recent_w(10.0)) is not None:
@@ -284,7 +295,32 @@ def pipeline_table(rows: Sequence[Row], width: int) -> Table | Text:
         last = row.get("trouble") or ", ".join(_promises(row))
         cells = [_text(cell) for cell in (name or row["at"], *_figures(row), last, row["at"])]
         shown.append(terminal.Row(cells, "yellow" if "trouble" in row else ""))
-    return terminal.table(_PIPELINES, shown, width=width, title="pipelines")
+    return terminal.table(_PIPELINES, shown, width=width, title="pipelines, last minute")
+
+
+def _cameras(pipelines: Sequence[Row]) -> Iterator[terminal.Row]:
+    """A row for each source that comes and goes."""
+    for row in pipelines:
+        stats = _part(row, "stats")
+        for name, stage in _part(stats, "stages").items():
+            source = _part(stage, "source") if isinstance(stage, dict) else {}
+            if not isinstance(up := source.get("up"), bool):
+                continue
+            share = _part(_part(_part(stats, "recent"), "streams"), name)
+            reason = _text(source.get("reason"))
+            state = (
+                f"{'up' if up else 'down'} for {_number(source.get('state_s'), '{:.0f}')} s{reason and f': {reason}'}"
+            )
+            cells = (f"{_text(row.get('name'))} {_text(name)}".strip(), *_shares(share), state)
+            yield terminal.Row(cells, "" if up else "yellow")
+
+
+def _shares(share: Mapping[str, Any]) -> Iterator[str]:
+    """Frames a second, what was dropped, and latencies of the last minute."""
+    latency, dropped = _part(share, "latency_ms"), _part(share, "dropped").values()
+    yield _number(share.get("fps"), "{:.4g}")
+    yield _number(sum(filter(_is_number, dropped)), "{:.0f}") if share else "?"
+    yield from (_number(latency.get(place), "{:.4g}") for place in ("p50", "p99"))
 
 
 def _figures(row: Row) -> Iterator[str]:
@@ -292,10 +328,11 @@ def _figures(row: Row) -> Iterator[str]:
     if "trouble" in row:
         yield from ("",) * 6
         return
-    stats, latency = row["stats"], _part(row["stats"], "latency_ms")
-    now = row.get("fps_now")
-    values = (stats.get("fps") if now is None else now, stats.get("frames_out"), stats.get("dropped"))
-    yield from (_number(value, "{:.4g}") for value in (*values, latency.get("p50"), latency.get("p99")))
+    stats, now = row["stats"], row.get("fps_now")
+    yield _number(stats.get("fps") if now is None else now, "{:.4g}")
+    yield _number(stats.get("frames_out"), "{:.4g}")
+    _, *last_minute = _shares(_part(stats, "recent"))
+    yield from last_minute
     yield _size(stats.get("peak_rss_bytes"))
 
 
@@ -310,7 +347,8 @@ def _promises(row: Row) -> Iterator[str]:
         taken, limit = _number(used.get("mean"), "{:.3g}"), _number(used.get("limit"), "{:g}")
         yield f"{taken} of {limit} {_text(used.get('unit'))}"
     if _is_number(limit_s := promised.get("latency")):
-        yield f"p99 {_number(_part(stats, 'latency_ms').get('p99'), '{:.0f}')} of {1e3 * float(limit_s):g} ms"
+        latency = _part(_part(stats, "recent"), "latency_ms")
+        yield f"p99 {_number(latency.get('p99'), '{:.0f}')} of {1e3 * float(limit_s):g} ms"
     if "memory" in promised:
         yield f"{_size(stats.get('peak_rss_bytes'))} of {_size(promised['memory'])}"
 

@@ -135,11 +135,13 @@ def _watch(pipeline: Pipeline, is_over: Callable[[], bool], update: Callable[[Su
 
 
 def _line(summary: Summary, label: str) -> str:
-    latency = summary.latency_ms
+    """All frames so far, and the last minute."""
+    recent = summary.recent
+    latency = recent.latency_ms
     down = [name for name, stage in summary.stages.items() if stage.source and stage.source.up is False]
     return (
-        f"{label}{'  ' if label else ''}{summary.seconds:7.1f} s  {summary.frames_out} frames  {summary.fps:.1f} fps  "
-        f"latency p50 {latency.p50:.1f} p99 {latency.p99:.1f} ms  dropped {summary.dropped}"
+        f"{label}{'  ' if label else ''}{summary.seconds:7.1f} s  {summary.frames_out} frames  {recent.fps:.1f} fps  "
+        f"latency p50 {latency.p50:.1f} p99 {latency.p99:.1f} ms  dropped {sum(recent.dropped.values())}"
         + (f"  down: {', '.join(down)}" if down else "")
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from edgert.clock import REAL
 from edgert.policy import BoundedQueue, Drop
-from edgert.runtime.metrics import LatencyHistogram
+from edgert.runtime.metrics import LatencyHistogram, Losses
 from edgert.runtime.records import Result, Together
 
 _now_ns = REAL.now_ns
@@ -93,6 +93,7 @@ class Channel(BoundedQueue[Result]):
         is_bare: whether frames go through without their pixels, which nobody behind reads.
         only: the sources whose frames pass; None for all.
         together: whether the consumer takes several results as one :class:`~edgert.runtime.records.Together`.
+        losses: what was dropped, by stream and cause.
         work: works on a result at once, in the producer's thread, where the consumer has none; None: results wait.
     """
 
@@ -103,6 +104,7 @@ class Channel(BoundedQueue[Result]):
         "_is_awaited",
         "_room",
         "is_bare",
+        "losses",
         "low",
         "only",
         "together",
@@ -115,6 +117,7 @@ class Channel(BoundedQueue[Result]):
     def __init__(self, capacity: int, drop: Drop, arrivals: Arrivals, edge: int) -> None:
         super().__init__(capacity, drop)
         self.is_bare, self.only, self.work, self.together = False, None, None, False
+        self.losses: Losses = {}
         self._arrivals, self._edge, self._abandoned, self._is_awaited = arrivals, edge, False, False
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a producer that waits for some
 
@@ -194,6 +197,8 @@ class Channel(BoundedQueue[Result]):
     def lose(self, result: Result) -> None:
         """Counts it and gives its hold back."""
         self.dropped += 1
+        key = result.frame.stream, "end" if self._abandoned else "queue"
+        self.losses[key] = self.losses.get(key, 0) + 1
         result.frame.lease.release()
 
     def _drain(self) -> None:

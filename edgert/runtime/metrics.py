@@ -6,10 +6,12 @@ Latencies in histograms, totals of each thread's time, and how its times vary, w
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import log2
+from itertools import pairwise
+from math import ceil, log2
 
 import numpy as np
 import numpy.typing as npt
@@ -99,15 +101,55 @@ class RecentLatency:
         return np.sum(counts, axis=0) if counts else LatencyHistogram().counts()
 
 
-class StageMeter:
-    """Totals of what one stage's thread did with its time. Written by that thread alone."""
+UPTO_MS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0)
+"""Bounds of the buckets that Prometheus gets."""
+_STEPS_PER_OCTAVE = 12  # of a stream's buckets: percentiles are right to 3 %
 
-    __slots__ = ("busy_ns", "latency", "results_in", "results_out", "unmatched", "wait_in_ns", "wait_out_ns")
+
+def _bounds_ns() -> Iterable[int]:
+    """Upper bounds of a stream's buckets, from 10 microseconds to 100 seconds, Prometheus' own among them."""
+    for low_ms, high_ms in pairwise((0.01, *UPTO_MS, 100_000.0)):
+        steps = ceil(_STEPS_PER_OCTAVE * log2(high_ms / low_ms))
+        yield from (round(1e6 * low_ms * (high_ms / low_ms) ** (step / steps)) for step in range(1, steps + 1))
+
+
+BOUNDS_NS = list(_bounds_ns())
+
+
+Losses = dict[tuple[str, str], int]
+"""Results that were lost, by stream and cause: ``queue``, it was full; ``join``, the other part never came; ``end``,
+whoever was to take it had ended."""
+
+
+class StageMeter:
+    """Totals of what one stage's thread did with its time. Written by that thread alone.
+
+    Attributes:
+        unmatched: results that a join never got the other part of.
+        losses: these, by stream and cause.
+        streams: of each stream, the results that it was done with, by the time since their capture: above the bound
+            before and at most :data:`BOUNDS_NS`, and one more for what took longer than all of them. Replaced by
+            another mapping when there is a new one.
+    """
+
+    __slots__ = ("busy_ns", "latency", "losses", "results_in", "results_out", "streams", "unmatched", "wait_in_ns",
+                 "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
         self.results_in = self.results_out = self.unmatched = 0
         self.busy_ns = self.wait_in_ns = self.wait_out_ns = 0
         self.latency = LatencyHistogram()
+        self.losses: Losses = {}
+        self.streams: dict[str, array[int]] = {}
+
+    def done(self, stream: str, latency_ns: int) -> None:
+        """Counts a result that the stage passed on, or took where it is the last, so long after its capture."""
+        try:
+            counts = self.streams[stream]
+        except KeyError:
+            counts = array("q", bytes(8 * (len(BOUNDS_NS) + 1)))
+            self.streams = {**self.streams, stream: counts}
+        counts[bisect_left(BOUNDS_NS, latency_ns)] += 1
 
 
 RESULTS = 8192

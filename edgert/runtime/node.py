@@ -96,6 +96,7 @@ class Station:
         meter.busy_ns += worked_ns
         timing.worked(worked_ns)
         timing.passed_on(made_ns)
+        meter.done(frame.stream, made_ns - frame.timestamp_ns)
         self.hand_over(Result(frame))
         meter.results_out += 1
 
@@ -138,6 +139,7 @@ class Station:
             if self._is_end:
                 for one in result.results if isinstance(result, Together) else (result,):
                     meter.latency.add(done - one.frame.timestamp_ns)
+                    meter.done(one.frame.stream, done - one.frame.timestamp_ns)
             if out is None:
                 timing.passed_on(done)
                 return False
@@ -194,13 +196,16 @@ class Station:
 
     def _pass_on(self, out: Result | Iterable[Result], done_ns: int) -> int:
         """How many went on."""
-        outlets, count = self.node.outlets, 0
+        outlets, meter, count = self.node.outlets, self.node.meter, 0
         if len(outlets) == 1 and outlets[0].together and isinstance(out, list) and len(out) > 1:
             out = Together.of(out, {})
         for result in (out,) if isinstance(out, Result) else out if isinstance(out, list) else self._made(out):
+            for one in result.results if isinstance(result, Together) else (result,):
+                count += 1
+                if not self._is_end:  # it was counted when it came
+                    meter.done(one.frame.stream, done_ns - one.frame.timestamp_ns)
             self.send(result)
-            count += len(result.results) if isinstance(result, Together) else 1
-        self.node.meter.results_out += count
+        meter.results_out += count
         if count:
             self.node.timing.passed_on(done_ns)
         return count
@@ -220,8 +225,11 @@ class Station:
             del result  # it would keep the frame's memory in use
 
     def _give_up(self, results: Sequence[Result]) -> None:
-        self.node.meter.unmatched += len(results)
+        meter = self.node.meter
+        meter.unmatched += len(results)
         for result in results:
+            key = result.frame.stream, "join"
+            meter.losses[key] = meter.losses.get(key, 0) + 1
             result.frame.lease.release()
 
 

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from edgert.clock import REAL
 from edgert.memory import Counts
 from edgert.runtime.metrics import WINDOW_NS, LatencyHistogram, Percentiles, StageTiming, Timing
 from edgert.runtime.node import Node
+from edgert.runtime.recent import History, Recent, losses_of
 from edgert.runtime.stage import Source, SourceStats
 
 
@@ -19,6 +21,7 @@ class StageSummary:
         dropped: results this stage never saw because its queues were full or a join never got the other part.
         busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
         source: for a source, what it skipped and lost.
+        losses: what was dropped, per stream, by cause; see :data:`edgert.runtime.metrics.Losses`.
         thread: the stage in whose thread this one is worked on; empty: in one of its own.
     """
 
@@ -32,6 +35,7 @@ class StageSummary:
     waiting: int
     source: SourceStats | None = None
     thread: str = ""
+    losses: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class Summary:
         dropped: frames lost between source and sink, for whatever reason.
         fps: ``frames_out`` per second of ``seconds``.
         latency_ms: from capture to the end of the last stages.
+        recent: the last minute, or that before the end.
         budgets: what was done to keep them; empty for a pipeline without.
         simulation: per stage, the jitter that a simulation of the run samples from; empty while it runs.
         copies_per_frame, bytes_copied_per_frame: copies of pixels in host memory, from every ``to_x`` call.
@@ -56,6 +61,7 @@ class Summary:
     seconds: float
     fps: float
     latency_ms: Percentiles
+    recent: Recent
     stages: Mapping[str, StageSummary]
     copies_per_frame: float
     bytes_copied_per_frame: float
@@ -80,11 +86,13 @@ def summarize(
     budgets: Mapping[str, Any] | None = None,
     frames: Mapping[str, str] | None = None,
     *,
+    recent: Recent | None = None,
     has_ended: bool = True,
 ) -> Summary:
     """The state of a running or finished pipeline; callable at any time from any thread.
 
-    The jitter takes some milliseconds per thread and is only reported of one that has ended.
+    Without ``recent``, that is the whole run. The jitter takes some milliseconds per thread and is only reported of one
+    that has ended.
     """
     sources = [node for node in nodes if isinstance(node.work, Source)]
     ends = [node for node in nodes if not node.outlets]
@@ -107,6 +115,7 @@ def summarize(
         bytes_copied_per_frame=counts.bytes_copied / frames_in if frames_in else 0.0,
         allocations=counts.allocations,
         peak_rss_bytes=peak_rss_bytes,
+        recent=recent or History(nodes, REAL, lambda: 0).recent(wall_ns),
         engine=engine,
         budgets=budgets or {},
         frames=frames or {},
@@ -129,6 +138,9 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
     meter = node.meter
     channels = [channel.stats() for channel in node.inlet.channels]
     percent = 100 / wall_ns if wall_ns else 0.0
+    losses = dict[str, dict[str, int]]()
+    for (stream, cause), number in losses_of(node).items():
+        losses.setdefault(stream, {})[cause] = number
     return StageSummary(
         results_in=meter.results_in,
         results_out=meter.results_out,
@@ -140,4 +152,5 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
         waiting=sum(channel.waiting for channel in channels),
         source=node.work.stats() if isinstance(node.work, Source) else None,
         thread=node.runs_in.name if node.runs_in is not None else "",
+        losses=losses,
     )

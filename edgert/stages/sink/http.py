@@ -46,8 +46,8 @@ class HttpSink:
             to the network; it has no password.
         port: 0 picks a free one; see :attr:`url`.
         stats: the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with its budgets as
-            ``promised`` and the sources whose frames it cannot do without as ``required``; the page shows ``fps
-            frames_out dropped latency_ms{p50,p99} stages{name: {busy_percent, dropped, source}}`` of it.
+            ``promised``, the sources whose frames it cannot do without as ``required``, and, for ``/metrics`` alone,
+            ``totals``; the page shows ``name fps frames_out dropped recent stages{name: {source}}`` of it.
     """
 
     def __init__(self, name: str, host: str, port: int, stats: Callable[[], Mapping[str, object]]) -> None:
@@ -374,7 +374,8 @@ class _Handler(BaseHTTPRequestHandler):
             status = HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK
             return status, "text/plain; charset=utf-8", f"{missing or 'ok'}\n".encode(), {}
         if path == "/stats.json":
-            data = {"stats": plain(stats()), "latest": live.table()}
+            shown = {key: value for key, value in stats().items() if key != "totals"}
+            data = {"stats": plain(shown), "latest": live.table()}
             text = json.dumps(data, allow_nan=False, separators=(",", ":"))
             return HTTPStatus.OK, "application/json", text.encode(), {}
         if path == "/metrics":

@@ -4,15 +4,16 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/. Names, bas
 https://prometheus.io/docs/practices/naming/. What the run does not know is left out: nothing is 0 that is not known.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from edgert._version import __version__
+from edgert.runtime.metrics import UPTO_MS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Stats = Mapping[str, Any]
-Kind = Literal["counter", "gauge", "summary"]
+Kind = Literal["counter", "gauge", "histogram"]
 Sample = tuple[Mapping[str, str], float | None]
 """Labels, and a value; None: not known."""
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -35,7 +36,6 @@ _RUN: tuple[tuple[str, Kind, str, str], ...] = (
 )
 _STAGE: tuple[tuple[str, Kind, str, str], ...] = (
     ("results_total", "counter", "What a stage passed on.", "results_out"),
-    ("dropped_total", "counter", "What a stage never saw: full queues, and joins that lost a half.", "dropped"),
     ("queued_results", "gauge", "What waits for a stage.", "waiting"),
 )
 _SOURCE: tuple[tuple[str, Kind, str, str], ...] = (
@@ -47,7 +47,7 @@ _SOURCE: tuple[tuple[str, Kind, str, str], ...] = (
     ("source_reconnects_total", "counter", "Times a stream was opened again.", "source.reconnects"),
 )
 _SPENT = {"working": "busy_percent", "starved": "wait_in_percent", "blocked": "wait_out_percent"}
-_QUANTILES = {"0.5": "p50", "0.95": "p95", "0.99": "p99"}
+_BOUNDS = [f"{bound / 1e3:g}" for bound in UPTO_MS]
 
 
 def metrics_text(stats: Stats) -> str:
@@ -55,21 +55,22 @@ def metrics_text(stats: Stats) -> str:
 
     Args:
         stats: plain data, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with the pipeline's budgets as
-            ``promised``; any of it may be missing.
+            ``promised`` and :func:`edgert.runtime.recent.totals`; any of it may be missing.
     """
-    parts = (_run(stats), _stages(stats), _engines(_at(stats, "engine")), _budgets(_at(stats, "budgets")))
+    engines, budgets = _engines(_at(stats, "engine")), _budgets(_at(stats, "budgets"))
+    parts = (_run(stats), _stages(stats), _streams(_at(stats, "totals")), engines, budgets)
     made = _family("build_info", "gauge", "The version of edgert.", [({"version": __version__}, 1)])
     return made + "".join(family for part in parts for family in part)
 
 
 def _family(
-    name: str, kind: Kind, text: str, samples: Iterable[Sample], rows: Iterable[tuple[str, float | None]] = ()
+    name: str, kind: Kind, text: str, samples: Iterable[Sample], rows: Iterable[tuple[str, Sample]] = ()
 ) -> str:
-    """A metric, without the ``edgert_`` of its name; empty where nothing is known. Of a summary, ``rows`` are lines of
-    other names as well."""
+    """A metric, without the ``edgert_`` of its name; empty where nothing is known. Of a histogram, ``rows`` are all its
+    lines, with what follows its name."""
     name = f"edgert_{name}"
     lines = [_line(name, labels, value) for labels, value in samples if value is not None]
-    lines += [_line(f"{name}_{row}", {}, value) for row, value in rows if value is not None]
+    lines += [_line(f"{name}_{row}", labels, value) for row, (labels, value) in rows if value is not None]
     head = (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
     return "".join(f"{line}\n" for line in (*head, *lines)) if lines else ""
 
@@ -84,12 +85,6 @@ def _run(stats: Stats) -> Iterator[str]:
     ):
         each = _number(stats, key)
         yield _family(name, "counter", text, [({}, None if each is None or frames is None else round(each * frames))])
-    latency = _at(stats, "latency_ms")
-    count = _number(latency, "count")
-    places = [({"quantile": at}, _number(latency, key, 1e-3)) for at, key in _QUANTILES.items()] if count else []
-    rows = (("sum", _number(latency, "mean", 1e-3 * (count or 0))), ("count", count))
-    text = "From capture to the end of the last stages, of the whole run."
-    yield _family("latency_seconds", "summary", text, places, rows)
 
 
 def _stages(stats: Stats) -> Iterator[str]:
@@ -113,6 +108,38 @@ def _stages(stats: Stats) -> Iterator[str]:
         for state, key in _SPENT.items()
     ]
     yield _family("stage_seconds_total", "counter", text, spent)
+
+
+def _streams(totals: Stats) -> Iterator[str]:
+    """What became of each camera's frames at each stage, and at the last ones together."""
+    found = [({"stage": name, "stream": stream}, one) for name, of in totals.items() for stream, one in of.items()]
+    lasts = dict[str, list[Stats]]()
+    for labels, one in found:
+        if one["is_last"]:
+            lasts.setdefault(labels["stream"], []).append(one)
+    text = "From capture to the end of the last stages."
+    rows = [row for stream, all_of in lasts.items() for row in _histogram({"stream": stream}, all_of)]
+    yield _family("latency_seconds", "histogram", text, (), rows)
+    text = "From capture until a stage was done with a frame."
+    rows = [row for labels, one in found for row in _histogram(labels, [one])]
+    yield _family("stage_latency_seconds", "histogram", text, (), rows)
+    text = "What a stage never saw: its queue was full, a join lost the other part, or the stage had ended."
+    lost = [
+        ({**labels, "cause": cause}, float(number))
+        for labels, one in found
+        for cause, number in {"queue": 0, **one["dropped"]}.items()
+    ]
+    yield _family("dropped_total", "counter", text, lost)
+
+
+def _histogram(labels: Mapping[str, str], totals: Sequence[Stats]) -> Iterator[tuple[str, Sample]]:
+    """The lines of a histogram, of several counted together."""
+    count = sum(one["results"] for one in totals)
+    for bound, *numbers in zip(_BOUNDS, *(one["upto"] for one in totals), strict=True):
+        yield "bucket", ({**labels, "le": bound}, sum(numbers))
+    yield "bucket", ({**labels, "le": "+Inf"}, count)
+    yield "sum", (labels, sum(one["latency_s"] for one in totals))
+    yield "count", (labels, count)
 
 
 def _engines(engines: Stats) -> Iterator[str]:

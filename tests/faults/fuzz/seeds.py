@@ -235,6 +235,9 @@ def state() -> bytes:
     """What a running pipeline answers to ``edgert top``."""
     used = {"mean": 9.0, "limit": 10.0, "unit": "W"}
     budgets = {"governor": {"setting": "15W"}, "throttled": 3, "used": used}
+    share = {"fps": 30.0, "latency_ms": {"p50": 1.0, "p99": 2.0}, "dropped": {"queue": 1}}
+    source = {"up": False, "state_s": 9.0, "reason": "gone"}
     stats = {"fps": 30.0, "frames_out": 9, "dropped": 1, "seconds": 3.0, "peak_rss_bytes": 10**8, "budgets": budgets,
-             "latency_ms": {"p50": 1.0, "p99": 2.0}, "promised": {"latency": 0.05, "memory": 10**9}}  # fmt: skip
+             "recent": {**share, "streams": {"cam": share}}, "stages": {"cam": {"source": source}},
+             "promised": {"latency": 0.05, "memory": 10**9}}  # fmt: skip
     return json.dumps({"name": "tiny", "label": "one", "stats": stats}).encode()

@@ -62,7 +62,7 @@ STATS = {
     "frames_out": 240,
     "seconds": 10.0,
     "dropped": 3,
-    "latency_ms": {"p50": 8.0, "p99": 21.4},
+    "recent": {"latency_ms": {"p50": 8.0, "p99": 21.4}, "dropped": {"queue": 2, "join": 1}},
     "peak_rss_bytes": 300 * 2**20,
     "budgets": {
         "governor": {"setting": "80 % of the frames"},
@@ -109,7 +109,25 @@ def test_the_rate_is_that_since_the_look_before() -> None:
     assert rates == [None, pytest.approx(50.0)]
 
 
-@pytest.mark.parametrize("stats", [{}, {"fps": "24", "latency_ms": [], "budgets": {"governor": {"setting": 3}}}, None])
+def test_cameras_have_rows_of_their_own() -> None:
+    share = {"fps": 14.9, "dropped": {"queue": 4, "join": 3}, "latency_ms": {"p50": 11.0, "p99": 47.5}}
+    away = {"up": False, "state_s": 90.2, "reason": "connection\x1b refused"}
+    stages = {"north": {"source": {"up": True, "state_s": 300.0, "reason": ""}}, "south": {"source": away}, "find": {}}
+    stats = {**STATS, "stages": stages, "recent": {"streams": {"north": share}}}
+    beacon = Beacon(lambda: {"name": "dock", "stats": stats})
+    beacon.open()
+    lines = [" ".join(line.split()) for line in run("--once").splitlines()]
+    beacon.close()
+    assert "dock north 14.9 7 11 47.5 up for 300 s" in lines
+    assert "dock south ? ? ? ? down for 90 s: connection refused" in lines
+
+
+@pytest.mark.parametrize("stats", [
+    {},
+    {"fps": "24", "recent": [], "budgets": {"governor": {"setting": 3}}},
+    {"recent": {"latency_ms": 3, "dropped": {"queue": "x"}, "streams": []}, "stages": {"a": {"source": {"up": True}}}},
+    None,
+])  # fmt: skip
 def test_whatever_another_program_says_is_shown(stats: object) -> None:
     beacon = Beacon(lambda: {"name": "odd\x1b[2J", "stats": stats})
     beacon.open()
@@ -127,5 +145,5 @@ def test_pipelines_come_first_and_what_is_missing_takes_one_line(tmp_path: Path)
     plant(tmp_path, "nano")
     lines = run("http://127.0.0.1:1", "--once", "--root", str(tmp_path), code=1).splitlines()
     readings = next(number for number, line in enumerate(lines) if line.startswith("reading"))
-    assert lines[0].strip() == "pipelines" and "refused" in lines[2] and readings > 2
+    assert lines[0].strip() == "pipelines, last minute" and "refused" in lines[2] and readings > 2
     assert [line for line in lines if "unavailable" in line] == [line for line in lines if line.startswith("unavail")]

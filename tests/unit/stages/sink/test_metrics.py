@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from edgert._version import __version__
 from edgert.memory import Counts
 from edgert.runtime import SourceStats, summarize
 from edgert.runtime.json_form import plain
+from edgert.runtime.recent import totals
 from edgert.stages.sink.prometheus import metrics_text
 from tests.helpers.command import ROOT
 from tests.helpers.stages import Does, Numbers, chain
@@ -47,10 +50,14 @@ def stats(**changes: Any) -> dict[str, Any]:
     source, stage, sink = chain(Camera(), Does(), Does(), capacity=1, drop="oldest")
     source.meter.results_out, stage.meter.results_in, stage.meter.results_out, sink.meter.results_in = 10, 8, 8, 6
     stage.meter.busy_ns, stage.meter.wait_in_ns = 500_000_000, 250_000_000
-    for latency_ms in (10, 10, 40):
-        sink.meter.latency.add(latency_ms * 1_000_000)
-    summary = summarize([source, stage, sink], 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS)
-    told: dict[str, Any] = plain({**summary.to_json(), "promised": PROMISED, **changes})
+    for latency_ms in (10, 11, 40):
+        stage.meter.done("north", latency_ms * 500_000)
+        sink.meter.done("north", latency_ms * 1_000_000)
+    sink.meter.done("south", 2_000_000_000)
+    sink.meter.losses = {("north", "queue"): 2, ("south", "join"): 1}
+    nodes = [source, stage, sink]
+    summary = summarize(nodes, 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS)
+    told: dict[str, Any] = plain({**summary.to_json(), "promised": PROMISED, "totals": totals(nodes), **changes})
     return told
 
 
@@ -68,16 +75,48 @@ def test_frames_stages_and_latency() -> None:
     assert found["edgert_build_info", __version__] == 1
     assert [found["edgert_frames_total", stage] for stage in "012"] == [10, 8, 6]
     assert (found["edgert_captured_frames_total",], found["edgert_finished_frames_total",]) == (10, 6)
-    assert found["edgert_results_total", "1"] == 8 and found["edgert_dropped_total", "2"] == 0
+    assert found["edgert_results_total", "1"] == 8
     assert found["edgert_stage_seconds_total", "1", "working"] == pytest.approx(0.5)
     assert found["edgert_stage_seconds_total", "1", "starved"] == pytest.approx(0.25)
     assert found["edgert_source_lost_frames_total", "0"] == 5 and ("edgert_source_lost_frames_total", "1") not in found
     assert found["edgert_copies_total",] == 20 and found["edgert_copied_bytes_total",] == 600
     assert found["edgert_allocations_total",] == 7 and found["edgert_resident_memory_peak_bytes",] == 123
-    assert found["edgert_latency_seconds", "0.5"] == pytest.approx(0.01, rel=0.011)
-    assert found["edgert_latency_seconds", "0.99"] == pytest.approx(0.04, rel=0.011)
-    assert found["edgert_latency_seconds_sum",] == pytest.approx(0.06, rel=0.011)
-    assert found["edgert_latency_seconds_count",] == 3
+
+
+def test_latency_of_each_camera_in_buckets_that_hold_all_that_is_faster() -> None:
+    found = values(stats())
+    north = {le: found["edgert_latency_seconds_bucket", le, "north"] for le in ("0.005", "0.01", "0.025", "0.05", "10")}
+    assert north == {"0.005": 0, "0.01": 1, "0.025": 2, "0.05": 3, "10": 3}  # a bound is part of its bucket
+    assert (
+        found["edgert_latency_seconds_bucket", "+Inf", "north"] == found["edgert_latency_seconds_count", "north"] == 3
+    )
+    assert found["edgert_latency_seconds_sum", "north"] == pytest.approx(0.061, rel=0.03)
+    assert found["edgert_latency_seconds_bucket", "1", "south"] == 0
+    assert found["edgert_latency_seconds_bucket", "2.5", "south"] == found["edgert_latency_seconds_count", "south"] == 1
+    stage = {stage: found["edgert_stage_latency_seconds_bucket", "0.01", stage, "north"] for stage in "12"}
+    assert stage == {"1": 2, "2": 1} and found["edgert_stage_latency_seconds_count", "1", "north"] == 3
+
+
+def test_what_was_dropped_of_which_camera_and_why() -> None:
+    found = values(stats())
+    dropped = {key[1:]: value for key, value in found.items() if key[0] == "edgert_dropped_total"}
+    assert dropped == {
+        ("queue", "1", "north"): 0,
+        ("queue", "2", "north"): 2,
+        ("queue", "2", "south"): 0,
+        ("join", "2", "south"): 1,
+    }
+
+
+def test_promtool_finds_nothing_to_better() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: it is part of Prometheus")
+    for told in (stats(), stats(budgets={**BUDGETS, "used": {**USED, "unit": "cores"}}), {}):
+        done = subprocess.run(
+            [promtool, "check", "metrics"], input=metrics_text(told), capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_cameras_and_why_they_are_away() -> None:
@@ -129,11 +168,9 @@ def test_cpu_time_in_the_place_of_power() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     assert set(values({})) == {("edgert_build_info", __version__)}
-    found = values(
-        stats(budgets={}, promised={"when_exceeded": "warn"}, latency_ms={"p50": 0.0, "mean": 0.0, "count": 0})
-    )
+    found = values(stats(budgets={}, promised={"when_exceeded": "warn"}, totals={}))
     assert not [name for name, *_ in found if "budget" in name or "governor" in name or "power" in name]
-    assert found["edgert_latency_seconds_count",] == 0 and ("edgert_latency_seconds", "0.5") not in found
+    assert not [name for name, *_ in found if "latency" in name or "dropped" in name]
     assert values(stats(fps=None, seconds=float("nan"), peak_rss_bytes=None))["edgert_frames_total", "0"] == 10
 
 

@@ -1,0 +1,245 @@
+"""The last minute of a pipeline: how many frames, how late, and what was lost and why; per stage, per camera, and of
+all of it.
+
+Every stage counts for ever what it did with each stream, which costs a frame next to nothing
+(:meth:`edgert.runtime.metrics.StageMeter.done`). A thread notes these counts every five seconds; the last minute is
+what came since the note of a minute ago.
+"""
+
+import logging
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.clock import Clock
+from edgert.runtime.metrics import BOUNDS_NS, UPTO_MS, WINDOW_NS, Losses, Percentiles
+from edgert.runtime.node import Node
+from edgert.runtime.stage import Source
+
+_EVERY_NS = 5_000_000_000
+_LOOK_S = 1.0
+_LOG = logging.getLogger(__name__)
+_EDGES_MS = np.array([BOUNDS_NS[0], *BOUNDS_NS, BOUNDS_NS[-1]]) / 1e6
+_MIDDLES_MS = np.sqrt(_EDGES_MS[:-1] * _EDGES_MS[1:])
+_ENDS = [BOUNDS_NS.index(round(bound * 1e6)) for bound in UPTO_MS]
+_PLACES = np.array([0.50, 0.95, 0.99])
+
+Key = tuple[str, str]
+"""A stage and a stream."""
+Counts = npt.NDArray[np.uint32]
+"""Of results by their latency; differences are right even after it ran over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a stage did, or what became of a camera's frames, in the last minute.
+
+    Attributes:
+        fps: frames that a stage was done with, a second; of a camera, those that the last stages took.
+        latency_ms: from capture until a stage was done with a frame; of a camera, until the last stages were.
+        dropped: frames that were lost before a stage, or anywhere, by cause; without what there was none of.
+        streams: of a stage, the same of each stream.
+        busy_percent: of a stage's time, that it worked; None of a stream.
+    """
+
+    fps: float
+    latency_ms: Percentiles
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    streams: Mapping[str, "Share"] = field(default_factory=dict)
+    busy_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The last minute, or as much of it as there was.
+
+    Attributes:
+        seconds: how long that is, up to 65.
+        fps, latency_ms, dropped: of the whole pipeline, as in its summary.
+        stages, streams: of each stage, and of each camera.
+    """
+
+    seconds: float
+    fps: float
+    latency_ms: Percentiles
+    dropped: Mapping[str, int]
+    stages: Mapping[str, Share]
+    streams: Mapping[str, Share]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Of one stream at one stage, since the start.
+
+    Attributes:
+        results: that the stage was done with.
+        latency_s: the sum of their latencies since capture, from the middles of the buckets.
+        upto: how many of them had at most a latency of each of :data:`~edgert.runtime.metrics.UPTO_MS`.
+        dropped: lost before the stage, by cause.
+        is_last: whether no stage of the pipeline comes behind it.
+    """
+
+    results: int
+    latency_s: float
+    upto: Sequence[int]
+    dropped: Mapping[str, int]
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    at_ns: int
+    counts: Mapping[Key, Counts]
+    busy_ns: Mapping[str, int]
+    lost: Mapping[tuple[str, str, str], int]
+
+
+class History:
+    """Notes what the stages of a running pipeline counted, in a thread of its own, from :meth:`start` to :meth:`stop`.
+
+    Args:
+        nodes: of the pipeline.
+        began: when the pipeline began, by ``clock``.
+        look: called every second as well; must not raise.
+    """
+
+    def __init__(
+        self, nodes: Iterable[Node], clock: Clock, began: Callable[[], int], look: Callable[[], object] = bool
+    ) -> None:
+        self._nodes, self._clock, self._began, self._look = tuple(nodes), clock, began, look
+        self._notes: deque[_Note] = deque(maxlen=WINDOW_NS // _EVERY_NS + 1)
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins. Where the system has no more threads, that is logged, and the last minute is the whole run."""
+        self._thread = threading.Thread(target=self._run, name="edgert:history", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._thread = None
+            _LOG.warning("nobody notes what the stages do: %s", error)
+
+    def stop(self) -> None:
+        """Ends the thread. May be called when it never started, and more than once."""
+        self._over.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def note(self) -> None:
+        """Notes all counts, if five seconds have passed."""
+        if not self._notes or self._clock.now_ns() - self._notes[-1].at_ns >= _EVERY_NS:
+            self._notes.append(self._now())
+
+    def recent(self, now_ns: int | None = None) -> Recent:
+        """The last minute; callable from any thread.
+
+        Args:
+            now_ns: when the run ended; None while it goes on.
+        """
+        if now_ns is None:
+            self.note()  # where no thread does
+        now, notes = self._now(now_ns), tuple(self._notes)
+        since = next(
+            (one for one in reversed(notes) if now.at_ns - one.at_ns >= WINDOW_NS), notes[0] if notes else None
+        )
+        if since is None or now.at_ns - self._began() <= WINDOW_NS:
+            since = _Note(self._began(), {}, {}, {})
+        return _recent(self._nodes, since, now)
+
+    def _run(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            self.note()
+            self._look()
+
+    def _now(self, at_ns: int | None = None) -> _Note:
+        counts, lost = dict[Key, Counts](), dict[tuple[str, str, str], int]()
+        for node in self._nodes:
+            for stream, latencies in node.meter.streams.items():
+                counts[node.name, stream] = np.array(latencies, np.uint32)
+            for (stream, cause), number in losses_of(node).items():
+                lost[node.name, stream, cause] = number
+        at_ns = self._clock.now_ns() if at_ns is None else at_ns
+        return _Note(at_ns, counts, {node.name: node.meter.busy_ns for node in self._nodes}, lost)
+
+
+def losses_of(node: Node) -> Losses:
+    """Results that a stage never saw, by stream and cause, since the start."""
+    found = Counter(node.meter.losses.copy())  # copied in one go: its thread goes on counting
+    for channel in node.inlet.channels:
+        found.update(channel.losses.copy())
+    return found
+
+
+def totals(nodes: Iterable[Node]) -> dict[str, dict[str, Total]]:
+    """Of each stage and stream since the start."""
+    found = dict[str, dict[str, Total]]()
+    for node in nodes:
+        lost, streams = losses_of(node), node.meter.streams
+        of = found.setdefault(node.name, {})
+        for stream in dict.fromkeys([*streams, *(stream for stream, _ in lost)]):
+            dropped = {cause: number for (name, cause), number in lost.items() if name == stream}
+            counts = np.array(streams.get(stream, [0] * len(_MIDDLES_MS)), np.int64)
+            upto, sum_s = np.cumsum(counts), float(counts @ _MIDDLES_MS) / 1e3
+            of[stream] = Total(int(upto[-1]), sum_s, upto[_ENDS].tolist(), dropped, not node.outlets)
+    return found
+
+
+def _recent(nodes: Sequence[Node], since: _Note, now: _Note) -> Recent:
+    """What came between two notes."""
+    seconds = max(now.at_ns - since.at_ns, 1) / 1e9
+    zeros = np.zeros(len(BOUNDS_NS) + 1, np.uint32)
+    came = {key: counts - since.counts.get(key, zeros) for key, counts in now.counts.items()}
+    lost = {key: more for key, number in now.lost.items() if (more := number - since.lost.get(key, 0))}
+    names, streams = [node.name for node in nodes], list(dict.fromkeys(stream for _, stream in came))
+    lasts = [node for node in nodes if not node.outlets]
+    ends = {node.name for node in lasts if not isinstance(node.work, Source)} or {node.name for node in lasts}
+    rows = {
+        **came,
+        **{(one, ""): _sum(zeros, (came[key] for key in came if key[0] == one)) for one in names},
+        **{("", one): _sum(zeros, (came[key] for key in came if key[1] == one and key[0] in ends)) for one in streams},
+        ("", ""): _sum(zeros, (came[key] for key in came if key[0] in ends)),
+    }
+    latency = dict(zip(rows, _percentiles(np.stack([*rows.values()]).astype(np.int64)), strict=True))
+    dropped, taken = defaultdict[Key, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
+    for (name, stream, cause), number in lost.items():
+        for key in ((name, stream), (name, ""), ("", stream), ("", "")):
+            dropped[key][cause] += number
+    for name, stream in came:
+        for of in (stream, "") if name in ends else ():
+            taken[of][name.partition("@")[0]] += latency[name, stream].count  # find and find@1 are one
+
+    def share(name: str, stream: str, **more: Any) -> Share:
+        count = latency[name, stream].count if name else max(taken[stream].values(), default=0)
+        return Share(count / seconds, latency[name, stream], dict(dropped[name, stream]), **more)
+
+    def stage(name: str) -> Share:
+        busy_ns = now.busy_ns[name] - since.busy_ns.get(name, 0)
+        of = {stream: share(at, stream) for at, stream in came if at == name}
+        return share(name, "", streams=of, busy_percent=100e-9 * busy_ns / seconds)
+
+    whole = share("", "")
+    stages, cameras = {name: stage(name) for name in names}, {stream: share("", stream) for stream in streams}
+    return Recent(seconds, whole.fps, whole.latency_ms, whole.dropped, stages, cameras)
+
+
+def _sum(zeros: Counts, counts: Iterable[Counts]) -> Counts:
+    total: Counts = np.sum([zeros, *counts], axis=0, dtype=np.uint32)
+    return total
+
+
+def _percentiles(counts: npt.NDArray[np.int64]) -> list[Percentiles]:
+    """Of every row of counts."""
+    summed = np.cumsum(counts, axis=1)
+    numbers = summed[:, -1]
+    wanted = np.maximum(np.ceil(_PLACES * numbers[:, None]), 1)
+    at = np.stack([(summed < place[:, None]).sum(axis=1) for place in wanted.T], axis=1)
+    found_ms = np.where(numbers[:, None] > 0, _MIDDLES_MS[np.minimum(at, len(_MIDDLES_MS) - 1)], 0.0)
+    means_ms = counts @ _MIDDLES_MS / np.maximum(numbers, 1)
+    rows = zip(found_ms.tolist(), means_ms.tolist(), numbers.tolist(), strict=True)
+    return [Percentiles(p50, p95, p99, mean, number) for (p50, p95, p99), mean, number in rows]

@@ -1,0 +1,130 @@
+"""The last minute: by counts that were noted every five seconds, of a clock that tests move."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgert.memory import Counts
+from edgert.runtime import Node, summarize
+from edgert.runtime.json_form import plain
+from edgert.runtime.metrics import BOUNDS_NS, UPTO_MS, StageMeter
+from edgert.runtime.recent import History, totals
+from tests.helpers.stages import Does, Numbers, chain, link, result
+from tests.helpers.virtual_clock import VirtualClock
+
+MS, SECOND = 1_000_000, 1_000_000_000
+
+
+def move(clock: VirtualClock, seconds: float) -> None:
+    clock.wait(threading.Event(), seconds)
+
+
+def test_what_is_older_than_a_minute_is_forgotten() -> None:
+    nodes, clock = chain(Numbers(), Does()), VirtualClock(7 * SECOND)
+    history = History(nodes, clock, lambda: 7 * SECOND)
+    for second in range(200):  # slow and losing frames at first, quick from the 100th second on
+        is_slow = second < 100
+        for _ in range(10):
+            nodes[1].meter.done("cam", (200 if is_slow else 20) * MS)
+        nodes[1].meter.busy_ns += SECOND // (2 if is_slow else 4)
+        nodes[1].meter.losses["cam", "queue"] = min(second + 1, 100) * 5
+        move(clock, 1.0)
+        history.note()
+        recent = history.recent()
+        assert recent.seconds == pytest.approx(second + 1 if second < 60 else 62, abs=3.0)
+        assert recent.fps == pytest.approx(10) and recent.streams["cam"].fps == pytest.approx(10)
+    slow, share = history.recent().latency_ms, history.recent().stages["1"]
+    assert slow.p99 == pytest.approx(20, rel=0.03) and share.streams["cam"].latency_ms == slow
+    assert share.busy_percent == pytest.approx(25) and share.dropped == {} and history.recent().dropped == {}
+
+
+def test_a_minute_without_a_frame_is_empty() -> None:
+    nodes, clock = chain(Numbers(), Does()), VirtualClock()
+    history = History(nodes, clock, lambda: 0)
+    nodes[1].meter.done("cam", 20 * MS)
+    nodes[1].meter.losses["cam", "join"] = 3
+    move(clock, 1)
+    assert history.recent().latency_ms.count == 1 and history.recent().dropped == {"join": 3}
+    for _ in range(14):
+        move(clock, 5)
+        history.note()
+    recent = history.recent()
+    assert (recent.fps, recent.latency_ms.count, recent.latency_ms.p99, recent.dropped) == (0, 0, 0, {})
+
+
+def test_cameras_are_told_apart_and_ends_are_taken_together() -> None:
+    source, find, log, show = Node("s", Numbers()), Node("find", Does()), Node("log", Does()), Node("show", Does())
+    link(source, find)
+    link(find, log)
+    link(find, show)
+    clock = VirtualClock(2 * SECOND)
+    for node, latency_ms in ((find, 5), (log, 10), (show, 30)):
+        for _ in range(20):
+            node.meter.done("north", latency_ms * MS)
+        node.meter.done("south", 1000 * MS)
+    show.meter.losses = {("north", "queue"): 4, ("south", "queue"): 1}
+    recent = History([source, find, log, show], clock, lambda: 0).recent()
+    assert recent.fps == 10.5 and recent.latency_ms.count == 42 and recent.dropped == {"queue": 5}
+    assert {name: share.fps for name, share in recent.streams.items()} == {"north": 10, "south": 0.5}
+    assert recent.streams["north"].latency_ms.p95 == pytest.approx(30, rel=0.03)
+    assert recent.streams["south"].dropped == {"queue": 1} and recent.stages["find"].fps == 10.5
+    assert recent.stages["find"].streams["south"].latency_ms.p50 == pytest.approx(1000, rel=0.03)
+    assert recent.stages["show"].streams["north"].dropped == {"queue": 4} and recent.stages["log"].dropped == {}
+
+
+def test_branches_of_one_stage_are_one() -> None:
+    nodes = [Node(name, Does()) for name in ("find", "find@1", "log")]
+    for node, count in zip(nodes, (4, 3, 5), strict=True):
+        for _ in range(count):
+            node.meter.done("cam", MS)
+    assert History(nodes, VirtualClock(SECOND), lambda: 0).recent().fps == 7
+
+
+@given(st.lists(st.integers(20_000, 50 * SECOND), min_size=1, max_size=200))
+def test_percentiles_are_right_to_3_percent(latencies_ns: list[int]) -> None:
+    nodes = chain(Numbers(), Does())
+    for latency_ns in latencies_ns:
+        nodes[1].meter.done("cam", latency_ns)
+    found = History(nodes, VirtualClock(SECOND), lambda: 0).recent().latency_ms
+    exact = np.percentile(latencies_ns, [50, 95, 99], method="inverted_cdf") / 1e6
+    assert (found.p50, found.p95, found.p99) == pytest.approx(tuple(exact), rel=0.03)
+    assert found.mean == pytest.approx(np.mean(latencies_ns) / 1e6, rel=0.03) and found.count == len(latencies_ns)
+
+
+@pytest.mark.parametrize("latency_ns", [-5, 0, 1, 2**62])
+def test_the_ends_of_the_scale_are_counted_too(latency_ns: int) -> None:
+    meter = StageMeter()
+    meter.done("cam", latency_ns)
+    assert sum(meter.streams["cam"]) == 1
+
+
+def test_the_bounds_of_prometheus_are_among_ours() -> None:
+    assert sorted(set(BOUNDS_NS)) == BOUNDS_NS and {bound * 1e6 for bound in UPTO_MS} <= set(BOUNDS_NS)
+
+
+def test_what_was_dropped_and_why() -> None:
+    _, sink = nodes = chain(Numbers(), Does(), capacity=1, drop="oldest")
+    (channel,) = sink.inlet.channels
+    for index in range(3):
+        channel.put(result(index))
+    channel.put(result(0, "other"))
+    assert channel.losses == {("cam", "queue"): 3}
+    channel.abandon()
+    channel.put(result(1, "other"))
+    sink.meter.losses["cam", "join"] = 2
+    (stage,) = (one for name, one in summarize(nodes, SECOND, Counts(), 0, {}).stages.items() if name == "1")
+    assert stage.losses == {"cam": {"queue": 3, "join": 2}, "other": {"end": 2}}
+    assert totals(nodes)["1"]["other"].dropped == {"end": 2} and totals(nodes)["1"]["other"].results == 0
+
+
+def test_it_is_json_and_empty_before_anything_ran() -> None:
+    nodes = chain(Numbers(), Does())
+    recent = History(nodes, VirtualClock(), lambda: 0).recent()
+    assert recent.fps == 0 and json.loads(json.dumps(plain(recent)))["stages"]["1"]["latency_ms"]["count"] == 0
+    assert History([], VirtualClock(), lambda: 0).recent().fps == 0
