@@ -306,7 +306,8 @@ def _cameras(pipelines: Sequence[Row]) -> Iterator[terminal.Row]:
             source = _part(stage, "source") if isinstance(stage, dict) else {}
             if not isinstance(up := source.get("up"), bool):
                 continue
-            share = _part(_part(_part(stats, "recent"), "streams"), name)
+            streams = _part(_part(stats, "recent"), "streams")
+            share = _part(streams, name) or ({"fps": 0} if streams else {})
             reason = _text(source.get("reason"))
             state = (
                 f"{'up' if up else 'down'} for {_number(source.get('state_s'), '{:.0f}')} s{reason and f': {reason}'}"

@@ -119,7 +119,7 @@ def test_cameras_have_rows_of_their_own() -> None:
     lines = [" ".join(line.split()) for line in run("--once").splitlines()]
     beacon.close()
     assert "dock north 14.9 7 11 47.5 up for 300 s" in lines
-    assert "dock south ? ? ? ? down for 90 s: connection refused" in lines
+    assert "dock south 0 0 ? ? down for 90 s: connection refused" in lines
 
 
 @pytest.mark.parametrize("stats", [
