@@ -239,7 +239,7 @@ class TestDecoders:
         install(site, "edgert-rows", HEAD, {"edgert.decoders": {"detect.rows": "edgert_rows:Rows"}})
         with pytest.raises(ConfigError) as caught:
             task(tmp_path, "keypoints: rows")
-        assert caught.value.why == "expected yolo-pose or heatmap"
+        assert caught.value.why == "expected yolo-pose, yolov7-pose, heatmap, simcc, movenet, trt-pose or landmarks"
 
     def test_two_of_one_name_are_an_error(self, site: Path, tmp_path: Path) -> None:
         install(site, "edgert-rows", HEAD, {"edgert.decoders": {"detect.yolox": "edgert_rows:Rows"}})
@@ -302,7 +302,8 @@ POINTS = {"edgert.trackers": {"counted": "mine:Counted"}, "edgert.stages": {"eve
 class TestTrackersStagesAndBackends:
     def stage(self, tmp_path: Path, text: str) -> Any:
         path = tmp_path / "p.yaml"
-        path.write_text(f"stages:\n  cam: {{source: synthetic:noise}}\n  x: {{{text}, from: cam}}\n")
+        before = "  cam: {source: synthetic:noise}\n  find: {python: 'm:f', from: cam}\n"
+        path.write_text(f"stages:\n{before}  x: {{{text}, from: find}}\n")
         return load_pipeline(path).config.stages["x"]
 
     def test_a_tracker_of_another_package_numbers_objects(self, site: Path, tmp_path: Path) -> None:

@@ -45,10 +45,22 @@ SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
         "ssd": [(1200, 3), (1200, 4)],
         "fastestdet": [(9, 4, 4)],
         "detr": [(50, 4), (50, 9)],
+        "scrfd": [(size, columns) for columns in (1, 4, 10) for size in (128, 32, 8)],
+        "retinaface": [(2 * CELLS, 4), (2 * CELLS, 2), (2 * CELLS, 10)],
+        "yunet": [(size, columns) for columns in (1, 1, 4, 10) for size in (64, 16, 4)],
+        "yolov5-face": [(3 * CELLS, 16)],
     },
     "classify": {name: [(1000,)] for name in ("auto", "softmax", "logits")},
     "segment": {"argmax": [(5, 64, 64)], "threshold": [(1, 64, 64)]},
-    "keypoints": {"yolo-pose": [(5 + 3 * 17, CELLS)], "heatmap": [(17, 16, 16)]},
+    "keypoints": {
+        "yolo-pose": [(5 + 3 * 17, CELLS)],
+        "yolov7-pose": [(3 * CELLS, 6 + 3 * 17)],
+        "heatmap": [(17, 16, 16)],
+        "simcc": [(17, 128), (17, 128)],
+        "movenet": [(1, 17, 3)],
+        "trt-pose": [(18, 16, 16), (42, 16, 16)],
+        "landmarks": [(136,)],
+    },
     "embed": {name: [(512,)] for name in ("l2", "none")},
 }
 

@@ -171,7 +171,7 @@ class Shaped(Protocol):
     """A head that knows the shapes of objects."""
 
     def shaped(self, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Mapping[str, Any]:
-        """``corners`` or ``masks`` of the record."""
+        """``corners``, ``masks``, or ``points`` and their ``names`` of the record."""
         ...
 
 

@@ -35,13 +35,25 @@ DETECT = {
     "ssd": "edgert.stages.decode.decoded:Ssd",
     "fastestdet": "edgert.stages.decode.nanodet:FastestDet",
     "detr": "edgert.stages.decode.decoded:Detr",
+    "scrfd": "edgert.stages.decode.faces:Scrfd",
+    "retinaface": "edgert.stages.decode.faces:RetinaFace",
+    "yunet": "edgert.stages.decode.faces:YuNet",
+    "yolov5-face": "edgert.stages.decode.faces:YoloV5Face",
 }
 CLASSIFY = dict.fromkeys(("auto", "softmax", "logits"), "edgert.stages.decode.classify:Classify")
 SEGMENT = {
     "argmax": "edgert.stages.decode.maps:SegmentArgmax",
     "threshold": "edgert.stages.decode.maps:SegmentThreshold",
 }
-KEYPOINTS = {"yolo-pose": "edgert.stages.decode.yolo:YoloPose", "heatmap": "edgert.stages.decode.maps:Heatmap"}
+KEYPOINTS = {
+    "yolo-pose": "edgert.stages.decode.yolo:YoloPose",
+    "yolov7-pose": "edgert.stages.decode.poses:YoloV7Pose",
+    "heatmap": "edgert.stages.decode.maps:Heatmap",
+    "simcc": "edgert.stages.decode.poses:SimCC",
+    "movenet": "edgert.stages.decode.poses:MoveNet",
+    "trt-pose": "edgert.stages.decode.poses:TrtPose",
+    "landmarks": "edgert.stages.decode.poses:Landmarks",
+}
 EMBED = dict.fromkeys(("l2", "none"), "edgert.stages.decode.classify:Embed")
 
 

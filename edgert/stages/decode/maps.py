@@ -187,12 +187,21 @@ class Heatmap:
     def body(self, points: F32, size: tuple[int, int], geometry: Geometry) -> Keypoints:
         """The record of (K, 3) :func:`peaks` in maps of that (height, width)."""
         points[:, :2] *= (geometry.network[0] / size[1], geometry.network[1] / size[0])
-        score = points[:, 2].mean()
-        hull = np.concatenate([points[:, :2].min(axis=0), points[:, :2].max(axis=0)])
-        found = slice(0, int(score >= self.score))
-        scores = np.full(1, np.clip(score, 0, 1), np.float32)
-        placed = geometry.points(points[None])[found]
-        return Keypoints.of(geometry.boxes(hull[None])[found], scores[found], placed, self.labels)
+        return one_body(points, self.score, self.labels, geometry)
+
+
+def one_body(points: F32, floor: float, names: tuple[str, ...], geometry: Geometry) -> Keypoints:
+    """The record of the image's one body, or of none where the mean of its points' scores is below ``floor``.
+
+    Args:
+        points: (K, 3) float32 x, y in network pixels and score. Its box is the hull of those whose score is not 0.
+    """
+    score, places = points[:, 2].mean(), points[points[:, 2] != 0, :2]
+    places = places if len(places) else points[:, :2]
+    hull = np.concatenate([places.min(axis=0), places.max(axis=0)])
+    found = slice(0, int(score >= floor))
+    scores = np.full(1, np.clip(score, 0, 1), np.float32)
+    return Keypoints.of(geometry.boxes(hull[None])[found], scores[found], geometry.points(points[None])[found], names)
 
 
 def peaks(maps: F32) -> F32:

@@ -1,0 +1,368 @@
+"""Poses and landmarks in other layouts than a YOLO's or heat maps: coordinates that come out classified, final, or as
+parts and the fields that connect them."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from edgert.runtime.records import Keypoints
+from edgert.stages.assignment import assign
+from edgert.stages.crop import Geometry
+from edgert.stages.decode import decoder
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.detection import Index, corners, strongest, suppress
+from edgert.stages.decode.guess import BODIES, Fit, Look, check_labels, wrong_shapes
+from edgert.stages.decode.maps import one_body
+
+
+@dataclass(frozen=True, slots=True)
+class SimCC:
+    """Two outputs [K, across] and [K, down]: for each of K points of one body, a score for every fraction of a pixel.
+
+    Li et al., "SimCC: a Simple Coordinate Classification Perspective for Human Pose Estimation", 2022; as RTMPose has
+    it (``mmpose/codecs/utils/post_processing.py`` of github.com/open-mmlab/mmpose): a point is where both are highest,
+    and its score the lower of the two; one that has none above 0 is not there.
+
+    Attributes:
+        score: lowest mean of the points' scores for a body to count; a body is the whole image's one.
+        labels: names of the K points.
+    """
+
+    score: float = 0.25
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """As many rows in both, and columns in the network's proportion."""
+        if look.network is not None and _split(look.shapes, look.network):
+            yield Fit(f"{look.shapes[0][0]} points by their columns and rows", 4)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless there are two such outputs, ConfigError for too few names."""
+        if not _split(shapes, network):
+            raise wrong_shapes(
+                "keypoints: simcc", "two outputs [points, n * width], [points, n * height]", shapes, network
+            )
+        check_labels(shapes[0][0], self.labels)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
+        """One body, or none; its box is the hull of the points that are there."""
+        self.check(shapes_of(outputs), geometry.network)
+        split = _split(shapes_of(outputs), geometry.network)
+        across, down = map(as_f32, outputs if outputs[0].shape[1] == split * geometry.network[0] else outputs[::-1])
+        x, y = across.argmax(axis=1), down.argmax(axis=1)
+        each = np.arange(len(x))
+        scores = np.minimum(across[each, x], down[each, y])
+        points = np.stack([x / split, y / split, np.clip(scores, 0, 1)], axis=1).astype(np.float32)
+        return one_body(points, self.score, self.labels, geometry)
+
+
+def _split(shapes: Shapes, network: Size) -> float:
+    """Cells a pixel of SimCC outputs in either order; 0 where they are none."""
+    if len(shapes) != 2 or any(len(shape) != 2 for shape in shapes) or shapes[0][0] != shapes[1][0] or 0 in shapes[0]:
+        return 0
+    for across, down in ((shapes[0][1], shapes[1][1]), (shapes[1][1], shapes[0][1])):
+        if across * network[1] == down * network[0] and across >= network[0]:
+            return across / network[0]
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class MoveNet:
+    """One output [1, 17, 3] of one body: y, x and score of its points; or [bodies, 56]: y, x, score of each, then ymin,
+    xmin, ymax, xmax and score of the body. All relative to the network's width and height.
+
+    Layouts: https://www.tensorflow.org/hub/tutorials/movenet and the model pages of MoveNet and MoveNet.MultiPose.
+
+    Attributes:
+        score: lowest of a body, which is the mean of its points' where there is one.
+        limit: most bodies.
+    """
+
+    score: float = 0.25
+    limit: int = 100
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Seventeen times three numbers."""
+        if count := _movenet_points(look.shapes):
+            yield Fit(f"{count} points of y, x and score", 5 if count in BODIES else 1)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError for other outputs, ConfigError for too few names."""
+        count = _movenet_points(shapes)
+        if not count:
+            reads = "one output [1, points, 3] or [bodies, 3 * points + 5]"
+            raise wrong_shapes("keypoints: movenet", reads, shapes, network)
+        check_labels(count, self.labels)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
+        """Bodies by falling score."""
+        self.check(shapes_of(outputs), geometry.network)
+        raw, size = as_f32(outputs[0]), np.array(geometry.network, np.float32)
+        if raw.shape[-1] == 3:
+            points = raw.reshape(-1, 3)[:, [1, 0, 2]]
+            points[:, :2] *= size
+            return one_body(points, self.score, self.labels, geometry)
+        found = raw[raw[:, -1] >= self.score]
+        found = found[strongest(found[:, -1], self.limit)]
+        boxes = found[:, [-4, -5, -2, -3]] * np.tile(size, 2)
+        points = found[:, :-5].reshape(len(found), (raw.shape[1] - 5) // 3, 3)[:, :, [1, 0, 2]]
+        points[..., :2] *= size
+        return Keypoints.of(geometry.boxes(boxes), found[:, -1].copy(), geometry.points(points), self.labels)
+
+
+def _movenet_points(shapes: Shapes) -> int:
+    """How many points MoveNet's outputs have; 0 where they are not its."""
+    one = shapes[0] if len(shapes) == 1 else ()
+    if len(one) == 3 and one[0] == 1 and one[2] == 3:
+        return one[1]
+    return 17 if len(one) == 2 and one[1] == 3 * 17 + 5 and one[0] < 100 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Landmarks:
+    """One output of the points of one thing, one after the other: x, y of each, or x, y, z.
+
+    Attributes:
+        unit: ``relative`` to the network's width and height, ``centered`` from -1 to 1 over them, or ``pixels`` of it.
+        numbers: of a point; the third is left out.
+        labels: names of the points.
+    """
+
+    unit: Literal["relative", "centered", "pixels"] = "relative"
+    numbers: Literal[2, 3] = 2
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """An even vector, where a name says so, or of a number of points that data sets have."""
+        length = look.vector or 0
+        is_named = any(word in look.names for word in ("landmark", "kps", "keypoint", "points"))
+        if length >= 8 and length % 2 == 0 and (is_named or length // 2 in _DATA_SETS):
+            yield Fit(f"{length} numbers are {length // 2} points", 1 + 2 * is_named)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless the one output is a vector of whole points, ConfigError for too few names."""
+        sizes = [size for size in shapes[0] if size != 1] if len(shapes) == 1 else []
+        if len(sizes) == 2 and sizes[1] == self.numbers:
+            sizes = [sizes[0] * sizes[1]]
+        if len(sizes) != 1 or sizes[0] % self.numbers:
+            raise wrong_shapes("keypoints: landmarks", f"one output [{self.numbers} * points]", shapes, network)
+        check_labels(sizes[0] // self.numbers, self.labels)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
+        """One thing, with scores of 1, since the model gives none; its box is the hull of the points."""
+        self.check(shapes_of(outputs), geometry.network)
+        points = np.ones((outputs[0].size // self.numbers, 3), np.float32)
+        points[:, :2] = as_f32(outputs[0]).reshape(-1, self.numbers)[:, :2]
+        if self.unit == "centered":
+            points[:, :2] = (points[:, :2] + 1) / 2
+        if self.unit != "pixels":
+            points[:, :2] *= geometry.network
+        return one_body(points, 0.0, self.labels, geometry)
+
+
+_DATA_SETS = (5, 68, 98, 106)
+"""Points of a face in WIDER Face, iBUG 300-W, WFLW and JD-landmark."""
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV7Pose:
+    """One output [N, 6 + 3 * K], three rows a cell: center x, y, width, height, objectness, class, and x, y, score of K
+    points, in network pixels and past their sigmoids (github.com/WongKinYiu/yolov7, branch pose; yolov7-face)."""
+
+    score: float = 0.25
+    iou: float = 0.45
+    limit: int = 100
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Three rows a cell of a box, a class and points."""
+        rows, columns = look.table or (0, 0)
+        count = (columns - 6) // 3
+        if look.network is not None and rows in _three_a_cell(look.network) and columns == 6 + 3 * count and count > 0:
+            yield Fit(f"[{rows}, 6 + {3 * count}] is {count} points of each box", 4 if count in (5, *BODIES) else 1)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError for another table, ConfigError for too few names."""
+        rows, columns = shapes[0] if len(shapes) == 1 and len(shapes[0]) == 2 else (0, 0)
+        if rows not in _three_a_cell(network) or columns < 9 or columns % 3:
+            reads = f"one output [{_three_a_cell(network)[0]}, 6 + 3 * points]"
+            raise wrong_shapes("keypoints: yolov7-pose", reads, shapes, network)
+        check_labels((columns - 6) // 3, self.labels)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
+        """Bodies by falling score, objectness * class."""
+        self.check(shapes_of(outputs), geometry.network)
+        found = as_f32(outputs[0][outputs[0][:, 4] >= self.score])
+        found = found[found[:, 4] * found[:, 5] >= self.score]
+        boxes, scores = corners(found[:, :2], found[:, 2:4]), found[:, 4] * found[:, 5]
+        rows = suppress(boxes, scores, np.zeros(len(scores), np.int32), self.iou, self.limit)
+        points = found[rows, 6:].reshape(len(rows), (found.shape[1] - 6) // 3, 3)
+        return Keypoints.of(geometry.boxes(boxes[rows]), scores[rows], geometry.points(points), self.labels)
+
+
+def _three_a_cell(network: Size) -> tuple[int, int]:
+    return 3 * decoder.all_cells(network, (8, 16, 32)), 3 * decoder.all_cells(network, (8, 16, 32, 64))
+
+
+# Parts of all bodies, and which belong together: trt_pose.
+#
+# Peaks, their refinement, line integrals, assignment and components are those of ``trt_pose/parse/*.cpp`` of
+# github.com/NVIDIA-AI-IOT/trt_pose (MIT), after Cao et al., "Realtime Multi-Person 2D Pose Estimation using Part
+# Affinity Fields", 2017. The links are the skeleton of its ``tasks/human_pose/human_pose.json``, from 0.
+
+_LINKS = (
+    (15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 7), (6, 8), (7, 9), (8, 10), (1, 2), (0, 1), (0, 2), (1, 3),
+    (2, 4), (3, 5), (4, 6), (17, 0), (17, 5), (17, 6), (17, 11), (17, 12),
+)  # fmt: skip
+_PEAK, _LINK = 0.1, 0.1
+_WINDOW, _SAMPLES, _MOST_PARTS = 5, 7, 100
+
+
+@dataclass(frozen=True, slots=True)
+class TrtPose:
+    """Two outputs, parts [18, h, w] and fields [42, h, w]: y and x of the way from part to part for each of 21 links.
+
+    A body's score is the mean of all parts' values at their peaks, of those that are missing 0.
+
+    Attributes:
+        score: lowest of a body.
+        limit: most bodies.
+        labels: names of the parts.
+        links: pairs of parts, in the order of the fields.
+    """
+
+    score: float = 0.0
+    limit: int = 100
+    labels: tuple[str, ...] = ()
+    links: tuple[tuple[int, int], ...] = _LINKS
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Maps of parts and twice as many fields as links."""
+        if look.network is not None and cls()._roles(look.shapes) is not None:
+            yield Fit("18 maps of parts and 42 fields between them", 5)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError for other outputs, ConfigError for too few names."""
+        roles = self._roles(shapes)
+        if roles is None:
+            reads = f"two outputs, parts [points, h, w] and fields [{2 * len(self.links)}, h, w]"
+            raise wrong_shapes("keypoints: trt-pose", reads, shapes, network)
+        check_labels(shapes[roles[0]][0], self.labels)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
+        """Bodies by falling score; their boxes are the hulls of the points."""
+        self.check(shapes_of(outputs), geometry.network)
+        parts, fields = (as_f32(outputs[index]) for index in self._roles(shapes_of(outputs)) or ())
+        kinds, places, values = _parts(parts)
+        pairs = _linked(kinds, places, fields, self.links)
+        bodies = _components(kinds, pairs, len(parts), self.limit)
+        here = bodies >= 0
+        points = np.zeros((*bodies.shape, 3), np.float32)
+        points[here] = np.column_stack([places, values])[bodies[here]]
+        scale = (geometry.network[0] / parts.shape[2], geometry.network[1] / parts.shape[1])
+        points[..., :2] *= np.array(scale, np.float32)
+        scores = points[..., 2].sum(axis=1) / len(parts)
+        rows = strongest(scores, self.limit)
+        rows = rows[scores[rows] >= self.score]
+        points, here = points[rows], here[rows, :, None]
+        low, high = np.where(here, points[..., :2], np.inf), np.where(here, points[..., :2], -np.inf)
+        hulls = np.concatenate([low.min(axis=1), high.max(axis=1)], axis=1)
+        return Keypoints.of(geometry.boxes(hulls), scores[rows], geometry.points(points), self.labels)
+
+    def _roles(self, shapes: Shapes) -> tuple[int, int] | None:
+        """Indices of parts and fields; None where they are not both there."""
+        if len(shapes) != 2 or any(len(shape) != 3 for shape in shapes) or shapes[0][1:] != shapes[1][1:]:
+            return None
+        least = 1 + max(map(max, self.links))
+        for parts, fields in ((0, 1), (1, 0)):
+            if shapes[fields][0] == 2 * len(self.links) and least <= shapes[parts][0] != shapes[fields][0]:
+                return parts, fields
+        return None
+
+
+def _parts(maps: F32) -> tuple[Index, F32, F32]:
+    """Of (C, h, w) maps the peaks, one map after the other: (N,) which map, (N, 2) x, y in cells, and (N,) values."""
+    half = _WINDOW // 2
+    each = np.ascontiguousarray(maps.transpose(1, 2, 0))
+    around = cv2.dilate(each, np.ones((_WINDOW, _WINDOW), np.uint8)).reshape(each.shape)
+    kinds, y, x = np.nonzero(((each >= _PEAK) & (each == around)).transpose(2, 0, 1))
+    first = np.searchsorted(kinds, kinds)  # of its map
+    kept = np.arange(len(kinds)) - first < _MOST_PARTS
+    kinds, y, x = kinds[kept], y[kept], x[kept]
+    steps = np.arange(-half, half + 1)
+    rows, columns = y[:, None] + steps, x[:, None] + steps
+    height, width = maps.shape[1:]
+    weights = maps[kinds[:, None, None], _reflected(rows, height)[:, :, None], _reflected(columns, width)[:, None]]
+    total = weights.sum(axis=(1, 2))
+    across = (weights.sum(axis=1) * columns).sum(axis=1) / total
+    down = (weights.sum(axis=2) * rows).sum(axis=1) / total
+    return kinds, np.stack([across, down], axis=1).astype(np.float32) + np.float32(0.5), maps[kinds, y, x]
+
+
+def _reflected(at: npt.NDArray[np.int_], size: int) -> npt.NDArray[np.int_]:
+    at = np.abs(at)
+    return np.where(at >= size, 2 * size - 2 - at, at)
+
+
+def _linked(kinds: Index, places: F32, fields: F32, links: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Pairs of parts, as rows of ``kinds``, in the order of the links: of each the assignment with the highest sum of
+    line integrals through its field, without those that do not reach the threshold."""
+    start = np.searchsorted(kinds, np.arange(1 + max(map(max, links)) + 1))
+    tables = [np.mgrid[start[a] : start[a + 1], start[b] : start[b + 1]].reshape(2, -1) for a, b in links]
+    ends = np.concatenate(tables, axis=1)
+    link = np.repeat(np.arange(len(links)), [table.shape[1] for table in tables])
+    begin, way = places[ends[0]], places[ends[1]] - places[ends[0]]
+    unit = way / (np.sqrt((way * way).sum(axis=1, keepdims=True)) + np.float32(1e-5))
+    part = (np.arange(_SAMPLES, dtype=np.float32) / np.float32(_SAMPLES - 1))[:, None, None]
+    cells = (begin + part * way).astype(np.int64)
+    x, y = np.moveaxis(cells, 2, 0)
+    height, width = fields.shape[1:]
+    is_in = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    x, y = np.where(is_in, x, 0), np.where(is_in, y, 0)
+    along = fields[2 * link, y, x] * unit[:, 1] + fields[2 * link + 1, y, x] * unit[:, 0]
+    scores = np.where(is_in, along, 0).sum(axis=0) / _SAMPLES
+    found, at = list[tuple[int, int]](), 0
+    for a, b in links:
+        shape = start[a + 1] - start[a], start[b + 1] - start[b]
+        table = scores[at : at + shape[0] * shape[1]].reshape(shape).astype(np.float64)
+        at += table.size
+        if table.size and table.max() > _LINK:
+            # As many pairs as can be, even where one has a low score: so every pair gains more than any score costs.
+            worth = table - table.min() + (table.max() - table.min() + 1) * min(shape)
+            rows, columns = assign(worth) if table.size > 1 else (np.zeros(1, np.intp), np.zeros(1, np.intp))
+            keep = table[rows, columns] > _LINK
+            found += zip((start[a] + rows[keep]).tolist(), (start[b] + columns[keep]).tolist(), strict=True)
+    return found
+
+
+def _components(kinds: Index, pairs: Sequence[tuple[int, int]], count: int, limit: int) -> npt.NDArray[np.int64]:
+    """(bodies, count) the part of every kind, -1 where there is none, of parts that pairs connect; each is walked
+    breadth first, and of two parts of a kind the later stays."""
+    near: list[list[int]] = [[] for _ in kinds]
+    for one, other in pairs:
+        near[one].append(other)
+        near[other].append(one)
+    kind, seen, bodies = kinds.tolist(), set[int](), list[list[int]]()
+    for first in range(len(kind)):
+        if first in seen or len(bodies) >= limit:
+            continue
+        body, queue = [-1] * count, deque([first])
+        while queue:
+            part = queue.popleft()
+            if part not in seen:
+                seen.add(part)
+                body[kind[part]] = part
+                queue.extend(near[part])
+        bodies.append(body)
+    return np.array(bodies, np.int64).reshape(len(bodies), count)
