@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,7 +53,7 @@ BESIDE = (
 )  # fmt: skip
 """Networks around which is measured what a stage takes beside them."""
 REFERENCE = "fastestdet"
-"""Tells whether the machine is as fast as it was."""
+"""Of no pipeline here: tells how fast the machine is now."""
 EASY_FPS, EASY_S = 10.0, 3.0
 """Of the other pipelines."""
 _PERIOD_S, _SPIN_S = 0.04, 0.1
@@ -295,6 +295,7 @@ class Machine:
         run_jitter: of a network's runs.
         jitter, wakeup_ms: of stages.
         reference_ms: of one run of the reference.
+        pace: how many times as long everything takes now.
     """
 
     networks: Mapping[str, host.Timed]
@@ -308,6 +309,7 @@ class Machine:
     jitter: Quantiles
     wakeup_ms: Quantiles
     reference_ms: float
+    pace: float = 1.0
     _rates: dict[frozenset[str], dict[str, float]] = field(default_factory=dict)
 
     @property
@@ -315,16 +317,25 @@ class Machine:
         """Part of a run on one thread that two do not share."""
         return max(2 * self.two - 1, 0.0)
 
+    def paced(self, pace: float) -> Machine:
+        """The same while it takes so many times as long for everything: others share its cores' clock and caches."""
+        return replace(
+            self,
+            rested=(pace * self.rested[0], pace * self.rested[1]),
+            stages={kind: [pace * one for one in numbers] for kind, numbers in self.stages.items()},
+            pace=pace,
+        )
+
     def units_ms(self, columns: host.Columns, without: frozenset[str]) -> Numbers:
         """Of every unit of a network, by rates that are fitted to others."""
         if without not in self._rates:
             self._rates[without] = host.fit([one for name, one in self.networks.items() if name not in without])
-        return host.predict_ms(columns, self._rates[without])
+        return self.pace * host.predict_ms(columns, self._rates[without])
 
     def beside_ms(self, row: Row, without: frozenset[str]) -> float:
         """What a stage takes beside its network, by what it took beside others."""
         known = [one for name, own in self.infer.items() if name not in without for one in own.items()]
-        return float(np.dot(fitted(dict(known)), row))
+        return self.pace * float(np.dot(fitted(dict(known)), row))
 
 
 def measured(folder: Path, count: int) -> Machine:
