@@ -27,3 +27,8 @@ class RealClock:
 
 
 REAL = RealClock()
+
+
+def time_of_day_ns(timestamp_ns: int, clock: Clock = REAL) -> int:
+    """A time of a clock as nanoseconds of the epoch, by this machine's clock as it is set now."""
+    return time.time_ns() - (clock.now_ns() - timestamp_ns)

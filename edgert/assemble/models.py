@@ -287,7 +287,10 @@ class Models:
         """Holds the classes a stage crops to those that reach it, unless the user's own code may make others."""
         before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
         tasks = [self.config.models[stage.infer].task for stage in before if isinstance(stage, InferStage)]
-        if any(isinstance(item, PackageStage | PythonStage | PythonTask) for item in (*before, *tasks)):
+        if any(
+            isinstance(item, PythonStage | PythonTask) or (isinstance(item, PackageStage) and item.detects)
+            for item in (*before, *tasks)
+        ):
             return
         files = {task.labels for task in tasks if not isinstance(task, PythonTask) and task.labels}
         labels = {label for file in files for label in read_labels(file)}

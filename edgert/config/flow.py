@@ -123,6 +123,8 @@ def check_flow(stages: Stages, models: Mapping[str, ModelConfig], where: Where) 
     for name, stage in stages.items():
         if isinstance(stage, section.TrackStage) or isinstance(getattr(stage, "crop", None), section.CropConfig):
             _check_has_boxes(name, stages, models, where)
+        if isinstance(stage, section.PackageStage):
+            stage.check(name, stages, where)
 
 
 def check_outputs(stages: Stages, read: Iterable[Path], where: Where) -> None:
@@ -175,7 +177,7 @@ def _check_has_boxes(name: str, stages: Stages, models: Mapping[str, ModelConfig
     """Raises ConfigError for a stage that tracks or crops detections where nothing before it makes any."""
     others: list[str] = []
     for before in (stages[other] for other in upstream(stages, name)):
-        if isinstance(before, (section.PackageStage, section.PythonStage)):
+        if isinstance(before, section.PythonStage) or (isinstance(before, section.PackageStage) and before.detects):
             return
         if isinstance(before, section.InferStage):
             task = verb_of(models[before.infer].task)

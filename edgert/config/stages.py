@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -168,12 +168,12 @@ class DrawStage(_Fed):
     """Paints results onto an image of the frame."""
 
     takes_gpu: ClassVar[bool] = True
-    draw: Names = Field(description="boxes, labels, masks, keypoints, trails, stats")
+    draw: Names = Field(description="boxes, labels, masks, keypoints, trails, zones, stats")
     width: int | None = Field(default=None, ge=16, description="width of the image; the frame's by default")
 
     @model_validator(mode="after")
     def _known(self) -> DrawStage:
-        known = ("boxes", "labels", "masks", "keypoints", "trails", "stats")
+        known = ("boxes", "labels", "masks", "keypoints", "trails", "zones", "stats")
         if wrong := [name for name in self.draw if name not in known]:
             raise ValueError(f"cannot draw {wrong[0]!r}; known: {', '.join(known)}")
         return self
@@ -217,11 +217,25 @@ SinkStage.family = ("sink", SINKS)
 
 
 class PackageStage(_Fed, Kinded):
-    """A stage of another package, with keys of its own; see [extending](extending.md)."""
+    """A stage of a kind with keys of its own: edgert's, or another package's."""
 
     takes_images: ClassVar[bool]
     """Whether it looks at pixels."""
+    detects: ClassVar[bool] = True
+    """Whether it may find objects of its own, or track them."""
     stage: str = Field(description="the kind")
+
+    def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
+        """What the file alone shows of the stage and those around it.
+
+        Args:
+            name: of the stage.
+            stages: all of the file, by name; each listens to stages that are there, and none to itself.
+            where: the place of a key in the file.
+
+        Raises:
+            ConfigError: they do not fit.
+        """
 
 
 PackageStage.family = ("stage", STAGES)

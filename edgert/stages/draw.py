@@ -24,6 +24,7 @@ from edgert.stages.context import SimpleStage
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.paint import INK, Bgr, Pen, Shape, color_of, load_font, paint
 from edgert.stages.shapes import Canvas
+from edgert.stages.zones.areas import Zones
 
 if TYPE_CHECKING:
     from edgert.memory.cuda import DeviceView
@@ -86,7 +87,7 @@ class Overlay:
     """Paints results onto images. Remembers trails and frame rates, so one of its own per place that draws.
 
     Args:
-        elements: of ``boxes labels masks keypoints trails stats``.
+        elements: of ``boxes labels masks keypoints trails zones stats``.
     """
 
     def __init__(self, elements: Collection[str], clock: Clock = REAL) -> None:
@@ -114,6 +115,10 @@ class Overlay:
                 trails = self._trails[result.frame.stream]
                 trails.add(record)
                 found += shapes.trails(canvas, trails.of(record))
+        if "zones" in self._elements:
+            for record in shown:
+                if isinstance(record, Zones):
+                    found += shapes.places(canvas, record)
         if "boxes" in self._elements:
             for record in shown:
                 found += _boxes(canvas, record, canvas.line_px)

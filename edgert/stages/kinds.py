@@ -265,4 +265,4 @@ SINKS = {
     "null": Null,
 }
 TRACKERS = {"bytetrack": ByteTrackStage}
-STAGES: dict[str, str] = {}
+STAGES = {"zones": "edgert.stages.zones.section:ZonesSection", "events": "edgert.stages.zones.section:EventsSection"}

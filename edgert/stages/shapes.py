@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from edgert.runtime.records import Classification, Detections, Keypoints, Segmentation
 from edgert.stages import paint
+from edgert.stages.zones.areas import Zones
 
 F32 = npt.NDArray[np.float32]
 LEFT, RIGHT, MIDDLE = 1, 0, 2  # palette entries for the sides of a body
@@ -112,6 +113,23 @@ def notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: paint.Bgr) -> I
     for row, text in enumerate(texts):
         top = y2 + half + 1 + row * canvas.pen.line_px
         yield canvas.pen.label(canvas.size, text, x1 - half, top, shade)
+
+
+def places(canvas: Canvas, record: Zones) -> Iterator[paint.Shape]:
+    """Zones and lines with their counts, and for how long objects have been in a zone."""
+    for at, points in enumerate(record.shapes):
+        is_zone, shade = at < len(record.zones), paint.color_of(at)
+        closed = canvas.fine(np.concatenate([points, points[:1]]) if is_zone else points)
+        last = len(closed) - 1
+        yield paint.Stroke(closed, ((0, last, canvas.line_px + 2),), paint.INK)
+        yield paint.Stroke(closed, ((0, last, canvas.line_px),), shade)
+        came, went = record.totals[at].tolist()
+        name = record.zones[at] if is_zone else record.lines[at - len(record.zones)]
+        text = f"{name} {int(record.inside[at].sum())}" if is_zone else f"{name} in {came} out {went}"
+        left, top = (closed[closed[:, 1].argmin()] >> paint.SUBPIXEL_BITS).tolist()
+        yield canvas.pen.label(canvas.size, text, left, top, shade)
+    for row in np.flatnonzero((record.seconds >= 1).any(axis=0)).tolist():
+        yield from notes(canvas, record.objects.boxes[row], [f"{record.seconds[:, row].max():.0f} s"], paint.INK)
 
 
 def class_texts(record: Classification) -> list[str]:

@@ -1,0 +1,46 @@
+"""Numbers that are kept for every object of a stream: columns of arrays, a row for each track."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+
+
+class ByTrack:
+    """Rows by track number. Columns are attributes of the caller's choice: arrays whose last axis is the rows.
+
+    Args:
+        columns: name → a row of it, which new tracks get; its shape is that of the column without its last axis.
+    """
+
+    def __init__(self, **columns: npt.NDArray[Any]) -> None:
+        self.ids: I64 = np.zeros(0, np.int64)
+        """Of every row, rising."""
+        self._fresh = columns
+        self._columns = {name: np.zeros((*row.shape, 0), row.dtype) for name, row in columns.items()}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """A column, to be read and written until the next :meth:`rows` or :meth:`keep`."""
+        return self._columns[name]
+
+    def rows(self, ids: I64) -> npt.NDArray[np.intp]:
+        """The row of every number, (N,); those that are new get one."""
+        if len(new := np.setdiff1d(ids, self.ids)):
+            places = np.searchsorted(self.ids, new)
+            self.ids = np.insert(self.ids, places, new)
+            for name, column in self._columns.items():
+                self._columns[name] = np.insert(column, places, self._fresh[name][..., None], axis=-1)
+        return np.searchsorted(self.ids, ids)
+
+    def keep(self, stays: npt.NDArray[np.bool_]) -> None:
+        """Forgets all other rows."""
+        if not stays.all():
+            self.ids = self.ids[stays]
+            self._columns = {name: column[..., stays] for name, column in self._columns.items()}

@@ -1,0 +1,150 @@
+"""Points, boxes and paths against polygons and lines: all objects against all edges in one step of NumPy.
+
+Coordinates are pixels with y down. Edges are half-open, so that a point on the border of two zones that share it is in
+one of them, and a path through the end that two lines share crosses one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+Points = Sequence[tuple[float, float]]
+
+
+class Polygons:
+    """Z polygons, of at least three points each, which need not be convex.
+
+    Args:
+        polygons: the points around each, in either direction; the last is joined with the first.
+    """
+
+    def __init__(self, polygons: Sequence[Points]) -> None:
+        rings = [np.array(points, np.float64).reshape(-1, 2) for points in polygons]
+        self._starts = np.cumsum([0, *map(len, rings)])[:-1]
+        first = np.concatenate([np.zeros((0, 2)), *rings])
+        second = np.concatenate([np.zeros((0, 2)), *(np.roll(ring, -1, axis=0) for ring in rings)])
+        (self._x1, self._y1), (self._x2, self._y2) = first.T.copy(), second.T.copy()
+        rise = self._y2 - self._y1
+        self._run_per_rise = np.divide(self._x2 - self._x1, rise, out=np.zeros_like(rise), where=rise != 0)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def contain(self, points: F64) -> npt.NDArray[np.bool_]:
+        """(N, 2) points → (Z, N), whether each polygon contains each: a ray to the right crosses an odd number of its
+        edges."""
+        if not len(self):
+            return np.zeros((0, len(points)), bool)
+        x, y = points[:, 0, None], points[:, 1, None]
+        crosses = (self._y1 <= y) != (self._y2 <= y)
+        crosses &= x < self._x1 + self._run_per_rise * (y - self._y1)
+        inside: npt.NDArray[np.bool_] = np.logical_xor.reduceat(crosses, self._starts, axis=1).T
+        return inside
+
+    def overlaps(self, boxes: F64) -> F64:
+        """(N, 4) boxes x1, y1, x2, y2 → (Z, N), the part of each box, 0–1, that lies in each polygon.
+
+        By Green's theorem, the area of a polygon within a box is the integral along the polygon's edges, between the
+        box's top and bottom, of how far x lies right of the box's left side, at most the box's width.
+        """
+        if not len(self):
+            return np.zeros((0, len(boxes)))
+        left, top, right, bottom = (boxes[:, column, None] for column in range(4))
+        width = right - left
+        y1, y2 = np.clip(self._y1, top, bottom), np.clip(self._y2, top, bottom)
+        run = self._run_per_rise
+        x1, x2 = self._x1 + run * (y1 - self._y1) - left, self._x1 + run * (y2 - self._y1) - left
+        # The integral of min(max(x, 0), width) over y, where x runs straight from x1 to x2.
+        slanted = np.abs(x2 - x1) > 1e-9
+        mean = np.divide(_under(x2, width) - _under(x1, width), x2 - x1, out=np.clip(x1, 0, width), where=slanted)
+        areas = np.abs(np.add.reduceat(mean * (y2 - y1), self._starts, axis=1)).T
+        sizes = width[:, 0] * (bottom - top)[:, 0]
+        parts: F64 = np.divide(areas, sizes, out=np.zeros_like(areas), where=sizes > 0)
+        return parts
+
+
+def _under(x: F64, width: F64) -> F64:
+    """The integral of min(max(x, 0), width) from 0 to x."""
+    inside = np.clip(x, 0, width)
+    return inside * inside / 2 + width * np.maximum(x - width, 0)
+
+
+class Lines:
+    """L directed lines, of at least two points each.
+
+    Args:
+        lines: the points along each.
+    """
+
+    def __init__(self, lines: Sequence[Points]) -> None:
+        paths = [np.array(points, np.float64).reshape(-1, 2) for points in lines]
+        self._starts = np.cumsum([0, *(len(path) - 1 for path in paths)])[:-1]
+        self._first = np.concatenate([np.zeros((0, 2)), *(path[:-1] for path in paths)])
+        self._second = np.concatenate([np.zeros((0, 2)), *(path[1:] for path in paths)])
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def crossed(self, before: F64, now: F64) -> npt.NDArray[np.int8]:
+        """How paths cross the lines, however far they jump.
+
+        Args:
+            before, now: (N, 2) ends of the paths; none where one is not a number.
+
+        Returns:
+            (L, N) int8: 1 for a path to the right-hand side of somebody who walks along the line, -1 for one to the
+            left-hand side; 0 for one that does not cross it, or crosses it and comes back.
+        """
+        if not len(self):
+            return np.zeros((0, len(now)), np.int8)
+        along = (self._second - self._first)[:, None]
+        was_right = _side(along, before - self._first[:, None]) >= 0
+        is_right = _side(along, now - self._first[:, None]) >= 0
+        path = (now - before)[None]
+        starts_right = _side(path, self._first[:, None] - before) >= 0
+        ends_right = _side(path, self._second[:, None] - before) >= 0
+        meets = (was_right != is_right) & (starts_right != ends_right)
+        meets &= np.isfinite(path).all(axis=2)
+        signs = (is_right.astype(np.int8) - was_right.astype(np.int8)) * meets
+        return np.sign(np.add.reduceat(signs, self._starts, axis=0)).astype(np.int8)
+
+
+def _side(along: F64, point: F64) -> F64:
+    """Above zero to the right of a direction, with y down."""
+    return along[..., 0] * point[..., 1] - along[..., 1] * point[..., 0]
+
+
+def crossing_edges(points: Points) -> tuple[int, int] | None:
+    """Two edges of a polygon that cross or touch though they are no neighbors, by the numbers of their first points,
+    from 1; None where the polygon's border is simple."""
+    ring, count = np.array(points, np.float64), len(points)
+    for one, other in combinations(range(count), 2):
+        if other - one in (1, count - 1):
+            continue
+        a, b, c, d = ring[one], ring[(one + 1) % count], ring[other], ring[(other + 1) % count]
+        if _meet(a, b, c, d):
+            return one + 1, other + 1
+    return None
+
+
+def _meet(a: F64, b: F64, c: F64, d: F64) -> bool:
+    sides = [float(_side(b - a, p - a)) for p in (c, d)] + [float(_side(d - c, p - c)) for p in (a, b)]
+    if sides[0] * sides[1] < 0 and sides[2] * sides[3] < 0:
+        return True
+    ends = zip(sides, (c, d, a, b), ((a, b), (a, b), (c, d), (c, d)), strict=True)
+    return any(side == 0 and _within(point, *edge) for side, point, edge in ends)
+
+
+def _within(point: F64, a: F64, b: F64) -> bool:
+    return bool((np.minimum(a, b) <= point).all() and (point <= np.maximum(a, b)).all())
+
+
+def area(points: Points) -> float:
+    """Of a polygon, in the square of its unit."""
+    x, y = np.array(points, np.float64).T
+    return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2

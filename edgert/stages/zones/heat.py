@@ -1,0 +1,53 @@
+"""Heat maps: where objects were, as an image for every stream."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from edgert import files
+from edgert.stages.zones.geometry import F64
+
+CELLS = (96, 54)
+"""Columns and rows."""
+_EVERY_S = 60.0
+_SIZE = (960, 540)
+
+
+class HeatMap:
+    """Counts in which cell of the frame objects stood; written every minute and at the end.
+
+    Args:
+        path: of the images, with ``{stream}`` for the name of the stream.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._written_s = str(path), time.monotonic()
+        self._counts: dict[str, F64] = {}
+
+    def add(self, stream: str, places: F64) -> None:
+        """(N, 2) places as parts 0–1 of the frame."""
+        counts = self._counts.setdefault(stream, np.zeros((CELLS[1], CELLS[0])))
+        cells = np.clip((places * CELLS).astype(int), 0, np.array(CELLS) - 1)
+        np.add.at(counts, (cells[:, 1], cells[:, 0]), 1.0)
+        if time.monotonic() - self._written_s > _EVERY_S:
+            self.write()
+
+    def write(self) -> None:
+        """The images of all streams that were seen."""
+        self._written_s = time.monotonic()
+        for stream, counts in self._counts.items():
+            path = Path(self._path.replace("{stream}", stream))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.replace_bytes(path, picture(counts))
+
+
+def picture(counts: F64) -> bytes:
+    """A PNG: dark where nobody was, and on a logarithmic scale up to the busiest cell."""
+    shares = np.log1p(counts) / max(float(np.log1p(counts.max())), 1e-9)
+    smooth = cv2.resize(np.uint8(255 * shares), _SIZE, interpolation=cv2.INTER_CUBIC)
+    _, encoded = cv2.imencode(".png", cv2.applyColorMap(smooth, cv2.COLORMAP_INFERNO))
+    return encoded.tobytes()

@@ -1,0 +1,360 @@
+"""The events stage: what rules make of zones, lines and objects."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.clock import Clock, time_of_day_ns
+from edgert.runtime.records import Classification, Crops, Detections, Result
+from edgert.stages.context import SimpleStage
+from edgert.stages.zones.areas import NEVER, Change, Zones, class_numbers, label_of
+from edgert.stages.zones.by_track import ByTrack
+from edgert.stages.zones.schedule import Hours, is_within
+
+Phase = Literal["begin", "update", "end"]
+_REMEMBERED_NS = 60 * 10**9
+"""How long it is known which events an object had that is not seen any more."""
+_STREAM = np.zeros(1, np.int64)
+"""The track number of what is not of one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When there is an event.
+
+    Attributes:
+        zones: the object is in one of them; anywhere where empty.
+        lines: the object crosses one of them; ``way`` tells in which direction, both where None.
+        classes, score: of the object; every class where empty.
+        attributes: name of a stage that looked at crops → the labels, one of which it must have found in the object.
+        count: so many objects at once make one event; None: every object makes its own.
+        absent: there is an event while no such object is there.
+        hold_ns: for how long that must have been so.
+        gap_ns: for how long it may be interrupted.
+        once: at most one event for every object.
+        every_ns: the shortest time between two events of a stream.
+        update_ns: how often an event is reported while it lasts; never where 0.
+        during: times of the week; always where empty.
+    """
+
+    name: str
+    zones: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    way: Literal["in", "out"] | None = None
+    classes: tuple[str, ...] = ()
+    score: float = 0.0
+    attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    count: int | None = None
+    absent: bool = False
+    hold_ns: int = 0
+    gap_ns: int = 10**9
+    once: bool = False
+    every_ns: int = 0
+    update_ns: int = 0
+    during: tuple[Hours, ...] = ()
+
+    @property
+    def is_of_stream(self) -> bool:
+        """Whether all objects together make one event."""
+        return self.count is not None or self.absent
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that began, goes on, or ended.
+
+    Attributes:
+        id: the same in all phases, and of no other event anywhere.
+        time_ns: when its condition began to hold, nanoseconds of the epoch by this machine's clock.
+        seconds: for how long it has held.
+        place: the zone or line; empty where the rule names none.
+        way: in which an object crossed the line; else empty.
+        track, label, score, box: of the object now; 0 and empty where the event is not of one object.
+        count: objects that the rule counts now.
+        best_frame, best_score: the frame in which the object was found most surely.
+    """
+
+    id: str
+    rule: str
+    phase: Phase
+    stream: str
+    time_ns: int
+    seconds: float = 0.0
+    place: str = ""
+    way: str = ""
+    track: int = 0
+    label: str = ""
+    score: float = 0.0
+    box: tuple[float, float, float, float] | None = None
+    count: int = 0
+    best_frame: int = 0
+    best_score: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``sink: jsonl`` writes it; what does not apply is left out."""
+        found: dict[str, Any] = {"id": self.id, "rule": self.rule, "phase": self.phase, "stream": self.stream}
+        found |= {"time": rfc3339(self.time_ns), "seconds": round(self.seconds, 3)}
+        found |= {"place": self.place} if self.place else {}
+        found |= {"way": self.way} if self.way else {}
+        if self.box is None:
+            return {**found, "count": self.count}
+        found |= {"track": self.track, "label": self.label, "score": round(self.score, 4)}
+        best = {"frame": self.best_frame, "score": round(self.best_score, 4)}
+        return {**found, "box": [round(side, 2) for side in self.box], "best": best}
+
+
+def rfc3339(time_ns: int) -> str:
+    """``2026-01-31T12:00:00.000000Z``."""
+    moment = datetime.fromtimestamp(time_ns // 1000 / 1e6, timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The events of a frame."""
+
+    events: tuple[Event, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``sink: jsonl`` writes it."""
+        return {"type": "events", "events": [one.to_json() for one in self.events]}
+
+
+class EventsStage(SimpleStage):
+    """Turns what was found into events. A result of a frame without any has no record of this stage.
+
+    How long something lasts is counted by positions in the stream, when it was by the clock.
+    """
+
+    def __init__(self, name: str, rules: Sequence[Rule], clock: Clock) -> None:
+        self.name, self._rules, self._clock = name, rules, clock
+        self._streams: dict[str, _Stream] = {}
+
+    def process(self, result: Result) -> Result:
+        found = result.latest(Detections)
+        if found is None:
+            return result
+        frame = result.frame
+        if frame.stream not in self._streams:
+            self._streams[frame.stream] = _Stream(self.name, frame.stream, self._rules)
+        events = tuple(self._streams[frame.stream].look(result, time_of_day_ns(frame.timestamp_ns, self._clock)))
+        return result.with_output(self.name, Events(events)) if events else result
+
+    def close(self) -> None:
+        self._streams.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One frame, as rules see it. ``matches`` is (R, N): which objects each rule is about."""
+
+    frame: int
+    now_ns: int
+    time_ns: int
+    found: Detections
+    zones: Zones | None
+    matches: npt.NDArray[np.bool_]
+
+
+class _Stream:
+    def __init__(self, stage: str, stream: str, rules: Sequence[Rule]) -> None:
+        self._stage, self._stream = stage, stream
+        self._crossing = [rule for rule in rules if rule.lines]
+        self._single = [rule for rule in rules if not rule.lines and not rule.is_of_stream]
+        self._shared = [rule for rule in rules if not rule.lines and rule.is_of_stream]
+        limits = {rule.name: _Limit(rule) for rule in rules}
+        self._limits = limits
+        self._by_object, self._by_stream = (
+            _Held(stream, some, [limits[rule.name] for rule in some]) for some in (self._single, self._shared)
+        )
+        self._numbers: dict[str, npt.NDArray[np.int64]] = {}
+        self._labels: tuple[str, ...] | None = None
+
+    def look(self, result: Result, time_ns: int) -> Iterator[Event]:
+        """The events of one frame."""
+        zones = result.latest(Zones)
+        found = zones.objects if zones is not None else result.detections
+        if found.labels != self._labels:
+            self._labels, rules = found.labels, (*self._crossing, *self._single, *self._shared)
+            where = f"stages.{self._stage}"
+            self._numbers = {one.name: class_numbers(one.classes, found.labels, where) for one in rules}
+        frame = result.frame
+        for rule in self._crossing:
+            yield from self._crossed(rule, result, zones, time_ns)
+        if self._single and found.ids is not None:
+            matches = np.array([self._matching(rule, result, found, zones) for rule in self._single])
+            look = _Look(frame.index, frame.media_ns, time_ns, found, zones, matches)
+            yield from self._by_object.step(look, found.ids, matches)
+        if self._shared:
+            matches = np.array([self._matching(rule, result, found, zones) for rule in self._shared])
+            counts = matches.sum(axis=1)
+            least = np.array([rule.count or 1 for rule in self._shared])
+            absent = np.array([rule.absent for rule in self._shared])
+            look = _Look(frame.index, frame.media_ns, time_ns, found, zones, matches)
+            yield from self._by_stream.step(look, _STREAM, ((counts >= least) != absent)[:, None])
+
+    def _matching(self, rule: Rule, result: Result, found: Detections, zones: Zones | None) -> npt.NDArray[np.bool_]:
+        """(N,) the objects that a rule is about."""
+        matches: npt.NDArray[np.bool_] = found.scores >= rule.score
+        if rule.classes:
+            matches &= np.isin(found.classes, self._numbers[rule.name])
+        if rule.zones:
+            rows = [row for row, name in enumerate(zones.zones) if name in rule.zones] if zones is not None else []
+            matches = matches & zones.inside[rows].any(axis=0) if rows and zones is not None else np.zeros_like(matches)
+        for stage, labels in rule.attributes.items():
+            matches = matches & _has(result.outputs.get(stage), labels, len(found))
+        return matches
+
+    def _crossed(self, rule: Rule, result: Result, zones: Zones | None, time_ns: int) -> Iterator[Event]:
+        """An event that is over as it begins, for every object that crosses a line."""
+        changes: Sequence[Change] = zones.changes if zones is not None else ()
+        if zones is None or not any(one.place in rule.lines for one in changes):
+            return
+        found = zones.objects
+        matching = self._matching(rule, result, found, zones)
+        for change in changes:
+            row = int(np.flatnonzero(found.ids == change.track)[0]) if change.place in rule.lines else -1
+            if row < 0 or not matching[row] or rule.way not in (None, change.what):
+                continue
+            if self._limits[rule.name].allows(result.frame.media_ns, time_ns):
+                score, (x1, y1, x2, y2) = float(found.scores[row]), found.boxes[row].tolist()
+                yield Event(
+                    uuid.uuid4().hex, rule.name, "begin", self._stream, time_ns, 0.0, change.place, change.what,
+                    change.track, change.label, score, (x1, y1, x2, y2), 1, result.frame.index, score,
+                )  # fmt: skip
+
+
+def _has(crops: object, labels: Sequence[str], count: int) -> npt.NDArray[np.bool_]:
+    """(N,) the objects in which a second model found one of the labels first."""
+    found = np.zeros(count, bool)
+    if isinstance(crops, Crops):
+        for row, record in zip(crops.rows.tolist(), crops.records, strict=True):
+            if isinstance(record, Classification) and len(record.classes) and 0 <= row < count:
+                number = int(record.classes[0])
+                found[row] = (record.labels[number] if number < len(record.labels) else str(number)) in labels
+    return found
+
+
+class _Limit:
+    """How often, and when, a rule may make an event of one stream."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule, self._last_ns = rule, NEVER
+
+    def allows(self, now_ns: int, time_ns: int) -> bool:
+        """Whether one may begin now; if so, it does."""
+        too_early = self._last_ns != NEVER and now_ns - self._last_ns < self._rule.every_ns
+        if too_early or not is_within(self._rule.during, time_ns):
+            return False
+        self._last_ns = now_ns
+        return True
+
+
+class _Held:
+    """Events that last: for every rule and every object, since when the rule's condition holds.
+
+    Columns of R rules: ``since`` and ``last``, when it began to hold and held last; ``number`` of the event that goes
+    on, 0 for none; ``done``, whether there was one; ``told``, when it was reported last; ``score`` and ``frame``, the
+    best so far.
+    """
+
+    def __init__(self, stream: str, rules: Sequence[Rule], limits: Sequence[_Limit]) -> None:
+        self._stream, self._rules, self._limits = stream, rules, limits
+        count = len(rules)
+        never = np.full(count, NEVER)
+        self._known = ByTrack(
+            since=never, last=never, told=never, number=np.zeros(count, np.int64), done=np.zeros(count, bool),
+            score=np.zeros(count), frame=np.zeros(count, np.int64), seen=np.array(NEVER),
+        )  # fmt: skip
+        self._hold = np.array([rule.hold_ns for rule in rules], np.int64)[:, None]
+        self._gap = np.array([rule.gap_ns for rule in rules], np.int64)[:, None]
+        self._update = np.array([rule.update_ns for rule in rules], np.int64)[:, None]
+        self._once = np.array([rule.once for rule in rules], bool)[:, None]
+        self._live: dict[int, Event] = {}
+        self._count = 0
+
+    def step(self, look: _Look, ids: npt.NDArray[np.int64], holds_now: npt.NDArray[np.bool_]) -> Iterator[Event]:
+        """A frame further.
+
+        Args:
+            ids: (N,) of the objects.
+            holds_now: (R, N) whether each rule's condition holds for each.
+        """
+        now, rows = look.now_ns, self._known.rows(ids)
+        known: Mapping[str, npt.NDArray[Any]] = self._known  # type: ignore[assignment]
+        holds = np.zeros(known["since"].shape, bool)
+        holds[:, rows] = holds_now
+        known["seen"][rows] = now
+        since, last, number = known["since"], known["last"], known["number"]
+        over = ~holds & (last != NEVER) & (now - last > self._gap)
+        for rule, row in np.argwhere(over & (number != 0)).tolist():
+            event = self._live.pop(int(number[rule, row]))
+            yield self._later(event, "end", float(last[rule, row] - since[rule, row]) / 1e9, known, rule, row)
+        since[over], last[over], number[over] = NEVER, NEVER, 0
+        since[holds & (since == NEVER)] = now
+        last[holds] = now
+        ready = holds & (number == 0) & (now - since >= self._hold) & ~(self._once & known["done"])
+        place = {row: at for at, row in enumerate(rows.tolist())}
+        for rule, row in np.argwhere(ready).tolist():
+            if self._limits[rule].allows(now, look.time_ns):
+                yield self._begun(look, known, rule, row, place[row])
+        if len(ids) and self._live:
+            self._improve(look, known, rows)
+        due = holds & (number != 0) & (self._update > 0) & (now - known["told"] >= self._update)
+        for rule, row in np.argwhere(due).tolist():
+            known["told"][rule, row] = now
+            event = self._at(look, self._live[int(number[rule, row])], rule, place[row])
+            self._live[int(number[rule, row])] = event
+            yield self._later(event, "update", float(now - since[rule, row]) / 1e9, known, rule, row)
+        forgotten = (now - known["seen"] > _REMEMBERED_NS) & (number == 0).all(axis=0)
+        self._known.keep(~forgotten)
+
+    def _begun(self, look: _Look, known: Mapping[str, npt.NDArray[Any]], rule: int, row: int, at: int) -> Event:
+        self._count += 1
+        held_ns = look.now_ns - int(known["since"][rule, row])
+        empty = Event(uuid.uuid4().hex, self._rules[rule].name, "begin", self._stream, look.time_ns - held_ns)
+        event = self._at(look, empty, rule, at)
+        self._live[self._count] = event
+        known["number"][rule, row], known["done"][rule, row] = self._count, True
+        known["told"][rule, row] = look.now_ns
+        known["score"][rule, row], known["frame"][rule, row] = event.score, look.frame
+        return self._later(event, "begin", held_ns / 1e9, known, rule, row)
+
+    def _at(self, look: _Look, event: Event, rule: int, at: int) -> Event:
+        """The event as the frame shows it."""
+        places, found = self._rules[rule].zones, look.found
+        count = int(look.matches[rule].sum())
+        if self._rules[rule].is_of_stream:
+            return replace(event, place=places[0] if len(places) == 1 else "", count=count)
+        assert found.ids is not None
+        if places and look.zones is not None:
+            names = look.zones.zones
+            places = tuple(name for name in places if name in names and look.zones.inside[names.index(name), at])
+        return replace(
+            event, place=places[0] if places else "", track=int(found.ids[at]),
+            label=label_of(found, int(found.classes[at])), score=float(found.scores[at]),
+            box=tuple(found.boxes[at].tolist()), count=count,
+        )  # fmt: skip
+
+    def _improve(self, look: _Look, known: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.intp]) -> None:
+        """The frame in which each object was found most surely."""
+        if self._rules[0].is_of_stream:
+            return
+        better = (known["number"][:, rows] != 0) & (look.found.scores > known["score"][:, rows])
+        rule, at = np.nonzero(better)
+        known["score"][rule, rows[at]] = look.found.scores[at]
+        known["frame"][rule, rows[at]] = look.frame
+
+    @staticmethod
+    def _later(
+        event: Event, phase: Phase, seconds: float, known: Mapping[str, npt.NDArray[Any]], rule: int, row: int
+    ) -> Event:
+        best = float(known["score"][rule, row]), int(known["frame"][rule, row])
+        return replace(event, phase=phase, seconds=seconds, best_score=best[0], best_frame=best[1])
