@@ -116,9 +116,7 @@ class Overlay:
                 trails.add(record)
                 found += shapes.trails(canvas, trails.of(record))
         if "zones" in self._elements:
-            for record in shown:
-                if isinstance(record, Zones):
-                    found += shapes.places(canvas, record)
+            found += [shape for one in shown if isinstance(one, Zones) for shape in shapes.places(canvas, one)]
         if "boxes" in self._elements:
             for record in shown:
                 found += _boxes(canvas, record, canvas.line_px)
@@ -133,6 +131,8 @@ class Overlay:
                     found += shapes.labels(canvas, record)
             for one in crops:
                 found += _notes(canvas, one, result.outputs.get(one.parent))
+        if "zones" in self._elements:
+            found += [label for one in shown if isinstance(one, Zones) for label in shapes.place_labels(canvas, one)]
         return found + self._headings(canvas, result, shown)
 
     def _headings(self, canvas: Canvas, result: Result, records: list[Record]) -> list[Shape]:

@@ -115,21 +115,26 @@ def notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: paint.Bgr) -> I
         yield canvas.pen.label(canvas.size, text, x1 - half, top, shade)
 
 
-def places(canvas: Canvas, record: Zones) -> Iterator[paint.Shape]:
-    """Zones and lines with their counts, and for how long objects have been in a zone."""
+def places(canvas: Canvas, record: Zones) -> Iterator[paint.Stroke]:
+    """Zones and lines."""
     for at, points in enumerate(record.shapes):
-        is_zone, shade = at < len(record.zones), paint.color_of(at)
-        closed = canvas.fine(np.concatenate([points, points[:1]]) if is_zone else points)
-        last = len(closed) - 1
-        yield paint.Stroke(closed, ((0, last, canvas.line_px + 2),), paint.INK)
-        yield paint.Stroke(closed, ((0, last, canvas.line_px),), shade)
-        came, went = record.totals[at].tolist()
-        name = record.zones[at] if is_zone else record.lines[at - len(record.zones)]
-        text = f"{name} {int(record.inside[at].sum())}" if is_zone else f"{name} in {came} out {went}"
-        left, top = (closed[closed[:, 1].argmin()] >> paint.SUBPIXEL_BITS).tolist()
-        yield canvas.pen.label(canvas.size, text, left, top, shade)
+        path = canvas.fine(np.concatenate([points, points[:1]]) if at < len(record.zones) else points)
+        last = len(path) - 1
+        yield paint.Stroke(path, ((0, last, canvas.line_px + 2),), paint.INK)
+        yield paint.Stroke(path, ((0, last, canvas.line_px),), paint.color_of(at))
+
+
+def place_labels(canvas: Canvas, record: Zones) -> Iterator[paint.Label]:
+    """How many objects are in a zone and crossed a line, and for how long those that stay have been there."""
     for row in np.flatnonzero((record.seconds >= 1).any(axis=0)).tolist():
         yield from notes(canvas, record.objects.boxes[row], [f"{record.seconds[:, row].max():.0f} s"], paint.INK)
+    for at, points in enumerate(record.shapes):
+        first, second = record.totals[at].tolist()
+        line = at - len(record.zones)
+        text = f"{record.lines[line]} in {first} out {second}" if line >= 0 else ""
+        text = text or f"{record.zones[at]} {int(record.inside[at].sum())}"
+        left, top = (canvas.fine(points[points[:, 1].argmin()]) >> paint.SUBPIXEL_BITS).tolist()
+        yield canvas.pen.label(canvas.size, text, left, top, paint.color_of(at))
 
 
 def class_texts(record: Classification) -> list[str]:

@@ -15,7 +15,13 @@ from tests.helpers.command import ROOT, edgert, environment, in_process
 
 PIPELINES = sorted(path.stem for path in (ROOT / "pipelines").glob("*.yaml"))
 NEEDS_HARDWARE = {"usb-camera": "a camera", "rtsp": "a network camera", "csi": "a Jetson's camera"}
-SOURCES = {"hello": ["belt"], "cascade": ["belt"], "multi-camera": ["north", "south"], "my-model": ["camera"]}
+SOURCES = {
+    "hello": ["belt"],
+    "cascade": ["belt"],
+    "counting": ["belt"],
+    "multi-camera": ["north", "south"],
+    "my-model": ["camera"],
+}
 CAMERA = {"CAMERA_PASSWORD": "s3cret-word", "CAMERA_HOST": "camera.invalid"}
 FRAMES = 20
 

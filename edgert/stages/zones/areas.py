@@ -255,7 +255,6 @@ class _Stream:
         count = len(zones)
         self._known = ByTrack(
             point=np.full(2, np.nan),
-            place=np.full(2, np.nan),
             seen=np.array(NEVER),
             classes=np.array(0, np.int64),
             since=np.full(count, NEVER),
@@ -265,14 +264,15 @@ class _Stream:
 
     def look(self, found: Detections, now_ns: int) -> Zones:
         """A frame further."""
-        here = self._here(found)
+        feet, counts = anchors(found.boxes, "foot"), self._counts(found)
+        here = self._here(found, feet) & counts[: len(self._zones)]
         changes: list[Change] = []
         seconds = np.zeros(here.shape)
         if found.ids is not None:
             rows = self._known.rows(found.ids)
-            self._cross(found, rows, changes)
+            self._cross(found, feet, counts[len(self._zones) :], rows, changes)
             here = self._settled(here, rows, now_ns, found, changes)
-            since: npt.NDArray[Any] = self._known["since"][:, rows]
+            since = self._known["since"][:, rows]
             seconds = np.where(since == NEVER, 0.0, (now_ns - since) / 1e9)
             self._known["seen"][rows], self._known["classes"][rows] = now_ns, found.classes
             self._forget(now_ns, found, changes)
@@ -281,7 +281,7 @@ class _Stream:
             self._zone_names, self._line_names, self._shapes, found, here, seconds, tuple(changes), self.totals.copy()
         )
 
-    def _here(self, found: Detections) -> npt.NDArray[np.bool_]:
+    def _here(self, found: Detections, feet: F64) -> npt.NDArray[np.bool_]:
         """(Z, N) which objects are in which zone now."""
         here = np.zeros((len(self._zones), len(found)), bool)
         for how, rows in self._polygons.items():
@@ -289,8 +289,8 @@ class _Stream:
             if how == "overlap":
                 here[rows] = polygons.overlaps(found.boxes.astype(np.float64)) >= self._parts[rows]
             else:
-                here[rows] = polygons.contain(anchors(found.boxes, how))
-        return here & self._counts(found)[: len(here)]
+                here[rows] = polygons.contain(feet if how == "foot" else anchors(found.boxes, how))
+        return here
 
     def _counts(self, found: Detections) -> npt.NDArray[np.bool_]:
         """(Z + L, N) whether objects of this class count there."""
@@ -304,14 +304,22 @@ class _Stream:
                     self._wanted[row] = np.isin(np.arange(self._wanted.shape[1]), numbers)
         return self._wanted[:, found.classes]
 
-    def _cross(self, found: Detections, rows: npt.NDArray[np.intp], changes: list[Change]) -> None:
-        places: F64 = anchors(found.boxes, "foot")
-        known: npt.NDArray[Any] = self._known["point"]
-        crossed = self._crossings.crossed(known[:, rows].T.copy(), places) * self._counts(found)[len(self._zones) :]
+    def _cross(
+        self,
+        found: Detections,
+        feet: F64,
+        counts: npt.NDArray[np.bool_],
+        rows: npt.NDArray[np.intp],
+        changes: list[Change],
+    ) -> None:
+        if not self._line_names:
+            return
+        known = self._known["point"]
+        crossed = self._crossings.crossed(known[:, rows].T, feet) * counts
         for line, row in np.argwhere(crossed).tolist():
             what: Literal["in", "out"] = "in" if crossed[line, row] > 0 else "out"
             changes.append(Change(self._line_names[line], what, *self._who(found, row)))
-        known[:, rows] = places.T
+        known[:, rows] = feet.T
 
     def _settled(
         self,
@@ -322,8 +330,7 @@ class _Stream:
         changes: list[Change],
     ) -> npt.NDArray[np.bool_]:
         """(Z, N) which objects count as inside, as far as they have been there, or elsewhere, for long enough."""
-        all_since: npt.NDArray[Any] = self._known["since"]
-        all_other: npt.NDArray[Any] = self._known["other"]
+        all_since, all_other = self._known["since"], self._known["other"]
         since, other = all_since[:, rows], all_other[:, rows]
         inside = since != NEVER
         differs = here != inside
@@ -342,11 +349,11 @@ class _Stream:
 
     def _forget(self, now_ns: int, found: Detections, changes: list[Change]) -> None:
         """Objects that are not seen any more leave the zones that they were in when they were."""
-        seen: npt.NDArray[Any] = self._known["seen"]
+        seen = self._known["seen"]
         gone = now_ns - seen > self._forget_ns
         if not gone.any():
             return
-        since: npt.NDArray[Any] = self._known["since"]
+        since = self._known["since"]
         for zone, row in np.argwhere((since != NEVER) & gone).tolist():
             label = label_of(found, int(self._known["classes"][row]))
             spent = float(seen[row] - since[zone, row]) / 1e9

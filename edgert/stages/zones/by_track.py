@@ -32,11 +32,14 @@ class ByTrack:
 
     def rows(self, ids: I64) -> npt.NDArray[np.intp]:
         """The row of every number, (N,); those that are new get one."""
-        if len(new := np.setdiff1d(ids, self.ids)):
-            places = np.searchsorted(self.ids, new)
-            self.ids = np.insert(self.ids, places, new)
-            for name, column in self._columns.items():
-                self._columns[name] = np.insert(column, places, self._fresh[name][..., None], axis=-1)
+        places = np.searchsorted(self.ids, ids)
+        if len(self.ids) and (self.ids.take(places, mode="clip") == ids).all():
+            return places
+        new = np.setdiff1d(ids, self.ids)
+        before = np.searchsorted(self.ids, new)
+        self.ids = np.insert(self.ids, before, new)
+        for name, column in self._columns.items():
+            self._columns[name] = np.insert(column, before, self._fresh[name][..., None], axis=-1)
         return np.searchsorted(self.ids, ids)
 
     def keep(self, stays: npt.NDArray[np.bool_]) -> None:

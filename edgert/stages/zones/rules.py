@@ -14,7 +14,7 @@ import numpy.typing as npt
 from edgert.clock import Clock, time_of_day_ns
 from edgert.runtime.records import Classification, Crops, Detections, Result
 from edgert.stages.context import SimpleStage
-from edgert.stages.zones.areas import NEVER, Change, Zones, class_numbers, label_of
+from edgert.stages.zones.areas import NEVER, Zones, class_numbers, label_of
 from edgert.stages.zones.by_track import ByTrack
 from edgert.stages.zones.schedule import Hours, is_within
 
@@ -164,66 +164,80 @@ class _Look:
 
 
 class _Stream:
+    """One camera: the rules, and what they wait for."""
+
     def __init__(self, stage: str, stream: str, rules: Sequence[Rule]) -> None:
         self._stage, self._stream = stage, stream
-        self._crossing = [rule for rule in rules if rule.lines]
-        self._single = [rule for rule in rules if not rule.lines and not rule.is_of_stream]
-        self._shared = [rule for rule in rules if not rule.lines and rule.is_of_stream]
-        limits = {rule.name: _Limit(rule) for rule in rules}
-        self._limits = limits
+        crossing = [rule for rule in rules if rule.lines]
+        single = [rule for rule in rules if not rule.lines and not rule.is_of_stream]
+        shared = [rule for rule in rules if not rule.lines and rule.is_of_stream]
+        self._rules, self._crossing = (*crossing, *single, *shared), crossing
+        self._limits = {rule.name: _Limit(rule) for rule in rules}
         self._by_object, self._by_stream = (
-            _Held(stream, some, [limits[rule.name] for rule in some]) for some in (self._single, self._shared)
+            _Held(stream, some, [self._limits[rule.name] for rule in some]) for some in (single, shared)
         )
-        self._numbers: dict[str, npt.NDArray[np.int64]] = {}
+        self._single = slice(len(crossing), len(crossing) + len(single))
+        self._shared = slice(self._single.stop, len(rules))
+        self._least = np.array([rule.count or 1 for rule in shared])
+        self._absent = np.array([rule.absent for rule in shared], bool)
+        self._scores = np.array([rule.score for rule in self._rules], np.float32)[:, None]
+        self._classes: npt.NDArray[np.bool_] | None = None  # (R, classes), made for the detector's labels
         self._labels: tuple[str, ...] | None = None
+        self._anywhere = np.array([not rule.zones for rule in self._rules])[:, None]
+        self._places: npt.NDArray[np.float32] | None = None  # (R, Z), made for the zones of this stream
+        self._zones: tuple[str, ...] | None = None
 
     def look(self, result: Result, time_ns: int) -> Iterator[Event]:
         """The events of one frame."""
-        zones = result.latest(Zones)
+        zones, frame = result.latest(Zones), result.frame
         found = zones.objects if zones is not None else result.detections
-        if found.labels != self._labels:
-            self._labels, rules = found.labels, (*self._crossing, *self._single, *self._shared)
-            where = f"stages.{self._stage}"
-            self._numbers = {one.name: class_numbers(one.classes, found.labels, where) for one in rules}
-        frame = result.frame
-        for rule in self._crossing:
-            yield from self._crossed(rule, result, zones, time_ns)
-        if self._single and found.ids is not None:
-            matches = np.array([self._matching(rule, result, found, zones) for rule in self._single])
-            look = _Look(frame.index, frame.media_ns, time_ns, found, zones, matches)
-            yield from self._by_object.step(look, found.ids, matches)
-        if self._shared:
-            matches = np.array([self._matching(rule, result, found, zones) for rule in self._shared])
-            counts = matches.sum(axis=1)
-            least = np.array([rule.count or 1 for rule in self._shared])
-            absent = np.array([rule.absent for rule in self._shared])
-            look = _Look(frame.index, frame.media_ns, time_ns, found, zones, matches)
-            yield from self._by_stream.step(look, _STREAM, ((counts >= least) != absent)[:, None])
+        matches = self._matching(result, found, zones)
+        for rule, matching in zip(self._crossing, matches, strict=False):
+            yield from self._crossed(rule, matching, result, zones, time_ns)
+        if self._by_object.rules and found.ids is not None:
+            look = _Look(frame.index, frame.media_ns, time_ns, found, zones, matches[self._single])
+            yield from self._by_object.step(look, found.ids, look.matches)
+        if self._by_stream.rules:
+            look = _Look(frame.index, frame.media_ns, time_ns, found, zones, matches[self._shared])
+            holds = (look.matches.sum(axis=1) >= self._least) != self._absent
+            yield from self._by_stream.step(look, _STREAM, holds[:, None])
 
-    def _matching(self, rule: Rule, result: Result, found: Detections, zones: Zones | None) -> npt.NDArray[np.bool_]:
-        """(N,) the objects that a rule is about."""
-        matches: npt.NDArray[np.bool_] = found.scores >= rule.score
-        if rule.classes:
-            matches &= np.isin(found.classes, self._numbers[rule.name])
-        if rule.zones:
-            rows = [row for row, name in enumerate(zones.zones) if name in rule.zones] if zones is not None else []
-            matches = matches & zones.inside[rows].any(axis=0) if rows and zones is not None else np.zeros_like(matches)
-        for stage, labels in rule.attributes.items():
-            matches = matches & _has(result.outputs.get(stage), labels, len(found))
+    def _matching(self, result: Result, found: Detections, zones: Zones | None) -> npt.NDArray[np.bool_]:
+        """(R, N) the objects that each rule is about."""
+        matches: npt.NDArray[np.bool_] = (found.scores >= self._scores) & self._by_class(found)[:, found.classes]
+        if zones is None:
+            matches &= self._anywhere
+        else:
+            if self._places is None or self._zones != zones.zones:
+                self._zones = zones.zones
+                named = [[name in rule.zones for name in zones.zones] for rule in self._rules]
+                self._places = np.array(named, np.float32).reshape(len(self._rules), len(zones.zones))
+            matches &= (self._places @ zones.inside.astype(np.float32) > 0) | self._anywhere
+        for row, rule in enumerate(self._rules):
+            for stage, labels in rule.attributes.items():
+                matches[row] &= _has(result.outputs.get(stage), labels, len(found))
         return matches
 
-    def _crossed(self, rule: Rule, result: Result, zones: Zones | None, time_ns: int) -> Iterator[Event]:
+    def _by_class(self, found: Detections) -> npt.NDArray[np.bool_]:
+        highest = int(found.classes.max(initial=0))
+        if self._classes is None or self._labels != found.labels or highest >= self._classes.shape[1]:
+            self._labels = found.labels
+            every = np.arange(max(highest + 1, len(found.labels)))
+            where = f"stages.{self._stage}"
+            wanted = [class_numbers(rule.classes, found.labels, where) for rule in self._rules]
+            self._classes = np.array([np.isin(every, one) if len(one) else every >= 0 for one in wanted])
+        return self._classes
+
+    def _crossed(
+        self, rule: Rule, matching: npt.NDArray[np.bool_], result: Result, zones: Zones | None, time_ns: int
+    ) -> Iterator[Event]:
         """An event that is over as it begins, for every object that crosses a line."""
-        changes: Sequence[Change] = zones.changes if zones is not None else ()
-        if zones is None or not any(one.place in rule.lines for one in changes):
-            return
-        found = zones.objects
-        matching = self._matching(rule, result, found, zones)
-        for change in changes:
-            row = int(np.flatnonzero(found.ids == change.track)[0]) if change.place in rule.lines else -1
-            if row < 0 or not matching[row] or rule.way not in (None, change.what):
+        for change in zones.changes if zones is not None else ():
+            if zones is None or change.place not in rule.lines or rule.way not in (None, change.what):
                 continue
-            if self._limits[rule.name].allows(result.frame.media_ns, time_ns):
+            found = zones.objects
+            row = int(np.flatnonzero(found.ids == change.track)[0])
+            if matching[row] and self._limits[rule.name].allows(result.frame.media_ns, time_ns):
                 score, (x1, y1, x2, y2) = float(found.scores[row]), found.boxes[row].tolist()
                 yield Event(
                     uuid.uuid4().hex, rule.name, "begin", self._stream, time_ns, 0.0, change.place, change.what,
@@ -266,7 +280,7 @@ class _Held:
     """
 
     def __init__(self, stream: str, rules: Sequence[Rule], limits: Sequence[_Limit]) -> None:
-        self._stream, self._rules, self._limits = stream, rules, limits
+        self._stream, self.rules, self._limits = stream, rules, limits
         count = len(rules)
         never = np.full(count, NEVER)
         self._known = ByTrack(
@@ -288,7 +302,7 @@ class _Held:
             holds_now: (R, N) whether each rule's condition holds for each.
         """
         now, rows = look.now_ns, self._known.rows(ids)
-        known: Mapping[str, npt.NDArray[Any]] = self._known  # type: ignore[assignment]
+        known = self._known
         holds = np.zeros(known["since"].shape, bool)
         holds[:, rows] = holds_now
         known["seen"][rows] = now
@@ -301,25 +315,24 @@ class _Held:
         since[holds & (since == NEVER)] = now
         last[holds] = now
         ready = holds & (number == 0) & (now - since >= self._hold) & ~(self._once & known["done"])
-        place = {row: at for at, row in enumerate(rows.tolist())}
         for rule, row in np.argwhere(ready).tolist():
             if self._limits[rule].allows(now, look.time_ns):
-                yield self._begun(look, known, rule, row, place[row])
+                yield self._begun(look, known, rule, row, int(np.flatnonzero(rows == row)[0]))
         if len(ids) and self._live:
             self._improve(look, known, rows)
         due = holds & (number != 0) & (self._update > 0) & (now - known["told"] >= self._update)
         for rule, row in np.argwhere(due).tolist():
             known["told"][rule, row] = now
-            event = self._at(look, self._live[int(number[rule, row])], rule, place[row])
+            event = self._at(look, self._live[int(number[rule, row])], rule, int(np.flatnonzero(rows == row)[0]))
             self._live[int(number[rule, row])] = event
             yield self._later(event, "update", float(now - since[rule, row]) / 1e9, known, rule, row)
         forgotten = (now - known["seen"] > _REMEMBERED_NS) & (number == 0).all(axis=0)
         self._known.keep(~forgotten)
 
-    def _begun(self, look: _Look, known: Mapping[str, npt.NDArray[Any]], rule: int, row: int, at: int) -> Event:
+    def _begun(self, look: _Look, known: ByTrack, rule: int, row: int, at: int) -> Event:
         self._count += 1
         held_ns = look.now_ns - int(known["since"][rule, row])
-        empty = Event(uuid.uuid4().hex, self._rules[rule].name, "begin", self._stream, look.time_ns - held_ns)
+        empty = Event(uuid.uuid4().hex, self.rules[rule].name, "begin", self._stream, look.time_ns - held_ns)
         event = self._at(look, empty, rule, at)
         self._live[self._count] = event
         known["number"][rule, row], known["done"][rule, row] = self._count, True
@@ -329,9 +342,9 @@ class _Held:
 
     def _at(self, look: _Look, event: Event, rule: int, at: int) -> Event:
         """The event as the frame shows it."""
-        places, found = self._rules[rule].zones, look.found
+        places, found = self.rules[rule].zones, look.found
         count = int(look.matches[rule].sum())
-        if self._rules[rule].is_of_stream:
+        if self.rules[rule].is_of_stream:
             return replace(event, place=places[0] if len(places) == 1 else "", count=count)
         assert found.ids is not None
         if places and look.zones is not None:
@@ -343,9 +356,9 @@ class _Held:
             box=tuple(found.boxes[at].tolist()), count=count,
         )  # fmt: skip
 
-    def _improve(self, look: _Look, known: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.intp]) -> None:
+    def _improve(self, look: _Look, known: ByTrack, rows: npt.NDArray[np.intp]) -> None:
         """The frame in which each object was found most surely."""
-        if self._rules[0].is_of_stream:
+        if self.rules[0].is_of_stream:
             return
         better = (known["number"][:, rows] != 0) & (look.found.scores > known["score"][:, rows])
         rule, at = np.nonzero(better)
@@ -353,8 +366,6 @@ class _Held:
         known["frame"][rule, rows[at]] = look.frame
 
     @staticmethod
-    def _later(
-        event: Event, phase: Phase, seconds: float, known: Mapping[str, npt.NDArray[Any]], rule: int, row: int
-    ) -> Event:
+    def _later(event: Event, phase: Phase, seconds: float, known: ByTrack, rule: int, row: int) -> Event:
         best = float(known["score"][rule, row]), int(known["frame"][rule, row])
         return replace(event, phase=phase, seconds=seconds, best_score=best[0], best_frame=best[1])
