@@ -2,6 +2,7 @@
 
 import threading
 import time
+from datetime import datetime, timezone
 from typing import Protocol
 
 
@@ -32,3 +33,9 @@ REAL = RealClock()
 def time_of_day_ns(timestamp_ns: int, clock: Clock = REAL) -> int:
     """A time of a clock as nanoseconds of the epoch, by this machine's clock as it is set now."""
     return time.time_ns() - (clock.now_ns() - timestamp_ns)
+
+
+def rfc3339(time_ns: int) -> str:
+    """``2026-01-31T12:00:00.000000Z``."""
+    moment = datetime.fromtimestamp(time_ns // 1000 / 1e6, timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}Z"

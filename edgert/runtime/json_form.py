@@ -2,9 +2,12 @@
 
 One result::
 
-    {"stream": "camera", "frame": 12, "timestamp_ns": 81234567, "media_s": 0.48, "outputs": {STAGE: RECORD, ...}}
+    {"stream": "camera", "frame": 12, "time": "2026-01-31T12:00:00.250000Z", "time_ns": 1769860800250000000,
+     "timestamp_ns": 81234567, "media_s": 0.48, "outputs": {STAGE: RECORD, ...}}
 
-``frame`` counts from 0, ``timestamp_ns`` is the monotonic clock at capture, ``media_s`` the position in the stream.
+``frame`` counts from 0. ``time`` is when the frame was captured, by this machine's clock as it is set when the result
+is written; ``time_ns`` is the same in nanoseconds of the epoch. ``timestamp_ns`` is the monotonic clock at capture,
+``media_s`` the position in the stream.
 The records, distinguished by ``type``; boxes and points are pixels of the source image, scores lie in 0–1:
 
 * ``detections``: ``objects``: [{``label``?, ``class``, ``score``, ``box``: [x1, y1, x2, y2], ``id``?,
@@ -32,6 +35,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgert.clock import REAL, Clock, rfc3339, time_of_day_ns
 from edgert.errors import StageError
 from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Result, Segmentation
 
@@ -43,8 +47,11 @@ _DEPTH = 32  # deeper than any sensible data; ends a structure that contains its
 Array = npt.NDArray[Any]
 
 
-def plain_result(result: Result) -> dict[str, Any]:
+def plain_result(result: Result, clock: Clock = REAL) -> dict[str, Any]:
     """One result as plain data.
+
+    Args:
+        clock: of its times.
 
     Raises:
         StageError: a stage returned something that has no plain form; names the stage and the type.
@@ -55,9 +62,12 @@ def plain_result(result: Result) -> dict[str, Any]:
             outputs[stage] = _plain(record, 0)
         except StageError as error:
             raise error.at(f"stages.{stage}") from error.__cause__
+    time_ns = time_of_day_ns(frame.timestamp_ns, clock)
     return {
         "stream": frame.stream,
         "frame": frame.index,
+        "time": rfc3339(time_ns),
+        "time_ns": time_ns,
         "timestamp_ns": frame.timestamp_ns,
         "media_s": round(frame.media_ns / 1e9, 6),
         "outputs": outputs,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from edgert.clock import time_of_day_ns
 from edgert.memory import Counter, Lease
 from edgert.runtime.frame import U8, Frame
 
@@ -152,6 +153,11 @@ class Result:
     def timestamp_ns(self) -> int:
         """Monotonic clock at capture."""
         return self.frame.timestamp_ns
+
+    @property
+    def time_ns(self) -> int:
+        """When it was captured, in nanoseconds of the epoch, by this machine's clock as it is set now."""
+        return time_of_day_ns(self.frame.timestamp_ns)
 
     @property
     def detections(self) -> Detections:

@@ -149,7 +149,7 @@ class Jsonl(_Rotating):
         """Raises StageError for a path with fields that are not known."""
         from edgert.stages.sink.results import JsonlSink
 
-        return JsonlSink(name, self.path, self.rules(context))
+        return JsonlSink(name, self.path, self.rules(context), context.clock)
 
 
 class Images(_Files):

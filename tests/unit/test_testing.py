@@ -12,11 +12,11 @@ import pytest
 
 from edgert.backend import Backend
 from edgert.clock import REAL
-from edgert.config import CropConfig, DrawStage, TrackStage
-from edgert.kinds import BACKENDS, DECODERS, SINKS, TRACKERS
+from edgert.config import CropConfig, DrawStage, PackageStage, TrackStage
+from edgert.kinds import BACKENDS, DECODERS, SINKS, STAGES, TRACKERS
 from edgert.runtime import Result, Stage
 from edgert.stages.bytetrack import F32, I32, I64
-from edgert.stages.context import Context
+from edgert.stages.context import Context, made
 from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.draw import Draw
 from edgert.stages.sink import viewers
@@ -121,6 +121,20 @@ class TestCropDetections(StageSuite):
         return CropDetections("crop", CropConfig())
 
 
+class TestZones(StageSuite):
+    def make(self, folder: Path) -> Stage:
+        keys = {"stage": "zones", "zones": {"left": [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]}, "from": "track"}
+        stage: Stage = made(PackageStage.model_validate(keys), "areas", Context())
+        return stage
+
+
+class TestEvents(StageSuite):
+    def make(self, folder: Path) -> Stage:
+        keys = {"stage": "events", "rules": {"crowd": {"count": 2}}, "from": "areas"}
+        stage: Stage = made(PackageStage.model_validate(keys), "alarm", Context())
+        return stage
+
+
 class TestTrack(StageSuite):
     def make(self, folder: Path) -> Stage:
         return Track("track", TrackStage.model_validate({"track": "bytetrack", "from": "find"}), Context())
@@ -131,6 +145,7 @@ def test_every_kind_is_asked() -> None:
     assert set(SINK_KEYS) == set(SINKS.own)
     assert {task: set(shapes) for task, shapes in SHAPES.items()} == {task: set(r.own) for task, r in DECODERS.items()}
     assert {TestByteTrack.name} == set(TRACKERS.own)
+    assert set(STAGES.own) == {"zones", "events"}  # TestZones, TestEvents
     asked = {TestOrt.name, TestNull.name, TestOpenVino.name}
     assert set(BACKENDS.own) - asked == {"auto", "onnxruntime-cuda", "tensorrt"}
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from edgert.clock import REAL, Clock
 from edgert.runtime.json_form import plain_result
 from edgert.runtime.records import Result, Together
 from edgert.stages.context import SimpleStage
@@ -45,10 +46,11 @@ class JsonlSink:
     Args:
         path: the file; with ``{stream}`` in it, one file per stream, which appears with the stream's first result.
         rules: whether lines are added to those that stand there, and when the next file begins.
+        clock: of the results' times.
     """
 
-    def __init__(self, name: str, path: Path, rules: Rules = REPLACED) -> None:
-        self._where = f"stages.{name}"
+    def __init__(self, name: str, path: Path, rules: Rules = REPLACED, clock: Clock = REAL) -> None:
+        self._where, self._clock = f"stages.{name}", clock
         self._all = Files(path, rules, self._where)
         self._files: dict[str, OutputFile] = {}
         self._per_stream = has_field(path, "stream")
@@ -61,7 +63,7 @@ class JsonlSink:
     def process(self, result: Result) -> None:
         """Writes one line. Raises StageError: disk full, or a record that has no JSON form."""
         # A lone surrogate, which UTF-8 lacks, becomes \udcXX: just how JSON would escape it.
-        line = _ENCODER.encode(plain_result(result)).encode("utf-8", "backslashreplace") + b"\n"
+        line = _ENCODER.encode(plain_result(result, self._clock)).encode("utf-8", "backslashreplace") + b"\n"
         stream = result.frame.stream if self._per_stream else ""
         file = self._files.get(stream)
         if file is not None and self._all.is_due(file, len(line)):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from edgert.clock import Clock, time_of_day_ns
+from edgert.clock import Clock, rfc3339, time_of_day_ns
 from edgert.runtime.records import Classification, Crops, Detections, Result
 from edgert.stages.context import SimpleStage
 from edgert.stages.zones.areas import NEVER, Zones, class_numbers, label_of
@@ -108,12 +107,6 @@ class Event:
         found |= {"track": self.track, "label": self.label, "score": round(self.score, 4)}
         best = {"frame": self.best_frame, "score": round(self.best_score, 4)}
         return {**found, "box": [round(side, 2) for side in self.box], "best": best}
-
-
-def rfc3339(time_ns: int) -> str:
-    """``2026-01-31T12:00:00.000000Z``."""
-    moment = datetime.fromtimestamp(time_ns // 1000 / 1e6, timezone.utc)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}Z"
 
 
 @dataclass(frozen=True, slots=True)

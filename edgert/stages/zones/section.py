@@ -216,12 +216,19 @@ class RuleSection(Section):
         return self.count is None and self.absent is None
 
 
+_RULES = WithJsonSchema(
+    {"type": "object", "additionalProperties": RuleSection.model_json_schema(by_alias=True), "minProperties": 1}
+)
+
+
 class EventsSection(section.PackageStage):
     """Events: what rules say of zones, lines and objects, from its beginning to its end. See [zones](zones.md)."""
 
     takes_images: ClassVar[bool] = False
     detects: ClassVar[bool] = False
-    rules: dict[Name, RuleSection] = Field(min_length=1, description="name: {zone: yard, classes: person, for: 3s}")
+    rules: Annotated[dict[Name, RuleSection], _RULES] = Field(
+        min_length=1, description="name: {zone: yard, classes: person, for: 3s}"
+    )
 
     def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
         """Raises ConfigError for rules that can never be true: of places, cameras or stages that are not there."""

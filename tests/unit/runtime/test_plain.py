@@ -3,12 +3,14 @@ from __future__ import annotations
 import enum
 import json
 import math
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edgert.clock import rfc3339
 from edgert.errors import StageError
 from edgert.runtime.json_form import plain, plain_result
 from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Segmentation
@@ -18,9 +20,13 @@ from tests.helpers.frames import detections, frame_of, result_of
 def test_a_result_has_the_documented_keys() -> None:
     frame = frame_of(stream="cam", index=12, timestamp_ns=81, media_ns=480_000_000)
     data = plain_result(result_of(frame, {"find": detections((1.004, 2, 3, 4.006))}))
+    assert abs(data["time_ns"] - (time.time_ns() - time.monotonic_ns())) < 10**9  # captured as the machine started
+    assert data["time"] == rfc3339(data["time_ns"])
     assert data == {
         "stream": "cam",
         "frame": 12,
+        "time": data["time"],
+        "time_ns": data["time_ns"],
         "timestamp_ns": 81,
         "media_s": 0.48,
         "outputs": {

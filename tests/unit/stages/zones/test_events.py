@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.clock import REAL
+from edgert.clock import REAL, rfc3339
 from edgert.runtime import Classification, Crops, Result
 from edgert.stages.zones.areas import Area, ZonesStage
-from edgert.stages.zones.rules import Event, Events, EventsStage, Rule, rfc3339
+from edgert.stages.zones.rules import Event, Events, EventsStage, Rule
 from edgert.stages.zones.schedule import Hours, is_within, parse_hours
 from tests.helpers.moving import Scene
 

@@ -12,6 +12,8 @@ import pytest
 from edgert.errors import StageError
 from edgert.runtime import Detections, Result
 from edgert.runtime.json_form import plain_result
+from edgert.stages.draw import Overlay
+from edgert.stages.paint import Label, Stroke
 from edgert.stages.zones.areas import Area, Change, Zones, ZonesStage
 from edgert.stages.zones.heat import HeatMap
 from tests.helpers.moving import LABELS, Scene
@@ -163,6 +165,19 @@ def test_a_class_that_the_detector_does_not_have_is_an_error() -> None:
     one = stage(Area("yard", YARD.points, classes=("persn",)))
     with pytest.raises(StageError, match=r"no class 'persn'; did you mean 'person'"):
         one.process(Scene().at({1: (70, 50)}))
+
+
+def test_zones_lines_and_counts_are_drawn() -> None:
+    one, scene = stage(YARD, lines=[GATE]), Scene()
+    one.process(scene.at({1: (20, 50)}))
+    one.process(scene.at({1: (70, 50)}))
+    result = one.process(scene.at({1: (75, 50)}, seconds=2.0))
+    shapes = Overlay(["zones"]).shapes((200, 200), result)
+    assert [shape.text for shape in shapes if isinstance(shape, Label)] == ["2 s", "yard 1", "gate in 0 out 1"]
+    strokes = [shape.points // 16 for shape in shapes if isinstance(shape, Stroke)]
+    assert strokes[0].tolist() == [[100, 0], [200, 0], [200, 200], [100, 200], [100, 0]]  # closed
+    assert strokes[-1].tolist() == [[100, 0], [100, 200]]
+    assert Overlay(["boxes"]).shapes((200, 200), result)[1:] == []
 
 
 def test_a_heat_map_shows_where_objects_stood(tmp_path: Path) -> None:
