@@ -148,6 +148,7 @@ class Pipeline:
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
                 listener = Node(f"callback of {stage}", CallbackSink(stage, function), reads="host")
+                listener.care = self._assembly.listener
                 drop: Drop = "oldest" if self._assembly.live else "never"
                 self._assembly.listen(self._known(stage), listener, _TAP_QUEUE, drop)
                 self._assembly.nodes.append(listener)

@@ -16,6 +16,10 @@ T = TypeVar("T")
 Drop = Literal["oldest", "newest", "never"]
 """What a full queue loses; ``never``: nothing, its producer waits instead."""
 
+OnError = Literal["stop", "restart", "drop", "log"]
+"""What becomes of a stage that fails: the pipeline ends; it is closed and opened again; it is closed for good, and the
+others go on; or what it worked on is lost, and it goes on itself."""
+
 Reads = Literal["nothing", "drawn", "host", "anywhere"]
 """Which pixels a stage looks at: none; the image that was drawn before it, on the host; those of the frame, on the
 host; or these, be they on a GPU or not."""

@@ -5,12 +5,14 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from edgert.errors import ConfigError, nearest
@@ -119,7 +121,9 @@ def load_module(name: str, where: str, search: Path | None = None) -> ModuleType
     with _searched(search):
         _refuse_shadow(name, where, search)
         try:
-            return importlib.import_module(name)
+            module = importlib.import_module(name)
+            _own.update(str(Path(file).parent) for file in filter(None, [getattr(module, "__file__", None)]))
+            return module
         except ModuleNotFoundError as error:
             missing = error.name or name
             if name == missing or name.startswith(f"{missing}."):
@@ -248,3 +252,41 @@ def _names(scope: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         yield from _names(node)
+
+
+# Where the user's own code is at work, or failed.
+
+_own = set[str]()
+"""Folders of modules that were loaded from here, which may stand among the installed packages."""
+
+
+def place_of(error: BaseException) -> str:
+    """``file:line in function`` of the user's own code that an error came from; empty where it came from none."""
+    steps = [*traceback.walk_tb(error.__traceback__)]
+    return next((_shown(frame, line) for frame, line in reversed(steps) if _is_own(frame)), "")
+
+
+def place_in(frame: FrameType | None) -> str:
+    """The same of where a thread is now; see ``sys._current_frames``."""
+    return next((_shown(one, line) for one, line in traceback.walk_stack(frame) if _is_own(one)), "")
+
+
+def _shown(frame: FrameType, line: int) -> str:
+    return f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
+
+
+def _is_own(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    if not file.endswith(".py"):  # of C, or made of text
+        return False
+    return str(Path(file).parent) in _own or not file.startswith(_others())
+
+
+@lru_cache(maxsize=1)
+def _others() -> tuple[str, ...]:
+    """Folders of edgert, of Python and of installed packages."""
+    import sysconfig  # only what fails or hangs needs it
+
+    paths = sysconfig.get_paths()
+    found = [str(Path(__file__).parent), *(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))]
+    return tuple(f"{folder}/" for folder in found)

@@ -9,6 +9,7 @@ from edgert.assemble.graph import Assembly
 from edgert.config import PipelineFile, SinkStage, flow
 from edgert.errors import EdgertError, StageError
 from edgert.runtime import Frame, Result, Runner, in_place
+from edgert.runtime.recovery import STOPS
 from edgert.stages.gpu.download import Downloader
 from edgert.stages.gpu.infer_gpu import Collect
 from edgert.stages.infer import InferBatch, Pinned
@@ -41,6 +42,9 @@ class Calling:
             inference.sleeps = False  # the caller has nothing else to do
         sinks = {node.name for node in nodes if isinstance(stages.get(node.name), SinkStage)}
         sinks |= {node.name for node in nodes if isinstance(node.work, CallbackSink)}
+        for node in nodes:
+            if isinstance(node.work, CallbackSink) and not node.care.at_start:
+                node.care = STOPS  # who calls gets what a function of his own raises, unless the file says otherwise
         waiting = [node for node in nodes if isinstance(node.work, Collect)]
         self._in_place = in_place.InPlace(nodes, runner.clock, runner.stop_event, sinks, waiting)
         self._downloader, self._runner = Downloader(), runner

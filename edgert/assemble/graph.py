@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from edgert.assemble import gpus
+from edgert.assemble import care, gpus
 from edgert.assemble.crops import crop_chains, crop_siblings, run_beside, run_together
 from edgert.assemble.engines import Bar, Engines, board_of
 from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Models
@@ -24,6 +24,7 @@ from edgert.placement.segment_engines import SegmentedEngine
 from edgert.policy import Drop
 from edgert.runtime import Node, Result, Source, Stage
 from edgert.runtime.branches import branch_nodes, connect
+from edgert.runtime.recovery import STOPS, Care
 from edgert.stages.context import Context, made
 from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.draw import Draw, Marked
@@ -105,6 +106,7 @@ class Assembly:
             size are too small to share out, and its pool fights the engine's for cores.
         frames: where those of each source are that a model on a GPU reads, and why, for people.
         ends: the nodes that the results of each stage come from, with the sources whose frames these have.
+        listener: what holds for functions of the program's own that are called with results.
     """
 
     nodes: list[Node]
@@ -118,6 +120,7 @@ class Assembly:
     opencv_threads: int = -1
     frames: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[str, Sequence[tuple[Node, frozenset[str]]]] = field(default_factory=dict)
+    listener: Care = STOPS
     closed: bool = False
 
     def settle(self, listeners: Sequence[Node] = ()) -> None:
@@ -245,6 +248,7 @@ class _Assembler:
         self.hooks = Hooks()
         self.live = False  # whether any source is
         self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
+        self.endless = care.is_endless(file.config.stages.values(), self.directory)
 
     def build(self) -> Assembly:
         stages = self.config.stages
@@ -254,6 +258,8 @@ class _Assembler:
         for name in sources_first:
             self.live = any(self._is_live(share.nodes[-1]) for own in shares.values() for share in own)
             shares[name] = self._shares(name, stages[name], streams[name])
+            for node in (node for share in shares[name] for node in share.nodes):
+                node.care = care.care_of(stages[name], self.config.watchdog, self.endless)
         for names in crop_chains(stages):
             for parts in zip(*(shares[name] for name in names), strict=False):  # of each GPU
                 if len({share.streams for share in parts}) == 1:
@@ -299,6 +305,7 @@ class _Assembler:
             opencv_threads=threads,
             frames=frames,
             ends={name: [(share.nodes[-1], share.streams) for share in own] for name, own in shares.items()},
+            listener=Care("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
         )
         assembly.settle()
         return assembly
@@ -316,7 +323,10 @@ class _Assembler:
         where = self.file.where("stages", name)
         try:
             if not isinstance(stage, section.InferStage):
-                return [_Share(streams, [Node(name, self._make(name, stage, where))])]
+                node = Node(name, self._make(name, stage, where))
+                if isinstance(stage, section.PythonStage) and stage.on_error == "restart":
+                    node.renew = lambda: cast("Stage", self._make(name, stage, where))
+                return [_Share(streams, [node])]
             if len(self.models) == 1 or not gpus.is_for_gpu(self.config, stage):
                 return [self._share(name, name, stage, self._first, streams)]
             return [
@@ -331,6 +341,7 @@ class _Assembler:
         self, name: str, title: str, stage: section.InferStage, models: Models, streams: frozenset[str]
     ) -> _Share:
         branches = models.branches(name, stage, self.live)
+        care.check_goes_on(name, stage, branches, name in models.devices)
         is_split = any(len(branch.stages) > 1 for branch in branches)
         capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, models.choice
         return _Share(streams, branch_nodes(title, branches, streams, capacity, stage.every, lambda: choice.level))

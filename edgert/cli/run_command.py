@@ -59,7 +59,8 @@ def run(
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
 
-    Ctrl-C and SIGTERM end it within 2 seconds with every file closed. The summary shows where the time went.
+    Ctrl-C and SIGTERM end it within 2 seconds with every file closed. The summary shows where the time went. Exit code
+    1 also when a stage that may fail (on_error) was down at the end; 0 when it worked again.
 
     Examples:
 
@@ -117,6 +118,8 @@ def run(
             _show_engines(bundle)
         if failed is not None:
             raise failed
+        if any(stage.failing for stage in summary.stages.values()):
+            raise typer.Exit(1)  # what it wrote lacks something
 
 
 def _opened(

@@ -234,6 +234,11 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
 
 def _troubles(summary: Summary) -> Iterator[str]:
     for name, stage in summary.stages.items():
+        if stage.errors:
+            again = f", opened again {stage.restarts} times" if stage.restarts else ""
+            yield f"{name}: failed {stage.errors} times{again}"
+        if stage.failing:
+            yield f"{name}: down at the end: {stage.failing}"
         if stage.source and stage.source.skipped:
             yield f"{name}: {stage.source.skipped} corrupt pieces skipped"
         if stage.source and stage.source.reconnects:

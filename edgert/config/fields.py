@@ -164,6 +164,12 @@ Watts = Annotated[float, BeforeValidator(units.parse_watts), pydantic.WithJsonSc
 Seconds = Annotated[
     float, BeforeValidator(units.parse_seconds), pydantic.WithJsonSchema({**_STRING, "examples": ["60ms"]})
 ]
+Watchdog = Annotated[
+    Seconds,
+    BeforeValidator(lambda value: "0s" if value is False or value == "off" else value),  # YAML reads off as false
+    pydantic.WithJsonSchema({"anyOf": [{**_STRING, "examples": ["10s", "off"]}, {"const": False}]}),
+]
+"""Seconds; 0 is off."""
 Cores = Annotated[
     float, BeforeValidator(units.parse_cores), pydantic.WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
 ]

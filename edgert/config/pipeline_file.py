@@ -194,6 +194,9 @@ class PipelineConfig(Section):
         "and gpus: 1. All by default: every stream has one of them, which decodes it and runs its models",
     )
     budgets: BudgetConfig = Field(default=BudgetConfig(), description="what the pipeline may use")
+    watchdog: fields.Watchdog = Field(
+        default=10.0, description="a stage that is in one call for longer is reported; see [troubles](troubles.md)"
+    )
     ops: tuple[FilePath, ...] = Field(
         default=(), description="files of your own that register operators with edgert.op; see docs/operators.md"
     )

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from edgert.config.fields import CODE_NAME, Inputs, Kinded, Names, Region, Seconds, Section, Size
+from edgert.config.fields import CODE_NAME, Inputs, Kinded, Names, Region, Seconds, Section, Size, Watchdog
 from edgert.errors import nearest
 from edgert.kinds import SINKS, STAGES, TRACKERS
-from edgert.policy import Drop
+from edgert.policy import Drop, OnError
 
 # A stage or task is known by its one verb: the key that names what it does.
 
@@ -43,8 +43,21 @@ def explain_no_verb(data: Any, verbs: Sequence[str]) -> str:
 
 
 class _Stage(Section):
+    on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart", "drop", "log")
+    """What its key may say."""
+    why_not: ClassVar[str] = ""
+    """Why not the others."""
+    on_error: OnError | None = Field(
+        default=None, description="when it fails: the pipeline stops, or as [troubles](troubles.md) says"
+    )
     queue: int | None = Field(default=None, ge=1, le=1024, description="frames that may wait")
     drop: Drop | None = Field(default=None, description="which frame goes when the queue is full; never waits instead")
+
+    @model_validator(mode="after")
+    def _can_go_on_so(self) -> _Stage:
+        if self.on_error is not None and self.on_error not in self.on_errors:
+            raise ValueError(f"on_error: {self.on_error} cannot be here: {self.why_not}; {' or '.join(self.on_errors)}")
+        return self
 
 
 def _word(value: object) -> object:
@@ -62,6 +75,8 @@ class SourceStage(_Stage):
     ``images:GLOB``, ``gst:PIPELINE``, ``python:module:name`` (images of your own code), ``synthetic:noise`` or ``api``;
     other packages can add schemes of their own."""
 
+    on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop")
+    why_not: ClassVar[str] = "reconnect: opens a source again"
     # Not in the repr: it may hold a password.
     source: Annotated[str, BeforeValidator(_no_number)] = Field(
         min_length=1, repr=False, description="a path, address or kind; see above"
@@ -133,11 +148,16 @@ class _Fed(_Stage):
     takes_gpu: ClassVar[bool] = False
     """Of a kind that looks at pixels: whether it takes frames and drawn images of a GPU; else it gets copies."""
     inputs: Inputs = Field(alias="from", description="the stage or stages it listens to")
+    watchdog: Watchdog | None = Field(
+        default=None, description="a call that takes longer is reported; the pipeline's by default"
+    )
 
 
 class InferStage(_Fed):
     """Runs a model on whole frames, or on crops of another stage's detections."""
 
+    on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart", "drop")
+    why_not: ClassVar[str] = "an engine that failed is tried before it is trusted again"
     infer: str = Field(description="which of the models")
     crop: CropConfig | None = Field(
         default=None, description="run on crops of the newest detections instead of the frame"
@@ -158,6 +178,8 @@ class InferStage(_Fed):
 class TrackStage(_Fed, Kinded):
     """Gives detections a number that stays with the object. Each method has keys of its own."""
 
+    on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
+    why_not: ClassVar[str] = "a tracker has nothing to open again"
     track: str = Field(description="the method")
 
 
@@ -167,6 +189,8 @@ TrackStage.family = ("track", TRACKERS)
 class DrawStage(_Fed):
     """Paints results onto an image of the frame."""
 
+    on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
+    why_not: ClassVar[str] = "it has nothing to open again"
     takes_gpu: ClassVar[bool] = True
     draw: Names = Field(description="boxes, labels, masks, keypoints, trails, zones, stats")
     width: int | None = Field(default=None, ge=16, description="width of the image; the frame's by default")
@@ -188,6 +212,8 @@ RegionOrDetections = Annotated[
 class CropStage(_Fed):
     """Cuts out a fixed region, or every detection, as frames of their own; no pixel is copied."""
 
+    on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "drop", "log")
+    why_not: ClassVar[str] = "it has nothing to open again"
     crop: RegionOrDetections = Field(description="[x1, y1, x2, y2] as parts 0-1 of the frame, or which detections")
 
 

@@ -76,9 +76,10 @@ class Reorder:
     def process(self, result: Result) -> Iterator[Result]:
         """Passes on what is due, this result among it or not."""
         result.frame.lease.retain()
-        self._buffer.add(result.ticket, result)
+        self._buffer.add(abs(result.ticket), result)
         while (due := self._buffer.pop()) is not None:
-            yield due
+            if due.ticket > 0:  # else it was lost in its branch
+                yield due
             due.frame.lease.release()
 
     def close(self) -> None:
@@ -138,6 +139,7 @@ def branch_nodes(
     chains = [[Node(next(labels), stage, reads="nothing") for stage in branch.stages] for branch in branches]
     for branch, chain in zip(branches, chains, strict=True):
         chain[0].reads, chain[0].context = branch.reads, branch.context
+        chain[-1].reorders = True
         _link([head, *chain, tail], streams, capacity)
     return [head, *(node for chain in chains for node in chain), tail]
 

@@ -8,7 +8,7 @@ from threading import Event
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
 from edgert.policy import Join
-from edgert.runtime import Frame, Record, Result, Source, Stage
+from edgert.runtime import Frame, Record, Result, Source
 from edgert.runtime.node import Node, Station, merged
 from edgert.runtime.records import Together
 
@@ -55,10 +55,8 @@ class InPlace:
     def open(self) -> None:
         """Opens every stage, the last first. Raises EdgertError: one cannot be; those that were are closed again."""
         for place in reversed(self._places[1:]):
-            stage = place.node.work
-            assert isinstance(stage, Stage)
             try:
-                stage.open()
+                place.open()
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code, as in a thread
                 self._close_stages()
                 raise place.failure(error)  # noqa: B904 - it has its cause
@@ -117,7 +115,7 @@ class InPlace:
         opened, self._opened = self._opened, []
         for place in opened:
             try:
-                place.node.work.close()
+                place.close()
             except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
                 first = first or place.failure(error)
             place.node.take = None  # with the memory for what it made

@@ -118,7 +118,7 @@ BOUNDS_NS = list(_bounds_ns())
 
 Losses = dict[tuple[str, str], int]
 """Results that were lost, by stream and cause: ``queue``, it was full; ``join``, the other part never came; ``end``,
-whoever was to take it had ended."""
+whoever was to take it had ended; ``error``, it failed, or had failed before."""
 
 
 class StageMeter:
@@ -126,17 +126,20 @@ class StageMeter:
 
     Attributes:
         unmatched: results that a join never got the other part of.
-        losses: these, by stream and cause.
+        errors, restarts: failures of the stage that the pipeline outlived, and how often it was opened again.
+        lost: results that it failed on, or that came while it was down.
+        losses: the unmatched and the lost, by stream and cause.
         streams: of each stream, the results that it was done with, by the time since their capture: above the bound
             before and at most :data:`BOUNDS_NS`, and one more for what took longer than all of them. Replaced by
             another mapping when there is a new one.
     """
 
-    __slots__ = ("busy_ns", "latency", "losses", "results_in", "results_out", "streams", "unmatched", "wait_in_ns",
-                 "wait_out_ns")  # fmt: skip
+    __slots__ = ("busy_ns", "errors", "latency", "losses", "lost", "restarts", "results_in", "results_out", "streams",
+                 "unmatched", "wait_in_ns", "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
         self.results_in = self.results_out = self.unmatched = 0
+        self.errors = self.restarts = self.lost = 0
         self.busy_ns = self.wait_in_ns = self.wait_out_ns = 0
         self.latency = LatencyHistogram()
         self.losses: Losses = {}

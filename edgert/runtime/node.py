@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import cast
 
+from edgert import user_code
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
 from edgert.memory import Counter, EndedLease
@@ -15,6 +16,7 @@ from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Frame
 from edgert.runtime.metrics import StageMeter, Timing
 from edgert.runtime.records import Result, Together
+from edgert.runtime.recovery import STOPS, Care, Recovery
 from edgert.runtime.stage import Batching, Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
 
@@ -44,6 +46,11 @@ class Node:
         context: in which its thread works, such as a GPU's, instead of entering it for every call; what runs
             inline works outside, as its code may be a user's.
         since_ns: since when it is in one call of its stage; 0 while it is in none.
+        care: what holds when it fails or hangs.
+        renew: makes the stage anew, before it is opened again after a failure; None: the same one is opened.
+        reorders: whether a reorder buffer waits for each of its results, one that was lost, too.
+        failing: why results are lost here now; empty while none are.
+        stuck_s: for how long it has been in one call, once that is longer than its watchdog.
     """
 
     name: str
@@ -65,9 +72,20 @@ class Node:
     is_spared: bool = False
     context: AbstractContextManager[object] | None = None
     since_ns: int = 0
+    care: Care = STOPS
+    renew: Callable[[], Stage] | None = None
+    reorders: bool = False
+    failing: str = ""
+    stuck_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.inlet.wakeup = self.timing.wakeup
+
+    def reopen(self) -> None:
+        """Opens its stage after a failure. Raises what that raises."""
+        if self.renew is not None:
+            self.work = self.renew()
+        cast("Stage", self.work).open()
 
     def under_way(self) -> int:
         """The most results of one stream that can be between its source and this node, by the slowest path."""
@@ -84,10 +102,40 @@ class Station:
 
     def __init__(self, node: Node, clock: Clock) -> None:
         self.node, self._clock = node, clock
-        self._stage = cast("Stage", node.work)  # looked at whether it is one by whoever opens it; that takes long
+        self._recovery = Recovery(node, clock)
         self.is_batching = isinstance(node.work, Batching)
         self.join: Join[Result] | None = None
         self._is_end = not node.outlets  # those who listen for a while come later
+
+    def open(self) -> None:
+        """Opens the stage. Raises what it raises, unless the pipeline goes on without it."""
+        try:
+            self._recovery.stage.open()
+        except Exception as error:
+            if not (self.node.care.at_start and self.outlives(error)):
+                raise
+        else:
+            self.opened()
+
+    def opened(self) -> None:
+        """It is to be closed: a stage that was opened, and every source."""
+        self._recovery.is_open = True
+
+    def close(self) -> None:
+        """Closes what is open. Raises what that raises, unless the pipeline goes on all the same."""
+        self._recovery.is_over()
+        if self._recovery.is_open:
+            self._recovery.is_open = False
+            try:
+                self.node.work.close()
+            except Exception as error:
+                if self.node.care.on_error == "stop":
+                    raise
+                self._recovery.failed_to_close(error)
+
+    def outlives(self, error: BaseException) -> bool:
+        """Whether the pipeline goes on after a failure of the stage, which is counted and logged."""
+        return self._recovery.outlives(error)
 
     def give(self, frame: Frame, made_ns: int, worked_ns: int) -> None:
         """Passes a source's frame on, with its hold; ``made_ns`` is when it was made, in ``worked_ns`` of work."""
@@ -116,7 +164,7 @@ class Station:
     def step(self, result: Result) -> bool:
         """Has the stage work on a result, and passes on what comes of it; ends the hold on its frame. Returns whether
         anything went on."""
-        node, stage, now = self.node, self._stage, self._clock.now_ns
+        node, stage, now = self.node, self._recovery.stage, self._clock.now_ns
         meter, timing = node.meter, node.timing
         started, lease = now(), result.frame.lease
         node.since_ns = started or 1
@@ -148,6 +196,13 @@ class Station:
                 return True
             timing.filled(worked_ns, count)
             return False
+        except Exception as error:
+            if not self.outlives(error):
+                raise
+            self._lose(result)
+            if node.reorders and lease is not _NONE:
+                self.send(result.lost())
+            return False
         finally:
             node.since_ns = 0
             lease.release()
@@ -157,15 +212,19 @@ class Station:
         node, now = self.node, self._clock.now_ns
         node.since_ns = started = now()
         try:
-            flushed = cast("Batching", self._stage).flush(last)
+            flushed = cast("Batching", self._recovery.stage).flush(last)
+            node.since_ns = 0
+            out = _let_go(flushed) if node.lets_go else flushed
+            done = now()
+            node.meter.busy_ns += done - started
+            node.timing.worked(done - started, results=0)
+            self._pass_on(out, done)
+            node.meter.wait_out_ns += now() - done
+        except Exception as error:
+            if not self.outlives(error):
+                raise
         finally:
             node.since_ns = 0
-        out = _let_go(flushed) if node.lets_go else flushed
-        done = now()
-        node.meter.busy_ns += done - started
-        node.timing.worked(done - started, results=0)
-        self._pass_on(out, done)
-        node.meter.wait_out_ns += now() - done
 
     def send(self, result: Result) -> None:
         """Gives a result to those that listen; the caller's hold on its frame goes on."""
@@ -192,7 +251,9 @@ class Station:
             return error.at(place)
         # a user's code or a bug: this stage's failure, with its traceback
         what = f"{place} failed: {type(error).__name__}: {error}"
-        return StageError(what, where=place, fix="edgert run --debug shows the traceback").caused_by(error)
+        at = user_code.place_of(error)
+        fix = "edgert run --debug shows the traceback"
+        return StageError(what, why=at and f"at {at}", where=place, fix=fix).caused_by(error)
 
     def _pass_on(self, out: Result | Iterable[Result], done_ns: int) -> int:
         """How many went on."""
@@ -223,6 +284,13 @@ class Station:
                 self.node.since_ns = 0
             yield result
             del result  # it would keep the frame's memory in use
+
+    def _lose(self, result: Result) -> None:
+        """Counts what the stage failed on, or what came while it was down."""
+        meter = self.node.meter
+        for one in result.results if isinstance(result, Together) else (result,):
+            key = (one.frame.stream, "error")
+            meter.lost, meter.losses[key] = meter.lost + 1, meter.losses.get(key, 0) + 1
 
     def _give_up(self, results: Sequence[Result]) -> None:
         meter = self.node.meter

@@ -187,6 +187,10 @@ class Result:
         frame = other.frame if self.frame.is_let_go else self.frame
         return replace(self, frame=frame, outputs={**self.outputs, **other.outputs}, image=image)
 
+    def lost(self) -> Result:
+        """What stands for this result where others wait for its :attr:`ticket`, which is then below zero."""
+        return Result(self.frame, self.outputs, self.image, -abs(self.ticket))
+
     def let_go(self) -> Result:
         """This result with a frame that has :meth:`~edgert.runtime.Frame.let_go` of its pixels. Ends no lease."""
         return self if self.frame.is_let_go else Result(self.frame.let_go(), self.outputs, self.image, self.ticket)

@@ -18,10 +18,14 @@ class StageSummary:
     """What one stage's thread did in a run. Percentages are of the run's wall time.
 
     Attributes:
-        dropped: results this stage never saw because its queues were full or a join never got the other part.
+        dropped: results this stage never saw because its queues were full or a join never got the other part, or that
+            were lost by its failures.
         busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
         source: for a source, what it skipped and lost.
         losses: what was dropped, per stream, by cause; see :data:`edgert.runtime.metrics.Losses`.
+        errors, restarts: failures that the pipeline outlived, and how often it was opened again.
+        failing: why results are lost here now, or were when the run ended; empty while none are.
+        stuck_s: for how long it has been in one call, once that is longer than its watchdog.
         thread: the stage in whose thread this one is worked on; empty: in one of its own.
     """
 
@@ -36,6 +40,10 @@ class StageSummary:
     source: SourceStats | None = None
     thread: str = ""
     losses: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    errors: int = 0
+    restarts: int = 0
+    failing: str = ""
+    stuck_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +152,7 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
     return StageSummary(
         results_in=meter.results_in,
         results_out=meter.results_out,
-        dropped=meter.unmatched + sum(channel.dropped for channel in channels),
+        dropped=meter.unmatched + meter.lost + sum(channel.dropped for channel in channels),
         busy_percent=meter.busy_ns * percent,
         wait_in_percent=meter.wait_in_ns * percent,
         wait_out_percent=meter.wait_out_ns * percent,
@@ -153,4 +161,8 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
         source=node.work.stats() if isinstance(node.work, Source) else None,
         thread=node.runs_in.name if node.runs_in is not None else "",
         losses=losses,
+        errors=meter.errors,
+        restarts=meter.restarts,
+        failing=node.failing,
+        stuck_s=node.stuck_s,
     )

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import thread_time_ns
-from typing import cast
 
 from edgert.clock import Clock
 from edgert.errors import EdgertError
@@ -28,7 +27,7 @@ class _Work:
 
     def open(self) -> bool:
         """Opens the stage; whether it is open now."""
-        if self._called(cast("Stage", self.node.work).open):
+        if self._called(self.station.open):
             self.node.timing.opened_ns = self._clock.now_ns()
             return True
         self._finish()
@@ -37,7 +36,7 @@ class _Work:
     def end(self) -> None:
         """Closes what was opened, and ends. Twice is once."""
         if not self.has_ended:
-            self._called(self.node.work.close)
+            self._called(self.station.close)
             self._finish()
 
     def _finish(self) -> None:
@@ -223,7 +222,8 @@ class Worker(threading.Thread):
         for one in reversed(self._inline):
             one.open()
         if not isinstance(self.node.work, Stage):
-            own.succeeds(self._give_frames)
+            self._station.opened()
+            own.succeeds(self._give_frames_or_none)
         elif self._opens():
             own.succeeds(self._loop)
         for one in self._lagging:
@@ -237,6 +237,14 @@ class Worker(threading.Thread):
         finally:
             if self._spared is not None:
                 self._spared.ready.set()
+
+    def _give_frames_or_none(self) -> None:
+        """Raises what its source raises, unless the others go on without it."""
+        try:
+            self._give_frames()
+        except Exception as error:
+            if not self._station.outlives(error):
+                raise
 
     def _give_frames(self) -> None:
         node, source, meter, give = self.node, self.node.work, self.node.meter, self._station.give

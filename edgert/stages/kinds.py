@@ -12,7 +12,7 @@ from pydantic import Field, WithJsonSchema, model_validator
 
 from edgert.config import Fraction, OutputPath, Seconds, Section, SinkStage, TrackStage
 from edgert.config.fields import CODE_NAME, SomeBytes
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, StageError
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
@@ -61,6 +61,8 @@ def _mapping(**keys: dict[str, object]) -> WithJsonSchema:
 class _Files(SinkStage):
     """What sinks that write files have in common; see [files](files.md)."""
 
+    fields: ClassVar[tuple[str, ...]] = ("stream", "date", "time")
+    """What may stand in braces in ``path``."""
     path: OutputPath
     existing: Literal["auto", "keep", "replace"] = Field(
         default="auto",
@@ -72,6 +74,16 @@ class _Files(SinkStage):
         description="`{age: 7d, size: 20GB, free: 2GB}`: the oldest files are removed when they are older, all of the "
         "sink's take more, or less of the disk is free; all stay by default",
     )
+
+    @model_validator(mode="after")
+    def _names_known_fields(self) -> _Files:
+        from edgert.stages.sink.output_files import check_pattern
+
+        try:
+            check_pattern(self.path, self.fields, "")
+        except StageError as error:
+            raise ValueError(f"{error.what}; {error.fix}") from error
+        return self
 
     def rules(self, context: Context) -> Rules:
         """As the sink takes them."""
@@ -155,6 +167,7 @@ class Jsonl(_Rotating):
 class Images(_Files):
     """A file for every image."""
 
+    fields: ClassVar[tuple[str, ...]] = ("stream", "frame", "date", "time")
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True

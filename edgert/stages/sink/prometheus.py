@@ -37,6 +37,9 @@ _RUN: tuple[tuple[str, Kind, str, str], ...] = (
 _STAGE: tuple[tuple[str, Kind, str, str], ...] = (
     ("results_total", "counter", "What a stage passed on.", "results_out"),
     ("queued_results", "gauge", "What waits for a stage.", "waiting"),
+    ("stage_errors_total", "counter", "Failures that the pipeline outlived.", "errors"),
+    ("stage_restarts_total", "counter", "Times a stage was opened again after a failure.", "restarts"),
+    ("stage_stuck_seconds", "gauge", "In one call, once that is longer than the watchdog; else 0.", "stuck_s"),
 )
 _SOURCE: tuple[tuple[str, Kind, str, str], ...] = (
     ("source_up", "gauge", "Whether a camera gives frames.", "source.up"),

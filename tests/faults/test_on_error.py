@@ -1,0 +1,56 @@
+"""A stage that fails in a run: the others go on, it is opened again, and the exit code says how it ended."""
+
+import json
+import re
+from pathlib import Path
+from subprocess import PIPE, STDOUT
+
+import pytest
+
+from tests.faults.test_outputs import edgert
+
+FILE = """
+schema: 1
+name: troubled
+stages:
+  cam: {source: "synthetic:noise", size: 64x48, fps: 200, limit: 200, realtime: true}
+  kept: {sink: jsonl, path: kept.jsonl, from: cam, drop: never}
+  bad: {BAD, from: cam, drop: never}
+"""
+OWN = """
+made = 0
+class Fails:
+    def __init__(self, last):
+        global made
+        made += 1
+        self.number, self.last = made, last
+    def __call__(self, result):
+        if self.number < self.last:
+            raise OSError("the server is gone")
+"""
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "said"),
+    [
+        ("sink: jsonl, path: /dev/full", 1, "down at the end: cannot write /dev/full: No space left on device"),
+        ("sink: jsonl, path: /dev/full, on_error: drop", 1, "it is dropped for good"),
+        ("python: 'own:Fails', args: {last: 2}, on_error: restart", 0, "works again"),
+        ("python: 'own:Fails', args: {last: 99}, on_error: log", 0, "bad: failed 200 times"),
+        ("python: 'own:Fails', args: {last: 99}", 1, "own.py:10 in __call__"),
+    ],
+)
+def test_who_goes_on_and_how_it_ends(bad: str, code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(FILE.replace("BAD", bad))
+    (tmp_path / "own.py").write_text(OWN)
+    done = edgert("run", "p.yaml", "--plain", "--json", "s.json", cwd=tmp_path, stdout=PIPE, stderr=STDOUT)
+    assert done.returncode == code and said in re.sub(r"\s+", " ", done.stdout), done.stdout
+    lines = (tmp_path / "kept.jsonl").read_text().splitlines()
+    summary = json.loads((tmp_path / "s.json").read_text())
+    if "on_error" not in bad and "python" in bad:
+        assert "own.py:10 in __call__" in summary["error"]["why"]
+        return
+    assert [json.loads(line)["frame"] for line in lines] == list(range(200))
+    stage = summary["stages"]["bad"]
+    assert stage["errors"] >= 1 and stage["dropped"] >= 1 and bool(stage["failing"]) == bool(code)
+    assert stage["results_in"] + stage["dropped"] == 200

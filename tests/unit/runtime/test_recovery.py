@@ -1,0 +1,218 @@
+"""What fails in one place: others go on, frames come back, and it is counted, logged and opened again."""
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from edgert.clock import REAL
+from edgert.errors import StageError
+from edgert.memory import Counter
+from edgert.policy import OnError
+from edgert.runtime import Node, Result, Runner, recovery, summarize
+from edgert.runtime.branches import Branch, branch_nodes
+from edgert.runtime.recovery import Care
+from tests.helpers.stages import Does, Numbers, chain, link, result
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "FIRST_S", 0.002)
+    monkeypatch.setattr(recovery, "LONGEST_S", 0.002)
+
+
+def failing(*indices: int) -> Does:
+    def work(one: Result) -> Result:
+        if one.frame.index in indices:
+            raise KeyError(f"frame {one.frame.index}")
+        return one
+
+    return Does(work)
+
+
+def slowly(one: Result) -> Result:
+    REAL.wait(threading.Event(), 0.001)
+    return one
+
+
+def run(nodes: list[Node]) -> None:
+    runner = Runner(nodes)
+    runner.start()
+    runner.wait(60)
+
+
+@pytest.mark.parametrize("on_error", ["restart", "drop", "log"])
+@pytest.mark.parametrize("at", ["end", "middle"])
+def test_others_get_every_frame_while_one_fails(on_error: OnError, at: str) -> None:
+    source, bad, other = Numbers(count=40), failing(3, 4), Does()
+    nodes = chain(source, bad) if at == "end" else chain(source, bad, Does())
+    nodes.append(Node("other", other))
+    link(nodes[0], nodes[-1])
+    nodes[1].care = Care(on_error)
+    run(nodes)
+    assert other.indices == list(range(40)) and source.is_full()
+    meter = nodes[1].meter
+    assert meter.results_in + meter.lost == 40
+    assert meter.errors == (1 if on_error == "drop" else 2 if on_error == "log" else meter.errors) >= 1
+    assert bad.opened == bad.closed == meter.restarts + 1
+    if on_error == "log":
+        assert meter.lost == 2 and not nodes[1].failing
+    if on_error == "drop":
+        assert meter.lost == 37 and "KeyError" in nodes[1].failing
+    stage = summarize(nodes, 1, Counter().read(), 0, {}).stages["1"]
+    assert (stage.errors, stage.restarts, stage.dropped) == (meter.errors, meter.restarts, meter.lost)
+
+
+def test_one_that_is_restarted_works_again_and_says_both(caplog: pytest.LogCaptureFixture) -> None:
+    source, bad = Numbers(count=400), failing(3)
+
+    nodes = chain(source, Does(slowly), bad)
+    nodes[2].care = Care("restart")
+    runner = Runner(nodes)
+    runner.start()
+    runner.wait(60)
+    assert not nodes[2].failing and nodes[2].meter.restarts == 1 == nodes[2].meter.errors
+    assert bad.indices[-1] == 399 and bad.opened == bad.closed == 2 and source.is_full()
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(lines) == 2, lines
+    assert "stage '2': KeyError: 'frame 3' at " in lines[0] and f"{__file__}:" in lines[0] and "in work" in lines[0]
+    assert "opened again in" in lines[0] and "works again" in lines[1]
+
+
+def test_a_warning_is_not_repeated_for_every_frame(caplog: pytest.LogCaptureFixture) -> None:
+    nodes = chain(Numbers(count=200), failing(*range(200)))
+    nodes[1].care = Care("log")
+    run(nodes)
+    assert nodes[1].meter.errors == 200 and len(caplog.records) == 1
+
+
+def test_the_number_of_failures_is_told_again_later(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "REMIND_S", 0.0)
+    nodes = chain(Numbers(count=3), failing(*range(3)))
+    nodes[1].care = Care("log")
+    run(nodes)
+    assert len(caplog.records) == 3
+
+
+def test_more_restarts_than_are_in_order_end_the_pipeline_where_others_listen() -> None:
+    bad = failing(*range(1000))
+    nodes = chain(Numbers(count=1000), Does(slowly), bad, Does())
+    nodes[2].care = Care("restart")
+    runner = Runner(nodes)
+    runner.start()
+    with pytest.raises(StageError, match="KeyError"):
+        runner.wait(60)
+    assert nodes[2].meter.restarts == recovery.RESTARTS
+
+
+def test_a_sink_is_tried_again_but_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = chain(
+        Numbers(count=1000),
+        Does(slowly),
+        failing(*range(1000)),
+    )
+    nodes[2].care = Care("restart")
+    runner = Runner(nodes)
+    runner.start()
+    runner.wait(60)
+    assert nodes[2].meter.restarts == recovery.RESTARTS and nodes[2].failing
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_what_cannot_be_opened_at_first(at_start: bool) -> None:
+    def opening() -> None:
+        if bad.opened == 1:
+            raise OSError("no such folder")
+
+    bad, other = Does(opening=opening), Does()
+    nodes = chain(Numbers(count=300), Does(slowly), bad)
+    nodes.append(Node("other", other))
+    link(nodes[1], nodes[-1])
+    nodes[2].care = Care("restart", at_start)
+    runner = Runner(nodes)
+    runner.start()
+    if not at_start:
+        with pytest.raises(StageError, match="no such folder"):
+            runner.wait(60)
+        return
+    runner.wait(60)
+    assert bad.indices[-1] == 299 and bad.opened == 2 and bad.closed == 1 and len(other.seen) == 300
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+def test_what_asks_for_an_end_gets_it(raised: type[BaseException]) -> None:
+    def work(_: Result) -> None:
+        raise raised
+
+    nodes = chain(Numbers(count=10), Does(work))
+    nodes[1].care = Care("log")
+    runner = Runner(nodes)
+    runner.start()
+    with pytest.raises(StageError, match=raised.__name__):
+        runner.wait(60)
+
+
+def test_a_source_may_be_dropped() -> None:
+    bad, good, end = Numbers("bad", fails_at=3), Numbers("good", count=30), Does()
+    nodes = [Node("bad", bad), Node("good", good), Node("end", end)]
+    link(nodes[0], nodes[2], "bad")
+    link(nodes[1], nodes[2], "good")
+    nodes[0].care = Care("drop")
+    run(nodes)
+    assert len(end.seen) == 33 and bad.closed == good.closed == 1 and "lens cap on" in nodes[0].failing
+
+
+def test_what_fails_only_when_it_is_closed_is_counted() -> None:
+    def closing() -> None:
+        raise OSError("no space left")
+
+    nodes = chain(Numbers(count=5), Does(closing=closing))
+    nodes[1].care = Care("restart")
+    run(nodes)
+    assert "no space left" in nodes[1].failing and nodes[1].meter.errors == 1
+
+
+def test_a_generator_that_fails_in_the_middle_gives_its_frames_back() -> None:
+    def work(one: Result) -> Iterator[Result]:
+        yield one
+        if one.frame.index % 3 == 0:
+            raise ValueError("half of it")
+
+    source, end = Numbers(count=30), Does()
+    nodes = chain(source, Does(work), end)
+    nodes[1].care = Care("log")
+    run(nodes)
+    assert end.indices == list(range(30)) and nodes[1].meter.errors == 10 and source.is_full()
+
+
+@pytest.mark.parametrize("on_error", ["restart", "drop"])
+def test_frames_lost_in_one_branch_do_not_hold_up_the_others(on_error: OnError) -> None:
+    source, end = Numbers(count=60), Does()
+    branches = [Branch((failing(4, 8, 10),)), Branch((Does(),))]
+    nodes = branch_nodes("find", branches, frozenset({"cam"}), 2)
+    for node in nodes:
+        node.care = Care(on_error)
+    everything = [Node("cam", source), *nodes, Node("end", end)]
+    link(everything[0], nodes[0])
+    link(nodes[-1], everything[-1])
+    run(everything)
+    lost = sum(node.meter.lost for node in nodes)
+    assert lost >= 1 and end.indices == sorted(end.indices) and len(end.seen) == 60 - lost
+    assert set(range(1, 60, 2)) <= set(end.indices) and source.is_full()
+
+
+def test_an_error_names_the_line_of_the_users_own_code() -> None:
+    nodes = chain(Numbers(count=5), failing(2))
+    runner = Runner(nodes)
+    runner.start()
+    with pytest.raises(StageError) as caught:
+        runner.wait(60)
+    assert f"{__file__}:" in caught.value.why and "in work" in caught.value.why
+
+
+def test_a_result_that_was_lost_keeps_its_place() -> None:
+    one = result(3)
+    assert one.lost().lost().ticket == one.lost().ticket
