@@ -18,7 +18,7 @@ from edgert.memory import Counter
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoders
-from edgert.stages.sink.output_files import OutputFile
+from edgert.stages.sink.output_file import OutputFile
 from edgert.stages.sink.video import DurableFile, VideoSink
 from tests.helpers.frames import frame_of
 from tests.helpers.kill import kill_when_it_says_go
@@ -215,7 +215,7 @@ def test_a_full_disk_stops_the_pipeline_and_the_file_plays(
         room[0] -= done
         return done
 
-    monkeypatch.setattr("edgert.stages.sink.output_files.os.write", small_disk)
+    monkeypatch.setattr("edgert.stages.sink.output_file.os.write", small_disk)
     path = tmp_path / f"out.{suffix}"
     sink = VideoSink("video", path)
     sink.open()

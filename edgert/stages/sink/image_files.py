@@ -13,8 +13,9 @@ import cv2
 from edgert.errors import StageError
 from edgert.runtime.records import Result
 from edgert.stages.draw import Images
-from edgert.stages.sink import output_files
-from edgert.stages.sink.output_files import REPLACED, Rules, cannot_write, fill, has_field, make_parent
+from edgert.stages.sink import output_file, output_files
+from edgert.stages.sink.output_file import cannot_write
+from edgert.stages.sink.output_files import REPLACED, Rules, fill, has_field, make_parent
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _DEFAULT_NAME = "{stream}_{frame:06d}.jpg"
@@ -79,11 +80,11 @@ class ImagesSink:
         try:
             self._parts.mkdir(exist_ok=True)
             descriptor = os.open(self._parts, os.O_RDONLY | os.O_CLOEXEC)
-            if not output_files.lock(descriptor):
+            if not output_file.lock(descriptor):
                 os.close(descriptor)
-                raise output_files.written_elsewhere(self._parts, self._where)
+                raise output_file.written_elsewhere(self._parts, self._where)
             self._parts_lock = descriptor
-            output_files.DISK.add(self)
+            output_file.DISK.add(self)
             for left in self._parts.iterdir():  # by a process that was killed
                 left.unlink()
         except OSError as error:
@@ -131,7 +132,7 @@ class ImagesSink:
     def close(self) -> None:
         """Gives the buffers back; every file is closed already."""
         if self._parts_lock >= 0:
-            output_files.DISK.remove(self)
+            output_file.DISK.remove(self)
             self._publish(time.monotonic() + _CLOSE_S)
             with suppress(OSError):
                 self._parts.rmdir()
@@ -160,7 +161,7 @@ class ImagesSink:
                 part.write_bytes(data)
                 return
             except OSError as error:
-                if error.errno not in output_files.FULL or not self._retention.make_room():
+                if error.errno not in output_file.FULL or not self._retention.make_room():
                     raise
 
     def _hand_over(self, part: Path, path: Path, size_bytes: int) -> None:
@@ -178,14 +179,14 @@ class ImagesSink:
         for path, part in waiting:
             try:
                 if time.monotonic() < until_s:
-                    output_files.sync_file(part)
+                    output_file.sync_file(part)
                 part.replace(path)
             except FileNotFoundError:  # named meanwhile by the other thread
                 pass
             except OSError as error:
                 self._error.append(error)
         for folder in {path.parent for path, _ in waiting}:
-            output_files.sync_folder(folder)
+            output_file.sync_folder(folder)
         with self._turn:
             for path, _ in waiting:
                 self._waiting.pop(path, None)

@@ -9,7 +9,8 @@ from edgert.clock import REAL, Clock
 from edgert.runtime.json_form import plain_result
 from edgert.runtime.records import Result, Together
 from edgert.stages.context import SimpleStage
-from edgert.stages.sink.output_files import REPLACED, Files, OutputFile, Rules, cannot_write, has_field
+from edgert.stages.sink.output_file import OutputFile, cannot_write
+from edgert.stages.sink.output_files import REPLACED, Files, Rules, has_field
 
 
 class NullSink(SimpleStage):
@@ -75,7 +76,7 @@ class JsonlSink:
         self._all.tend()
         end_bytes = file.size_bytes
         try:
-            file.write(line, self._all)
+            file.write(line, self._all.make_room)
         except OSError as error:
             with suppress(OSError):  # of a disk that is gone
                 if file.is_regular:  # a pipe or a device has nothing to take back

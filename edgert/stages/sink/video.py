@@ -13,7 +13,8 @@ from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.runtime.records import Result
 from edgert.stages.sink.encoder_choice import Choice, Where
 from edgert.stages.sink.encoders import TICKS_HZ, Codec, Encoder, Unit, VideoFormat, color_of, log, set_color, size_of
-from edgert.stages.sink.output_files import DISK, REPLACED, Files, OutputFile, Rules, cannot_write, has_field
+from edgert.stages.sink.output_file import DISK, OutputFile, cannot_write
+from edgert.stages.sink.output_files import REPLACED, Files, Rules, has_field
 
 _BOX_HEADER_BYTES = 8
 _LARGE_HEADER_BYTES = 16
@@ -26,11 +27,11 @@ class DurableFile:
     After the first error nothing reaches the disk any more; :attr:`error` holds what it was.
 
     Args:
-        files: they make room where the disk is full.
+        make_room: where the disk is full; returns whether it did.
     """
 
-    def __init__(self, output: OutputFile, files: Files | None = None) -> None:
-        self._output, self._files, self._file = output, files, output.descriptor
+    def __init__(self, output: OutputFile, make_room: Callable[[], bool] = lambda: False) -> None:
+        self._output, self._make_room, self._file = output, make_room, output.descriptor
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
@@ -43,7 +44,7 @@ class DurableFile:
             if self.error is None and self._output.is_regular and self.tell() < self._output.size_bytes:
                 os.fdatasync(self._file)
             if self.error is None:
-                self._output.write(data, self._files)
+                self._output.write(data, self._make_room)
         except OSError as error:
             self.error = error
         return len(data)
@@ -219,7 +220,7 @@ class VideoFile:
             encoder.close()
             raise
         self._files, self._path = files, self.output.path
-        self._file = DurableFile(self.output, files)
+        self._file = DurableFile(self.output, files.make_room)
         self._forgets = files.rules.endless and not files.rules.rotates
         options = _MKV if self._container_format == "matroska" else _ENDLESS_MP4 if self._forgets else _MP4
         self._container = self._av.open(self._file, "w", format=self._container_format, options=dict(options))

@@ -17,9 +17,10 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.runtime.records import Result
-from edgert.stages.sink import output_files
+from edgert.stages.sink import output_file, output_files
 from edgert.stages.sink.image_files import ImagesSink
-from edgert.stages.sink.output_files import DISK, Files, OutputFile, Rules
+from edgert.stages.sink.output_file import DISK, OutputFile
+from edgert.stages.sink.output_files import Files, Rules
 from edgert.stages.sink.results import JsonlSink
 from tests.helpers.frames import frame_of, result_of
 
@@ -48,6 +49,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
         strftime=time.strftime,
         localtime=lambda at=None: time.gmtime(clocks.day_s if at is None else at),
     )
+    monkeypatch.setattr(output_file, "time", fake)
     monkeypatch.setattr(output_files, "time", fake)
     return clocks
 
