@@ -268,6 +268,22 @@ def test_a_recording_rotates(tmp_path: Path) -> None:
             assert next(file.demux(video=0)).is_keyframe
 
 
+@pytest.mark.parametrize("rules", [KEEPS, Rules(keeps=True, endless=True, rotate_bytes=10_000_000)])
+@pytest.mark.parametrize("suffix", ["mp4", "mov", "mkv"])
+def test_a_file_is_empty_or_plays_after_each_frame(tmp_path: Path, suffix: str, rules: Rules) -> None:
+    """A head without images, of which a muxer writes the first half a second early, would stay after a power cut."""
+    path = tmp_path / f"out.{suffix}"
+    sink = VideoSink("video", path, rules=rules)
+    sink.open()
+    played = []
+    for result in results(70):
+        sink.process(result)
+        played.append(decodable(path) if path.stat().st_size else 0)
+    sink.close()
+    assert played == sorted(played) and played[0] == 0 < played[-1]
+    assert decodable(path) == 70
+
+
 def test_a_pipe_is_no_place_for_a_video(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "out.mp4")
     with pytest.raises(StageError, match="cannot write") as caught:

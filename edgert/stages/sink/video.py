@@ -26,6 +26,9 @@ class DurableFile:
     A muxer that cannot write still goes back to finish its headers, and they would then point at what is not there.
     After the first error nothing reaches the disk any more; :attr:`error` holds what it was.
 
+    Muxers write the head of a file half a second before the first images. It is held back until these come: a head alone
+    plays nowhere, and would stay for ever where the power goes in between, while an empty file is written next time.
+
     Args:
         make_room: where the disk is full; returns whether it did.
     """
@@ -33,6 +36,7 @@ class DurableFile:
     def __init__(self, output: OutputFile, make_room: Callable[[], bool] = lambda: False) -> None:
         self._output, self._make_room, self._file = output, make_room, output.descriptor
         self.error: OSError | None = None
+        self._head: bytes | None = b"" if output.is_regular else None
 
     def write(self, data: bytes) -> int:
         """Writes all of ``data`` at the current place, or remembers why not; never raises.
@@ -40,6 +44,25 @@ class DurableFile:
         A muxer goes back when it finishes: to headers that say what lies behind. That is brought to the disk first, so
         that no power cut leaves the one without the other.
         """
+        if self._head == b"":
+            self._head = bytes(data)
+            return len(data)
+        self._write(self._take_head() + bytes(data))
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if head := self._take_head():
+            self._write(head)
+        return os.lseek(self._file, offset, whence)
+
+    def tell(self) -> int:
+        return os.lseek(self._file, 0, os.SEEK_CUR) + len(self._head or b"")
+
+    def _take_head(self) -> bytes:
+        head, self._head = self._head or b"", None
+        return head
+
+    def _write(self, data: bytes) -> None:
         try:
             if self.error is None and self._output.is_regular and self.tell() < self._output.size_bytes:
                 os.fdatasync(self._file)
@@ -47,13 +70,6 @@ class DurableFile:
                 self._output.write(data, self._make_room)
         except OSError as error:
             self.error = error
-        return len(data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return os.lseek(self._file, offset, whence)
-
-    def tell(self) -> int:
-        return os.lseek(self._file, 0, os.SEEK_CUR)
 
     def cut_to_whole_fragments(self) -> None:
         """Takes away the piece of an MP4 fragment that was being written when the disk was full.

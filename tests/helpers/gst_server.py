@@ -1,0 +1,179 @@
+"""A real RTSP server, of GStreamer's, in a process of its own: any codec, user and password, changes in mid-stream.
+
+It runs in a Python that sees PyGObject, which is the system's:
+
+    sudo apt-get install python3-gi gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-{base,good,bad,ugly} gstreamer1.0-libav
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+CODECS = {
+    "h264": "x264enc sliced-threads=false tune=zerolatency speed-preset=ultrafast key-int-max=15 ! rtph264pay config-interval=-1",
+    "h265": "x265enc tune=zerolatency speed-preset=ultrafast key-int-max=15 ! rtph265pay config-interval=-1",
+    "mpeg4": "avenc_mpeg4 gop-size=15 ! rtpmp4vpay config-interval=1",
+    "jpeg": "jpegenc ! rtpjpegpay",
+}
+_ASKED = "import gi; gi.require_version('GstRtspServer', '1.0'); from gi.repository import GstRtspServer"
+SYSTEMS = "/usr/bin/python3"
+
+
+@lru_cache(1)
+def python() -> str:
+    """One that can serve; empty where none can."""
+    for path in (sys.executable, SYSTEMS):
+        if (
+            Path(path).exists()
+            and not subprocess.run([path, "-c", _ASKED], capture_output=True, check=False).returncode
+        ):
+            return path
+    return ""
+
+
+class GstServer:
+    """The other side of the program below.
+
+    Attributes:
+        url: of the stream, with user and password when there are some.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", wrap: tuple[str, ...] = (), login: str = "") -> None:
+        """``wrap``: a command in front, like ``ip netns exec NAME``."""
+        self.process: subprocess.Popen[str] | None = None
+        self._wrap, self._host, self._login = wrap, host, login
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.url = f"rtsp://{login}{'@' * bool(login)}{host}:{self.port}/live"
+        self._shown: dict[str, object] = {}
+
+    def start(self) -> None:
+        """On the same port as before; shows what it last did."""
+        command = [*self._wrap, python(), "-S" if python() == sys.executable else "-s", __file__, self._host]
+        command = [word for word in command if word != "-S"]
+        self.process = subprocess.Popen(
+            [*command, str(self.port), self._login], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._read()
+        if self._shown:
+            self.show(**self._shown)
+
+    def show(self, codec: str = "h264", size: tuple[int, int] = (320, 240), fps: int = 15) -> None:
+        """Another stream under the same address; who watches the one before is cut off."""
+        self._shown = {"codec": codec, "size": size, "fps": fps}
+        self._send({"do": "show", **self._shown})
+
+    def change(self, size: tuple[int, int], fps: int) -> None:
+        """In the middle of the stream, whose connection stays."""
+        self._send({"do": "change", "size": size, "fps": fps})
+
+    def freeze(self) -> None:
+        """Connections stay open, and nothing comes any more."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """As a camera without power."""
+        if self.process is not None:
+            with self.process as process:
+                process.kill()
+            self.process = None
+
+    def _send(self, what: dict[str, object]) -> None:
+        assert self.process is not None and self.process.stdin is not None
+        print(json.dumps(what), file=self.process.stdin, flush=True)
+        self._read()
+
+    def _read(self) -> None:
+        assert self.process is not None and self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+
+@contextmanager
+def gst_server(host: str = "127.0.0.1", wrap: tuple[str, ...] = (), login: str = "") -> Iterator[GstServer]:
+    """One that has started and shows nothing yet."""
+    server = GstServer(host, wrap, login)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+def serve(host: str, port: str, login: str) -> None:
+    """The program: a JSON object of each line of its input is done, and answered by ``ready``."""
+    import threading
+
+    import gi
+
+    gi.require_version("Gst", "1.0")
+    gi.require_version("GstRtspServer", "1.0")
+    from gi.repository import GLib, Gst, GstRtspServer
+
+    Gst.init(None)
+    server = GstRtspServer.RTSPServer(address=host, service=port)
+    medias = []
+    if login:
+        user, _, password = login.partition(":")
+        auth, token = GstRtspServer.RTSPAuth(), GstRtspServer.RTSPToken()
+        auth.set_supported_methods(GstRtspServer.RTSPAuth and 2)  # GST_RTSP_AUTH_DIGEST
+        token.set_string(GstRtspServer.RTSP_TOKEN_MEDIA_FACTORY_ROLE, "user")
+        auth.add_digest(user, password, token)
+        server.set_auth(auth)
+
+    def caps(asked: dict) -> str:  # type: ignore[type-arg]
+        width, height = asked["size"]
+        return f"video/x-raw,format=I420,width={width},height={height},framerate={asked['fps']}/1"
+
+    def show(asked: dict) -> None:  # type: ignore[type-arg]
+        server.client_filter(lambda *_: GstRtspServer.RTSPFilterResult.REMOVE)
+        medias.clear()
+        encode, _, pay = CODECS[asked["codec"]].partition(" ! ")
+        factory = GstRtspServer.RTSPMediaFactory()
+        factory.set_launch(
+            f"( videotestsrc is-live=true ! capsfilter name=caps caps={caps(asked)} ! {encode} ! {pay} name=pay0 pt="
+            f"{26 if asked['codec'] == 'jpeg' else 96} )"
+        )
+        factory.set_shared(True)
+        factory.connect("media-configure", lambda _, media: medias.append(media))
+        if login:
+            factory.add_role("user", {"media.factory.access": True, "media.factory.construct": True})
+        server.get_mount_points().add_factory("/live", factory)
+
+    def change(asked: dict) -> None:  # type: ignore[type-arg]
+        for media in medias:
+            media.get_element().get_by_name("caps").set_property("caps", Gst.Caps.from_string(caps(asked)))
+
+    def do(line: str) -> bool:
+        asked = json.loads(line)
+        (show if asked["do"] == "show" else change)(asked)
+        print("ready", flush=True)
+        return False
+
+    def read() -> None:
+        for line in sys.stdin:
+            GLib.idle_add(do, line)
+        GLib.idle_add(loop.quit)
+
+    loop = GLib.MainLoop()
+    server.attach(None)
+    print("ready", flush=True)
+    threading.Thread(target=read, daemon=True).start()
+    loop.run()
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
