@@ -2,25 +2,31 @@
 
 It runs in a Python that sees PyGObject, which is the system's:
 
-    sudo apt-get install python3-gi gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-{base,good,bad,ugly} gstreamer1.0-libav
+    sudo apt-get install python3-gi gir1.2-gst-rtsp-server-1.0
+    sudo apt-get install gstreamer1.0-plugins-{base,good,bad,ugly} gstreamer1.0-libav
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+_FAST = "tune=zerolatency speed-preset=ultrafast key-int-max=15"
+# GStreamer 1.22 repeats the parameter sets in front of each slice of a key frame, which is then two for FFmpeg.
 CODECS = {
-    "h264": "x264enc sliced-threads=false tune=zerolatency speed-preset=ultrafast key-int-max=15 ! rtph264pay config-interval=-1",
-    "h265": "x265enc tune=zerolatency speed-preset=ultrafast key-int-max=15 ! rtph265pay config-interval=-1",
-    "mpeg4": "avenc_mpeg4 gop-size=15 ! rtpmp4vpay config-interval=1",
+    "h264": f"x264enc sliced-threads=false {_FAST} ! rtph264pay config-interval=-1",
+    "h265": f"x265enc {_FAST} ! rtph265pay config-interval=-1",
     "jpeg": "jpegenc ! rtpjpegpay",
 }
 _ASKED = "import gi; gi.require_version('GstRtspServer', '1.0'); from gi.repository import GstRtspServer"
@@ -57,11 +63,8 @@ class GstServer:
 
     def start(self) -> None:
         """On the same port as before; shows what it last did."""
-        command = [*self._wrap, python(), "-S" if python() == sys.executable else "-s", __file__, self._host]
-        command = [word for word in command if word != "-S"]
-        self.process = subprocess.Popen(
-            [*command, str(self.port), self._login], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        command = [*self._wrap, python(), __file__, self._host, str(self.port), self._login]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._read()
         if self._shown:
             self.show(**self._shown)
@@ -115,30 +118,29 @@ def gst_server(host: str = "127.0.0.1", wrap: tuple[str, ...] = (), login: str =
 
 def serve(host: str, port: str, login: str) -> None:
     """The program: a JSON object of each line of its input is done, and answered by ``ready``."""
-    import threading
-
     import gi
 
     gi.require_version("Gst", "1.0")
+    gi.require_version("GstRtsp", "1.0")
     gi.require_version("GstRtspServer", "1.0")
-    from gi.repository import GLib, Gst, GstRtspServer
+    from gi.repository import GLib, Gst, GstRtsp, GstRtspServer
 
     Gst.init(None)
     server = GstRtspServer.RTSPServer(address=host, service=port)
-    medias = []
+    medias = list[Any]()
     if login:
         user, _, password = login.partition(":")
         auth, token = GstRtspServer.RTSPAuth(), GstRtspServer.RTSPToken()
-        auth.set_supported_methods(GstRtspServer.RTSPAuth and 2)  # GST_RTSP_AUTH_DIGEST
+        auth.set_supported_methods(GstRtsp.RTSPAuthMethod.DIGEST)
         token.set_string(GstRtspServer.RTSP_TOKEN_MEDIA_FACTORY_ROLE, "user")
         auth.add_digest(user, password, token)
         server.set_auth(auth)
 
-    def caps(asked: dict) -> str:  # type: ignore[type-arg]
+    def caps(asked: dict[str, Any]) -> str:
         width, height = asked["size"]
         return f"video/x-raw,format=I420,width={width},height={height},framerate={asked['fps']}/1"
 
-    def show(asked: dict) -> None:  # type: ignore[type-arg]
+    def show(asked: dict[str, Any]) -> None:
         server.client_filter(lambda *_: GstRtspServer.RTSPFilterResult.REMOVE)
         medias.clear()
         encode, _, pay = CODECS[asked["codec"]].partition(" ! ")
@@ -150,17 +152,24 @@ def serve(host: str, port: str, login: str) -> None:
         factory.set_shared(True)
         factory.connect("media-configure", lambda _, media: medias.append(media))
         if login:
-            factory.add_role("user", {"media.factory.access": True, "media.factory.construct": True})
+            allowed = GstRtspServer.RTSPPermissions()
+            for what in ("media.factory.access", "media.factory.construct"):
+                allowed.add_permission_for_role("user", what, True)
+            factory.set_permissions(allowed)
         server.get_mount_points().add_factory("/live", factory)
 
-    def change(asked: dict) -> None:  # type: ignore[type-arg]
+    def change(asked: dict[str, Any]) -> None:
         for media in medias:
             media.get_element().get_by_name("caps").set_property("caps", Gst.Caps.from_string(caps(asked)))
 
     def do(line: str) -> bool:
-        asked = json.loads(line)
-        (show if asked["do"] == "show" else change)(asked)
-        print("ready", flush=True)
+        try:
+            asked = json.loads(line)
+            (show if asked["do"] == "show" else change)(asked)
+            print("ready", flush=True)
+        except BaseException:  # noqa: BLE001 - GLib would go on
+            traceback.print_exc()
+            os._exit(1)
         return False
 
     def read() -> None:

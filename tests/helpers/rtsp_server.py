@@ -116,8 +116,8 @@ class RtspServer:
         try:
             with client, client.makefile("rb") as lines:
                 self._talk(client, lines)
-        except (OSError, ValueError):
-            pass  # the other side, or drop(), ended the connection
+        except (OSError, ValueError, LookupError, struct.error):
+            pass  # the other side, or drop(), ended the connection; or it answers to what was mangled on its way
         finally:
             self._clients.discard(client)
 

@@ -26,8 +26,8 @@ class DurableFile:
     A muxer that cannot write still goes back to finish its headers, and they would then point at what is not there.
     After the first error nothing reaches the disk any more; :attr:`error` holds what it was.
 
-    Muxers write the head of a file half a second before the first images. It is held back until these come: a head alone
-    plays nowhere, and would stay for ever where the power goes in between, while an empty file is written next time.
+    Muxers write the head of a file half a second before the first images. It is held back until these come: a head
+    alone plays nowhere, and stays for ever where the power goes in between, while an empty file is written next time.
 
     Args:
         make_room: where the disk is full; returns whether it did.
