@@ -408,8 +408,8 @@ class Pipeline:
             if footprint is not None:
                 measured = {"measured_bytes": rss, "more_bytes": rss - footprint.total_bytes}
                 budgets["memory"] = {**footprint.to_json(), **measured, "nvmap_bytes": self._watch.observer.nvmap_bytes}
-        nodes, frames, recent = assembly.nodes, assembly.frames, self._history.recent(runner.ended_ns or None)
-        return summarize(nodes, wall_ns, counts, rss, engines, budgets, frames, recent=recent, has_ended=over)
+        about, recent = (budgets, assembly.frames, assembly.tracks), self._history.recent(runner.ended_ns or None)
+        return summarize(assembly.nodes, wall_ns, counts, rss, engines, *about, recent=recent, has_ended=over)
 
     def _refuse_own(self, done: str) -> None:
         if works_for(self._runner.stop_event):

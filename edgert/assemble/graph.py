@@ -17,7 +17,7 @@ from edgert.backend import Engine
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile
 from edgert.config import stages as section
-from edgert.config.flow import inputs_of, order, reads_of, sources_of, upstream
+from edgert.config.flow import inputs_of, order, reads_of, score_before, sources_of, thresholds, upstream
 from edgert.errors import EdgertError
 from edgert.memory import Counter
 from edgert.placement.segment_engines import SegmentedEngine
@@ -105,6 +105,7 @@ class Assembly:
         opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: images of network
             size are too small to share out, and its pool fights the engine's for cores.
         frames: where those of each source are that a model on a GPU reads, and why, for people.
+        tracks: from which scores on each tracker follows objects, for people.
         ends: the nodes that the results of each stage come from, with the sources whose frames these have.
         listener: what holds for functions of the program's own that are called with results.
     """
@@ -119,6 +120,7 @@ class Assembly:
     hooks: Hooks = field(default_factory=Hooks)
     opencv_threads: int = -1
     frames: Mapping[str, str] = field(default_factory=dict)
+    tracks: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[str, Sequence[tuple[Node, frozenset[str]]]] = field(default_factory=dict)
     listener: Care = STOPS
     closed: bool = False
@@ -304,6 +306,7 @@ class _Assembler:
             self.hooks,
             opencv_threads=threads,
             frames=frames,
+            tracks=thresholds(stages, self.config.models),
             ends={name: [(share.nodes[-1], share.streams) for share in own] for name, own in shares.items()},
             listener=Care("log" if self.endless else "stop", watchdog_s=self.config.watchdog),
         )
@@ -390,4 +393,5 @@ class _Assembler:
 
         rate_hz = min(rates, default=_ASSUMED_RATE_HZ) / every
         again = all(starts_over(one, self.directory) for one in before if isinstance(one, section.SourceStage))
-        return Context(self.directory, self.clock, self.counter, stats, function, rate_hz, leave, again)
+        score = score_before(self.config.stages, self.config.models, name)
+        return Context(self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again)

@@ -203,6 +203,8 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
     )
     for name, place in summary.frames.items():
         screen.print(f"frames of {name}: {place}", markup=False)
+    for name, limits in summary.tracks.items():
+        screen.print(f"{name}: {limits}", markup=False)
     skipped = dict[str, None]()  # engines of the chain that do not run, each once
     for name, engine in summary.engine.items():
         threads = engine.get("threads")

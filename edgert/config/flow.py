@@ -56,7 +56,7 @@ def reads_of(stages: Stages, on_gpu: Collection[str]) -> dict[str, Reads]:
 def _reads(stage: section.StageConfig, is_on_gpu: bool, comes_drawn: bool) -> Reads:
     if isinstance(stage, section.InferStage):
         return "anywhere" if is_on_gpu else "host"
-    if isinstance(stage, section.PythonStage):
+    if isinstance(stage, section.PythonStage) or (isinstance(stage, section.TrackStage) and stage.reads_images):
         return "host"
     if isinstance(stage, section.DrawStage):
         return "anywhere" if stage.takes_gpu else "host"
@@ -192,6 +192,20 @@ def _check_has_boxes(name: str, stages: Stages, models: Mapping[str, ModelConfig
         where=where(("stages", name, key)),
         fix=fix + (", or crop a fixed region: crop: [x1, y1, x2, y2]" if key == "crop" else ""),
     )
+
+
+def score_before(stages: Stages, models: Mapping[str, ModelConfig], name: str) -> float | None:
+    """The lowest score of the detections that reach a stage; None where no model's task sets one."""
+    before = (stages[other] for other in upstream(stages, name))
+    used = [model for one in before if isinstance(one, section.InferStage) for model in variants_of(models, one.infer)]
+    return min((score for one in used if (score := getattr(models[one].task, "score", None)) is not None), default=None)
+
+
+def thresholds(stages: Stages, models: Mapping[str, ModelConfig]) -> dict[str, str]:
+    """Stage → from which scores on it follows objects, of those that say so."""
+    trackers = {name: one for name, one in stages.items() if isinstance(one, section.TrackStage)}
+    found = {name: one.thresholds(score_before(stages, models, name)) for name, one in trackers.items()}
+    return {name: text for name, text in found.items() if text}
 
 
 # Fallback models, used when a budget is exceeded: ``degrade_to``, followed to its end.

@@ -182,6 +182,15 @@ class TrackStage(_Fed, Kinded):
     why_not: ClassVar[str] = "a tracker has nothing to open again"
     track: str = Field(description="the method")
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether it looks at pixels."""
+        return False
+
+    def thresholds(self, score: float | None) -> str:
+        """What counts, in words, where the detections come from a model with this lowest score; empty: not known."""
+        return ""
+
 
 TrackStage.family = ("track", TRACKERS)
 

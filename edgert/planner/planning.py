@@ -15,7 +15,7 @@ from edgert.board.sections import Mode
 from edgert.bundle.measured_engines import MeasuredEngine, read_measured
 from edgert.bundle.shared_profile import SharedProfile, is_shared, read_shared, shipped
 from edgert.config import PipelineConfig, PipelineFile, load_pipeline
-from edgert.config.flow import sources_of
+from edgert.config.flow import sources_of, thresholds
 from edgert.config.stages import InferStage
 from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.graph import load
@@ -110,6 +110,7 @@ def plan(
         [
             *_without_edgert(asked, fitting),
             *_further_gpus(file.config),
+            *(f"{name}: {text}" for name, text in thresholds(file.config.stages, file.config.models).items()),
             *board_stages(file, asked[-1], asked[-1].peak_mode, profiles=shared).notes,
             *about_watts(tuple(asked)),
             *rates,

@@ -21,7 +21,8 @@ The records, distinguished by ``type``; boxes and points are pixels of the sourc
 * ``embedding``: ``vector``: [...]
 * ``crops``: ``parent`` (a stage), ``items``: [{``row`` of the parent's objects, ``record``: RECORD}, ...]
 
-``label`` is there when the model has class names, ``id`` once a tracker gave one. Anything a user's own code returns
+``label`` is there when the model has class names, ``id`` once a tracker gave one, and ``predicted: true`` beside
+``objects`` where no model looked at the frame and a tracker expects them there. Anything a user's own code returns
 stands as it is: plain data, arrays as lists, dataclasses as their fields, other objects as what their ``to_json()``
 returns. Numbers that JSON does not have (NaN, infinities) become null.
 """
@@ -147,6 +148,8 @@ def _detections(record: Detections, depth: int) -> dict[str, Any]:
         for entry, each in zip(objects, _rounded(points, _SCORE_DECIMALS), strict=True):
             entry["points"] = each
         named["names"] = list(record.names)
+    if record.predicted:
+        named["predicted"] = True
     return {**named, "objects": objects}
 
 

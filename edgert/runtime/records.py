@@ -42,6 +42,7 @@ class Detections:
         points: (N, K, 3) float32 x, y in source pixels and a score in 0–1, which is the object's own where the model
             gives points none. None where the model makes none.
         names: of the K points; empty when unknown.
+        predicted: whether no model looked at this frame: a tracker expects the objects there.
     """
 
     boxes: F32
@@ -53,6 +54,7 @@ class Detections:
     masks: tuple[Segmentation, ...] | None = None
     points: F32 | None = None
     names: tuple[str, ...] = ()
+    predicted: bool = False
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -64,7 +66,7 @@ class Detections:
         masks = None if self.masks is None else tuple(self.masks[row] for row in np.arange(len(self))[rows].tolist())
         points = None if self.points is None else self.points[rows]
         boxes, scores, classes = self.boxes[rows], self.scores[rows], self.classes[rows]
-        return type(self)(boxes, scores, classes, self.labels, ids, corners, masks, points, self.names)
+        return type(self)(boxes, scores, classes, self.labels, ids, corners, masks, points, self.names, self.predicted)
 
 
 class Keypoints(Detections):

@@ -61,6 +61,7 @@ class Summary:
         simulation: per stage, the jitter that a simulation of the run samples from; empty while it runs.
         copies_per_frame, bytes_copied_per_frame: copies of pixels in host memory, from every ``to_x`` call.
         frames: where those of each source are that a model on a GPU reads, who gets copies on the host, and why.
+        tracks: from which scores on each tracker follows objects.
     """
 
     frames_in: int
@@ -79,10 +80,12 @@ class Summary:
     budgets: Mapping[str, Any] = field(default_factory=dict)
     simulation: Mapping[str, StageTiming] = field(default_factory=dict)
     frames: Mapping[str, str] = field(default_factory=dict)
+    tracks: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; without ``simulation`` and ``frames`` where these are empty."""
-        return {name: value for name, value in asdict(self).items() if value or name not in ("simulation", "frames")}
+        """Plain data; without ``simulation``, ``frames`` and ``tracks`` where these are empty."""
+        optional = ("simulation", "frames", "tracks")
+        return {name: value for name, value in asdict(self).items() if value or name not in optional}
 
 
 def summarize(
@@ -93,6 +96,7 @@ def summarize(
     engine: Mapping[str, Any],
     budgets: Mapping[str, Any] | None = None,
     frames: Mapping[str, str] | None = None,
+    tracks: Mapping[str, str] | None = None,
     *,
     recent: Recent | None = None,
     has_ended: bool = True,
@@ -127,6 +131,7 @@ def summarize(
         engine=engine,
         budgets=budgets or {},
         frames=frames or {},
+        tracks=tracks or {},
         simulation=_timings({node.name: node.timing for node in nodes}) if has_ended else {},
     )
 

@@ -138,7 +138,8 @@ class _Stages:
             self._on_core("infer", megapixels)
             return self._on_core("infer", 0.0)
         if isinstance(stage, section.TrackStage):
-            return self._on_core("track", megapixels) if stage.track in ("bytetrack", "sort") else None
+            is_known = stage.track in ("bytetrack", "botsort") and not stage.reads_images
+            return self._on_core("track", megapixels) if is_known else None
         if isinstance(stage, section.DrawStage):
             return self._on_core("trails" if {"trails", "stats"} & set(stage.draw) else "draw", megapixels)
         if isinstance(stage, section.CropStage):

@@ -4,12 +4,10 @@ ByteTrack (Y. Zhang et al., "ByteTrack: Multi-Object Tracking by Associating Eve
 arXiv:2110.06864) pairs confident detections with the predicted tracks first, then gives the tracks left over a second
 chance with the doubtful detections, which are often the same objects half hidden. Only confident ones start tracks.
 
-Defaults and motion model are those of ``ByteTrackTracker`` in the Apache-2.0 package ``trackers``, so that both
-give the same identities. Where it differs from the paper's authors: the Kalman filter follows the four sides of a box
-with noise in pixels, not center, aspect and height with noise relative to the height; lost tracks take part in the
-second pairing too; and a pair below the overlap threshold is undone after pairing instead of being forbidden before.
-Two differences to the package: with ``confirm: 1`` a track has its number at its first detection, not at its second;
-and boxes that do not overlap at all are never paired, even with ``match: 0``.
+Steps, limits and motion are those of the authors' published code (github.com/ifzhang/ByteTrack, yolox/tracker), so that
+both find the same tracks; hence what is there in the first frame counts as seen twice, and a lost track is held for a
+frame more than its time. One thing differs: scores are fused with overlaps in proportion to ``high``, which is the same
+at the authors' 0.6 and leaves a model of low scores its pairs.
 """
 
 import math
@@ -20,75 +18,71 @@ import numpy.typing as npt
 
 from edgert.errors import StageError
 from edgert.stages.assignment import F64, Index, assign
+from edgert.stages.motion import ASPECT_AND_HEIGHT, ROWS, Motion
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 UNTRACKED = -1
 """The id of a detection that belongs to no confirmed track."""
 
 _REFERENCE_RATE_HZ = 30.0  # ``keep`` counts frames at this rate (ByteTrack paper, section 4.1: 30 frames)
 
-# Variances in square pixels (of a velocity: per frame squared) of the package named above: first state I, process
-# 0.01 I, measurement 0.1 I.
-_FIRST_VARIANCE = 1.0
-_PROCESS_VARIANCE = 0.01
-_MEASUREMENT_VARIANCE = 0.1
+# Of the authors' code: lowest overlap of a doubtful detection, lowest fused one of a track that was seen once, overlap
+# above which a lost track and one that is seen are the same, and the score that 1 is fused with no better than.
+_DOUBTFUL_MATCH, _FRESH_MATCH, _SAME = 0.5, 0.3, 0.85
+_REFERENCE_HIGH = 0.6
 
 _NONE = -1  # the detection of a track that has none
 _TINY = float(np.finfo(np.float64).tiny)
-
-# State arrays have a column per track; 11 rows of reals: 4 sides, 4 velocities, the variance of a side, its covariance
-# with the velocity, the variance of the velocity; and 4 of integers: id, class, hits, missed.
-_REALS, _INTEGERS, _FIRST_CAPACITY = 11, 4, 64
+_INTEGERS, _FIRST_CAPACITY = 5, 64  # id, class, hits, missed, born; columns
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """A tracker that is not shown detections of a score below ``least``; they belong to no object."""
+class Limits:
+    """What pairs and what counts, as in a pipeline file's ``track:``.
 
-    tracker: "ByteTrack"
-    least: float
+    Attributes:
+        high: score from which a detection is confident.
+        low: score from which a detection is looked at at all.
+        activate: score from which a confident detection starts a track.
+        match: lowest overlap, times score, of a confident detection with its track.
+        keep: seconds that a lost track is remembered, in frames at 30 per second, scaled by the rate.
+        confirm: detections in a row before a track gets its number; those in the first frame count twice.
+        by_class: never joins detections of two classes.
+    """
 
-    def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
-        ids = np.full(len(scores), UNTRACKED, np.int64)
-        seen = (scores >= self.least).nonzero()[0]
-        ids[seen] = self.tracker.update(boxes.take(seen, axis=0), scores.take(seen), classes.take(seen))
-        return ids
+    high: float = 0.6
+    low: float = 0.1
+    activate: float = 0.7
+    match: float = 0.2
+    keep: float = 1.0
+    confirm: int = 2
+    by_class: bool = False
 
 
 class ByteTrack:
     """Numbers the detections of one stream, frame by frame. Not thread-safe; one tracker per stream.
 
-    The paper has 0.7 for ``activate`` (ε), 0.6 for ``high`` (τ), 0.2 for ``match``, 2 for ``confirm``, 30 frames for
-    ``keep``, and tells no classes apart, so that an object whose class flickers between car and truck stays one object.
     An unconfirmed track ends with its first miss.
 
     Args:
-        activate, high, match: thresholds of score, score and overlap, 0 to 1, as in a pipeline file's ``track:``.
-        keep: seconds that a lost track is remembered, in frames at 30 per second, scaled by ``rate_hz``.
-        confirm: detections in a row before a track gets its number.
-        by_class: never joins detections of two classes.
+        limits: those by default are the paper's.
         rate_hz: how often ``update`` is called per second.
     """
 
-    def __init__(
-        self,
-        *,
-        activate: float,
-        high: float,
-        match: float,
-        keep: float,
-        confirm: int,
-        by_class: bool,
-        rate_hz: float = _REFERENCE_RATE_HZ,
-    ) -> None:
-        self._activate, self._high, self._match = activate, high, match
-        self._least_hits, self._by_class = confirm, by_class
-        self._maximum_missed = math.ceil(round(keep * _REFERENCE_RATE_HZ) * rate_hz / _REFERENCE_RATE_HZ)
-        self._next_id = 1
-        self._reals: F64 = np.zeros((_REALS, _FIRST_CAPACITY))
+    motion: Motion = ASPECT_AND_HEIGHT
+
+    def __init__(self, limits: Limits, rate_hz: float = _REFERENCE_RATE_HZ) -> None:
+        self._limits = limits
+        frames = round(limits.keep * _REFERENCE_RATE_HZ) * rate_hz / _REFERENCE_RATE_HZ
+        self._maximum_missed = math.ceil(frames) + 1
+        # Of 1 and of `high`, how much of an overlap counts: 1 and 0.6 as published, whatever `high` is.
+        self._slope = (1 - _REFERENCE_HIGH) / max(1 - limits.high, 1e-9)
+        self._next_id, self._frame = 1, 0
+        self._reals: F64 = np.zeros((ROWS, _FIRST_CAPACITY))
         self._integers: I64 = np.zeros((_INTEGERS, _FIRST_CAPACITY), np.int64)
         self._resize(0)
 
@@ -111,102 +105,133 @@ class ByteTrack:
         Raises:
             StageError: shapes disagree, or a box or score is NaN or infinite; no track has changed then.
         """
-        seen = _checked(boxes, scores, classes)
+        sides = _checked(boxes, scores, classes)
         self.predict()
-        high = scores >= self._high
-        partner = self._associate(seen, classes, high)
+        seen, high = self.motion.numbers(sides), scores >= self._limits.high
+        partner = self._associate(sides, scores, classes, high)
         rows = (partner != _NONE).nonzero()[0]
         columns = partner.take(rows)
-        self._correct(partner, seen)
+        if len(scores):  # -1 takes the last detection, to no effect
+            self.motion.correct(self._state, seen.take(partner, axis=1), partner != _NONE)
         self._missed += 1
         self._missed[rows] = 0
         self._hits[rows] += 1
         self._confirm()
         ids = np.full(len(scores), UNTRACKED, np.int64)
         ids[columns] = self._ids.take(rows)
-        self._prune()
-        high &= scores >= self._activate
+        kept = self._prune()
+        high &= (scores >= self._limits.activate) & (sides[2:] > sides[:2]).all(axis=0)
         high[columns] = False
         born = high.nonzero()[0]
         if len(born):
             ids[born] = self._start(seen.take(born, axis=1), classes.take(born))
+        self._learn(partner.take(kept), born)
+        self._drop_duplicates(ids)
         return ids
 
     def predict(self) -> None:
         """One frame further without asking the detector: boxes move on, nothing counts as missed."""
-        # The noise is alike on all sides, so one 2x2 covariance (side, velocity) per track serves all four.
-        # P becomes [[1, 1], [0, 1]] P [[1, 0], [1, 1]] + Q; each line needs the old value of the next.
-        self._side += self._velocity
-        self._variance += self._covariance
-        self._covariance += self._velocity_variance
-        self._variance += self._covariance
-        self._variance += _PROCESS_VARIANCE
-        self._velocity_variance += _PROCESS_VARIANCE
+        self._frame += 1
+        self.motion.predict(self._state, self._missed > 0, ~self._is_fresh())
 
-    def _associate(self, seen: F64, classes: I32, high: npt.NDArray[np.bool_]) -> Index:
-        """Both pairings: for each track the row of its detection, or -1."""
-        overlaps = _iou(self._side, seen)
-        if self._by_class:
+    def ahead(self, steps: float) -> tuple[I64, F64]:
+        """Where the objects of the last update are a while after it, were they to keep their course.
+
+        Args:
+            steps: of the time between two updates; may be part of one.
+
+        Returns:
+            their numbers (N,), and (N, 4) pixels by which the sides of their boxes have moved.
+        """
+        rows = ((self._missed == 0) & (self._ids != UNTRACKED)).nonzero()[0]
+        state = self._state.take(rows, axis=1)
+        moved = self.motion.sides(state[:4] + steps * state[4:8]) - self.motion.sides(state[:4])
+        return self._ids.take(rows), moved.T
+
+    def _is_fresh(self) -> Mask:
+        """Which tracks were seen once and have no number yet."""
+        fresh: Mask = (self._hits == 1) & (self._ids == UNTRACKED)
+        return fresh
+
+    def _associate(self, sides: F64, scores: F32, classes: I32, high: Mask) -> Index:
+        """The three pairings: for each track the row of its detection, or -1."""
+        limits = self._limits
+        overlaps = iou(self.motion.sides(self._state[:4]), sides)
+        if limits.by_class:
             overlaps *= self._classes[:, None] == classes
-        partner = np.full(len(self), _NONE, np.intp)
-        confident, doubtful = high.nonzero()[0], (~high).nonzero()[0]
-        rows, columns = self._pair(overlaps.take(confident, axis=1))
-        partner[rows] = confident.take(columns)
-        left = (partner == _NONE).nonzero()[0]
-        if not (len(left) and len(doubtful)):
-            return partner
-        rows, columns = self._pair(overlaps[left[:, None], doubtful])
-        partner[left.take(rows)] = doubtful.take(columns)
+        partner, fresh = np.full(len(self), _NONE, np.intp), self._is_fresh()
+        known, confident = (~fresh).nonzero()[0], high.nonzero()[0]
+        doubtful = ((scores >= limits.low) & ~high).nonzero()[0]
+        fused = overlaps.take(confident, axis=1)
+        fused *= 1 - self._slope * (1 - scores.take(confident))
+        fused = self._likened(fused, overlaps, confident)
+        rows, columns = pair(fused.take(known, axis=0), limits.match)
+        partner[known.take(rows)] = confident.take(columns)
+        if len(doubtful):
+            left = ((partner == _NONE) & ~fresh & (self._missed == 0)).nonzero()[0]
+            rows, columns = pair(overlaps[left[:, None], doubtful], _DOUBTFUL_MATCH)
+            partner[left.take(rows)] = doubtful.take(columns)
+        if fresh.any():
+            once, taken = fresh.nonzero()[0], np.zeros(len(scores), np.bool_)
+            taken[partner[partner != _NONE]] = True
+            free = (~taken.take(confident)).nonzero()[0]
+            rows, columns = pair(fused[once[:, None], free], _FRESH_MATCH)
+            partner[once.take(rows)] = confident.take(free.take(columns))
         return partner
 
-    def _pair(self, overlaps: F64) -> tuple[Index, Index]:
-        """The pairs of tracks and detections whose overlaps add up to the most, poor ones undone."""
-        rows, columns = assign(overlaps)
-        good = overlaps[rows, columns] >= self._match
-        return rows[good], columns[good]
+    def _likened(self, fused: F64, overlaps: F64, confident: Index) -> F64:
+        """How alike tracks and confident detections are, from their fused overlaps, where more than boxes is known."""
+        return fused
 
-    def _correct(self, partner: Index, seen: F64) -> None:
-        """Kalman update of all tracks at once; a track without partner has no gain and stays as predicted."""
-        if seen.shape[1] == 0:
-            return
-        weight = (partner != _NONE) / (self._variance + _MEASUREMENT_VARIANCE)
-        gain, velocity_gain = self._variance * weight, self._covariance * weight
-        surprise = seen.take(partner, axis=1)  # -1 takes the last detection, to no effect
-        surprise -= self._side
-        self._velocity += velocity_gain * surprise
-        surprise *= gain
-        self._side += surprise
-        velocity_gain *= self._covariance
-        self._velocity_variance -= velocity_gain
-        np.subtract(1.0, gain, out=gain)
-        self._variance *= gain
-        self._covariance *= gain
+    def _learn(self, partner: Index, born: Index) -> None:
+        """Takes in what else is known of the detections, for the tracks held now and those just born, in order."""
 
     def _confirm(self) -> None:
         """Numbers for the tracks that have been seen often enough and have none."""
-        ripe = ((self._ids == UNTRACKED) & (self._hits >= self._least_hits)).nonzero()[0]
+        ripe = ((self._ids == UNTRACKED) & (self._hits >= self._limits.confirm)).nonzero()[0]
         if len(ripe):
             self._ids[ripe] = np.arange(self._next_id, self._next_id + len(ripe))
             self._next_id += len(ripe)
 
-    def _prune(self) -> None:
-        """Drop tracks lost for too long, and unconfirmed ones at once; the others keep their order."""
+    def _prune(self) -> Index:
+        """Drops tracks lost for too long, and unconfirmed ones at once; the others keep their order. Which stay."""
         alive = (self._missed <= self._maximum_missed) & (self._ids != UNTRACKED)
-        alive |= self._missed == 0
-        if not alive.all():
-            kept = alive.nonzero()[0]
-            self._reals[:, : len(kept)] = self._reals.take(kept, axis=1)
+        return self._keep(alive | (self._missed == 0))
+
+    def _keep(self, alive: Mask) -> Index:
+        kept: Index = alive.nonzero()[0]
+        if len(kept) < len(alive):
+            self._reals[:, : len(kept)] = self._state.take(kept, axis=1)
             self._integers[:, : len(kept)] = self._integers.take(kept, axis=1)
             self._resize(len(kept))
+        return kept
 
-    def _start(self, sides: F64, classes: I32) -> I64:
+    def _drop_duplicates(self, ids: I64) -> None:
+        """Of a lost track and one that is seen at the same place, the younger ends."""
+        lost = (self._missed > 0).nonzero()[0]
+        if not len(lost):
+            return
+        here = (self._missed == 0).nonzero()[0]
+        sides = self.motion.sides(self._state[:4])
+        first, second = (iou(sides.take(here, axis=1), sides.take(lost, axis=1)) > _SAME).nonzero()
+        if not len(first):
+            return
+        age = self._frame - self._missed - self._born
+        is_older = age.take(here.take(first)) > age.take(lost.take(second))
+        alive = np.ones(len(self), np.bool_)
+        alive[lost.take(second[is_older])] = alive[here.take(first[~is_older])] = False
+        ids[np.isin(ids, self._ids[~alive])] = UNTRACKED
+        self._keep(alive)
+
+    def _start(self, numbers: F64, classes: I32) -> I64:
         """New tracks at rest where these detections are; their ids."""
         born = slice(len(self), len(self) + len(classes))
         self._resize(born.stop)
-        self._side[:, born] = sides
-        self._velocity[:, born] = self._covariance[born] = 0.0
-        self._variance[born] = self._velocity_variance[born] = _FIRST_VARIANCE
-        self._ids[born], self._classes[born], self._hits[born], self._missed[born] = UNTRACKED, classes, 1, 0
+        started = np.empty((ROWS, len(classes)))
+        self.motion.start(started, numbers)
+        self._state[:, born] = started
+        self._ids[born], self._classes[born], self._missed[born], self._born[born] = UNTRACKED, classes, 0, self._frame
+        self._hits[born] = 2 if self._frame == 1 else 1
         self._confirm()
         ids: I64 = self._ids[born]
         return ids
@@ -217,14 +242,21 @@ class ByteTrack:
         if count > capacity:
             extra = ((0, 0), (0, max(count, 2 * capacity) - capacity))
             self._reals, self._integers = np.pad(self._reals, extra), np.pad(self._integers, extra)
-        reals = self._reals[:, :count]
-        self._side, self._velocity = reals[:4], reals[4:8]
-        self._variance, self._covariance, self._velocity_variance = reals[8:]
-        self._ids, self._classes, self._hits, self._missed = self._integers[:, :count]
+        self._state = self._reals[:, :count]
+        self._ids, self._classes, self._hits, self._missed, self._born = self._integers[:, :count]
 
 
-def _iou(first: F64, second: F64) -> F64:
-    """Intersection over union of (4, A) with (4, B) boxes as (A, B); 0 where a box has no area."""
+def pair(likeness: F64, least: float) -> tuple[Index, Index]:
+    """The pairs of rows and columns that exceed the least likeness by the most in sum; none below it."""
+    return assign(np.maximum(likeness - least, 0.0))
+
+
+def iou(first: F64, second: F64) -> F64:
+    """Intersection over union of (4, A) with (4, B) boxes as (A, B); 0 where a box has no area.
+
+    The last pixel belongs to the box, as in the published code: for small boxes that is a difference.
+    """
+    first, second = _closed(first), _closed(second)
     extent = np.minimum(first[2:, :, None], second[2:, None, :])
     extent -= np.maximum(first[:2, :, None], second[:2, None, :])
     np.maximum(extent, 0.0, out=extent)
@@ -235,6 +267,13 @@ def _iou(first: F64, second: F64) -> F64:
     union -= overlap
     overlap /= union
     return overlap
+
+
+def _closed(sides: F64) -> F64:
+    """With their last row and column of pixels, boxes without area as they are."""
+    closed: F64 = sides.copy()
+    closed[2:] += (sides[2:] > sides[:2]).all(axis=0)
+    return closed
 
 
 def _area(sides: F64) -> F64:

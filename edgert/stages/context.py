@@ -21,6 +21,7 @@ class Context:
         stats: the state of the run as plain data, once there is one.
         function: the user's own, of a ``callback`` sink; None elsewhere.
         rate_hz: how often results reach a stage, as far as the file shows.
+        score: lowest of the detections that reach it, where a model's ``task:`` sets that.
         leave: called by a sink that nobody looks at any more: its window was closed. When all sinks of a pipeline have
             called it, the pipeline stops.
         starts_over: whether a run takes the same frames as the one before, so that what it writes replaces what that
@@ -33,6 +34,7 @@ class Context:
     stats: Callable[[], Mapping[str, object]] = dict
     function: Callable[[Result], object] | None = None
     rate_hz: float = 30.0
+    score: float | None = None
     leave: Callable[[], None] = lambda: None
     starts_over: bool = True
 

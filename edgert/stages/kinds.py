@@ -16,6 +16,7 @@ from edgert.errors import ConfigError, StageError
 
 if TYPE_CHECKING:
     from edgert.runtime.stage import Stage
+    from edgert.stages.bytetrack import Limits
     from edgert.stages.context import Context
     from edgert.stages.sink.output_files import Rules
     from edgert.stages.track import Tracker
@@ -250,22 +251,91 @@ class Null(SinkStage):
         return NullSink()
 
 
+_LEAST_HIGH = 0.25
+"""Of models that show their doubtful boxes as well; where the usual settings for detectors of COCO have it."""
+_ABOVE = 0.1  # from `high` to `activate`, as in ByteTrack's published code
+
+
 class ByteTrackStage(TrackStage):
     """ByteTrack (Zhang et al. 2022)."""
 
-    high: Fraction = Field(default=0.6, description="detections above this start and continue tracks first")
+    high: Fraction | None = Field(
+        default=None,
+        description="detections from this score on start and continue tracks first; by default the `score` of the "
+        f"model's task, at least {_LEAST_HIGH}",
+    )
     low: Fraction = Field(default=0.1, description="detections between low and high may continue tracks")
-    activate: Fraction = Field(default=0.7, description="lowest score that starts a track")
-    match: Fraction = Field(default=0.1, description="lowest overlap (IoU) of a detection with its track")
+    activate: Fraction | None = Field(
+        default=None,
+        description=f"lowest score that starts a track; by default {_ABOVE} above high, at most halfway to 1",
+    )
+    match: Fraction = Field(default=0.2, description="lowest overlap (IoU), times score, of a detection with its track")
     keep: Seconds = Field(default=1.0, description="how long a lost object is remembered")
-    confirm: int = Field(default=2, ge=1, description="detections in a row before a track gets its number")
+    confirm: int = Field(
+        default=2, ge=1, description="detections in a row before a track gets its number; in the first frame one less"
+    )
     by_class: bool = Field(default=True, description="never join detections of two classes")
+    predict: bool = Field(
+        default=True,
+        description="on frames that no model looked at (`every`), objects are where they are expected, and marked as "
+        "predicted",
+    )
+
+    @model_validator(mode="after")
+    def _rises(self) -> ByteTrackStage:
+        high = self.high
+        if high is not None and "low" in self.model_fields_set and self.low > high:
+            raise ValueError(f"low: {self.low:g} is above high: {high:g}, so that no detection lies between")
+        if self.activate is not None and self.activate < (high or 0.0):
+            raise ValueError(f"activate: {self.activate:g} is below high: {high:g}, from which on alone tracks start")
+        return self
+
+    def limits(self, score: float | None) -> Limits:
+        """What counts, where the detections come from a model with this lowest score, if that is known."""
+        from edgert.stages.bytetrack import Limits
+
+        high = max(score or 0.0, _LEAST_HIGH) if self.high is None else self.high
+        activate = min(high + _ABOVE, (1 + high) / 2) if self.activate is None else self.activate
+        same = self.model_dump(include={"match", "keep", "confirm", "by_class"})
+        return Limits(high=high, low=min(self.low, high), activate=max(activate, high), **same)
+
+    def thresholds(self, score: float | None) -> str:
+        """The limits in words."""
+        limits = self.limits(score)
+        follows = " (by the model's score)" if self.high is None and score is not None else ""
+        return (
+            f"{self.track}: tracks start at a score of {limits.activate:.2g} and go on from "
+            f"{limits.high:.2g}{follows}, in doubt from {limits.low:.2g}"
+        )
 
     def make(self, name: str, context: Context) -> Tracker:
-        from edgert.stages.bytetrack import ByteTrack, Floor
+        from edgert.stages.bytetrack import ByteTrack
 
-        settings = self.model_dump(include={"activate", "high", "match", "keep", "confirm", "by_class"})
-        return Floor(ByteTrack(**settings, rate_hz=context.rate_hz), self.low)
+        return ByteTrack(self.limits(context.score), context.rate_hz)
+
+
+class BotSortStage(ByteTrackStage):
+    """BoT-SORT (Aharon et al. 2022): ByteTrack for cameras that move, and for objects that a second model recognizes:
+    where a stage before has run a model for `embed` on crops of the detections, looks count beside boxes."""
+
+    camera_motion: bool = Field(default=True, description="find out from the images how the camera moved")
+    proximity: Fraction = Field(default=0.5, description="most that boxes are apart (1 - IoU) for looks to count")
+    appearance: Fraction = Field(default=0.25, description="most that looks are apart (half of 1 - cosine)")
+
+    @property
+    def reads_images(self) -> bool:
+        return self.camera_motion
+
+    def make(self, name: str, context: Context) -> Tracker:
+        from edgert.stages.botsort import BotSort
+
+        return BotSort(
+            self.limits(context.score),
+            context.rate_hz,
+            proximity=self.proximity,
+            appearance=self.appearance,
+            follows_camera=self.camera_motion,
+        )
 
 
 SINKS = {
@@ -277,5 +347,5 @@ SINKS = {
     "callback": Callback,
     "null": Null,
 }
-TRACKERS = {"bytetrack": ByteTrackStage}
+TRACKERS = {"bytetrack": ByteTrackStage, "botsort": BotSortStage}
 STAGES = {"zones": "edgert.stages.zones.section:ZonesSection", "events": "edgert.stages.zones.section:EventsSection"}

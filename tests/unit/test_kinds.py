@@ -325,7 +325,7 @@ class TestTrackersStagesAndBackends:
         assert caught.value.why == "expected a kind, but no package adds any"
         with pytest.raises(ConfigError) as caught:
             self.stage(tmp_path, "track: bytrack")
-        assert caught.value.why == "expected bytetrack; did you mean 'bytetrack'?"
+        assert caught.value.why == "expected bytetrack or botsort; did you mean 'bytetrack'?"
 
     def test_a_backend_of_another_package(self, site: Path, tmp_path: Path) -> None:
         code = "class Mine:\n    name = 'mine'\n    def compile(self, model, options): raise AssertionError\n"

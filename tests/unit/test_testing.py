@@ -90,6 +90,10 @@ class TestByteTrack(TrackerSuite):
     name = "bytetrack"
 
 
+class TestBotSort(TrackerSuite):
+    name = "botsort"
+
+
 class TestOrt(BackendSuite):
     name = "ort"
 
@@ -144,7 +148,7 @@ def test_every_kind_is_asked() -> None:
     """A kind that was added is added above, too; GPU backends are asked by the tests of boards."""
     assert set(SINK_KEYS) == set(SINKS.own)
     assert {task: set(shapes) for task, shapes in SHAPES.items()} == {task: set(r.own) for task, r in DECODERS.items()}
-    assert {TestByteTrack.name} == set(TRACKERS.own)
+    assert {TestByteTrack.name, TestBotSort.name} == set(TRACKERS.own)
     assert set(STAGES.own) == {"zones", "events"}  # TestZones, TestEvents
     asked = {TestOrt.name, TestNull.name, TestOpenVino.name}
     assert set(BACKENDS.own) - asked == {"auto", "onnxruntime-cuda", "tensorrt"}

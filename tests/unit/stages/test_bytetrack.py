@@ -37,7 +37,7 @@ class Tracks:
 def tracks(tracker: ByteTrack) -> Tracks:
     """Copies of what the filter holds: boxes smoothed, or predicted while unseen."""
     rows = (tracker._ids != UNTRACKED).nonzero()[0]
-    return Tracks(tracker._ids[rows], tracker._side[:, rows].T.copy(), tracker._missed[rows])
+    return Tracks(tracker._ids[rows], tracker.motion.sides(tracker._state[:4, rows]).T.copy(), tracker._missed[rows])
 
 
 def _detected(centers: Any, scores: Any = 0.9, classes: Any = 0, size_px: float = 40.0) -> Detected:
@@ -71,15 +71,23 @@ def _held_bytes(tracker: ByteTrack) -> int:
     return held_bytes
 
 
+def test_what_is_there_in_the_first_frame_has_its_number_at_once() -> None:
+    tracker = byte_track()
+    assert tracker.update(*_detected([100, 100])).tolist() == [1]
+    slow = byte_track(confirm=3)
+    assert [slow.update(*_detected([100, 100])).item() for _ in range(3)] == [UNTRACKED, 1, 1]
+
+
 def test_number_comes_with_the_second_detection_and_stays() -> None:
     tracker = byte_track()
+    tracker.update(*NOTHING)
     assert tracker.update(*_detected([100, 100])).tolist() == [UNTRACKED]
     ids = [tracker.update(*_detected([100 + 5 * step, 100])).tolist() for step in range(1, 20)]
     assert ids == [[1]] * 19
 
 
 def test_one_frame_is_enough_if_asked() -> None:
-    tracker = byte_track(minimum_consecutive_frames=1)
+    tracker = byte_track(confirm=1)
     assert tracker.update(*_detected([[100, 100], [300, 300]])).tolist() == [1, 2]
     assert tracker.update(*_detected([[300, 300], [100, 100]])).tolist() == [2, 1]
 
@@ -111,7 +119,7 @@ def test_confident_detections_choose_before_doubtful_ones() -> None:
 
 
 def test_poor_overlap_is_no_pair() -> None:
-    tracker = byte_track(minimum_iou_threshold=0.5)
+    tracker = byte_track(match=0.5)
     for _ in range(3):
         tracker.update(*_detected([100, 100]))
     assert tracker.update(*_detected([120, 100])).tolist() == [UNTRACKED]  # intersection over union 1/3
@@ -129,10 +137,10 @@ def test_occluded_object_keeps_its_number_and_its_course() -> None:
 
 @pytest.mark.parametrize(("frame_rate", "buffer"), [(30.0, 30), (15.0, 15), (10.0, 10), (31.0, 31)])
 def test_lost_tracks_end_after_the_buffer(frame_rate: float, buffer: int) -> None:
-    tracker = byte_track(lost_track_buffer=30, frame_rate=frame_rate)
+    tracker = byte_track(rate_hz=frame_rate)
     for _ in range(2):
         tracker.update(*_detected([100, 100]))
-    for _ in range(buffer):
+    for _ in range(buffer + 1):  # as the published code has it
         tracker.update(*NOTHING)
     assert len(tracker) == 1
     tracker.update(*NOTHING)
@@ -141,6 +149,7 @@ def test_lost_tracks_end_after_the_buffer(frame_rate: float, buffer: int) -> Non
 
 def test_unconfirmed_track_ends_with_its_first_miss() -> None:
     tracker = byte_track()
+    tracker.update(*NOTHING)
     tracker.update(*_detected([100, 100]))
     tracker.update(*NOTHING)
     assert len(tracker) == 0
@@ -148,25 +157,27 @@ def test_unconfirmed_track_ends_with_its_first_miss() -> None:
 
 
 def test_ids_are_never_reused() -> None:
-    tracker = byte_track(lost_track_buffer=0)
+    tracker = byte_track(keep=0)
     seen: list[int] = []
     for _ in range(10):
         for _ in range(2):
             ids = tracker.update(*_detected([[100, 100], [300, 300]]))
         seen += ids.tolist()
-        tracker.update(*NOTHING)
+        for _ in range(2):
+            tracker.update(*NOTHING)
     assert seen == list(range(1, 21))
 
 
 def test_class_aware_pairs_within_a_class_only() -> None:
     flickering = [_detected([100, 100], classes=step % 2) for step in range(8)]
-    agnostic, aware = byte_track(), byte_track(class_aware=True)
+    agnostic, aware = byte_track(), byte_track(by_class=True)
+    agnostic.update(*NOTHING), aware.update(*NOTHING)
     assert [agnostic.update(*seen).item() for seen in flickering][1:] == [1] * 7
     assert {aware.update(*seen).item() for seen in flickering} == {UNTRACKED}
 
 
 def test_class_aware_tells_overlapping_objects_apart() -> None:
-    tracker = byte_track(class_aware=True)
+    tracker = byte_track(by_class=True)
     here, there = [100, 100], [104, 100]
     for _ in range(2):
         tracker.update(*_detected([here, there], classes=[0, 1]))
