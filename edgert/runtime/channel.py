@@ -168,6 +168,12 @@ class Channel(BoundedQueue[Result]):
         self._is_awaited = False
         return True
 
+    def be_passed_by(self, is_so: bool) -> None:
+        """Whether a producer that would wait for room drops the oldest instead, as the consumer hangs."""
+        self.waits = self.drop == "never" and not is_so
+        if is_so:
+            self._room.put(None)  # wakes a blocked producer
+
     def _announce(self) -> None:
         self._arrivals.announce(self._edge)
         if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
@@ -282,6 +288,11 @@ class Inlet:
         """
         for channel in self.channels:
             channel.work = work
+
+    def be_passed_by(self, is_so: bool) -> None:
+        """See :meth:`Channel.be_passed_by`."""
+        for channel in self.channels:
+            channel.be_passed_by(is_so)
 
     def abandon(self) -> None:
         """Drops what waits and lets every producer run free; iteration ends when they have closed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,11 +17,12 @@ from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Frame
 from edgert.runtime.metrics import StageMeter, Timing
 from edgert.runtime.records import Result, Together
-from edgert.runtime.recovery import STOPS, Care, Recovery
+from edgert.runtime.recovery import OPENINGS, STOPS, Care, Recovery
 from edgert.runtime.stage import Batching, Source, Stage
 from edgert.runtime.throttle import SourceRateLimiter
 
 _NONE = EndedLease(Counter())
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,8 @@ class Node:
         reorders: whether a reorder buffer waits for each of its results, one that was lost, too.
         failing: why results are lost here now; empty while none are.
         stuck_s: for how long it has been in one call, once that is longer than its watchdog.
+        opening_s: what opening took, with a model's first run.
+        is_closing: whether the call that it is in closes it.
     """
 
     name: str
@@ -77,6 +81,8 @@ class Node:
     reorders: bool = False
     failing: str = ""
     stuck_s: float = 0.0
+    opening_s: float = 0.0
+    is_closing: bool = False
 
     def __post_init__(self) -> None:
         self.inlet.wakeup = self.timing.wakeup
@@ -109,13 +115,20 @@ class Station:
 
     def open(self) -> None:
         """Opens the stage. Raises what it raises, unless the pipeline goes on without it."""
+        node, began_ns = self.node, self._clock.now_ns()
         try:
             self._recovery.stage.open()
         except Exception as error:
-            if not (self.node.care.at_start and self.outlives(error)):
+            if not (node.care.at_start and self.outlives(error)):
                 raise
         else:
             self.opened()
+            node.opening_s = took_s = (self._clock.now_ns() - began_ns) / 1e9
+            if 0 < node.care.watchdog_s < took_s:
+                _LOG.warning(
+                    "stage %r took %.3g s to open, with a first run; its watchdog of %.3g s waits %d times as long",
+                    *(node.name, took_s, node.care.watchdog_s, OPENINGS),
+                )
 
     def opened(self) -> None:
         """It is to be closed: a stage that was opened, and every source."""

@@ -31,6 +31,8 @@ RESTARTS, WITHIN_S = 10, 600.0
 """So many restarts within that time are in order."""
 RARELY_S = 300.0
 """Beyond them, one that nobody listens to is tried again only so often; others end the pipeline."""
+OPENINGS = 3
+"""So many times its opening a call of a stage may take, whatever its watchdog is: that ran a model, too."""
 REMIND_S = 300.0
 """How often what goes on being wrong is logged again."""
 
@@ -125,12 +127,13 @@ class Recovery:
             self._warn(f"{reason}; {often}, and others need what it makes")
             return False
         now_ns = self._clock.now_ns()
-        self._down_ns = self._down_ns if node.failing else now_ns
+        was_down, self._down_ns = bool(node.failing), self._down_ns if node.failing else now_ns
         self._due_ns = None if wait_s is None else now_ns + round(wait_s * 1e9)
         node.failing, self.stage = reason, self
         self._close_quietly()
-        then = "it is dropped for good" if wait_s is None else f"it is opened again in {wait_s:.1f} s"
-        self._warn(f"{reason}; {then}, and the others go on")
+        if not was_down:  # whoever looks at all of them, the watchdog, reports what stays down
+            then = "it is dropped for good" if wait_s is None else f"it is opened again in {wait_s:.1f} s"
+            self._warn(f"{reason}; {then}, and the others go on")
         return True
 
     def failed_to_close(self, error: Exception) -> None:

@@ -10,6 +10,7 @@ from edgert.errors import EdgertError, StageError
 from edgert.runtime.channel import Inlet
 from edgert.runtime.node import Node
 from edgert.runtime.stage import ServedSource, Source
+from edgert.runtime.watchdog import Watchdog
 from edgert.runtime.worker import Worker
 
 DRAIN_S = 1.2
@@ -18,6 +19,8 @@ Leaves 0.8 s of the promised 2 s for finishing files."""
 _GRACE_S, _CLOSE_S = 1.8, 1.0
 """Whoever is still in a call so long after that is stuck: all others are ended without it, and have that long to close
 what they have. So a process leaves within 5 s of a stop, whatever hangs."""
+_FINISH_S = 30.0
+"""Whoever closes files then, and is seen to write or compute, has that long."""
 _LOOK_S = 0.1
 _LOG = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class Runner:
             if node.runs_in is None
         ]
         self._attendant: threading.Thread | None = None
+        self._watchdog = Watchdog(self.nodes, self._workers, clock)
         self._over, self._wake = threading.Event(), threading.Event()  # the second: either of stop_event and the first
         self._listeners: list[Inlet] = []
         self.started_ns = self.ended_ns = 0
@@ -165,18 +169,34 @@ class Runner:
     def _attend(self) -> None:
         """The body of a thread that brings down what does not come down by itself."""
         while not self.stop_event.is_set():
-            self._wake.wait(1.0)
+            self._wake.wait(self._watchdog.every_s)
             if self._over.is_set() or not self.running:
                 return
+            self._watchdog.look()
+            if self._watchdog.hangs_at_the_end() and not any(self._gives_frames()):
+                self.stop()
         if self._over.wait(DRAIN_S):
             return
         for inlet in (*self._listeners, *(node.inlet for node in self.nodes)):
             inlet.abandon()
+        self._watchdog.look()  # what is used and written until now is none of what it will see
         if not self._over.wait(_GRACE_S) and self.running:
-            self._end_without(self._stuck())
-            self._over.wait(_CLOSE_S)
+            stuck = self._stuck()
+            if hung := [node for node in stuck if not self._watchdog.finishes(node)]:
+                self._end_without(hung)
+            ends_ns = REAL.now_ns() + round(_FINISH_S * 1e9)
+            while not self._over.wait(_CLOSE_S) and any(map(self._watchdog.finishes, self.nodes)):
+                if REAL.now_ns() > ends_ns:
+                    break
+            if not hung and not self._over.is_set() and self.running:
+                self._end_without(self._stuck())
+                self._over.wait(_CLOSE_S)
             for worker in self._workers:
                 worker.is_left = worker.is_alive()
+
+    def _gives_frames(self) -> Iterator[bool]:
+        """For each thread of a source, whether it still runs."""
+        return (worker.is_alive() for worker in self._workers if isinstance(worker.node.work, Source))
 
     def _stuck(self) -> list[Node]:
         """Who is in a call, and sources that do not end; or else whoever has not ended."""
@@ -197,6 +217,8 @@ class Runner:
         names, now_ns = ", ".join(node.name for node in stuck), self.clock.now_ns()
         since_s = max((now_ns - node.since_ns) / 1e9 for node in stuck) if all(one.since_ns for one in stuck) else 0.0
         why = f"it has been in one call for {since_s:.1f} s" if since_s else "it goes on after the stop"
+        if at := ", ".join(filter(None, map(self._watchdog.place_of, stuck))):
+            why += f", at {at}"
         error = StageError(
             f"stage {names} does not end", why=f"{why}; its thread is left behind, all others were closed"
         )

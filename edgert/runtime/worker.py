@@ -36,6 +36,7 @@ class _Work:
     def end(self) -> None:
         """Closes what was opened, and ends. Twice is once."""
         if not self.has_ended:
+            self.node.is_closing = True
             self._called(self.station.close)
             self._finish()
 

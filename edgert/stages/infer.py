@@ -391,6 +391,10 @@ class Pinned:
     def process(self, result: Result) -> Result | Iterable[Result] | None:
         return self._stage.process(result)
 
+    def interrupt(self) -> None:
+        """Ends a run under way, from any thread, where its engine can."""
+        getattr(self._stage, "interrupt", bool)()
+
     def close(self) -> None:
         try:
             self._stage.close()

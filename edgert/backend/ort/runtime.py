@@ -216,7 +216,7 @@ class OrtSession:
         self._of_run = ort().RunOptions()
 
     def interrupt(self) -> None:
-        """Ends a run under way, and all to come, with an error; from any thread. On a GPU it ends by itself."""
+        """Ends a run under way, or the next, with an error; from any thread. On a GPU it ends by itself."""
         self._of_run.terminate = True
 
     def run(self, rows: int | None = None) -> Sequence[base.Array]:
@@ -234,6 +234,9 @@ class OrtSession:
         return base.checked_rows(rows if self.dynamic else None, self.rows, self._path)
 
     def _failed(self, error: Exception) -> EdgertError:
+        if self._of_run.terminate:
+            self._of_run.terminate = False
+            return BuildError("a run of the model was ended", why="it took too long", where=self._path)
         return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)
 
     def _bound_inputs(self, arguments: Sequence[Any], shapes: base.Shapes) -> Mapping[str, base.Array]:

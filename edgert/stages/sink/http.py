@@ -65,6 +65,7 @@ class HttpSink:
 
     def open(self) -> None:
         """Starts listening. Raises DeviceError when the address is taken or not this machine's."""
+        self._live.begin()
         try:
             self._server = LiveServer(self._host, self._port, self._live, self._stats)
         except OSError as error:
@@ -90,8 +91,14 @@ class HttpSink:
 
 
 def awaited(stats: Mapping[str, Any]) -> list[str]:
-    """The sources that are required and have given no frame yet, each with the reason where it is known."""
+    """The sources that are required and have given no frame yet, and stages that are down or hang, each with the
+    reason where it is known."""
     found = []
+    for name, stage in stats.get("stages", {}).items():
+        if stage.get("failing"):
+            found.append(f"{name}: {stage['failing']}")
+        elif stage.get("stuck_s"):
+            found.append(f"{name}: in one call for {stage['stuck_s']:.0f} s")
     for name in stats.get("required", ()):
         stage = stats.get("stages", {}).get(name) or {}
         if not stage.get("results_out"):
@@ -135,6 +142,10 @@ class Live:
         self._closed = False
         self._jpeg: tuple[int, bytes] = (0, b"")
         self._overlay, self._images = Overlay(_ELEMENTS), Images()
+
+    def begin(self) -> None:
+        """Viewers may come, also after it was closed."""
+        self._closed = False
 
     def show(self, result: Result) -> None:
         """Replaces the newest result; a few microseconds whether or not anybody looks."""
