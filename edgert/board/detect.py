@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,15 +74,12 @@ def jetpack_of(l4t: str) -> str:
 def package_version(package: str, root: Path = Path("/")) -> str:
     """``"36.4.7-20250918154033"`` of an installed Debian package; empty where it is not installed, or none ever was."""
     try:
-        with (root / "var/lib/dpkg/status").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.rstrip() == f"Package: {package}":
-                    paragraph = takewhile(str.strip, lines)
-                    versions = (entry.split()[1] for entry in paragraph if entry.startswith("Version: "))
-                    return next(versions, "")
+        status = (root / "var/lib/dpkg/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    return ""
+    # Megabytes, of every package: they are searched as one text, not line by line.
+    paragraph = f"\n{status}".partition(f"\nPackage: {package}\n")[2].partition("\n\n")[0]
+    return next((line.split()[1] for line in paragraph.splitlines() if line.startswith("Version: ")), "")
 
 
 HOST = "host"

@@ -14,8 +14,8 @@ from edgert.bundle.bundle import open_bundle
 from edgert.bundle.manifest import NAME
 from edgert.errors import ArtifactError
 from tests.faults.fuzz import seeds
-from tests.faults.fuzz.__main__ import CORPUS, fuzz
 from tests.faults.fuzz.formats import FORMATS, case, packed
+from tests.faults.fuzz.sitting import CORPUS, fuzz
 
 CASES = {"bundle": 1, "container": 4, "onnx": 2, "board": 2, "yaml": 2}
 OFTEN = 8  # of formats that are read in milliseconds

@@ -1,216 +1,73 @@
-"""Damaged inputs of every kind, given to every verb that takes them: ``scripts/fuzz [--minutes M] [FORMAT...]``.
+"""Damaged inputs of every kind, given to every verb that takes them: ``scripts/fuzz [FORMAT...]``.
 
-A failure is a traceback, the end of the process, more than ten seconds of processor time, more than 1 GiB of memory,
-a file outside of the case's folder, or an escape sequence that is printed. A worker is a process with limits; the
-first input of each place that fails is kept, named by its format and place.
+For some minutes, as the nightly tests do; or, with ``--hours``, a campaign up to the counts of
+:data:`tests.faults.fuzz.campaign.GOALS`, which goes on where the last one was ended.
 """
 
 import argparse
-import collections
-import hashlib
-import json
 import os
-import selectors
-import signal
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.fuzz.worker import MEMORY_BYTES
+from tests.faults.fuzz.campaign import GOAL, GOALS, Campaign, Count
+from tests.faults.fuzz.formats import FORMATS
+from tests.faults.fuzz.sitting import ROOT, Result, fuzz, keep
 
-ROOT = Path(__file__).resolve().parents[3]
-CORPUS = ROOT / "tests" / "data" / "fuzz"
-CASE_S = 10.0
-"""Of processor time. Other programs on the machine do not count."""
-_WALL_S = 60.0
-_START_S = 300.0
-_CASES_PER_PROCESS = 2000  # then a fresh one: what it remembers is no case's
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_OUT = ROOT / "out" / "fuzz"
+_HEAD = f"{'format':<10} {'cases':>7} {'of':>7} {'taken':>7} {'failed':>6} {'each':>9} {'slowest':>9} {'memory':>9}"
 
 
-@dataclass
-class Result:
-    """What became of a format's cases. ``failures``: place → how many, and what it was."""
-
-    cases: int = 0
-    taken: int = 0
-    most_bytes: int = 0
-    slowest_s: float = 0.0
-    failures: collections.Counter[str] = field(default_factory=collections.Counter)
-    details: dict[str, str] = field(default_factory=dict)
-    inputs: dict[str, bytes] = field(default_factory=dict)
+def _row(name: str, count: Count, goal: int | None) -> str:
+    each_ms = 1e3 * count.cpu_s / max(count.cases, 1)
+    return (
+        f"{name:<10} {count.cases:>7} {goal or '':>7} {count.taken:>7} {sum(count.failures.values()):>6} "
+        f"{each_ms:>6.1f} ms {count.slowest_s:>7.2f} s {count.most_bytes / 2**20:>5.0f} MiB"
+    )
 
 
-class Worker:
-    """A child process, and what it takes."""
-
-    def __init__(self, arguments: Sequence[str]) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "tests.faults.fuzz.worker", *arguments]
-        self._folder = tempfile.TemporaryDirectory(prefix="edgert-fuzz-", ignore_cleanup_errors=True)
-        self._errors = Path(self._folder.name) / "errors"
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=self._errors.open("wb"), env=environment, cwd=self._folder.name
-        )
-        assert self.process.stdout is not None
-        self._out, self._rest = os.dup(self.process.stdout.fileno()), b""
-        self.process.stdout.close()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._out, selectors.EVENT_READ)
-
-    def lines(self) -> Iterator[dict[str, object] | None]:
-        """What it reports; None five times a second while it reports nothing."""
-        while True:
-            if not self._selector.select(0.2):
-                yield None
-                continue
-            read = os.read(self._out, 1 << 16)
-            if not read:
-                return
-            *whole, self._rest = (self._rest + read).split(b"\n")
-            yield from map(json.loads, whole)
-
-    def cpu_s(self) -> float:
-        """Processor time of the process; 0 when it is gone."""
-        try:
-            parts = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(parts[11]) + int(parts[12])) / _TICKS
-
-    def rss_bytes(self) -> int:
-        """Memory that it holds."""
-        try:
-            return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * _PAGE
-        except (OSError, IndexError):
-            return 0
-
-    def kill(self) -> str:
-        """Ends it; its last words."""
-        self.process.kill()
-        self.process.wait()
-        self._selector.close()
-        os.close(self._out)
-        words = self._errors.read_bytes()[-2000:].decode(errors="replace")
-        self._folder.cleanup()
-        return words
+def _show_failures(name: str, result: Result) -> None:
+    for where, times in result.failures.most_common():
+        last = result.details[where].strip().splitlines()[-1:]
+        print(f"    {name} {times} × {where}: {' '.join(last)}", flush=True)
 
 
-def fuzz(name: str, seed: int, seconds: float, cases: int | None = None, files: Sequence[Path] = ()) -> Result:
-    """Runs cases of a format for a time, or a number of them; or a corpus."""
-    result, first, until = Result(), 0, time.monotonic() + seconds
-    count = len(files) if files else cases
-    while time.monotonic() < until and (count is None or first < count):
-        last = min(first + _CASES_PER_PROCESS, count) if count is not None else first + _CASES_PER_PROCESS
-        first = _one_process(name, seed, first, last, until, files, result)
-    return result
-
-
-def _one_process(
-    name: str, seed: int, first: int, last: int, until: float, files: Sequence[Path], result: Result
-) -> int:
-    """The number of the next case."""
-    worker = Worker([name, str(seed), str(first), *map(str, files)])
-    number, file, began, cpu_s, at = first, Path(), time.monotonic(), 0.0, None
-    trouble, limit_s = "", _START_S
-    for line in worker.lines():
-        result.most_bytes = max(result.most_bytes, worker.rss_bytes())
-        now = time.monotonic()
-        if line is None or "ready" in line:
-            if at is not None and worker.cpu_s() - cpu_s > CASE_S:
-                trouble = f"more than {CASE_S:g} s"
-            elif now - began > limit_s:
-                trouble = f"waits for more than {limit_s:g} s"
-            elif at is not None and worker.rss_bytes() > MEMORY_BYTES:
-                trouble = "more than 1 GiB"
-            if trouble:
-                break
-            continue
-        if "begun" in line:
-            number, file, limit_s = int(str(line["begun"])), Path(str(line["file"])), _WALL_S
-            at, began, cpu_s = number, now, worker.cpu_s()
-            continue
-        used_s = worker.cpu_s() - cpu_s
-        result.cases, result.taken = result.cases + 1, result.taken + bool(line["taken"])
-        result.slowest_s = max(result.slowest_s, used_s)
-        at, where = None, str(line["where"])
-        if where:
-            _fail(result, where, str(line["what"]), _content(Path(str(line["file"]))))
-        elif used_s > CASE_S:
-            _fail(result, f"more than {CASE_S:g} s", "", _content(file))
-        number += 1
-        if number >= last or now > until:
-            break
-    content = _content(file)
-    words = worker.kill()
-    if at is not None or trouble:
-        code = worker.process.returncode
-        sign = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        result.cases += 1
-        _fail(result, trouble or f"the process ended: {sign}", words, content)
-        return number + 1
-    if number == first:
-        raise RuntimeError(f"no case of {name} was run: {words}")
-    return number
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError:  # the folder went with its process
-        return b""
-
-
-def _fail(result: Result, where: str, what: str, content: bytes) -> None:
-    result.failures[where] += 1
-    if where not in result.inputs or 0 < len(content) < len(result.inputs[where]):
-        result.inputs[where], result.details[where] = content, what
-
-
-def keep(name: str, result: Result, folder: Path) -> None:
-    """Writes one input for each place."""
-    for where, content in result.inputs.items():
-        digest = hashlib.sha256(content).hexdigest()[:8]
-        slug = "".join(one if one.isalnum() else "-" for one in where.replace(".py", ""))
-        target = folder / name / f"{slug}-{digest}"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("formats", metavar="FORMAT", nargs="*", help=f"of {', '.join(FORMATS)}; all when left out")
+    parser.add_argument("--minutes", type=float, default=5.0, help="for all together (default: 5)")
+    parser.add_argument("--hours", type=float, help="at most this long, up to all counts; goes on where it was ended")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once, with --hours (default: 1)")
+    parser.add_argument("--cases", type=int, help="at most this many of each format")
+    parser.add_argument("--seed", type=int, default=0, help="of the cases; the same seed gives the same (default: 0)")
+    parser.add_argument("--keep", type=Path, default=_OUT, help="folder for inputs that fail, and for the counts")
+    return parser
 
 
 def main() -> int:
     """The number of failures, at most 1, is the exit code."""
-    from tests.faults.fuzz.formats import FORMATS
-
-    parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("formats", metavar="FORMAT", nargs="*", help=f"of {', '.join(FORMATS)}; all when left out")
-    parser.add_argument("--minutes", type=float, default=5.0, help="for all together (default: 5)")
-    parser.add_argument("--cases", type=int, help="at most this many of each format")
-    parser.add_argument("--seed", type=int, default=0, help="of the cases; the same seed gives the same (default: 0)")
-    parser.add_argument("--keep", type=Path, default=ROOT / "out" / "fuzz", help="folder for inputs that fail")
+    parser = _options()
     given = parser.parse_args()
     if unknown := set(given.formats) - set(FORMATS):
         parser.error(f"unknown format {min(unknown)!r}; formats: {', '.join(FORMATS)}")
     chosen = given.formats or list(FORMATS)
-    os.nice(19)
-    failed = 0
-    print(f"{'format':<10} {'cases':>7} {'taken':>7} {'rejected':>8} {'failed':>6} {'slowest':>9} {'memory':>9}")
-    for name in chosen:
+    os.nice(15)
+    counts: dict[str, Count] = {}
+    goals = {name: given.cases or GOALS.get(name, GOAL) for name in chosen}
+    if given.hours is not None:
+        campaign = Campaign(given.keep / "state.json", given.seed, goals)
+        counts = campaign.counts
+        if given.hours > 0:
+            campaign.run(3600 * given.hours, given.jobs, given.keep, _show_failures)
+    for name in chosen if given.hours is None else ():
         result = fuzz(name, given.seed, 60 * given.minutes / len(chosen), given.cases)
         keep(name, result, given.keep)
-        bad = sum(result.failures.values())
-        failed += bad
-        rejected = result.cases - result.taken - bad
-        print(f"{name:<10} {result.cases:>7} {result.taken:>7} {rejected:>8} {bad:>6} "
-              f"{result.slowest_s:>7.2f} s {result.most_bytes / 2**20:>5.0f} MiB", flush=True)  # fmt: skip
-        for where, times in result.failures.most_common():
-            print(f"    {times:>6} × {where}: {result.details[where].strip().splitlines()[-1:] or ''}", flush=True)
-            (given.keep / name / "log").open("a").write(f"== {where}\n{result.details[where]}\n")
-    return min(failed, 1)
+        counts[name] = Count()
+        counts[name].add(result)
+        _show_failures(name, result)
+    print(_HEAD)
+    for name, count in counts.items():
+        print(_row(name, count, goals[name] if given.hours is not None else given.cases))
+    return min(sum(sum(count.failures.values()) for count in counts.values()), 1)
 
 
 if __name__ == "__main__":

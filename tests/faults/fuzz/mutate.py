@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
+import yaml
+
 SCALARS: tuple[Any, ...] = (
     None,
     True,
@@ -126,7 +128,7 @@ def _change(rng: Random, known: list[Place], words: Sequence[str]) -> None:
         other, place = rng.choice(known)
         holder[key] = copy.deepcopy(other[place])
     elif kind == 5 and isinstance(value, (int, float)) and not isinstance(value, bool):
-        holder[key] = rng.choice((-value, value + 1, value - 1, value * 10**9, value / 1e9, str(value)))
+        holder[key] = rng.choice((-value, value + 1, value - 1, value * 10**9, value // 10**9, str(value)[:400]))
     elif kind == 6 and isinstance(holder, dict):
         holder[rng.choice((*words, str(key) + "x", "", "0"))] = holder.pop(key)
     elif kind == 7 and isinstance(value, dict) and words:
@@ -135,6 +137,15 @@ def _change(rng: Random, known: list[Place], words: Sequence[str]) -> None:
         holder[key] = value * rng.choice((0, 2, 3))
     elif isinstance(holder, list):
         holder.append(copy.deepcopy(value))
+
+
+def yaml_text(tree: Any) -> bytes:
+    """As YAML: by the library in C, nine times as fast, where it knows all the characters."""
+    try:
+        text: str = yaml.dump(tree, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False)
+    except UnicodeEncodeError:
+        text = yaml.safe_dump(tree, sort_keys=False)
+    return text.encode()
 
 
 def mutated_json(rng: Random, data: bytes) -> bytes:

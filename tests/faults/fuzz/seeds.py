@@ -35,16 +35,37 @@ name: two
 models:
   m:
     onnx: m.onnx
-    task: {classify: softmax, labels: [a, b, c, d]}
+    task: {classify: softmax, labels: labels.txt}
     input: {resize: letterbox, color: bgr, mean: [0, 0, 0], std: 255}
     threads: 1
-    backend: onnxruntime
+    backend: ort
 stages:
   camera: {source: "synthetic:noise", size: 32x24, fps: 30, limit: 3}
   look: {infer: m, from: camera}
   events: {sink: jsonl, path: out/events.jsonl, from: look}
   page: {sink: http, port: 0, from: look}
 budgets: {latency: 50ms}
+""",
+    """\
+schema: 1
+name: many
+models:
+  d:
+    onnx: d.onnx
+    task: {detect: yolox, labels: labels.txt, score: 0.4, iou: 0.5}
+    input: {resize: letterbox, color: rgb, mean: 0, std: 255}
+    tuning: {optimization: all, spinning: false}
+    placement: auto
+stages:
+  north: {source: "synthetic:noise", size: 64x48, fps: 30, limit: 3, seed: 1}
+  south: {source: "rtsp://${USER_:-me}:${PW:-secret}@127.0.0.1:554/one", transport: tcp, timeout: 5s, reconnect: true}
+  find: {infer: d, from: [north, south]}
+  track: {track: bytetrack, from: find}
+  look: {infer: d, from: track, crop: {limit: 4, margin: 0.5}}
+  paint: {draw: [boxes, labels, trails, stats], from: look, width: 96}
+  video: {sink: video, from: paint, path: "out/{stream}.mp4"}
+  events: {sink: jsonl, from: track, path: out/events.jsonl}
+budgets: {memory: 2GiB, power: 15W, when_exceeded: stop}
 """,
 )
 
@@ -136,6 +157,21 @@ def text_model() -> onnx.ModelProto:
     return helper.make_model(graph, ir_version=9, opset_imports=[standard, own], functions=[part])
 
 
+def detecting_model() -> bytes:
+    """What YOLOX puts out for an image of 32 x 32: 21 boxes of four classes."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], "conv", kernel_shape=[3, 3], pads=[1] * 4),
+        node("GlobalAveragePool", ["c"], ["g"], "mean"),
+        node("Flatten", ["g"], ["f"], "flatten"),
+        node("MatMul", ["f", "m"], ["r"], "all"),
+        node("Reshape", ["r", "shape"], ["y"], "rows"),
+    ]
+    stored = [_weights("w", 8, 3, 3, 3), _weights("m", 8, 21 * 9), _ints("shape", 1, 21, 9)]
+    graph = helper.make_graph(nodes, "g", [value("x", F32, [1, 3, 32, 32])], [value("y", F32, [1, 21, 9])], stored)
+    made = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
+    return bytes(made.SerializeToString())
+
+
 def models() -> dict[str, bytes]:
     """Name → ONNX file."""
     made = {"plain": plain_model(), "shaping": shaping_model(), "text": text_model()}
@@ -143,9 +179,14 @@ def models() -> dict[str, bytes]:
 
 
 def around() -> None:
-    """What other inputs name: a model, images and the pipeline."""
+    """What other inputs name: models, labels, images and the pipeline."""
     Path("m.onnx").write_bytes(models()["plain"])
+    Path("d.onnx").write_bytes(detecting_model())
+    Path("labels.txt").write_text("a\nb\nc\nd\n")
     Path("p.yaml").write_text(PIPELINE)
+    Path("f.yaml").write_text(
+        PIPELINE.replace("source: api", "source: 'images:photos/*.png', limit: 2").replace("int8", "fp32")
+    )
     Path("photos").mkdir()
     random = np.random.default_rng(0)
     for number in range(8):

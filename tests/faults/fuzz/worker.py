@@ -6,6 +6,8 @@ Each case is announced by a line of JSON with its number, and ended by one with 
 killed, or, with files, gives these to the verbs.
 """
 
+import gc
+import importlib
 import json
 import os
 import resource
@@ -82,6 +84,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _work(name: str, seed: int, first: int, files: Sequence[Path], folder: Path) -> None:
+    for library in ("av", "onnxruntime"):  # else each run measures in a process of its own what they will take
+        importlib.import_module(library)
     from tests.faults.fuzz import seeds
     from tests.faults.fuzz.formats import FORMATS, case
 
@@ -93,6 +97,8 @@ def _work(name: str, seed: int, first: int, files: Sequence[Path], folder: Path)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     outside = Outside(folder)
     number = first
+    gc.freeze()  # what was made so far stays
+    gc.set_threshold(50_000)  # as the command line sets it
     report(ready=name)
     while not files or number < len(files):
         content = files[number].read_bytes() if files else case(name, data, seed, number)

@@ -1,0 +1,102 @@
+"""Cases of every format up to a count, over as many sittings as it takes: what was done is noted in a file."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from tests.faults.fuzz.sitting import Result, fuzz, keep
+
+GOALS: Mapping[str, int] = {"yaml": 100_000, "onnx": 20_000}
+GOAL = 10_000
+"""Cases of each format that is not in :data:`GOALS`."""
+_SLICE_S = 180.0
+_SLICE_CASES = 2000
+
+
+@dataclass
+class Count:
+    """What was done of a format. ``next``: number of the case that nobody has begun. ``cpu_s``: of the cases."""
+
+    next: int = 0
+    cases: int = 0
+    taken: int = 0
+    cpu_s: float = 0.0
+    slowest_s: float = 0.0
+    most_bytes: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+
+    def add(self, result: Result) -> None:
+        """Counts what a sitting did."""
+        self.cases, self.taken = self.cases + result.cases, self.taken + result.taken
+        self.cpu_s += result.cpu_s
+        self.slowest_s = max(self.slowest_s, result.slowest_s)
+        self.most_bytes = max(self.most_bytes, result.most_bytes)
+        for place, times in result.failures.items():
+            self.failures[place] = self.failures.get(place, 0) + times
+
+
+class Campaign:
+    """The counts of all formats, and the file that holds them.
+
+    Args:
+        state: JSON; made when there is none.
+        seed: of the cases; another one than the file's begins anew.
+        goals: format → cases.
+    """
+
+    def __init__(self, state: Path, seed: int, goals: Mapping[str, int]) -> None:
+        self._state, self._seed, self._goals, self._lock = state, seed, goals, Lock()
+        known = json.loads(state.read_text()) if state.exists() else {}
+        counts = known.get("formats", {}) if known.get("seed") == seed else {}
+        self.counts = {name: Count(**counts.get(name, {})) for name in goals}
+        self._others = {name: one for name, one in counts.items() if name not in goals}
+
+    def run(self, seconds: float, jobs: int, kept: Path, failed: Callable[[str, Result], None]) -> bool:
+        """Runs cases for a time, those of the format that is the furthest behind; whether all goals are reached.
+
+        Args:
+            jobs: processes at once.
+            kept: folder for inputs that fail.
+            failed: called with a format and what failed of it.
+        """
+        until = time.monotonic() + seconds
+        with ThreadPoolExecutor(jobs) as pool:
+            for done in [pool.submit(self._work, until, kept, failed) for _ in range(jobs)]:
+                done.result()
+        return not self._behind()
+
+    def _behind(self) -> Sequence[str]:
+        """Formats whose cases are not all begun, those with the least first."""
+        shares = {name: self.counts[name].next / goal for name, goal in self._goals.items()}
+        return sorted((name for name, share in shares.items() if share < 1), key=lambda name: shares[name])
+
+    def _work(self, until: float, kept: Path, failed: Callable[[str, Result], None]) -> None:
+        while time.monotonic() < until:
+            with self._lock:
+                behind = self._behind()
+                if not behind:
+                    return
+                name = behind[0]
+                count = self.counts[name]
+                first, count.next = count.next, min(count.next + _SLICE_CASES, self._goals[name])
+                last = count.next
+            result = fuzz(name, self._seed, min(_SLICE_S, until - time.monotonic()), last, first=first)
+            keep(name, result, kept)
+            with self._lock:
+                if count.next == last:  # time ended the slice: what is left of it is the next one's
+                    count.next = first + result.cases
+                count.add(result)
+                self._write()
+            if result.failures:
+                failed(name, result)
+
+    def _write(self) -> None:
+        formats = {**self._others, **{name: asdict(count) for name, count in self.counts.items()}}
+        self._state.parent.mkdir(parents=True, exist_ok=True)
+        new = self._state.with_suffix(".new")
+        new.write_text(json.dumps({"seed": self._seed, "formats": formats}, indent=1) + "\n")
+        new.replace(self._state)
