@@ -1,6 +1,6 @@
 """What the rules see of a graph, and what they answer."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -285,9 +285,15 @@ class Wiring:
     @cached_property
     def before(self) -> tuple[tuple[int, ...], ...]:
         """For every node, the remaining nodes whose results it reads; nothing for a folded one."""
-        return tuple(
-            () if self.folded[place] else tuple(dict.fromkeys(self._sources(place))) for place in range(len(self.nodes))
-        )
+        read: list[dict[int, None]] = []  # of folded ones what is looked through to
+        for node in self.nodes:
+            found: dict[int, None] = {}
+            for tensor in node.inputs:
+                source = None if tensor is None or tensor.is_constant else self.producers.get(tensor.name)
+                if source is not None:
+                    found.update(read[source] if self.folded[source] else {source: None})
+            read.append(found)
+        return tuple(() if gone else tuple(found) for gone, found in zip(self.folded, read, strict=True))
 
     @cached_property
     def after(self) -> tuple[tuple[int, ...], ...]:
@@ -306,15 +312,3 @@ class Wiring:
             for tensor in dict.fromkeys(filter(None, node.inputs)):
                 found.setdefault(tensor.name, []).append(place)
         return found
-
-    def _sources(self, place: int) -> Iterator[int]:
-        waiting = [place]
-        while waiting:
-            for tensor in self.nodes[waiting.pop()].inputs:
-                source = None if tensor is None or tensor.is_constant else self.producers.get(tensor.name)
-                if source is None:
-                    continue
-                if self.folded[source]:
-                    waiting.append(source)
-                else:
-                    yield source

@@ -8,6 +8,7 @@ wherever no other path connects them, which keeps all of them convex and leaves 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from dla.limit import GLOBAL_BYTES, LIMITS, LOCAL_BYTES
 from dla.node import Answer, Node, Tensor, Verdict, Wiring, constants, data_inputs, data_tensors
@@ -185,9 +186,13 @@ class _Segments:
     def region(self, part: Sequence[int]) -> Region:
         """``part`` with the folded nodes between its own."""
         inside = set(part)
-        for place, gone in enumerate(self.wiring.folded):
-            if gone and place not in inside and self._is_between(place, inside):
+        waiting = [one for place in part for one in self._folded_readers(place)]
+        heapify(waiting)
+        while waiting:  # in graph order, so that what a folded node reads has been looked at
+            if (place := heappop(waiting)) not in inside and self._is_between(place, inside):
                 inside.add(place)
+                for one in self._folded_readers(place):
+                    heappush(waiting, one)
         places = tuple(sorted(inside))
         made = self._made(places)
         reads = [tensor for place in places for tensor in self.wiring.nodes[place].inputs if tensor is not None]
@@ -244,6 +249,10 @@ class _Segments:
         inside = set(places)
         stay = [tensor for name, tensor in self._made(places).items() if not self._leaves(name, inside)]
         return sum((tensor.size or 0) * self.target.element_bytes for tensor in stay)
+
+    def _folded_readers(self, place: int) -> list[int]:
+        names = [tensor.name for tensor in self.wiring.nodes[place].outputs if tensor is not None]
+        return [one for name in names for one in self.wiring.readers.get(name, ()) if self.wiring.folded[one]]
 
     def _is_between(self, place: int, inside: set[int]) -> bool:
         """Whether a folded node reads from inside and everyone who reads it is inside, or folded in turn."""

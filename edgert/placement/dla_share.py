@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from dla import MAX_LOADABLES, Answer, Node, Region, Summary, Target, Verdict, check_graph, regions, summarize
@@ -14,7 +14,7 @@ from edgert.graph.dla_node import dla_nodes
 _HOPED: tuple[Answer, ...] = ("yes", "verify")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Survey:
     """A graph against one DLA.
 
@@ -60,7 +60,11 @@ class Survey:
 
     def segment_of(self, place: int) -> int | None:
         """Number of the segment of what is sure that holds a node, from 1."""
-        return next((number for number, region in enumerate(self.regions, 1) if place in region.places), None)
+        return self._segments.get(place)
+
+    @cached_property
+    def _segments(self) -> Mapping[int, int]:
+        return {place: number for number, region in enumerate(self.regions, 1) for place in region.places}
 
     def to_json(self) -> dict[str, Any]:
         """The same as dicts, lists, strings and numbers."""

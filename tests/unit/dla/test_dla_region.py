@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -216,3 +217,24 @@ def test_summary() -> None:
     assert (told.macs, told.macs_yes, told.macs_verify, told.segments) == (100, 0.6, 0.1, 1)
     assert (told.refusals[0].rule, told.refusals[0].macs, told.refusals[0].example) == ("conv.kernel", 0.3, "n1")
     assert summarize(nodes, verdicts, sure, sure, {}).macs_yes == 0
+
+
+def test_folded_nodes_that_read_folded_nodes_twice_are_looked_through_once() -> None:
+    depth = 200  # followed path by path, there are 2^200 of them
+    reads = [(), *([(place, place - 1) if place else (0,) for place in range(depth)]), (depth, depth - 1)]
+    verdicts = [YES, *[FOLDED] * depth, YES]
+    (found,) = regions(graph(reads), verdicts, TARGET)
+    assert found.places == tuple(range(depth + 2))
+
+
+def test_many_segments_take_as_long_as_their_nodes() -> None:
+    def seconds(count: int) -> float:
+        nodes = graph([(place - 1,) if place else () for place in range(count)])
+        verdicts = [(YES, FOLDED, NO)[place % 3] for place in range(count)]
+        began = time.process_time()
+        assert len(regions(nodes, verdicts, TARGET)) == -(-count // 3)
+        return time.process_time() - began
+
+    # By turns, and the shortest of each: what else runs on the machine slows some of them, and hastens none.
+    times = [(seconds(1500), seconds(6000)) for _ in range(3)]
+    assert min(long for _, long in times) < 8 * min(short for short, _ in times)  # with the square, 16 times
