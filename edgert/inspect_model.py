@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dla import ORIN, USUAL_RELEASE
+from edgert import limits
 from edgert.backend.ort import Function
 from edgert.board.detect import detect
 from edgert.board.record import Board, boards, find_board
@@ -213,10 +214,6 @@ def _board_with_dla(name: str | None) -> Board:
     return board
 
 
-_MOST_ELEMENTS = 1 << 25
-"""Of an input that models are run on to compare them: an image of 11 megapixels, 128 MiB as float32."""
-
-
 def _rewritten(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[str]) -> Rewritten:
     begun = ready(loaded, shapes)
     made, changes = fit_model(begun, without(skipped, "--skip-rewrite") if skipped else None)
@@ -227,8 +224,9 @@ def _rewritten(loaded: Model, shapes: Shapes, before: Survey, skipped: Sequence[
         random, feed = np.random.default_rng(0), {}
         for spec in inputs(begun):
             shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
-            if (count := math.prod(shape)) > _MOST_ELEMENTS:
-                why = f"it has {count:.3g} elements, and both models are run once on noise; at most {_MOST_ELEMENTS:,}"
+            if (count := math.prod(shape)) > limits.COMPARED_ELEMENTS:
+                most = f"at most {limits.COMPARED_ELEMENTS:,}"
+                why = f"it has {count:.3g} elements, and both models are run once on noise; {most}"
                 raise ModelError(f"input {spec.name!r} is too large to compare models", why=why, where=str(loaded.path),
                                  fix="leave out --explain and --rewritten")  # fmt: skip
             feed[spec.name] = random.standard_normal(shape, np.float32).astype(spec.dtype)

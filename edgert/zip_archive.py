@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from edgert import limits
 from edgert.errors import ArtifactError, cause
 
 # The parts of a bundle: what they may be called, and how each is known to be whole.
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-_LONGEST = 240
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))})
 """Names of devices on Windows, whatever stands behind their dot:
 https://learn.microsoft.com/windows/win32/fileio/naming-a-file."""
@@ -61,8 +61,8 @@ def check_paths(paths: Iterable[str], where: str = "") -> None:
     """
     seen: dict[str, str] = {}
     for path in paths:
-        if len(path) > _LONGEST:
-            raise _refused(f"{path[:40]}…", f"it has {len(path)} characters, {_LONGEST} at most", where)
+        if len(path) > limits.MEMBER_PATH:
+            raise _refused(f"{path[:40]}…", f"it has {len(path)} characters, {limits.MEMBER_PATH} at most", where)
         for part in path.split("/"):
             if not _PART.fullmatch(part) or part.endswith(".") or part.split(".")[0].lower() in _RESERVED:
                 raise _refused(path, "it is no plain path below the bundle's own folder", where)
@@ -93,7 +93,6 @@ _END = b"PK\x05\x06"
 _END_BYTES = 22
 """Length of the end record without its comment; APPNOTE.TXT 4.3.16, https://pkware.cachefly.net/webdocs/APPNOTE."""
 _TIME = (1980, 1, 1, 0, 0, 0)
-_MOST_MEMBERS = 10_000
 _CHUNK_BYTES = 1 << 20
 _AGAIN = "build the bundle again, or copy it again"
 
@@ -180,8 +179,8 @@ class ZipContainer:
 
 def _check_members(infos: list[zipfile.ZipInfo], size_bytes: int, where: str) -> None:
     """Raises ArtifactError for an archive that edgert never writes."""
-    if len(infos) > _MOST_MEMBERS:
-        raise _foreign(where, f"it has {len(infos)} members, {_MOST_MEMBERS} at most")
+    if len(infos) > limits.BUNDLE_MEMBERS:
+        raise _foreign(where, f"it has {len(infos)} members, {limits.BUNDLE_MEMBERS} at most")
     check_paths((info.filename for info in infos), where)
     for info in infos:
         oddities = {

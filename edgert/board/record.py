@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import Field, ValidationError
 
+from edgert import yaml_nodes
 from edgert.board import sections
 from edgert.board.consistency import Loc, Mistake, contradictions, dotted, typed
 from edgert.board.sections import Mode, Origin, Part, Precision, Sourced, Text
@@ -30,8 +31,6 @@ __all__ = [
     "numbers",
 ]
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DEPTH = 32
 _TRANSFERS = 2
 """Of a double data rate memory in each clock of its controller (JEDEC JESD209)."""
 _EXAMPLE = "orin-nx-16gb"
@@ -170,12 +169,7 @@ def load_board(path: Path) -> Board:
             not its file's. The first mistake, with all the others in ``others``.
     """
     try:
-        text, depth = path.read_text(encoding="utf-8"), 0
-        for event in yaml.parse(text, Loader=_Loader):  # LibYAML makes nodes recursively, and would overflow its stack
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEPTH:
-                raise ConfigError(f"board file {path} is nested too deeply", why=f"it needs fewer than {_DEPTH} levels")
-        node = yaml.compose(text, Loader=_Loader)  # its nodes know their lines
+        node = yaml_nodes.compose(path.read_text(encoding="utf-8"))
         data: object = yaml.constructor.SafeConstructor().construct_document(node) if node else None
     except FileNotFoundError as error:
         fix = f"edgert boards {_EXAMPLE} --yaml prints one to start from"

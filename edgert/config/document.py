@@ -13,15 +13,12 @@ from typing import Any
 
 import yaml
 
+from edgert import limits, yaml_nodes
 from edgert.errors import ConfigError, cause, hide, nearest
 from edgert.installation import pipeline_names
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIABLE = re.compile(r"\$\{([^}]*)(\}?)")
 _INSIDE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
-_DEPTH = 32
-_VALUES = 100_000
-"""Far more than a pipeline needs; a small file whose aliases multiply, or point at themselves, is stopped here."""
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str"))
 _STARTER = "edgert new MODEL.onnx writes a starter"
@@ -119,14 +116,8 @@ def _read_text(path: Path) -> str:
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:
-    depth = 0
     try:
-        # LibYAML builds nodes recursively and would overflow the C stack; it makes events one by one.
-        for event in yaml.parse(text, Loader=_Loader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEPTH:
-                raise _too_deep(f"{name}:{event.start_mark.line + 1}" if event.start_mark else name)
-        return yaml.compose(text, Loader=_Loader)
+        return yaml_nodes.compose(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
@@ -182,9 +173,9 @@ class _Builder:
         """The data of a node, aliases followed."""
         place = self._place(node)
         self._values += 1
-        if len(loc) > _DEPTH:
+        if len(loc) > limits.YAML_LEVELS:
             raise _too_deep(place)
-        if self._values > _VALUES:
+        if self._values > limits.YAML_VALUES:
             raise ConfigError(f"{self.name} expands to too many values", why="aliases repeat aliases", where=place)
         self.places.setdefault(loc, place)
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
@@ -200,7 +191,7 @@ class _Builder:
 
     def _pairs(self, node: yaml.MappingNode, loc: Loc, depth: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Key → its node and its value's; keys merged in by ``<<`` come first and give way to the mapping's own."""
-        if depth > _DEPTH:
+        if depth > limits.YAML_LEVELS:
             raise _too_deep(self._place(node))
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
@@ -227,7 +218,7 @@ class _Builder:
         found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             self._values += 1
-            if not isinstance(part, yaml.MappingNode) or self._values > _VALUES:
+            if not isinstance(part, yaml.MappingNode) or self._values > limits.YAML_VALUES:
                 raise ConfigError("<< takes a mapping, or a list of mappings", where=self._place(node))
             found = {**self._pairs(part, loc, depth + 1), **found}
         return found
@@ -254,7 +245,7 @@ class _Builder:
 def _too_deep(place: str) -> ConfigError:
     return ConfigError(
         "nested too deeply",
-        why=f"a pipeline file needs fewer than {_DEPTH} levels; an alias may hold itself",
+        why=f"{limits.YAML_LEVELS} levels are the most, and an alias may hold itself",
         where=place,
     )
 

@@ -3,7 +3,6 @@
 import threading
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from edgert.backend import DEFAULT_PROFILE
@@ -12,6 +11,7 @@ from edgert.dataset.images import ImageDataset
 from edgert.engine import default_profile
 from edgert.errors import EdgertError, ModelError
 from edgert.graph import Model, inputs
+from edgert.memory.buffer import aligned_empty
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor
 
@@ -88,7 +88,7 @@ class ImageFeed:
     def _tensor(self) -> tuple[Array, Preprocessor]:
         """This thread's tensor, which keeps its border from image to image, and what fills it."""
         if not hasattr(self._local, "made"):
-            tensor = np.empty(self.shape, self.dtype)
+            tensor = aligned_empty(self.shape, self.dtype)
             self._local.made = tensor, Preprocessor(self.input, tensor, self.input_name)
         made: tuple[Array, Preprocessor] = self._local.made
         return made

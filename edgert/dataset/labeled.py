@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from edgert import limits
 from edgert.config import ClassifyTask, EmbedTask, SegmentTask, TaskConfig
 from edgert.dataset import labels as label_files
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
@@ -259,12 +260,8 @@ def _annotation(one: Mapping[str, Any], place: str, path: Path) -> tuple[int, in
     return _number(one, "image_id", place, path), category, row
 
 
-_MOST = 2**53
-"""Of numbers in files: from there on, floats leave whole numbers out. Their values are ids and pixels."""
-
-
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_MOST <= value <= _MOST
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= limits.WHOLE_NUMBER
 
 
 def _number(one: Mapping[str, Any], key: str, place: str, path: Path) -> int:

@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
+from edgert import limits
 from edgert.errors import CONTROL, ModelError, cause, nearest
 from edgert.graph import model as messages
 from edgert.graph.model import Model
@@ -53,10 +54,6 @@ def check_standard(model: Model) -> None:
         ) from error
 
 
-_MOST_VERSION = 10_000
-"""Of an operator set: onnx takes 32 bits, and has counted to 26 in ten years."""
-
-
 def check_graph(proto: onnx.ModelProto, file: Path) -> None:
     """Raises ModelError when the graph or a part of it is missing, or a node lacks what its operator needs."""
     graph, missing = proto.graph, ""
@@ -70,7 +67,7 @@ def check_graph(proto: onnx.ModelProto, file: Path) -> None:
     if missing:
         raise ModelError(f"model {str(file)!r} is incomplete: {missing}", why="cut short, or a bad export", fix=_AGAIN)
     for item in proto.opset_import:
-        if not 0 <= item.version <= _MOST_VERSION:
+        if not 0 <= item.version <= limits.OPERATOR_SET:
             raise _damaged(file, f"version {item.version} of operator set {item.domain!r}")
     for text in _texts(proto):
         if isinstance(text, bytes):

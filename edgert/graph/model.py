@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from edgert import limits
 from edgert.errors import ModelError
 
 if TYPE_CHECKING:
@@ -284,11 +285,16 @@ def inputs(model: Model) -> tuple[TensorSpec, ...]:
     """What must be fed, in order. Old models also list their weights among the inputs: those are left out.
 
     Raises:
-        ModelError: an input is no tensor (a sequence, a map).
+        ModelError: an input is no tensor (a sequence, a map), or larger than any image.
     """
     graph = model.proto.graph
     weights = initializer_names(graph)
-    return tuple(_tensor_spec(item, model, "input") for item in graph.input if item.name not in weights)
+    found = tuple(_tensor_spec(item, model, "input") for item in graph.input if item.name not in weights)
+    for spec in found:
+        if (count := math.prod(dim for dim in spec.shape if isinstance(dim, int))) > limits.INPUT_ELEMENTS:
+            why = f"it has {count:.3g} elements, {limits.INPUT_ELEMENTS:,} at most"
+            raise ModelError(f"input {spec.name!r} is too large", why=why, where=str(model.path), fix="a smaller input")
+    return found
 
 
 def outputs(model: Model) -> tuple[TensorSpec, ...]:

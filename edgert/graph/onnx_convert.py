@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgert import limits
 from edgert.errors import ModelError
 from edgert.graph import model as messages
 from edgert.graph.ir import Attributes, Change, Graph, Node, free_name
@@ -117,10 +118,6 @@ def lightened(graph: Graph) -> Graph:
     return replace(graph, constants=small, inputs=(*graph.inputs, *large)) if large else graph
 
 
-_MOST_NODES = 1_000_000
-"""Large networks have thousands; forty functions that call each other twice have 2^40."""
-
-
 def _nodes_inlined(proto: onnx.ModelProto) -> int:
     """Nodes of the graph once every function stands where it is called; a function that calls itself counts once."""
 
@@ -134,7 +131,7 @@ def _nodes_inlined(proto: onnx.ModelProto) -> int:
     sizes: dict[tuple[str, str], int] = {}
     for _ in bodies:  # callees may stand behind their callers: each round settles one more depth of calls
         before = dict(sizes)
-        sizes = {call: min(size(body), _MOST_NODES + 1) for call, body in bodies.items()}
+        sizes = {call: min(size(body), limits.MODEL_NODES + 1) for call, body in bodies.items()}
         if sizes == before:
             break
     return size(calls(proto.graph))
@@ -146,8 +143,10 @@ def _inlined(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Change]]:
     from onnx import checker, inliner
 
     names = [f"{function.domain}::{function.name}" for function in proto.functions]
-    if (count := _nodes_inlined(proto)) > _MOST_NODES:
-        why = f"its functions call one another: put in place they are {count:.3g} nodes, more than {_MOST_NODES:,}"
+    if (count := _nodes_inlined(proto)) > limits.MODEL_NODES:
+        why = (
+            f"its functions call one another: put in place they are {count:.3g} nodes, more than {limits.MODEL_NODES:,}"
+        )
         raise ModelError("the functions of the model cannot be inlined", why=why)
     try:
         inlined = inliner.inline_local_functions(proto)

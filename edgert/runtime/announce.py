@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgert import limits
 from edgert.errors import EdgertError
 from edgert.runtime.json_form import plain
 
@@ -29,7 +30,7 @@ _LISTENING = re.compile(rf"^\S+ \S+ \S+ 00010000 .* @({_NAME}/[0-9a-f-]+)$", re.
 """Of a line of /proc/net/unix: flag __SO_ACCEPTCON, and an abstract name, whose first NUL is shown as @."""
 _WAITING = 8  # connections that wait at once
 _TIMEOUT_S = 1.0
-MOST_BYTES = 1 << 20
+MOST_BYTES = limits.STATE_BYTES
 """Most that is read of an answer."""
 STRANGE = "does not answer like a pipeline of edgert"
 

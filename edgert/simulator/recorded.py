@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgert import limits
 from edgert.errors import ConfigError, cause
 from edgert.jitter import STEADY, Jitter, check_quantiles, check_slow_phases
 
 _FIX = 'one object per line: {"time_s": 0.033, "objects": 4}, or what sink: jsonl wrote'
-_MOST = 100_000
 _COUNTED = ("detections", "keypoints")
 
 
@@ -83,7 +83,7 @@ def _frame(data: Any) -> tuple[str, float, int]:
     for record in outputs.values() if "objects" not in data else ():
         if isinstance(record, dict) and record.get("type") in _COUNTED:
             objects = len(record["objects"])  # of the last record that has any
-    if not math.isfinite(time_ms) or not isinstance(objects, int) or not 0 <= objects <= _MOST:
+    if not math.isfinite(time_ms) or not isinstance(objects, int) or not 0 <= objects <= limits.TRACE_OBJECTS:
         raise ValueError(f"time {time_ms} ms, objects {objects!r}")
     return str(data.get("stream", "")), time_ms, objects
 

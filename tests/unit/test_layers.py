@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up; a part may import whatever stands in a lower row, or before it in its own
     (
         "foundation",
-        "_version errors units clock collector kinds jitter policy installation files zip_archive user_code steps",
+        "_version errors units clock collector kinds jitter policy limits yaml_nodes installation files zip_archive "
+        "user_code steps",
     ),
     ("descriptions", "custom_op board config bundle meters"),
     ("models and memory", "graph memory budget"),
@@ -30,7 +31,7 @@ DOORS = {
     "onnxruntime": ("edgert/backend/ort/",),
     "av": ("edgert/stages/source/", "edgert/stages/sink/"),
     "gi": ("edgert/stages/source/gst.py",),
-    "yaml": ("edgert/config/document.py", "edgert/board/record.py", "edgert/wiring/"),
+    "yaml": ("edgert/yaml_nodes.py", "edgert/config/document.py", "edgert/board/record.py", "edgert/wiring/"),
     "pydantic": ("edgert/",),
     "pydantic_core": ("edgert/config/",),
     "typer": ("edgert/cli/",),

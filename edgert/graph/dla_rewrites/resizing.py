@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dla import LIMITS
+from edgert import limits
 from edgert.graph.dla_rewrites.pooling import factors
 from edgert.graph.draft import Chain, Draft, rewrite
 from edgert.graph.ir import Node
@@ -52,8 +53,6 @@ def modes(given: Mapping[str, Any]) -> tuple[str, str, str]:
 MAX_NEAREST, MAX_POOL_STRIDE = LIMITS["resize.nearest"].high, LIMITS["pool.stride"].high
 """Largest factor of one nearest resize, and of a pooling that leaves pixels out."""
 MIN_OPSET = 11
-LARGEST = 1 << 16
-"""Rows or columns; a damaged file may ask for 2^36, whose coordinates alone are more than any machine holds."""
 """Before it, no Resize defines where it samples."""
 _ROI_OPTIONAL = 13
 
@@ -89,7 +88,7 @@ def _resize(draft: Draft, node: Node) -> None:
     shape, ends = draft.image(node.inputs[0]), draft.image(node.outputs[0])
     if draft.graph.opset < MIN_OPSET or shape is None or ends is None or shape[:2] != ends[:2]:
         return
-    if not all(1 <= size <= LARGEST for size in (*shape[2:], *ends[2:])):
+    if not all(1 <= size <= limits.RESIZED_SIDE for size in (*shape[2:], *ends[2:])):
         return
     policy = node.attributes.get("keep_aspect_ratio_policy", b"stretch")  # else sizes are what it must fit into
     if shape == ends or node.attributes.get("antialias", 0) or policy != b"stretch":

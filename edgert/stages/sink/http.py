@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 import cv2
 
+from edgert import limits
 from edgert.errors import DeviceError, EdgertError, StageError, cause
 from edgert.runtime.json_form import plain
 from edgert.runtime.records import Classification, Detections, Result
@@ -209,11 +210,11 @@ class Live:
         return data.tobytes()
 
 
-_MAX_CONNECTIONS = 48
-_MAX_VIEWERS = 8
+_MAX_CONNECTIONS = limits.PAGE_CONNECTIONS
+_MAX_VIEWERS = limits.PAGE_VIEWERS
 _MAX_RATE_HZ = 30.0
 _IO_TIMEOUT_S = 10.0  # of a client that does not read what it asked for
-_HEAD_S = 5.0
+_HEAD_S = limits.PAGE_HEAD_S
 """In which a request must be there as a whole, however it comes in."""
 _NEXT_IMAGE_S = 2.0  # then the old one is sent again, to notice viewers who left
 _GOODBYE_S = 0.4

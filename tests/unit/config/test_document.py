@@ -106,7 +106,7 @@ def test_a_file_that_is_not_there_and_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("depth", [40, 5000, 200_000])
 @pytest.mark.parametrize(("opens", "closes"), [("[", "]"), ("{a: ", "}")])
 def test_deep_nesting_is_refused(tmp_path: Path, depth: int, opens: str, closes: str) -> None:
-    assert "nested too deeply" in refused(tmp_path, "a: " + opens * depth + closes * depth).what
+    assert "nested too deeply" in refused(tmp_path, "a: " + opens * depth + closes * depth).why
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: &a {b: *a}\n", "a: &a {<<: *a, b: 1}\n"])
@@ -226,7 +226,7 @@ def test_a_name_that_is_not_there_may_be_a_slip(
     with pytest.raises(ConfigError) as caught:
         read(name)
     assert caught.value.what == f"no such file: {name}" + (f"; did you mean {hint}?" if hint else "")
-    assert "shipped: cascade, csi, hello" in caught.value.fix
+    assert "shipped: cascade, counting, csi, hello" in caught.value.fix
 
 
 def test_a_model_or_a_folder_is_no_pipeline_file(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""The most that is taken of what comes from outside: each number once, with what it is of and why. SECURITY.md shows
+:data:`TABLE`."""
+
+YAML_LEVELS = 32
+YAML_VALUES = 100_000
+MODEL_NODES = 1_000_000
+OPERATOR_SET = 10_000
+INPUT_ELEMENTS = 1 << 27
+COMPARED_ELEMENTS = 1 << 25
+RESIZED_SIDE = 1 << 16
+BUNDLE_MEMBERS = 10_000
+MEMBER_PATH = 240
+TRACE_OBJECTS = 100_000
+WHOLE_NUMBER = 2**53
+STATE_BYTES = 1 << 20
+PAGE_CONNECTIONS = 48
+PAGE_VIEWERS = 8
+PAGE_HEAD_S = 5.0
+
+
+def _power(count: int) -> str:
+    """``2²⁷``"""
+    return "2" + str(count.bit_length() - 1).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+TABLE = (
+    ("nesting of a YAML file", f"{YAML_LEVELS} levels", "the parser calls itself, and the stack ends the process"),
+    (
+        "values of a YAML file, its aliases followed",
+        f"{YAML_VALUES:,}",
+        "a small file whose aliases multiply, or hold themselves, has no end",
+    ),
+    (
+        "nodes of a model, its functions put in place",
+        f"{MODEL_NODES:,}",
+        "functions that call each other double with every level; large networks have thousands",
+    ),
+    ("version of an operator set", f"{OPERATOR_SET:,}", "onnx holds 32 bits and has counted to 26"),
+    (
+        "input of a model that is run",
+        f"{_power(INPUT_ELEMENTS)} elements",
+        "an image of 44 megapixels; more is no image, and ends the process",
+    ),
+    (
+        "input of a model that is run to compare it with its rewritten form",
+        f"{_power(COMPARED_ELEMENTS)} elements",
+        "an image of 11 megapixels",
+    ),
+    (
+        "side of an image that a Resize makes",
+        f"{RESIZED_SIDE:,} pixels",
+        "weights of the interpolation are computed for each",
+    ),
+    ("members of a bundle", f"{BUNDLE_MEMBERS:,}", "all of them are read before one is used"),
+    ("path of a member", f"{MEMBER_PATH} characters", "what every file system takes"),
+    ("objects on a frame of a trace", f"{TRACE_OBJECTS:,}", "they are simulated one by one"),
+    ("ids and coordinates of annotations", f"±{_power(WHOLE_NUMBER)}", "floats leave whole numbers out beyond"),
+    ("answer of a pipeline to `edgert top`", f"{STATE_BYTES >> 20} MiB", "it is held in memory"),
+    (
+        "connections to the live page, viewers among them",
+        f"{PAGE_CONNECTIONS} and {PAGE_VIEWERS}",
+        "each has a thread",
+    ),
+    ("time to send a request to the page", f"{PAGE_HEAD_S:g} s", "slow clients would hold the connections"),
+)
+"""What, at most how much, and why."""
