@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from edgert.compiler.unpack import Unpacked
     from edgert.config import PipelineFile
     from edgert.emulation import Emulation
+    from edgert.runtime import Summary
     from edgert.steps import OnEvent
 
 
@@ -55,6 +57,12 @@ def run(
             "end.",
         ),
     ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log", metavar="text|json", help="Write the log as lines of text, or as one JSON object per line."
+        ),
+    ] = None,
     debug: option.Debug = False,
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
@@ -72,8 +80,14 @@ def run(
 
         edgert run pipeline.yaml --as orin-nx-16gb --mode 15W
     """
+    if log not in (None, "text", "json"):
+        raise typer.BadParameter(f"{log!r} is neither text nor json", param_hint="--log")
+    from edgert.cli.log import json_stderr, way
     from edgert.pipeline import Pipeline
 
+    how = way(log, sys.stderr)
+    if how == "json":
+        json_stderr()
     with ExitStack() as stack:
         with on_first_call(first_time_bar, quiet) as bar, on_first_call(build_progress, quiet) as on_event:
             path, is_here = pipeline_path(pipeline), as_board is None
@@ -97,22 +111,38 @@ def run(
         label = place.label if place else ""
         failed: EdgertError | None = None
         clock = place.clock if place else None
+
+        def write(summary: Summary) -> None:
+            found = {**(place.report(summary) if place else {}), **summary.to_json()}
+            if failed is not None:
+                found["error"] = failed.to_json()
+            if bundle is not None:
+                skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
+                found["bundle"] = {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}
+            write_json(found, json)
+
+        keep = None if json is None or is_stdout(json) else write
         try:
             with pipe as running, stop_on_signal(running.stop):
                 try:
-                    show(running, duration_s=duration, plain=plain, quiet=quiet, label=label, clock=clock)
+                    show(
+                        running,
+                        duration_s=duration,
+                        plain=plain,
+                        quiet=quiet,
+                        how=how,
+                        label=label,
+                        clock=clock,
+                        keep=keep,
+                    )
                 finally:
                     summary = running.summary()
         except EdgertError as error:  # what it came to until then is wanted all the more
             failed = error
-        emulated = place.report(summary) if place else {}
-        found = {**emulated, **summary.to_json(), **({"error": failed.to_json()} if failed else {})}
-        if bundle is not None:
-            skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
-            found["bundle"] = {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}
-        write_json(found, json)  # before anything is shown: whoever looked may be gone
-        print_summary(running.file, summary, to_stderr=is_stdout(json))
-        if emulated:
+        write(summary)  # before anything is shown: whoever looked may be gone
+        if not is_stdout(json) or how != "json":
+            print_summary(running.file, summary, to_stderr=is_stdout(json))
+        if emulated := place.report(summary) if place else {}:
             print_emulated(emulated)
         if bundle is not None:
             _show_engines(bundle)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from edgert.cli.terminal import VERDICTS, Column, Row, console, marked, table
 from edgert.clock import REAL
-from edgert.errors import printable_record
+from edgert.errors import EdgertError
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from edgert.budget.footprint import Footprint, Part
+    from edgert.cli import log
     from edgert.clock import Clock
     from edgert.config import PipelineFile
     from edgert.pipeline import Pipeline
@@ -43,6 +46,8 @@ _STAGES = (
 _MOST_EVENTS = 20  # of a governor, the last ones; the JSON has more
 _REFRESH_S = 0.25
 _LINE_EVERY_S = 5.0
+_RECORD_EVERY_S = 60.0
+KEEP_EVERY_S = 3600.0
 
 
 def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
@@ -78,36 +83,38 @@ def show(
     duration_s: float | None,
     plain: bool,
     quiet: bool,
+    how: log.Way = "terminal",
     label: str = "",
     clock: Clock | None = None,
+    keep: Callable[[Summary], None] | None = None,
 ) -> None:
     """Runs the pipeline to its end, or for ``duration_s``, showing how it goes. Raises its first error.
 
     Args:
+        how: where the log goes.
         label: before every line, where what is shown is not this machine's.
         clock: of the duration; None: this machine's.
+        keep: called every hour, in a thread of its own.
     """
-    import logging  # whoever only asks for help starts without it
+    from edgert.cli import log  # whoever only asks for help starts without logging
+    from edgert.config import SourceStage
 
-    from rich.logging import RichHandler
-
-    screen = console(stderr=True, tables=False)
-    logger = logging.getLogger("edgert")  # a camera lost, a live page opened: on the console that the view shares
-    handler = RichHandler(console=screen, show_path=False, show_level=False, log_time_format="%H:%M:%S", markup=False)
-    handler.addFilter(printable_record)
-    logger.handlers = [handler]
-    logger.propagate = False
-    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    screen, stages = console(stderr=True, tables=False), pipeline.file.config.stages
+    sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
+    log.begin(how, screen, quiet=quiet, sources=sources, stages=stages)
     pipeline.start()
     ends_ns = None if duration_s is None else (clock or REAL).now_ns() + round(1e9 * duration_s)
 
     def is_over() -> bool:
         return ends_ns is not None and (clock or REAL).now_ns() >= ends_ns
 
+    watch = partial(_watch, pipeline, is_over, keep)
     if quiet:
-        _watch(pipeline, is_over, lambda summary: None, _LINE_EVERY_S)
+        watch(lambda summary: None, _LINE_EVERY_S)
+    elif how in ("json", "journal"):
+        watch(lambda summary: log.RUN.info("%s", _line(summary, label).strip()), _RECORD_EVERY_S)
     elif plain or not screen.is_terminal:
-        _watch(pipeline, is_over, lambda summary: typer.echo(_line(summary, label), err=True), _LINE_EVERY_S)
+        watch(lambda summary: typer.echo(_line(summary, label), err=True), _LINE_EVERY_S)
     else:
         from rich.live import Live
 
@@ -116,22 +123,43 @@ def show(
             def update(summary: Summary) -> None:
                 live.update(stage_table(summary, screen.width, _line(summary, label)))
 
-            _watch(pipeline, is_over, update, _REFRESH_S)
+            watch(update, _REFRESH_S)
 
 
-def _watch(pipeline: Pipeline, is_over: Callable[[], bool], update: Callable[[Summary], None], every_s: float) -> None:
+def _watch(
+    pipeline: Pipeline,
+    is_over: Callable[[], bool],
+    keep: Callable[[Summary], None] | None,
+    update: Callable[[Summary], None],
+    every_s: float,
+) -> None:
     """Until it ends; whoever read the updates may end before, and nobody else minds."""
-    last = time.monotonic()
+    last = kept = time.monotonic()
+    keeper = threading.Thread()
     while not pipeline.wait(0.1):
         now = time.monotonic()
         if is_over():
             pipeline.stop()
+        if keep is not None and now - kept >= KEEP_EVERY_S and not keeper.is_alive():
+            kept = now
+            keeper = threading.Thread(target=_kept, args=(keep, pipeline.summary()), name="edgert:summary", daemon=True)
+            keeper.start()
         if now - last >= every_s:
             last = now
             try:
                 update(pipeline.summary())
             except OSError:  # the other end of the pipe
                 every_s = math.inf
+
+
+def _kept(keep: Callable[[Summary], None], summary: Summary) -> None:
+    """A disk that is full now may not be at the end."""
+    from edgert.cli import log
+
+    try:
+        keep(summary)
+    except EdgertError as error:
+        log.RUN.warning("the summary is not written: %s", error)
 
 
 def _line(summary: Summary, label: str) -> str:
