@@ -21,7 +21,7 @@ from edgert.cli.log import JsonStderr, entry, fields, priority
 from edgert.errors import ArtifactError
 from tests.helpers.command import edgert, environment, in_process
 
-SECRET = "sesame-secret-77"  # noqa: S105 - what must not be shown
+SECRET = "sesame-secret-77"
 TEXT = """
 name: p
 stages:
