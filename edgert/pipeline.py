@@ -31,6 +31,7 @@ from edgert.policy import Drop
 from edgert.runtime import Node, Result, Runner, Summary, summarize
 from edgert.runtime.announce import Beacon
 from edgert.runtime.branches import disconnect
+from edgert.runtime.health import Reminder
 from edgert.runtime.recent import History, totals
 from edgert.runtime.worker import works_for
 from edgert.stages.gpu.download import Downloader
@@ -141,7 +142,7 @@ class Pipeline:
             before_planning()  # memory that is free is free for all that is planned, a GPU's context too
             self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
         self._assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
-        self._assembly.hooks.stats = lambda: {**self._stats(), "totals": totals(self._assembly.nodes)}
+        self._assembly.hooks.stats = lambda: {**self.state(), "totals": totals(self._assembly.nodes)}
         # Asked for every frame.
         self._fed = {node.name: node.work for node in self._assembly.nodes if isinstance(node.work, ApiSource)}
         self._environment = environment
@@ -160,7 +161,8 @@ class Pipeline:
         self._runner = Runner(self._assembly.nodes, environment.clock, self.file.located)
         if not calls_back:
             self._assembly.hooks.on_left = self._runner.stop_unless_read
-        self._history = History(self._assembly.nodes, environment.clock, partial(getattr, self._runner, "started_ns"))
+        began = partial(getattr, self._runner, "started_ns")
+        self._history = History(self._assembly.nodes, environment.clock, began, Reminder(self._assembly.nodes).look)
         self._watch: Watch | None = None
         budgets, label = self.file.config.budgets, environment.label
         if budgets != type(budgets)():  # most pipelines have none and start without it
@@ -173,7 +175,7 @@ class Pipeline:
                 raise
         # What `edgert top` shows: nothing of where frames come from, which may hold a password.
         about = {"name": self.file.config.name, "file": str(self.file.document.path.absolute()), "label": label}
-        self._beacon = Beacon(lambda: {**about, "stats": self._stats()})
+        self._beacon = Beacon(lambda: {**about, "stats": self.state()})
         self._started = self._ran = False
         self._calling: Calling | None = None
         self._process, self._closing = os.getpid(), threading.RLock()
@@ -411,6 +413,14 @@ class Pipeline:
         about, recent = (budgets, assembly.frames, assembly.tracks), self._history.recent(runner.ended_ns or None)
         return summarize(assembly.nodes, wall_ns, counts, rss, engines, *about, recent=recent, has_ended=over)
 
+    def state(self) -> dict[str, Any]:
+        """The summary as plain data, with the pipeline's ``name``, its budgets as ``promised``, and the sources without
+        whose frames it is not ready as ``required``. Holds no secrets."""
+        config = self.file.config
+        required = [name for name, stage in config.stages.items() if getattr(stage, "required", False)]
+        promised = config.budgets.model_dump(exclude_none=True)
+        return {"name": config.name, "promised": promised, "required": required, **self.summary().to_json()}
+
     def _refuse_own(self, done: str) -> None:
         if works_for(self._runner.stop_event):
             why, fix = "it ends only after this call has returned", "call stop() or close(), and wait elsewhere"
@@ -453,14 +463,6 @@ class Pipeline:
             self._watch.stop()
         self._history.stop()
         self._beacon.close()
-
-    def _stats(self) -> dict[str, Any]:
-        """The state of the run, what it promised, and the sources without whose frames it is not ready."""
-        config = self.file.config
-        required = [name for name, stage in config.stages.items() if getattr(stage, "required", False)]
-        promised = config.budgets.model_dump(exclude_none=True)
-        about = {"name": config.name, "promised": promised, "required": required}
-        return {**about, **self.summary().to_json()}
 
     def _known(self, stage: str) -> str:
         """The stage; raises StageError where there is none of that name."""

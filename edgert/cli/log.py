@@ -85,7 +85,7 @@ def fields(record: logging.LogRecord, sources: Collection[str], stages: Collecti
         "message": message,
         "code": f"{record.module}.{record.funcName}",
     }
-    about = str(getattr(record, "stage", "")) or message.partition(":")[0]  # as messages about a stage begin
+    about = message.partition(":")[0].removeprefix("stage ").strip("'")  # as messages about a stage begin
     if about in stages:
         found["stage"] = about
     if about in sources:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +17,13 @@ from edgert.errors import DeviceError, EdgertError
 from edgert.installation import pipeline_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from edgert.assemble import Environment
     from edgert.compiler.unpack import Unpacked
     from edgert.config import PipelineFile
     from edgert.emulation import Emulation
+    from edgert.pipeline import Pipeline
     from edgert.runtime import Summary
     from edgert.steps import OnEvent
 
@@ -123,7 +124,7 @@ def run(
 
         keep = None if json is None or is_stdout(json) else write
         try:
-            with pipe as running, stop_on_signal(running.stop):
+            with pipe as running, stop_on_signal(running.stop), told_to_systemd(running):
                 try:
                     show(
                         running,
@@ -150,6 +151,22 @@ def run(
             raise failed
         if any(stage.failing for stage in summary.stages.values()):
             raise typer.Exit(1)  # what it wrote lacks something
+
+
+@contextmanager
+def told_to_systemd(pipeline: Pipeline) -> Iterator[None]:
+    """Reports how the pipeline is to systemd, where that asked for it."""
+    from edgert.runtime.health import Heartbeat, notify
+
+    if not notify("STATUS=starting"):
+        yield
+        return
+    heartbeat = Heartbeat(pipeline.state)
+    heartbeat.start()
+    try:
+        yield
+    finally:
+        heartbeat.stop()
 
 
 def _opened(

@@ -26,6 +26,8 @@ class StageSummary:
         errors, restarts: failures that the pipeline outlived, and how often it was opened again.
         failing: why results are lost here now, or were when the run ended; empty while none are.
         stuck_s: for how long it has been in one call, once that is longer than its watchdog.
+        is_open: whether it was opened; of a source, always.
+        in_call: whether it is in a call now.
         thread: the stage in whose thread this one is worked on; empty: in one of its own.
     """
 
@@ -44,6 +46,8 @@ class StageSummary:
     restarts: int = 0
     failing: str = ""
     stuck_s: float = 0.0
+    is_open: bool = True
+    in_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,4 +174,6 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
         restarts=meter.restarts,
         failing=node.failing,
         stuck_s=node.stuck_s,
+        is_open=isinstance(node.work, Source) or node.timing.opened_ns != 0,
+        in_call=node.since_ns != 0,
     )

@@ -27,6 +27,7 @@ import cv2
 
 from edgert import limits
 from edgert.errors import DeviceError, EdgertError, StageError, cause
+from edgert.runtime import health
 from edgert.runtime.json_form import plain
 from edgert.runtime.records import Classification, Detections, Result
 from edgert.stages.draw import Images, Overlay, current_outputs
@@ -89,23 +90,6 @@ class HttpSink:
         if self._server is not None:
             self._server.stop()
             self._server = None
-
-
-def awaited(stats: Mapping[str, Any]) -> list[str]:
-    """The sources that are required and have given no frame yet, and stages that are down or hang, each with the
-    reason where it is known."""
-    found = []
-    for name, stage in stats.get("stages", {}).items():
-        if stage.get("failing"):
-            found.append(f"{name}: {stage['failing']}")
-        elif stage.get("stuck_s"):
-            found.append(f"{name}: in one call for {stage['stuck_s']:.0f} s")
-    for name in stats.get("required", ()):
-        stage = stats.get("stages", {}).get(name) or {}
-        if not stage.get("results_out"):
-            reason = (stage.get("source") or {}).get("reason")
-            found.append(f"{name}: {reason or 'no frame yet'}")
-    return found
 
 
 @lru_cache(maxsize=1)
@@ -379,10 +363,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/":
             body, policy = page()
             return HTTPStatus.OK, "text/html; charset=utf-8", body, {"Content-Security-Policy": policy}
-        if path == "/healthz":
-            return HTTPStatus.OK, "text/plain", b"ok\n", {}
-        if path == "/readyz":
-            missing = "\n".join(awaited(plain(stats())))
+        if path in ("/healthz", "/readyz"):
+            missing = "\n".join((health.stuck if path == "/healthz" else health.unready)(plain(stats())))
             status = HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK
             return status, "text/plain; charset=utf-8", f"{missing or 'ok'}\n".encode(), {}
         if path == "/stats.json":

@@ -1,0 +1,162 @@
+"""Whether a running pipeline is well, from its state as plain data: for /readyz and /healthz, for systemd, for Docker.
+
+*Ready* is what gives all that it should: every required camera gives frames, every stage is open and works. *Stuck* is
+what only a restart helps: a stage that does not come back from a call, or results that wait while nobody works. A
+camera that is away is no reason to restart anything.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from edgert.errors import printable
+from edgert.runtime.node import Node
+
+Stats = Mapping[str, Any]
+"""As :meth:`edgert.Pipeline.state` gives it; any of it may be missing."""
+REMIND_S = 300.0
+"""How often the log says that a stage is still down."""
+_BEAT_S, _SOON_S = 5.0, 0.5
+_IDLE_S = 60.0
+_EXTEND_S = 60
+_LOG = logging.getLogger(__name__)
+
+
+def unready(stats: Stats) -> list[str]:
+    """What is missing, each with its reason; nothing where the pipeline is ready."""
+    found = []
+    required = stats.get("required", ())
+    for name, stage in stats.get("stages", {}).items():
+        if name in required and (why := _away(stage)):
+            found.append(f"{name}: {why}")
+        elif stage.get("failing"):
+            found.append(f"{name}: down: {stage['failing']}")
+        elif stage.get("is_open") is False:
+            found.append(f"{name}: not open yet")
+    return [*found, *stuck(stats)]
+
+
+def stuck(stats: Stats) -> list[str]:
+    """Stages that do not come back from a call."""
+    stages = stats.get("stages", {}).items()
+    return [f"{name}: in one call for {stage['stuck_s']:.0f} s" for name, stage in stages if stage.get("stuck_s")]
+
+
+def _away(stage: Stats) -> str:
+    """Why a source gives nothing; empty where it does."""
+    source = stage.get("source") or {}
+    reason = source.get("reason")
+    if source.get("up") is False and stage.get("results_out"):
+        return f"down for {source.get('state_s') or 0.0:.0f} s{reason and f': {reason}'}"
+    return "" if stage.get("results_out") else reason or "no frame yet"
+
+
+def status(stats: Stats) -> str:
+    """The pipeline in one line."""
+    recent = stats.get("recent") or {}
+    latency, dropped = recent.get("latency_ms") or {}, sum((recent.get("dropped") or {}).values())
+    line = f"{recent.get('fps') or 0.0:.1f} fps, p99 {latency.get('p99') or 0.0:.0f} ms, {dropped} dropped, last minute"
+    return " ".join(printable("; ".join([line, *unready(stats)])).split())
+
+
+class Reminder:
+    """Logs every few minutes which stages are still down or stuck, since when, and why. For one thread."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._nodes, self._since = tuple(nodes), dict[str, tuple[float, int]]()
+
+    def look(self) -> None:
+        """Once a second."""
+        now_s, before, self._since = time.monotonic(), self._since, {}
+        for node in self._nodes:
+            # What is tried again is logged by whoever tries.
+            reason = node.failing if node.care.on_error == "drop" else ""
+            reason = f"in one call for {node.stuck_s:.0f} s" if node.stuck_s else reason
+            if reason:
+                began_s, said = before.get(node.name, (now_s, 0))
+                if now_s - began_s >= REMIND_S * (said + 1):
+                    said += 1
+                    _LOG.warning("stage %r: still down, for %.0f min: %s", node.name, (now_s - began_s) / 60, reason)
+                self._since[node.name] = began_s, said
+
+
+class Progress:
+    """Whether results wait while nobody works, for a minute: then something is wrong that no stage can be blamed for."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[object, float] = None, 0.0
+
+    def hangs(self, stats: Stats, now_s: float) -> str:
+        """Why it hangs; empty while it does not."""
+        stages = stats.get("stages", {})
+        waiting = [name for name, stage in stages.items() if stage.get("waiting")]
+        if not waiting or any(stage.get("in_call") for stage in stages.values()):
+            self._seen = None, now_s
+            return ""
+        counts = [(stage.get("results_in"), stage.get("results_out")) for stage in stages.values()]
+        if counts != self._seen[0]:
+            self._seen = counts, now_s
+        idle_s = now_s - self._seen[1]
+        return f"{', '.join(waiting)}: does not take what waits, for {idle_s:.0f} s" if idle_s >= _IDLE_S else ""
+
+
+# systemd: sd_notify(3).
+
+
+def notify(*lines: str) -> bool:
+    """Reports to systemd, if it started this process and wants to know; whether it does."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address[:1] not in ("/", "@"):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        try:
+            sender.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, address.replace("@", "\0", 1))
+        except OSError as error:
+            _LOG.debug("systemd is not told: %s", error)
+    return True
+
+
+class Heartbeat(threading.Thread):
+    """Reports to systemd how a run is, from :meth:`start` to :meth:`stop`: READY=1 once it is ready, until then that the
+    start takes longer; STATUS every few seconds; WATCHDOG=1 while nothing is stuck; STOPPING=1.
+
+    Args:
+        state: the run's, as plain data; called every few seconds.
+    """
+
+    def __init__(self, state: Callable[[], Stats]) -> None:
+        super().__init__(name="edgert:heartbeat", daemon=True)
+        self._state, self._progress, self._is_ready, self._hangs = state, Progress(), False, ""
+        self._over = threading.Event()
+        self._beat_s = min(_BEAT_S, int(os.environ.get("WATCHDOG_USEC") or 60_000_000) / 3e6)
+
+    def run(self) -> None:
+        """The thread's body."""
+        while not self._over.wait(self._beat_s if self._is_ready else min(_SOON_S, self._beat_s)):
+            notify(*self.lines(self._state()))
+
+    def lines(self, stats: Stats) -> Iterator[str]:
+        """What is reported of a state."""
+        yield f"STATUS={status(stats)}"
+        hangs = "; ".join([*stuck(stats), *filter(None, [self._progress.hangs(stats, time.monotonic())])])
+        if hangs:
+            if not self._hangs:
+                _LOG.warning("no signs of life for systemd's watchdog: %s", hangs)
+            self._hangs = hangs
+            return
+        self._hangs = ""
+        if not self._is_ready and not unready(stats):
+            self._is_ready = True
+            yield "READY=1"
+        yield "WATCHDOG=1" if self._is_ready else f"EXTEND_TIMEOUT_USEC={_EXTEND_S * 1_000_000}"
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._over.set()
+        if self.ident is not None:
+            self.join()
+        notify("STOPPING=1", "STATUS=stopping")
