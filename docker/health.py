@@ -1,4 +1,5 @@
-"""Whether a container is well: its pipeline answers, over HTTP at EDGERT_HEALTH, else on the socket of ``edgert top``.
+"""Whether a container is well: its pipeline answers and no stage is stuck in a call. Asks over HTTP at EDGERT_HEALTH,
+the ``/healthz`` or ``/readyz`` of a page, else the socket of ``edgert top``.
 
 The exit code is HEALTHCHECK's: 0 or 1. Docker runs this every minute beside a pipeline that wants the processor, so it
 imports neither edgert nor anything else that takes long: ``edgert doctor`` would take seconds and open the GPU.
@@ -13,6 +14,8 @@ import sys
 from pathlib import Path
 
 WAIT_S = 10.0
+MOST_BYTES = 4096
+"""Of what a page answers."""
 LISTENING = re.compile(r"^\S+ \S+ \S+ 00010000 .* @(edgert/pipeline/[0-9a-f-]+)$", re.MULTILINE)
 """A pipeline in /proc/net/unix; see ``edgert/runtime/announce.py``."""
 
@@ -28,8 +31,9 @@ def main(url: str) -> int:
         if any(map(answers, LISTENING.findall(Path("/proc/net/unix").read_text(errors="replace")))):
             return 0
         sys.stderr.write("no pipeline runs in this container\n")
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{url or 'the pipeline'} does not answer: {error}\n")
+    except (OSError, ValueError, LookupError) as error:
+        more = error.read(MOST_BYTES).decode("utf-8", "replace") if hasattr(error, "read") else ""
+        sys.stderr.write(f"{url or 'the pipeline'} is not well: {error} {more}\n")
     return 1
 
 
@@ -38,7 +42,8 @@ def answers(name: str) -> bool:
 
     Raises:
         OSError: it does not answer in time.
-        ValueError: it sends something else.
+        ValueError: it sends something else, or a stage of it is stuck.
+        LookupError: it sends something else.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(WAIT_S)
@@ -50,7 +55,11 @@ def answers(name: str) -> bool:
         pid, user, _ = struct.unpack("iII", peer)
         if not pid or user != os.geteuid():  # on the host's network: of another container, or another user's
             return False
-        return "stats" in json.loads(b"".join(iter(lambda: client.recv(1 << 16), b"")))
+        stages = json.loads(b"".join(iter(lambda: client.recv(1 << 16), b"")))["stats"].get("stages", {})
+    for name, stage in stages.items():
+        if stage.get("stuck_s"):
+            raise ValueError(f"stage {name} has been in one call for {stage['stuck_s']:.0f} s")
+    return True
 
 
 if __name__ == "__main__":

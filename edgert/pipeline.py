@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -35,6 +36,7 @@ from edgert.runtime.health import Reminder
 from edgert.runtime.recent import History, totals
 from edgert.runtime.worker import works_for
 from edgert.stages.gpu.download import Downloader
+from edgert.stages.sink.output_files import fixed_folder
 from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.user_memory import Buffer
@@ -142,7 +144,7 @@ class Pipeline:
             before_planning()  # memory that is free is free for all that is planned, a GPU's context too
             self.file, self._footprint = fitted(file, has_engines=environment.engines is not None)
         self._assembly = assemble(self.file, callbacks=callbacks, bar=bar, strict=strict, environment=environment)
-        self._assembly.hooks.stats = lambda: {**self.state(), "totals": totals(self._assembly.nodes)}
+        self._assembly.hooks.stats = self._detailed
         # Asked for every frame.
         self._fed = {node.name: node.work for node in self._assembly.nodes if isinstance(node.work, ApiSource)}
         self._environment = environment
@@ -177,6 +179,7 @@ class Pipeline:
         about = {"name": self.file.config.name, "file": str(self.file.document.path.absolute()), "label": label}
         self._beacon = Beacon(lambda: {**about, "stats": self.state()})
         self._started = self._ran = False
+        self._started_s: float | None = None
         self._calling: Calling | None = None
         self._process, self._closing = os.getpid(), threading.RLock()
 
@@ -414,12 +417,20 @@ class Pipeline:
         return summarize(assembly.nodes, wall_ns, counts, rss, engines, *about, recent=recent, has_ended=over)
 
     def state(self) -> dict[str, Any]:
-        """The summary as plain data, with the pipeline's ``name``, its budgets as ``promised``, and the sources without
-        whose frames it is not ready as ``required``. Holds no secrets."""
+        """The summary as plain data, with the pipeline's ``name``, when it was started (``started_s``, since 1970; None
+        before), its budgets as ``promised``, and the sources without whose frames it is not ready as ``required``.
+        Without secrets."""
         config = self.file.config
         required = [name for name, stage in config.stages.items() if getattr(stage, "required", False)]
         promised = config.budgets.model_dump(exclude_none=True)
-        return {"name": config.name, "promised": promised, "required": required, **self.summary().to_json()}
+        about = {"name": config.name, "started_s": self._started_s, "promised": promised, "required": required}
+        return {**about, **self.summary().to_json()}
+
+    def _detailed(self) -> dict[str, Any]:
+        """The state with what only metrics are made of: counts, and folders that are written to."""
+        paths = {name: getattr(stage, "path", None) for name, stage in self.file.config.stages.items()}
+        folders = {name: str(fixed_folder(path)) for name, path in paths.items() if isinstance(path, Path)}
+        return {**self.state(), "totals": totals(self._assembly.nodes), "folders": folders}
 
     def _refuse_own(self, done: str) -> None:
         if works_for(self._runner.stop_event):
@@ -449,6 +460,7 @@ class Pipeline:
 
     def _show(self) -> None:
         """Begins what is beside the stages."""
+        self._started_s = time.time()
         if self._watch is not None:
             self._watch.start()
         if self._calling is None:

@@ -85,7 +85,7 @@ class Reminder:
 
 
 class Progress:
-    """Whether results wait while nobody works, for a minute: then something is wrong that no stage can be blamed for."""
+    """Whether results wait while nobody works, for a minute: something is wrong that no stage can be blamed for."""
 
     def __init__(self) -> None:
         self._seen: tuple[object, float] = None, 0.0
@@ -121,8 +121,8 @@ def notify(*lines: str) -> bool:
 
 
 class Heartbeat(threading.Thread):
-    """Reports to systemd how a run is, from :meth:`start` to :meth:`stop`: READY=1 once it is ready, until then that the
-    start takes longer; STATUS every few seconds; WATCHDOG=1 while nothing is stuck; STOPPING=1.
+    """Reports to systemd how a run is, from :meth:`start` to :meth:`stop`: READY=1 once it is ready, until then that
+    the start takes longer; STATUS every few seconds; WATCHDOG=1 while nothing is stuck; STOPPING=1.
 
     Args:
         state: the run's, as plain data; called every few seconds.

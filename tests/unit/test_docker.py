@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -102,6 +103,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/healthz" else 500)
         self.end_headers()
+        self.wfile.write(b"find: in one call for 41 s")
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the test's own output is enough."""
@@ -124,7 +126,8 @@ def asked(environment: dict[str, str] | None = None) -> subprocess.CompletedProc
 
 def test_health_is_what_the_pipeline_answers(server: str) -> None:
     for url, code in ((f"{server}/healthz", 0), (f"{server}/broken", 1), ("http://127.0.0.1:1/healthz", 1)):
-        assert asked({"EDGERT_HEALTH": url}).returncode == code
+        done = asked({"EDGERT_HEALTH": url})
+        assert done.returncode == code and ("find: in one call" in done.stderr) == url.endswith("broken")
 
 
 def test_without_a_server_the_pipeline_itself_is_asked() -> None:
@@ -134,6 +137,34 @@ def test_without_a_server_the_pipeline_itself_is_asked() -> None:
         assert asked().returncode == 0
     finally:
         beacon.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (
+            {"stats": {"stages": {"find": {"stuck_s": 41.0}, "log": {"stuck_s": 0.0}}}},
+            "find has been in one call for 41 s",
+        ),
+        ({"other": 3}, "is not well"),
+    ],
+)
+def test_a_stage_that_is_stuck_is_not_well(state: dict[str, Any], said: str) -> None:
+    """Asked by its own socket: other tests run pipelines at the same time."""
+    beacon = Beacon(lambda: state)
+    beacon.open()
+    try:
+        assert beacon._server is not None
+        name = beacon._server.getsockname()[1:].decode()
+        script = (
+            "import runpy, sys; from pathlib import Path\n"
+            f"Path.read_text = lambda *a, **k: '0: 2 0 00010000 0001 01 9 @{name}\\n'\n"
+            f"sys.exit(runpy.run_path({str(ROOT / 'docker' / 'health.py')!r})['main'](''))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    finally:
+        beacon.close()
+    assert done.returncode == 1 and said in done.stderr
 
 
 def test_where_no_pipeline_answers_the_container_is_not_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class HttpSink:
         port: 0 picks a free one; see :attr:`url`.
         stats: the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with its budgets as
             ``promised``, the sources whose frames it cannot do without as ``required``, and, for ``/metrics`` alone,
-            ``totals``; the page shows ``name fps frames_out dropped recent stages{name: {source}}`` of it.
+            ``totals`` and ``folders``; the page shows ``name fps frames_out dropped recent stages{name: {source}}``.
     """
 
     def __init__(self, name: str, host: str, port: int, stats: Callable[[], Mapping[str, object]]) -> None:
@@ -364,11 +364,11 @@ class _Handler(BaseHTTPRequestHandler):
             body, policy = page()
             return HTTPStatus.OK, "text/html; charset=utf-8", body, {"Content-Security-Policy": policy}
         if path in ("/healthz", "/readyz"):
-            missing = "\n".join((health.stuck if path == "/healthz" else health.unready)(plain(stats())))
+            missing = "\n".join((health.stuck if path == "/healthz" else health.unready)(stats()))
             status = HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK
             return status, "text/plain; charset=utf-8", f"{missing or 'ok'}\n".encode(), {}
         if path == "/stats.json":
-            shown = {key: value for key, value in stats().items() if key != "totals"}
+            shown = {key: value for key, value in stats().items() if key not in ("totals", "folders")}
             data = {"stats": plain(shown), "latest": live.table()}
             text = json.dumps(data, allow_nan=False, separators=(",", ":"))
             return HTTPStatus.OK, "application/json", text.encode(), {}

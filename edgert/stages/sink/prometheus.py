@@ -4,7 +4,10 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/. Names, bas
 https://prometheus.io/docs/practices/naming/. What the run does not know is left out: nothing is 0 that is not known.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal
 
 from edgert._version import __version__
@@ -19,6 +22,7 @@ Sample = tuple[Mapping[str, str], float | None]
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 _RUN: tuple[tuple[str, Kind, str, str], ...] = (
+    ("start_time_seconds", "gauge", "When the run began, since 1970.", "started_s"),
     ("run_seconds", "gauge", "Since the run began.", "seconds"),
     ("captured_frames_total", "counter", "Frames that the sources gave.", "frames_in"),
     ("finished_frames_total", "counter", "Results that the last stages took.", "frames_out"),
@@ -58,10 +62,18 @@ def metrics_text(stats: Stats) -> str:
 
     Args:
         stats: plain data, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with the pipeline's budgets as
-            ``promised`` and :func:`edgert.runtime.recent.totals`; any of it may be missing.
+            ``promised``, :func:`edgert.runtime.recent.totals`, and by stage the ``folders`` that are written to; any of
+            it may be missing.
     """
     engines, budgets = _engines(_at(stats, "engine")), _budgets(_at(stats, "budgets"))
-    parts = (_run(stats), _stages(stats), _streams(_at(stats, "totals")), engines, budgets)
+    parts = (
+        _run(stats),
+        _stages(stats),
+        _streams(_at(stats, "totals")),
+        _disks(_at(stats, "folders")),
+        engines,
+        budgets,
+    )
     made = _family("build_info", "gauge", "The version of edgert.", [({"version": __version__}, 1)])
     return made + "".join(family for part in parts for family in part)
 
@@ -103,6 +115,9 @@ def _stages(stats: Stats) -> Iterator[str]:
     reasons = [(name, _at(one, "source").get("reason")) for name, one in stages]
     down = [({"stream": name, "reason": str(reason)}, 1.0) for name, reason in reasons if reason]
     yield _family("source_down_info", "gauge", "Why a camera gives no frames.", down)
+    reasons = [(name, one.get("failing")) for name, one in stages]
+    failing = [({"stage": name, "reason": str(reason)}, 1.0) for name, reason in reasons if reason]
+    yield _family("stage_down_info", "gauge", "Why results are lost at a stage now.", failing)
     part = _number(stats, "seconds", 0.01)
     text = "A stage's time: working, starved of input, or blocked by a full queue."
     spent = [
@@ -143,6 +158,21 @@ def _histogram(labels: Mapping[str, str], totals: Sequence[Stats]) -> Iterator[t
     yield "bucket", ({**labels, "le": "+Inf"}, count)
     yield "sum", (labels, sum(one["latency_s"] for one in totals))
     yield "count", (labels, count)
+
+
+def _disks(folders: Mapping[str, str]) -> Iterator[str]:
+    """How much room is left where a stage writes."""
+    free, size = list[Sample](), list[Sample]()
+    for name, path in folders.items():
+        folder = Path(path).absolute()
+        while not folder.exists():  # the stage will make it
+            folder = folder.parent
+        with suppress(OSError):  # a disk that is gone has no room that is known
+            found = os.statvfs(folder)
+            free.append(({"stage": name}, found.f_bavail * found.f_frsize))
+            size.append(({"stage": name}, found.f_blocks * found.f_frsize))
+    yield _family("disk_free_bytes", "gauge", "What is left of the disk that a stage writes to.", free)
+    yield _family("disk_size_bytes", "gauge", "The size of the disk that a stage writes to.", size)
 
 
 def _engines(engines: Stats) -> Iterator[str]:

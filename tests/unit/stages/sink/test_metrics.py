@@ -57,7 +57,13 @@ def stats(**changes: Any) -> dict[str, Any]:
     sink.meter.losses = {("north", "queue"): 2, ("south", "join"): 1}
     nodes = [source, stage, sink]
     summary = summarize(nodes, 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS)
-    told: dict[str, Any] = plain({**summary.to_json(), "promised": PROMISED, "totals": totals(nodes), **changes})
+    more = {
+        "promised": PROMISED,
+        "totals": totals(nodes),
+        "folders": {"video": "/proc/none/{date}"},
+        "started_s": 1.7e9,
+    }
+    told: dict[str, Any] = plain({**summary.to_json(), **more, **changes})
     return told
 
 
@@ -135,6 +141,15 @@ def test_cameras_and_why_they_are_away() -> None:
     assert not [name for name, *_ in values(told) if name in ("edgert_source_up", "edgert_source_state_seconds")]
 
 
+def test_disks_that_are_written_to_and_stages_that_are_down() -> None:
+    told = stats()
+    told["folders"] = {"video": str(ROOT / "none" / "there"), "gone": "/\0"}
+    told["stages"]["2"]["failing"] = AWKWARD
+    found = values(told)
+    assert 0 < found["edgert_disk_free_bytes", "video"] < found["edgert_disk_size_bytes", "video"]
+    assert found["edgert_stage_down_info", AWKWARD, "2"] == 1 and found["edgert_start_time_seconds",] == 1.7e9
+
+
 def test_engines_and_those_that_are_skipped() -> None:
     found = values(stats())
     assert found["edgert_engine_info", "onnxruntime", "parts"] == 1
@@ -176,6 +191,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 def test_the_page_lists_what_there_is() -> None:
     watts, cores = stats(), stats(budgets={"used": {**USED, "unit": "cores"}})
+    watts["stages"]["2"]["failing"] = "no space left"
     told = re.findall(r"^# TYPE (\w+)", metrics_text(watts) + metrics_text(cores), re.MULTILINE)
     table = [line for line in (ROOT / "docs/live.md").read_text().splitlines() if line.startswith("| `edgert_")]
     assert set(told) == {name for line in table for name in re.findall(r"`(edgert_\w+)`", line)}

@@ -1,0 +1,74 @@
+"""What ships for Prometheus and systemd, checked by their own tools."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.helpers.command import ROOT
+
+UNIT = ROOT / "configs" / "systemd" / "edgert@.service"
+RULES = ROOT / "configs" / "prometheus" / "alerts.yaml"
+EXPOSURE = 25  # tenths
+
+
+def tool(name: str, package: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed: it is part of {package}")
+    return found
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_alerts_fire_when_they_should_and_not_before() -> None:
+    promtool = tool("promtool", "Prometheus")
+    run(promtool, "check", "rules", str(RULES))
+    run(promtool, "test", "rules", str(RULES.with_name("alerts.test.yaml")))
+
+
+def test_every_alert_has_a_test_and_a_line_in_the_docs() -> None:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    names = {rule["alert"] for rule in group["rules"]}
+    tested = set(re.findall(r"alertname: (\w+)", RULES.with_name("alerts.test.yaml").read_text()))
+    told = set(re.findall(r"^\| `(Edgert\w+)`", (ROOT / "docs" / "service.md").read_text(), re.MULTILINE))
+    assert names == tested == told and len(names) == len(group["rules"])
+
+
+def test_alerts_ask_for_metrics_that_there_are() -> None:
+    known = set(re.findall(r"`(edgert_\w+)`", (ROOT / "docs" / "live.md").read_text()))
+    assert set(re.findall(r"\bedgert_\w+", RULES.read_text())) <= known | {f"{name}_bucket" for name in known}
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit_and_little_exposed(tmp_path: Path) -> None:
+    analyze = tool("systemd-analyze", "systemd")
+    text = UNIT.read_text()
+    assert text.count("/opt/edgert/bin/edgert") == 1
+    unit = tmp_path / "edgert@dock.service"
+    unit.write_text(text.replace("/opt/edgert/bin/edgert", sys.executable))  # a program that is there
+    assert run(analyze, "verify", str(unit)) == ""
+    run(analyze, "security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager", str(unit))
+
+
+def test_the_docs_have_the_unit_s_folders() -> None:
+    text, page = UNIT.read_text(), (ROOT / "docs" / "service.md").read_text()
+    for line in (
+        "Type=notify",
+        "WatchdogSec=60",
+        "Restart=always",
+        "StateDirectory=edgert/%i",
+        "CacheDirectory=edgert",
+    ):
+        assert line in text
+    for place in ("/etc/edgert/", "/var/lib/edgert/", "edgert@.service"):
+        assert place in page
