@@ -417,9 +417,12 @@ class Pipeline:
         return summarize(assembly.nodes, wall_ns, counts, rss, engines, *about, recent=recent, has_ended=over)
 
     def state(self) -> dict[str, Any]:
-        """The summary as plain data, with the pipeline's ``name``, when it was started (``started_s``, since 1970; None
-        before), its budgets as ``promised``, and the sources without whose frames it is not ready as ``required``.
-        Without secrets."""
+        """The summary as plain data and more.
+
+        Returns:
+            Without secrets: the summary, the pipeline's ``name``, when it was started (``started_s``, since 1970; None
+            before), its budgets as ``promised``, and the sources without whose frames it is not ready as ``required``.
+        """
         config = self.file.config
         required = [name for name, stage in config.stages.items() if getattr(stage, "required", False)]
         promised = config.budgets.model_dump(exclude_none=True)
