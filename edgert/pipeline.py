@@ -32,7 +32,6 @@ from edgert.policy import Drop
 from edgert.runtime import Node, Result, Runner, Summary, summarize
 from edgert.runtime.announce import Beacon
 from edgert.runtime.branches import disconnect
-from edgert.runtime.health import Reminder
 from edgert.runtime.recent import History, totals
 from edgert.runtime.worker import works_for
 from edgert.stages.gpu.download import Downloader
@@ -164,7 +163,7 @@ class Pipeline:
         if not calls_back:
             self._assembly.hooks.on_left = self._runner.stop_unless_read
         began = partial(getattr, self._runner, "started_ns")
-        self._history = History(self._assembly.nodes, environment.clock, began, Reminder(self._assembly.nodes).look)
+        self._history = History(self._assembly.nodes, environment.clock, began)
         self._watch: Watch | None = None
         budgets, label = self.file.config.budgets, environment.label
         if budgets != type(budgets)():  # most pipelines have none and start without it

@@ -10,16 +10,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from edgert.errors import printable
-from edgert.runtime.node import Node
 
 Stats = Mapping[str, Any]
 """As :meth:`edgert.Pipeline.state` gives it; any of it may be missing."""
-REMIND_S = 300.0
-"""How often the log says that a stage is still down."""
 _BEAT_S, _SOON_S = 5.0, 0.5
 _IDLE_S = 60.0
 _EXTEND_S = 60
@@ -61,27 +58,6 @@ def status(stats: Stats) -> str:
     latency, dropped = recent.get("latency_ms") or {}, sum((recent.get("dropped") or {}).values())
     line = f"{recent.get('fps') or 0.0:.1f} fps, p99 {latency.get('p99') or 0.0:.0f} ms, {dropped} dropped, last minute"
     return " ".join(printable("; ".join([line, *unready(stats)])).split())
-
-
-class Reminder:
-    """Logs every few minutes which stages are still down or stuck, since when, and why. For one thread."""
-
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        self._nodes, self._since = tuple(nodes), dict[str, tuple[float, int]]()
-
-    def look(self) -> None:
-        """Once a second."""
-        now_s, before, self._since = time.monotonic(), self._since, {}
-        for node in self._nodes:
-            # What is tried again is logged by whoever tries.
-            reason = node.failing if node.care.on_error == "drop" else ""
-            reason = f"in one call for {node.stuck_s:.0f} s" if node.stuck_s else reason
-            if reason:
-                began_s, said = before.get(node.name, (now_s, 0))
-                if now_s - began_s >= REMIND_S * (said + 1):
-                    said += 1
-                    _LOG.warning("stage %r: still down, for %.0f min: %s", node.name, (now_s - began_s) / 60, reason)
-                self._since[node.name] = began_s, said
 
 
 class Progress:

@@ -105,13 +105,10 @@ class History:
     Args:
         nodes: of the pipeline.
         began: when the pipeline began, by ``clock``.
-        look: called every second as well; must not raise.
     """
 
-    def __init__(
-        self, nodes: Iterable[Node], clock: Clock, began: Callable[[], int], look: Callable[[], object] = bool
-    ) -> None:
-        self._nodes, self._clock, self._began, self._look = tuple(nodes), clock, began, look
+    def __init__(self, nodes: Iterable[Node], clock: Clock, began: Callable[[], int]) -> None:
+        self._nodes, self._clock, self._began = tuple(nodes), clock, began
         self._notes: deque[_Note] = deque(maxlen=WINDOW_NS // _EVERY_NS + 1)
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -155,7 +152,6 @@ class History:
     def _run(self) -> None:
         while not self._over.wait(_LOOK_S):
             self.note()
-            self._look()
 
     def _now(self, at_ns: int | None = None) -> _Note:
         counts, lost = dict[Key, Counts](), dict[tuple[str, str, str], int]()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,7 @@ from typing import Any
 import pytest
 
 from edgert.runtime import health
-from edgert.runtime.health import Heartbeat, Progress, Reminder, notify, status, stuck, unready
-from edgert.runtime.recovery import Care
-from tests.helpers.stages import Does, Numbers, chain
+from edgert.runtime.health import Heartbeat, Progress, notify, status, stuck, unready
 
 WELL: dict[str, Any] = {"results_in": 5, "results_out": 5, "is_open": True, "failing": "", "stuck_s": 0.0}
 
@@ -55,26 +51,6 @@ def test_the_status_is_one_line() -> None:
     line = status(stats(north={}, south={"source": {"up": False, "state_s": 7.0, "reason": "two\nlines\x1b"}}))
     assert line == "29.9 fps, p99 41 ms, 3 dropped, last minute; south: down for 7 s: two lines\\x1b"
     assert status({}).startswith("0.0 fps")
-
-
-def test_a_stage_that_stays_down_is_said_again_every_few_minutes(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nodes, now = chain(Numbers(), Does(), Does()), [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    nodes[1].care, nodes[1].failing = Care("drop"), "no space left"
-    nodes[2].care, nodes[2].failing = Care("restart"), "is logged by whoever tries"
-    reminder = Reminder(nodes)
-    with caplog.at_level(logging.WARNING):
-        for second in range(1000):
-            now[0] = 100.0 + second
-            if second == 700:
-                nodes[1].failing, nodes[2].stuck_s = "", 5.0
-            reminder.look()
-    assert [record.getMessage() for record in caplog.records] == [
-        "stage '1': still down, for 5 min: no space left",
-        "stage '1': still down, for 10 min: no space left",
-    ]
 
 
 def test_results_that_wait_while_nobody_works_for_a_minute_are_a_fault() -> None:
