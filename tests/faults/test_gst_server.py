@@ -161,3 +161,42 @@ def test_ten_kills_are_ten_reconnects(tmp_path: Path) -> None:
                 wait(lambda: state(running).up is False)
                 server.start()
                 assert wait(lambda number=number: state(running).reconnects == number + 1) < 10
+
+
+DECODE = {"h264": "rtph264depay ! avdec_h264", "h265": "rtph265depay ! avdec_h265"}
+
+
+@pytest.mark.parametrize("codec", ["h264", "h265"])
+def test_a_line_of_gstreamer_s_takes_what_changes(codec: str, tmp_path: Path) -> None:
+    """A size in the middle, a frozen server, a killed one: as with FFmpeg, each size is a video of its own."""
+    pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi")
+    with gst_server() as server:
+        server.show(codec, SMALL, 15)
+        line = f"rtspsrc location={server.url} protocols=tcp latency=50 ! {DECODE[codec]} ! videoconvert"
+        (tmp_path / "p.yaml").write_text(
+            f"stages:\n  cam: {{source: 'gst:{line}', timeout: 3s}}\n"
+            f"  paint: {{draw: [stats], from: cam}}\n  video: {{sink: video, from: paint, path: '{tmp_path}/a.mkv'}}\n"
+        )
+        with edgert.Pipeline(tmp_path / "p.yaml") as running:
+            running.start()
+            more(running)
+            server.change(LARGE, 10)
+            more(running)
+            assert state(running).reconnects == 0
+            server.freeze()
+            wait(lambda: state(running).up is False)
+            assert "no frame for 3 s" in state(running).reason
+            server.thaw()
+            wait(lambda: state(running).reconnects == 1)
+            more(running)
+            server.kill()
+            wait(lambda: state(running).up is False)
+            server.start()
+            wait(lambda: state(running).reconnects == 2)
+            more(running)
+    sizes = [
+        (film.streams.video[0].width, film.streams.video[0].height)
+        for path in sorted(tmp_path.glob("a*.mkv"), key=lambda path: path.stat().st_mtime_ns)
+        for film in [av.open(str(path))]
+    ]
+    assert sizes[:2] == [SMALL, LARGE] and sizes[-1] == SMALL, "a server that was restarted begins as it was shown"

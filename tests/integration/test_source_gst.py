@@ -142,6 +142,22 @@ def test_live_drops_and_stop_is_honored() -> None:
     assert time.monotonic() - began_s < 1.0
 
 
+def test_the_end_of_a_live_pipeline_is_a_loss_unless_it_is_asked_for(tmp_path: Path) -> None:
+    """As of a server that is gone, of which no element complains."""
+    assert frames_of(f"videotestsrc is-live=true num-buffers=5 ! video/x-raw,format=NV12,{SIZE}")
+    raw = tmp_path / "raw"
+    raw.write_bytes(b"\x80" * (322 * 242 * 5))
+    played = f"filesrc location={raw} ! rawvideoparse width=322 height=242 format=gray8 ! identity name=is-live=true"
+    made = source(played, reconnect=True)
+    stop, seen = threading.Event(), []
+    for frame in made.frames(stop):
+        seen.append(frame.index)
+        if len(seen) == 12:
+            stop.set()
+    made.close()
+    assert made.stats().reconnects >= 2
+
+
 def test_a_silent_pipeline_times_out() -> None:
     silent = "appsrc is-live=true ! video/x-raw,format=NV12,width=8,height=8,framerate=1/1"
     with pytest.raises(DeviceError) as caught:

@@ -107,6 +107,7 @@ CAPS = f"video/x-raw,format=(string){{{','.join(_FORMATS)}}}"
 _NVMM_CAPS = "video/x-raw(memory:NVMM),format=(string)NV12"
 _NVMM = re.compile(r"memory:NVMM[^!]*$")
 _OWN_SINK = re.compile(rf"\bappsink\b[^!]*\bname\s*=\s*\"?{APPSINK}\b")
+_COUNTED = re.compile(r"\bnum-buffers\s*=")
 _LIVE = re.compile(
     r"\b(?:nvarguscamera|nvv4l2camera|v4l2|libcamera|rtsp|rtp|udp|srt|rist|webrtc|pipewire|ximage|decklink\w*|ndi|aravis|"
     r"pylon|tcpclient|tcpserver|shm)src\b|\bis-live\s*=\s*(?:true|1|yes)\b|\brtsps?://"
@@ -126,8 +127,8 @@ def gst_source(
     """A source for a pipeline as ``gst-launch-1.0`` takes it. An ``appsink name=edgert`` is added when it has none.
 
     Live when it holds an element that is (a camera, a network source, ``is-live=true``); ``realtime:`` overrides it.
-    Live pipelines drop old frames and are started again when they fail; others lose nothing, and ``realtime: true``
-    lets them run at their own speed.
+    Live pipelines drop old frames and are started again when they fail or end, unless ``num-buffers`` or ``reconnect:
+    false`` has them end; others lose nothing, and ``realtime: true`` lets them run at their own speed.
 
     A frame's buffer belongs to the element that made it, and goes back when the frame's lease ends: cameras own
     few, so whoever keeps frames longer should copy them.
@@ -151,7 +152,9 @@ def gst_source(
         gstreamer(where)
         text = with_appsink(pipeline, nvmm=device is not None, **flags)
         make = partial(Pipeline, text, is_live, config.timeout, counter, clock, where, device)
-        return make() if lost is None else CameraPipeline(make, lost)
+        if lost is not None:
+            return CameraPipeline(make, lost)
+        return make(endless=reconnect and not _COUNTED.search(pipeline))
 
     reconnect, why_not = config.reconnect and is_live, partial(why_not_on, pipeline)
     return LiveSource(
@@ -230,7 +233,11 @@ class BadPipelineError(PipelineError, FinalError):
 
 
 class Pipeline:
-    """One running pipeline. Raises PipelineError when it cannot be made or started, DeviceError without GStreamer."""
+    """One running pipeline. Raises PipelineError when it cannot be made or started, DeviceError without GStreamer.
+
+    Args:
+        endless: its end is a failure: ``rtspsrc`` ends the stream when its server is gone.
+    """
 
     skipped = 0
     asked_ns = None
@@ -244,8 +251,11 @@ class Pipeline:
         clock: Clock,
         where: str,
         device: CudaDevice | None,
+        *,
+        endless: bool = False,
     ) -> None:
         self._gst, self._video = gstreamer(where)
+        self._endless = endless
         self._nvmm = NvmmLoans(device, counter, where.removeprefix("stages.")) if device is not None else None
         self._where, self._timeout_s, self._counter, self._clock = where, timeout_s, counter, clock
         glib, why = importlib.import_module("gi.repository.GLib"), ""
@@ -278,8 +288,8 @@ class Pipeline:
         return self._pipeline.get_by_name(name)
 
     def images(self) -> Iterator[Image]:
-        """Blocks for each image; ends at the end of the stream. Raises DeviceError when an element fails, or after
-        ``timeout`` without a frame."""
+        """Blocks for each image; ends at the end of the stream, unless it is endless. Raises DeviceError when an
+        element fails, or after ``timeout`` without a frame."""
         silent_since_ns = self._clock.now_ns()
         while True:
             if self._nvmm is not None:
@@ -293,6 +303,8 @@ class Pipeline:
             if (failure := self.failure()) is not None:
                 raise failure
             if self._sink.is_eos():
+                if self._endless:
+                    raise self._error("its stream ended", "check the camera; with num-buffers= it may end")
                 return
             if self._clock.now_ns() - silent_since_ns > self._timeout_s * 1e9:
                 raise self._error(f"no frame for {self._timeout_s:g} s", "check the camera, or raise timeout:")
