@@ -185,7 +185,7 @@ DECODERS: Mapping[str, Registry] = {
         f"{task} decoder", "edgert.decoders", f"edgert.stages.decode.kinds:{task.upper()}", facts, methods, task
     )
     for task, facts, methods in (
-        ("detect", {"overlapping": bool, "uncertain": tuple}, ("fits", "class_count", "read")),
+        ("detect", {"uncertain": tuple}, ("fits", "class_count", "read")),
         ("classify", {}, _READS),
         ("segment", {}, _READS),
         ("keypoints", {}, _READS),

@@ -37,8 +37,8 @@ class Detections:
         ids: (N,) int64 track numbers, from 1; None before a tracker has seen them.
         corners: (N, 4, 2) float32 x, y of oriented boxes, in order around each, not clipped to the image; ``boxes`` are
             then what lies around them. None where boxes are upright.
-        masks: N segmentations, each of its object's box: 1 where the object is, 0 beside it. None where the model makes
-            none.
+        masks: N segmentations, 1 where the object is and 0 beside it, at the network's resolution; each covers its
+            object's box, or the part of the image in which the model sees it. None where the model makes none.
         points: (N, K, 3) float32 x, y in source pixels and a score in 0–1, which is the object's own where the model
             gives points none. None where the model makes none.
         names: of the K points; empty when unknown.

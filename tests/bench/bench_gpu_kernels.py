@@ -35,8 +35,9 @@ from edgert.runtime import Color, Frame, Result
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.instances import YoloV8Seg
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax
-from edgert.stages.decode.shaped import YoloV8Obb, YoloV8Seg
+from edgert.stages.decode.shaped import YoloV8Obb
 from edgert.stages.decode.yolo import YoloPose, YoloV8
 from edgert.stages.draw import Overlay
 from edgert.stages.gpu.gpu_crops import CropLaunches, laid_out

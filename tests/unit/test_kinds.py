@@ -180,7 +180,6 @@ from edgert.stages.decode.guess import Fit
 @dataclass(frozen=True)
 class Rows:
     """Rows of seven."""
-    overlapping: ClassVar[bool] = False
     uncertain: ClassVar[tuple[str, ...]] = ()
     offset: int = 0
 
@@ -223,7 +222,7 @@ class TestDecoders:
         ("code", "why"),
         [
             (HEAD.replace("def fits", "def suits"), "edgert_rows:Rows has no method fits"),
-            (HEAD.replace("overlapping", "overlaps"), "edgert_rows:Rows has no overlapping: ClassVar[bool]"),
+            (HEAD.replace("uncertain", "unsure"), "edgert_rows:Rows has no uncertain: ClassVar[tuple]"),
             ("import nowhere_at_all", "ModuleNotFoundError"),
         ],
     )

@@ -30,7 +30,6 @@ class Decoded(Head):
         background: ``first`` when class 0 means nothing and labels start at class 1, as in torchvision.
     """
 
-    overlapping: ClassVar[bool] = False
     uncertain: ClassVar[tuple[str, ...]] = ("boxes", "order")
     boxes: Literal["pixels", "relative"] = "pixels"
     order: Literal["xyxy", "yxyx"] = "xyxy"
@@ -70,7 +69,7 @@ class Decoded(Head):
             classes = classes - np.int32(1)
             keep &= classes >= 0
         pixels = _in_pixels(boxes[keep], network, self.boxes, self.order)
-        return Candidates(pixels, scores[keep], classes[keep])
+        return Candidates(pixels, scores[keep], classes[keep], overlap=False)
 
 
 def _in_pixels(boxes: decoder.F32, network: decoder.Size, unit: str, order: str) -> decoder.F32:
@@ -155,7 +154,6 @@ class Detr(Head):
         label_count: how many labels the task has; set by whoever makes the decoder.
     """
 
-    overlapping: ClassVar[bool] = False
     uncertain: ClassVar[tuple[str, ...]] = ("activation",)
     activation: Activation = "auto"
     label_count: int = 0
@@ -199,7 +197,7 @@ class Detr(Head):
             boxes, numbers = decoder.as_f32(outputs[box_index]), decoder.as_f32(outputs[number_index])
         rows, scores, classes = self._scored(numbers, score)
         found = boxes[rows] * np.array(network * 2, np.float32)
-        return Candidates(corners(found[:, :2], found[:, 2:]), scores, classes)
+        return Candidates(corners(found[:, :2], found[:, 2:]), scores, classes, rows[:, None].astype(np.float32), False)
 
     def _has_no_object(self, columns: int) -> bool:
         return self.activation == "softmax" or (self.activation == "auto" and columns == self.label_count + 1 > 1)

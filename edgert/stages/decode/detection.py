@@ -1,8 +1,8 @@
 """Boxes: what every detection decoder does around the part that differs from family to family."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,21 @@ def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int, over
     return kept[:limit]
 
 
+def suppress_at_once(boxes: F32, scores: F32, classes: I32, iou: float, limit: int, overlap: Overlap) -> Index:
+    """Like :func:`suppress`, but a box that goes takes others along as well: every better one counts, whether it stays
+    or not (Bolya et al., "YOLACT: Real-time Instance Segmentation", 2019, section 4: Fast NMS)."""
+    order = strongest(scores, CANDIDATES)
+    kept = order[:0]
+    for start in range(0, len(order), _BLOCK):
+        if len(kept) >= limit:
+            break
+        block = order[start : start + _BLOCK]
+        over = overlap(boxes, classes, order[: start + len(block)], block, iou)
+        over[start:] &= _STRONGER[: len(block), : len(block)]
+        kept = np.concatenate([kept, block[~over.any(axis=0)]])
+    return kept[:limit]
+
+
 def strongest(scores: F32, limit: int) -> Index:
     """The rows of the ``limit`` highest scores, falling; of equal ones the earlier first, what is not a number last."""
     falling = -scores
@@ -118,24 +133,24 @@ class Candidates:
         scores: (M,) float32.
         classes: (M,) int32.
         extras: (M, E) float32, what else a head knows of each box.
+        overlap: whether one object may still have several boxes, so that suppression is needed.
     """
 
     boxes: F32
     scores: F32
     classes: I32
     extras: F32 | None = None
+    overlap: bool = True
 
     def select(self, rows: Index) -> "Candidates":
         """These, in this order."""
         extras = None if self.extras is None else self.extras[rows]
-        return Candidates(self.boxes[rows], self.scores[rows], self.classes[rows], extras)
+        return Candidates(self.boxes[rows], self.scores[rows], self.classes[rows], extras, self.overlap)
 
 
 class Head(Protocol):
     """One family of detectors, which derives from this. Its dataclass fields are the task's ``options``."""
 
-    overlapping: ClassVar[bool] = True
-    """Whether one object still has many boxes, so that suppression is needed."""
     uncertain: ClassVar[tuple[str, ...]] = ()
     """Fields of few values (``Literal``) that shapes do not decide; `edgert check` tries all of them."""
 
@@ -170,8 +185,8 @@ class Suppressing(Protocol):
 class Shaped(Protocol):
     """A head that knows the shapes of objects."""
 
-    def shaped(self, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Mapping[str, Any]:
-        """``corners``, ``masks``, or ``points`` and their ``names`` of the record."""
+    def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
+        """The record of these boxes, with its ``corners``, ``masks``, or ``points`` and their ``names``."""
         ...
 
 
@@ -181,7 +196,7 @@ class Detector:
 
     Attributes:
         score: lowest score that counts.
-        iou: overlap above which the weaker of two boxes of a class goes; unused by heads that leave no overlaps.
+        iou: overlap above which the weaker of two boxes of a class goes; unused where a head leaves no overlaps.
         limit: most boxes per image.
     """
 
@@ -206,16 +221,16 @@ class Detector:
         found = self.head.read(outputs, geometry.network, self.score)
         kept = found.select(self._suppressed(found))
         check_labels(int(np.max(kept.classes, initial=-1)) + 1 if count is None else count, self.labels)
-        shapes = self.head.shaped(kept, outputs, geometry) if isinstance(self.head, Shaped) else {}
-        return Detections(geometry.boxes(kept.boxes), kept.scores, kept.classes, self.labels, **shapes)
+        record = Detections(geometry.boxes(kept.boxes), kept.scores, kept.classes, self.labels)
+        return self.head.shaped(record, kept, outputs, geometry) if isinstance(self.head, Shaped) else record
 
     def _suppressed(self, found: Candidates) -> Index:
         """Rows of the candidates that stay, by falling score."""
+        if not found.overlap:
+            return strongest(found.scores, self.limit)
         if isinstance(self.head, Suppressing):
             return self.head.suppressed(found, self.iou, self.limit)
-        if self.head.overlapping:
-            return suppress(found.boxes, found.scores, found.classes, self.iou, self.limit)
-        return strongest(found.scores, self.limit)
+        return suppress(found.boxes, found.scores, found.classes, self.iou, self.limit)
 
 
 def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
@@ -238,6 +253,13 @@ def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
     if not (keep := found >= floor).all():  # a class that is no number comes before all others
         rows, found, classes = rows[keep], found[keep], classes[keep]
     return rows, found, classes.astype(np.int32)
+
+
+def best_column(scores: F32, floor: float) -> tuple[Index, F32, I32]:
+    """Like :func:`best_class` of (C, S) scores, whose boxes are columns."""
+    best = scores.max(axis=0)
+    columns = np.flatnonzero(best >= floor)
+    return columns, best[columns], scores[:, columns].argmax(axis=0).astype(np.int32)
 
 
 def every_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:

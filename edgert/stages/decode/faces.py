@@ -1,12 +1,13 @@
 """Faces: boxes with five points each, in the layouts that their authors publish."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from edgert.runtime.records import Detections
 from edgert.stages.crop import Geometry
 from edgert.stages.decode import decoder
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32
@@ -41,15 +42,15 @@ class FaceHead(Head):
         if look.network is not None and cls().fitting(look.shapes, look.network):
             yield Fit(f"{len(look.shapes)} outputs are {cls.reads}", 4, 1)
 
-    def shaped(self, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Mapping[str, Any]:
-        """The points, each with its face's score."""
+    def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
+        """With points, each with its face's score."""
         if kept.extras is None:
-            return {}
+            return record
         count = kept.extras.shape[1] // 2
         points = geometry.points(kept.extras.reshape(len(kept.extras), count, 2))
         scores = np.broadcast_to(kept.scores[:, None, None], (*points.shape[:2], 1))
         names = NAMES if count == len(NAMES) else ()
-        return {"points": np.concatenate([points, scores], axis=2), "names": names}
+        return replace(record, points=np.concatenate([points, scores], axis=2), names=names)
 
 
 def levels_of(shapes: Shapes) -> list[Mapping[int, list[int]]]:

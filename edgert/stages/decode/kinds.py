@@ -29,7 +29,7 @@ DETECT = {
     "yolov5": "edgert.stages.decode.yolo:YoloV5",
     "yolov8": "edgert.stages.decode.yolo:YoloV8",
     "yolov8-obb": "edgert.stages.decode.shaped:YoloV8Obb",
-    "yolov8-seg": "edgert.stages.decode.shaped:YoloV8Seg",
+    "yolov8-seg": "edgert.stages.decode.instances:YoloV8Seg",
     "yolov10": "edgert.stages.decode.decoded:Decoded",
     "nanodet": "edgert.stages.decode.nanodet:NanoDet",
     "ssd": "edgert.stages.decode.decoded:Ssd",

@@ -121,7 +121,8 @@ class NanoDet(Head):
         starts = np.cumsum([0, *(cells(network, stride) for stride in layout.strides[:-1])])
         rows = np.concatenate([level[0] + start for level, start in zip(levels, starts, strict=True)])
         boxes = _boxes(sides, rows, layout, network, 0.5)
-        return Candidates(boxes, *(np.concatenate([level[part] for level in levels]) for part in (1, 2)))
+        scores, classes = (np.concatenate([level[part] for level in levels]) for part in (1, 2))
+        return Candidates(boxes, scores, classes)
 
     def _layout(self, shapes: Shapes, network: Size) -> _Layout:
         found = _match(tuple(shapes), network, self.strides, self.reg_max)

@@ -284,10 +284,12 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
         __syncthreads();
         if (thread < size) chunk.boxes[thread] = box, chunk.rests[thread] = rest;
         bool is_alive = thread < size;
-        for (int start = 0; start < earlier; start += CHUNK) {  // those that stay of earlier chunks
-            const int some = min(CHUNK, earlier - start);
+        // Those that stay of earlier chunks; of oriented boxes, all: one that goes takes others along.
+        const int others = ROTATED ? first : earlier;
+        for (int start = 0; start < others; start += CHUNK) {
+            const int some = min(CHUNK, others - start);
             if (thread < some) {
-                const Candidate& better = found[kept[start + thread]];
+                const Candidate& better = found[(ROTATED ? order : kept)[start + thread]];
                 stay.boxes[thread] = better.box, stay.rests[thread] = compared(better);
             }
             __syncthreads();
@@ -303,19 +305,23 @@ extern "C" __global__ void __launch_bounds__(CHUNK) suppress(const Head head) {
         }
         for (int turn = 0; 32 * turn < size && before < head.limit; ++turn) {
             if (word == turn) {
-                const u32 left = left_of(by & lower, is_alive);
+                const u32 left = ROTATED ? __ballot_sync(~0u, is_alive && !(by & lower)) : left_of(by & lower, is_alive);
                 const int place = before + __popc(left & lower);
                 if (left >> thread % 32 & 1 && place < head.limit) {
                     boxes[place] = box, kinds[place] = rest.kind;
                     scores[place] = ROTATED ? found[slot].rest.score : rest.score;
                     kept[place] = (u16)slot;
+#if !ROTATED
                     stay.boxes[place - earlier] = box, stay.rests[place - earlier] = rest;
+#endif
                 }
                 if (thread % 32 == 0) room.ranked.ends[turn] = min(before + __popc(left), head.limit);
             }
             __syncthreads();
             const int end = room.ranked.ends[turn];
-            if (word > turn && is_alive) is_alive = !any_overlaps(stay, before - earlier, end - earlier, box, rest, head.more);
+            const Chunk& better = ROTATED ? chunk : stay;
+            const int from = ROTATED ? 32 * turn : before - earlier, to = ROTATED ? 32 * turn + 32 : end - earlier;
+            if (word > turn && is_alive) is_alive = !any_overlaps(better, from, to, box, rest, head.more);
             before = end;
         }
         __syncthreads();

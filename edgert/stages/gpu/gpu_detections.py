@@ -1,5 +1,5 @@
 """Boxes out of an engine's output on the GPU: two kernels, and the few of them that come back. Key points, angles and
-masks, a bit for every cell of the prototypes, come with them."""
+masks, a bit for every pixel of the network, come with them."""
 
 import math
 import struct
@@ -16,7 +16,7 @@ from edgert.memory.cuda import Stream
 from edgert.runtime import Detections, Keypoints, Record
 from edgert.runtime.frame import U8
 from edgert.stages.crop import Geometry
-from edgert.stages.decode import shaped, yolo
+from edgert.stages.decode import instances, shaped, yolo
 from edgert.stages.decode.decoder import F32, Size
 from edgert.stages.decode.detection import CANDIDATES, I32, Detector
 from edgert.stages.gpu.gpu_reader import GpuReader, not_one
@@ -24,8 +24,8 @@ from edgert.stages.gpu.kernels import Kernels
 
 _HEADS = {yolo.YoloX: 0, yolo.YoloV5: 1, yolo.YoloV8: 2}
 _HEAD = struct.Struct("=4Qq8i3f4x")
-_JOB = struct.Struct("=3Qq6i2f")
-_MOST_PROTOTYPES, _MOST_WORDS, _PARTS = 256, 8192, 4
+_JOB = struct.Struct("=3Qq8i")
+_MOST_PROTOTYPES, _MOST_CELLS, _PARTS = 256, 1365, 4
 _CAPACITY = 4096
 _CANDIDATE_BYTES = 32, 48
 """Of upright boxes, and of oriented ones."""
@@ -187,7 +187,10 @@ class GpuOriented(GpuBoxes):
     @classmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`."""
-        return not_one(outputs) or _no_table(outputs[0].shape)
+        if reason := not_one(outputs) or _no_table(outputs[0].shape):
+            return reason
+        is_final = decoder.head.class_count((outputs[0].shape[1:],), network) is None
+        return "an end-to-end export leaves nothing to decode" if is_final else ""
 
     def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> Layout:
         _, numbers, boxes = outputs[0].shape
@@ -203,26 +206,30 @@ class GpuInstances(GpuBoxes):
     """Boxes and masks; the decoder's head is a :class:`~edgert.stages.decode.shaped.YoloV8Seg`."""
 
     def __init__(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size, kernels: Kernels) -> None:
+        self._size = network
         super().__init__(decoder, outputs, network, kernels)
         maps = outputs[self._which[1]]
         _, count, height, width = maps.shape
         self._mask = self._kernel("instances", {}, _JOB.size, maps.dtype, "instances")
         self._job = _JOB.pack(
             self._kept.address, maps.block.address, self._out.address, count * height * width, decoder.limit, count,
-            width, height, self._kept_pitch, self._pitch, width / network[0], height / network[1],
+            width, height, network[0] // width, network[1] // height, self._kept_pitch, self._pitch,
         )  # fmt: skip
 
     @classmethod
     def unsupported(cls, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> str:
         """See :meth:`GpuReader.unsupported`."""
-        found = shaped.find_tables([output.shape[1:] for output in outputs])
+        shapes = [output.shape[1:] for output in outputs]
+        found = instances.find_tables(shapes)
         if found is None:
             return f"the kernels read boxes and prototypes, not {len(outputs)} outputs"
+        if decoder.head.class_count(shapes, network) is None:
+            return "an end-to-end export leaves nothing to decode"
         if (count := outputs[found[1]].shape[1]) > _MOST_PROTOTYPES:
             return f"the kernels read up to {_MOST_PROTOTYPES} prototypes, not {count}"
         _, _, height, width = outputs[found[1]].shape
-        if -(-height // _PARTS) * _PARTS * -(-width // 32) > _MOST_WORDS:
-            return f"the kernels make masks of up to {_MOST_WORDS} words of 32 cells, not {width} × {height} cells"
+        if width > _MOST_CELLS or network[0] % width or network[1] % height:
+            return f"the kernels read prototypes whose cells are whole pixels, not {width} × {height} of a {network[0]}"
         return not_one(outputs[:1]) or not_one(outputs[1:])
 
     def close(self) -> None:
@@ -231,7 +238,7 @@ class GpuInstances(GpuBoxes):
         self._kept.release()
 
     def _table(self, outputs: Sequence[GpuTensor]) -> GpuTensor:
-        self._which = shaped.table_and_maps([output.shape[1:] for output in outputs])
+        self._which = instances.table_and_maps([output.shape[1:] for output in outputs])
         return outputs[self._which[0]]
 
     def _layout_of(self, decoder: Any, outputs: Sequence[GpuTensor], network: Size) -> Layout:
@@ -243,8 +250,8 @@ class GpuInstances(GpuBoxes):
         """Memory of the GPU alone: masks are made of it there."""
         self._kept_pitch = -(-nbytes // 16) * 16
         self._kept = self._device.device_block(self.rows * self._kept_pitch)
-        _, _, height, self._width = outputs[self._which[1]].shape
-        words = -(-self._width // 32)
+        width, height = self._size
+        words = -(-width // 32)
         limit, start = self._decoder.limit, _COUNT_BYTES + 24 * self._decoder.limit
         end = start + limit * height * words * 4
         self._views = [
@@ -260,12 +267,12 @@ class GpuInstances(GpuBoxes):
     def _made(self, boxes: F32, scores: F32, classes: I32, extras: Any, geometry: Geometry) -> Detections:
         def cut(row: int, span: I32) -> U8:
             x1, y1, x2, y2 = span
-            bits = np.unpackbits(extras[row, y1:y2], axis=1, bitorder="little")
-            part: U8 = bits[:, x1:x2].copy()
+            bits = np.unpackbits(extras[row, y1:y2, x1 // 8 : -(-x2 // 8)], axis=1, bitorder="little")
+            part: U8 = bits[:, x1 % 8 : x1 % 8 + x2 - x1].copy()
             return part
 
-        masks = shaped.instance_masks(cut, boxes, (self._width, extras.shape[1]), geometry)
-        return Detections(geometry.boxes(boxes), scores, classes, self._decoder.labels, masks=masks)
+        record = Detections(geometry.boxes(boxes), scores, classes, self._decoder.labels)
+        return instances.with_masks(record, cut, instances.spans_of(boxes, geometry), geometry)
 
 
 def _no_table(shape: tuple[int, ...]) -> str:

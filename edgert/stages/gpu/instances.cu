@@ -1,8 +1,9 @@
-// Masks of the boxes that suppression left: sums of prototypes, a bit for every cell, set where the sum is above 0.
+// Masks of the boxes that suppression left: a bit for every pixel of the network, set where the sum of prototypes, linear
+// between the middles of their cells, is above 0.
 //
-// PARTS blocks for each box, since what takes long is to wait for prototypes. Only rows of cells that the box may touch are
-// written, those of a block as one piece: short writes to the host's memory take longer than sums. The host cuts them to
-// the box.
+// PARTS blocks for each box, since what takes long is to wait for prototypes. A block works on strips of pixel rows: first
+// the sums of the cells that they need, then bits. Only rows that the box may touch are written, those of a strip as one
+// piece: short writes to the host's memory take longer than sums. The host cuts them to the box.
 //
 //   HALF  1: prototypes are float16
 
@@ -11,26 +12,36 @@
 #define THREADS 256
 #define MOST 256        // prototypes
 #define PARTS 4
-#define MOST_WORDS 2048 // of 32 cells, of a block
+#define TILE 4096       // sums of a strip
+#define MOST_WORDS 2048 // of 32 pixels, of a strip
 
 struct Job {
     u64 boxes, maps, out;     // what suppress left, in memory of the GPU
     long long stride;         // numbers of all prototypes of an image
     int limit, masks;
     int width, height;        // of a prototype
+    int across, down;         // pixels of a cell
     int boxes_pitch, pitch;   // bytes of one image
-    float across, down;       // cells per network pixel
 };
 
 struct alignas(16) Box { float left, top, right, bottom; };
 
-// One cell more on every side than a box touches: how it is rounded is the host's business.
-__device__ __forceinline__ int cell_at(float place, float scale, int offset, int most) {
-    return (int)fminf(fmaxf(floorf(place * scale) + offset, 0.0f), (float)most);
+// One pixel more on every side than a box touches: how it is rounded is the host's business.
+__device__ __forceinline__ int pixel_at(float place, int offset, int most) {
+    return (int)fminf(fmaxf(floorf(place) + offset, 0.0f), (float)most);
+}
+
+// A pixel between the middles of two cells, and how near it is to the second. At the edge both are one.
+struct Between { int low, high; float part; };
+
+__device__ __forceinline__ Between between(int pixel, int pitch, int most) {
+    const int twice = 2 * pixel + 1 + pitch, low = twice / (2 * pitch) - 1;
+    return {max(low, 0), min(low + 1, most), (float)(twice % (2 * pitch)) / (float)(2 * pitch)};
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) instances(const Job job) {
     __shared__ float shares[MOST];
+    __shared__ float sums[TILE];
     __shared__ u32 bits[MOST_WORDS];
     const int one = blockIdx.x, image = blockIdx.y, part = blockIdx.z, lane = threadIdx.x % 32;
     const char* found = (const char*)job.boxes + (long long)image * job.boxes_pitch;
@@ -47,24 +58,43 @@ extern "C" __global__ void __launch_bounds__(THREADS) instances(const Job job) {
     if (part == 0 && threadIdx.x == 0) ((Box*)(out + 16))[one] = box;
     if (part == 0 && threadIdx.x < 2) answer[threadIdx.x * job.limit + one] = numbers[threadIdx.x * job.limit + one];
     __syncthreads();
-    const int words = (job.width + 31) / 32, cells = job.width * job.height;
-    u32* mask = answer + 2 * job.limit + (long long)one * job.height * words;
+    const int columns = job.width * job.across, rows = job.height * job.down;
+    const int words = (columns + 31) / 32, cells = job.width * job.height;
+    u32* mask = answer + 2 * job.limit + (long long)one * rows * words;
     const Stored* maps = (const Stored*)job.maps + image * job.stride;
-    const int left = cell_at(fminf(box.left, box.right), job.across, -1, job.width - 1) / 32;
-    const int right = cell_at(fmaxf(box.left, box.right), job.across, 1, job.width - 1) / 32;
-    const int first = cell_at(fminf(box.top, box.bottom), job.down, -1, job.height - 1);
-    const int last = cell_at(fmaxf(box.top, box.bottom), job.down, 1, job.height - 1);
-    const int each = (last - first + PARTS) / PARTS, top = first + part * each, rows = min(each, last + 1 - top);
-    const int wide = right - left + 1, all = wide * rows;
-    for (int word = threadIdx.x / 32; word < all; word += THREADS / 32) {
-        const int y = top + word / wide, at = left + word % wide, x = 32 * at + lane;
-        const Stored* cell = maps + (long long)y * job.width + min(x, job.width - 1);
-        float sum = 0;
+    const int left = pixel_at(fminf(box.left, box.right), -1, columns - 1) / 32;
+    const int right = pixel_at(fmaxf(box.left, box.right), 1, columns - 1) / 32;
+    const int first = pixel_at(fminf(box.top, box.bottom), -1, rows - 1);
+    const int last = pixel_at(fmaxf(box.top, box.bottom), 1, rows - 1);
+    const int each = (last - first + PARTS) / PARTS, top = first + part * each, end = min(top + each, last + 1);
+    const int from = between(32 * left, job.across, job.width - 1).low;
+    const int wide = between(min(32 * right + 31, columns - 1), job.across, job.width - 1).high - from + 1;
+    const int most = min((TILE / wide - 2) * job.down, MOST_WORDS / words);
+    for (int start = top; start < end; start += most) {
+        const int some = min(most, end - start);
+        const int above = between(start, job.down, job.height - 1).low;
+        const int below = between(start + some - 1, job.down, job.height - 1).high;
+        for (int i = threadIdx.x; i < wide * (below - above + 1); i += THREADS) {
+            const Stored* cell = maps + (long long)(above + i / wide) * job.width + from + i % wide;
+            float sum = 0;
 #pragma unroll 16
-        for (int i = 0; i < job.masks; ++i) sum += shares[i] * widened(cell[(long long)i * cells]);
-        const u32 found_bits = __ballot_sync(~0u, x < job.width && sum > 0);
-        if (lane == 0) bits[(y - top) * words + at] = found_bits;
+            for (int k = 0; k < job.masks; ++k) sum += shares[k] * widened(cell[(long long)k * cells]);
+            sums[i] = sum;
+        }
+        __syncthreads();
+        for (int word = threadIdx.x / 32; word < (right - left + 1) * some; word += THREADS / 32) {
+            const int y = word / (right - left + 1), at = left + word % (right - left + 1), x = 32 * at + lane;
+            const Between row = between(start + y, job.down, job.height - 1);
+            const Between column = between(min(x, columns - 1), job.across, job.width - 1);
+            const float* upper = sums + (row.low - above) * wide - from;
+            const float* lower = sums + (row.high - above) * wide - from;
+            const float over = upper[column.low] * (1 - column.part) + upper[column.high] * column.part;
+            const float under = lower[column.low] * (1 - column.part) + lower[column.high] * column.part;
+            const u32 found_bits = __ballot_sync(~0u, x < columns && over * (1 - row.part) + under * row.part > 0);
+            if (lane == 0) bits[y * words + at] = found_bits;
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < some * words; i += THREADS) mask[(long long)start * words + i] = bits[i];
+        __syncthreads();
     }
-    __syncthreads();
-    for (int i = threadIdx.x; i < rows * words; i += THREADS) mask[top * words + i] = bits[i];
 }

@@ -9,7 +9,7 @@ from edgert.backend.gpu import GpuTensor
 from edgert.memory.cuda import Stream
 from edgert.runtime import Record
 from edgert.stages.crop import Geometry
-from edgert.stages.decode import classify, detection, maps, shaped, yolo
+from edgert.stages.decode import classify, detection, instances, maps, shaped, yolo
 from edgert.stages.decode.decoder import Decoder, Size, of_one_image
 from edgert.stages.gpu import gpu_detections, gpu_scores
 from edgert.stages.gpu.gpu_reader import GpuReader
@@ -58,7 +58,7 @@ class HostReader:
 _READERS: dict[type, type[GpuReader]] = {
     detection.Detector: gpu_detections.GpuDetector,
     shaped.YoloV8Obb: gpu_detections.GpuOriented,
-    shaped.YoloV8Seg: gpu_detections.GpuInstances,
+    instances.YoloV8Seg: gpu_detections.GpuInstances,
     classify.Classify: gpu_scores.GpuClasses,
     maps.SegmentArgmax: gpu_scores.GpuMask,
     maps.SegmentThreshold: gpu_scores.GpuMask,

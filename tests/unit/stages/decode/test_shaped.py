@@ -15,7 +15,8 @@ from edgert.errors import ConfigError, ModelError
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.guess import guess
-from edgert.stages.decode.shaped import YoloV8Obb, YoloV8Seg, gaussian_overlap, gaussians
+from edgert.stages.decode.instances import YoloV8Seg
+from edgert.stages.decode.shaped import YoloV8Obb, gaussian_overlap, gaussians
 from tests.helpers.known_boxes import identity
 
 NETWORK = (160, 96)
@@ -105,27 +106,29 @@ def test_a_mask_is_the_sum_of_prototypes_inside_its_box(turned: bool) -> None:
     record = Detector(YoloV8Seg())([maps, table] if turned else [table, maps], WHOLE)
     assert record.masks is not None and record.classes.tolist() == [1, 0]
     wide, high = record.masks
-    assert wide.mask.shape == (6, 10) and wide.region == (60, 36, 100, 60)
-    assert wide.mask[:, :5].all() and not wide.mask[:, 5:].any()
-    assert high.mask.shape == (10, 6) and not high.mask[:, :3].any() and high.mask[:, 3:].all()
+    assert wide.mask.shape == (24, 40) and wide.region == (60, 36, 100, 60)
+    assert wide.mask[:, :20].all() and not wide.mask[:, 20:].any()
+    assert high.mask.shape == (40, 24) and not high.mask[:, :12].any() and high.mask[:, 12:].all()
 
 
 def test_masks_end_where_the_image_does() -> None:
     record = Detector(YoloV8Seg())([instances((20, 10, 60, 60, 0.9, 0, 1.0)), prototypes()], LETTERBOX)
     assert record.masks is not None
     (mask,) = record.masks
-    assert mask.region == (0, 0, 192, 96) and mask.mask.shape == (6, 12)  # 16 pixels of a network that shows padding
+    assert mask.region == (0, 0, 200, 96) and mask.mask.shape == (24, 50)  # 16 pixels of a network that shows padding
     empty = Detector(YoloV8Seg())([instances(), prototypes()], WHOLE)
     assert empty.masks == () and len(empty) == 0
 
 
-def test_a_box_of_no_size_has_a_cell() -> None:
-    record = Detector(YoloV8Seg())([instances((300, 300, 0, 0, 0.9, 0, 1.0)), prototypes()], WHOLE)
-    assert record.masks is not None and record.masks[0].mask.shape == (1, 1)
+def test_objects_of_which_nothing_is_seen_go() -> None:
+    """Outside of the image, of no size, of no number, or where their mask is empty."""
+    rows = (300, 300, 9, 9, 0.95, 0, 1.0), (40, 40, 0, 0, 0.9, 0, 1.0), (np.nan, 40, 9, 9, 0.8, 0, 1.0)
+    record = Detector(YoloV8Seg())([instances(*rows, (40, 40, 9, 9, 0.6, 0, -1.0)), prototypes()], WHOLE)
+    assert record.masks == () and len(record) == 0
 
 
 def test_rows_that_are_selected_bring_their_shapes() -> None:
-    table = instances((40, 48, 20, 20, 0.9, 1, 1.0), (120, 48, 20, 20, 0.8, 0, 1.0))
+    table = instances((40, 48, 20, 20, 0.9, 1, 1.0), (120, 48, 20, 20, 0.8, 0, -1.0))
     record = Detector(YoloV8Seg())([table, prototypes()], WHOLE)
     assert record.masks is not None
     for rows in (np.array([1]), np.array([False, True])):

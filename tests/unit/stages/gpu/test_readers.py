@@ -12,8 +12,9 @@ from edgert.backend.gpu import GpuTensor
 from edgert.runtime import Embedding
 from edgert.stages.decode.classify import Classify, Embed
 from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.instances import YoloV8Seg
 from edgert.stages.decode.maps import Heatmap, SegmentArgmax, SegmentThreshold
-from edgert.stages.decode.shaped import YoloV8Obb, YoloV8Seg
+from edgert.stages.decode.shaped import YoloV8Obb
 from edgert.stages.decode.yolo import YoloPose, YoloV8
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.readers import HostReader, reader_for
@@ -68,7 +69,7 @@ def test_these_are_decoded_on_the_gpu(kernels: Kernels, decoder: Any, shapes: li
         (Heatmap(), [(17, 24, 40)], (False,), "'out0' has no batch dimension"),
         (Classify(top=64), [(2, 1000)], (True,), "up to 32 classes"),
         (Detector(YoloV8Seg()), [(2, 400, 400), (2, 300, 24, 40)], (True, True), "up to 256 prototypes, not 300"),
-        (Detector(YoloV8Seg()), [(2, 41, 84), (2, 3, 9000, 1)], (True, True), "not 1 × 9000 cells"),
+        (Detector(YoloV8Seg()), [(2, 41, 84), (2, 3, 9000, 1)], (True, True), "whole pixels, not 1 × 9000"),
     ],
 )
 def test_others_are_decoded_on_the_host_and_it_is_known_why(

@@ -1,0 +1,234 @@
+"""Instance masks: detectors that know which pixels of a box are its object's."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+
+from edgert.runtime.frame import U8
+from edgert.runtime.records import Detections, Segmentation
+from edgert.stages.crop import Geometry
+from edgert.stages.decode import decoded
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, boxes_and_scores, shapes_of
+from edgert.stages.decode.detection import I32, Candidates, Head, best_column, corners
+from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+
+# Layout: https://docs.ultralytics.com/tasks/segment and /modes/export, [116, 8400] and [32, 160, 160] for COCO at 640:
+# x, y, w, h in network pixels, class scores past their sigmoid, and for each box how much of every prototype its mask
+# holds (Bolya et al., "YOLACT: Real-time Instance Segmentation", 2019, section 3). End to end (YOLO26, or ``nms=True``)
+# the first is [300, 38]: x1, y1, x2, y2, score, class, and the same 32 numbers.
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV8Seg(Head):
+    """Two outputs, [4 + C + M, S] or final boxes [N, 6 + M], and prototypes [M, h, w], in either order.
+
+    An object's mask is where the sum of its prototypes, linear between their cells, is above 0, which is 0.5 past the
+    sigmoid, cut to its box; it has the network's resolution. Objects of which nothing is left go.
+    """
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A column for every box beside maps."""
+        found = find_tables(look.shapes)
+        if found is None:
+            return
+        (rows, columns), (masks, *_) = look.shapes[found[0]], look.shapes[found[1]]
+        if columns == 6 + masks > 6:
+            yield Fit(f"[{rows or 'N'}, 6 + {masks}] is final boxes beside {masks} prototypes of masks", 3)
+        elif rows - masks > 4:
+            yield Fit(f"[4 + {rows - 4 - masks} + {masks}, {columns or 'N'}] beside {masks} prototypes of masks", 3,
+                      rows - 4 - masks)  # fmt: skip
+
+    def class_count(self, shapes: Shapes, network: Size) -> int | None:
+        """None for final boxes. Raises ModelError unless one output has boxes, and the other maps."""
+        found = find_tables(shapes)
+        if found is not None and shapes[found[0]][1] == 6 + shapes[found[1]][0] > 6:
+            return None
+        classes = 0 if found is None else shapes[found[0]][0] - 4 - shapes[found[1]][0]
+        if classes < 1:
+            reads = "two outputs, [4 + classes + masks, boxes] or [boxes, 6 + masks], and [masks, h, w]"
+            raise wrong_shapes("detect: yolov8-seg", reads, shapes, network)
+        return classes
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """Extras are how much a box has of every prototype."""
+        shapes = shapes_of(outputs)
+        classes = self.class_count(shapes, network)
+        table = outputs[table_and_maps(shapes)[0]]
+        if classes is None:
+            found = as_f32(table[table[:, 4] >= score])
+            return Candidates(found[:, :4], found[:, 4], found[:, 5].astype(np.int32), found[:, 6:], overlap=False)
+        columns, scores, kinds = best_column(as_f32(table[4 : 4 + classes]), score)
+        found = as_f32(table[:, columns]).T
+        return Candidates(corners(found[:, :2], found[:, 2:4]), scores, kinds, found[:, 4 + classes :])
+
+    def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
+        """With masks."""
+        assert kept.extras is not None
+        maps, shares = as_f32(outputs[table_and_maps(shapes_of(outputs))[1]]), kept.extras
+
+        def sums(row: int, left: int, top: int, right: int, bottom: int) -> F32:
+            part = maps[:, top:bottom, left:right]
+            found: F32 = (shares[row] @ part.reshape(len(part), -1)).reshape(part.shape[1:])
+            return found
+
+        cut = cut_of(sums, (maps.shape[2], maps.shape[1]), geometry.network)
+        return with_masks(record, cut, spans_of(kept.boxes, geometry), geometry)
+
+
+def table_and_maps(shapes: Shapes) -> tuple[int, int]:
+    """Which output has boxes, and which prototypes."""
+    found = find_tables(shapes)
+    assert found is not None, "class_count has looked"
+    return found
+
+
+def find_tables(shapes: Shapes) -> tuple[int, int] | None:
+    """Like :func:`table_and_maps`; None where they are no such two."""
+    ranks = [len(shape) for shape in shapes]
+    return (0, 1) if ranks == [2, 3] else (1, 0) if ranks == [3, 2] else None
+
+
+# RF-DETR-seg. Layout and formulas: ``rfdetr/models/postprocess.py`` (_postprocess_masks) of github.com/roboflow/rf-detr
+# and its ONNX export, ``dets``, ``labels`` and ``masks``.
+
+
+@dataclass(frozen=True, slots=True)
+class DetrSeg(Head):
+    """Logits [Q, C], boxes [Q, 4] and masks [Q, h, w] of the whole image, in any order.
+
+    A mask is where its logits, linear between their cells, are above 0; it may reach beyond its box.
+
+    Attributes:
+        activation: as for ``detr``.
+        label_count: how many labels the task has; set by whoever makes the decoder.
+    """
+
+    activation: decoded.Activation = "auto"
+    label_count: int = 0
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Scores, boxes and a map per query."""
+        rest = _beside_maps(look.shapes)
+        if rest is not None:
+            both = tuple(look.shapes[index] for index in rest[1:])
+            for fit in decoded.Detr.fits(Look(both, "", look.network)):
+                yield Fit(f"{fit.reason}, and as many masks", 3, fit.classes)
+
+    def class_count(self, shapes: Shapes, network: Size) -> int | None:
+        """Raises ModelError unless there are boxes, class numbers and maps of the same queries."""
+        rest = _beside_maps(shapes)
+        if rest is None:
+            reads = "logits [queries, classes], boxes [queries, 4] and masks [queries, h, w]"
+            raise wrong_shapes("detect: detr-seg", reads, shapes, network)
+        return self._detr.class_count([shapes[index] for index in rest[1:]], network)
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """Extras are the query of each."""
+        self.class_count(shapes_of(outputs), network)
+        _, first, second = _beside_maps(shapes_of(outputs)) or (0, 0, 0)
+        return self._detr.read([outputs[first], outputs[second]], network, score)
+
+    def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
+        """With masks, each as large as what is above 0 of it."""
+        assert kept.extras is not None
+        which, *_ = _beside_maps(shapes_of(outputs)) or (0, 0, 0)
+        maps = as_f32(outputs[which][kept.extras[:, 0].astype(np.intp)])
+        size = maps.shape[2], maps.shape[1]
+        inside = maps > 0
+        (left, right), (top, bottom) = (_ends(np.asarray(inside.any(axis=axis))) for axis in (1, 2))
+        cells = np.stack([left - 1, top - 1, right + 1, bottom + 1], axis=1)
+        boxes = np.clip(cells, 0, size * 2) * (np.array(geometry.network * 2) / (size * 2))
+        boxes[~inside.any(axis=(1, 2))] = 0
+
+        def sums(row: int, left: int, top: int, right: int, bottom: int) -> F32:
+            return maps[row, top:bottom, left:right]
+
+        cut = cut_of(sums, size, geometry.network)
+        return with_masks(record, cut, spans_of(boxes.astype(np.float32), geometry), geometry, all_stay=True)
+
+    @property
+    def _detr(self) -> decoded.Detr:
+        return decoded.Detr(self.activation, self.label_count)
+
+
+def _beside_maps(shapes: Shapes) -> tuple[int, int, int] | None:
+    """Indices of the maps, and of boxes and scores of as many queries."""
+    maps = [index for index, shape in enumerate(shapes) if len(shape) == 3]
+    rest = [index for index, shape in enumerate(shapes) if len(shape) == 2]
+    if len(shapes) != 3 or len(maps) != 1 or boxes_and_scores([shapes[index] for index in rest]) is None:
+        return None
+    return (maps[0], rest[0], rest[1]) if shapes[maps[0]][0] == shapes[rest[0]][0] else None
+
+
+def _ends(inside: Array) -> tuple[Array, Array]:
+    """First and behind the last of each row of (N, S) booleans."""
+    return inside.argmax(axis=1), inside.shape[1] - inside[:, ::-1].argmax(axis=1)
+
+
+# From sums on the coarse grid of a head to masks at the network's resolution.
+
+
+def cut_of(sums: Callable[[int, int, int, int, int], F32], size: Size, network: Size) -> Callable[[int, I32], U8]:
+    """What cuts masks out of maps: 1 where they are above 0, linear between the middles of cells.
+
+    Args:
+        sums: gives the part of an object's map, for its row and left, top, right, bottom in cells.
+        size: (width, height) of a map.
+        network: (width, height) of the input, over which a map lies.
+
+    Returns:
+        gives a part of an object's mask, (y2 - y1, x2 - x1) uint8, for its row and x1, y1, x2, y2 in network pixels.
+    """
+    across, down = network[0] / size[0], network[1] / size[1]
+
+    def cut(row: int, span: I32) -> U8:
+        x1, y1, x2, y2 = span.tolist()
+        if x1 >= x2 or y1 >= y2:
+            return np.zeros((0, 0), np.uint8)
+        (left, right), (top, bottom) = _cells(x1, x2, across, size[0]), _cells(y1, y2, down, size[1])
+        fine = round((right - left) * across), round((bottom - top) * down)
+        grown = cv2.resize(sums(row, left, top, right, bottom), fine, interpolation=cv2.INTER_LINEAR)
+        x, y = round(left * across), round(top * down)
+        inside: U8 = (grown[y1 - y : y2 - y, x1 - x : x2 - x] > 0).view(np.uint8)
+        return inside
+
+    return cut
+
+
+def _cells(first: int, last: int, pitch: float, count: int) -> tuple[int, int]:
+    """Cells that have a part in these pixels; all, where cells are no whole pixels."""
+    if pitch != int(pitch):
+        return 0, count
+    return max(int(first // pitch) - 1, 0), min(int(-(-last // pitch)) + 1, count)
+
+
+def spans_of(boxes: F32, geometry: Geometry) -> I32:
+    """(N, 4) x1, y1, x2, y2 in network pixels → whole ones, those that begin inside both the box and the image."""
+    scale = np.array([geometry.scale_x, geometry.scale_y] * 2)
+    image = np.round((geometry.bounds - np.array([geometry.offset_x, geometry.offset_y] * 2)) / scale, 3)
+    low, high = np.maximum(image[:2], 0), np.minimum(image[2:], geometry.network)
+    spans = np.ceil(np.clip(boxes, np.tile(low, 2), np.tile(high, 2)))
+    return np.nan_to_num(spans).astype(np.int32)
+
+
+def with_masks(
+    record: Detections, cut: Callable[[int, I32], U8], spans: I32, geometry: Geometry, all_stay: bool = False
+) -> Detections:
+    """The record with a mask of every object.
+
+    Args:
+        cut: gives the part of one object's mask for its row and span.
+        spans: (N, 4) in network pixels.
+        all_stay: whether objects without a pixel stay.
+    """
+    scale, offset = (geometry.scale_x, geometry.scale_y), (geometry.offset_x, geometry.offset_y)
+    regions = (spans * np.array(scale * 2) + np.array(offset * 2)).tolist()
+    rows = enumerate(zip(spans, regions, strict=True))
+    masks = tuple(Segmentation(cut(row, span), tuple(region)) for row, (span, region) in rows)
+    found = replace(record, masks=masks)
+    seen = np.array([all_stay or bool(mask.mask.any()) for mask in masks], np.bool_)
+    return found if seen.all() else found.select(seen)
