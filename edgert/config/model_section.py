@@ -89,7 +89,8 @@ class DetectTask(_Read):
     """Boxes."""
 
     detect: Annotated[str, KindIn(DECODERS["detect"])] = Field(
-        description="layout of the output; yolov8 serves v8, v9, v11 and v12, yolov10 every head that did its own NMS"
+        description="layout of the output; yolov8 serves v8, v9, v11 and v12, yolov10 every head that did its own NMS, "
+        "detr RT-DETR, D-FINE, DEIM and RF-DETR"
     )
     score: fields.Fraction = Field(default=0.25, description="lowest score that counts")
     iou: fields.Fraction = Field(

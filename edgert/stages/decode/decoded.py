@@ -1,14 +1,14 @@
 """Networks that need no decoding of cells: boxes, scores and classes come out final, or as one row per query."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from edgert.stages.decode import decoder
-from edgert.stages.decode.detection import I32, Candidates, Head, Index, corners, every_class
+from edgert.stages.decode.detection import I32, Candidates, Head, Index, best_class, corners, every_class
 from edgert.stages.decode.guess import MOST_QUERIES, Fit, Look, wrong_shapes
 
 READS = "one output [boxes, 6] or three [boxes, 4], [boxes], [boxes] and perhaps a count"
@@ -26,13 +26,13 @@ class Decoded(Head):
 
     Attributes:
         boxes: in network pixels, or relative to the network's width and height.
-        order: of the four numbers of a box; TensorFlow writes yxyx.
+        order: of the four numbers of a box; TensorFlow writes yxyx, Ultralytics' RT-DETR center x, y, width, height.
         background: ``first`` when class 0 means nothing and labels start at class 1, as in torchvision.
     """
 
     uncertain: ClassVar[tuple[str, ...]] = ("boxes", "order")
     boxes: Literal["pixels", "relative"] = "pixels"
-    order: Literal["xyxy", "yxyx"] = "xyxy"
+    order: Literal["xyxy", "yxyx", "cxcywh"] = "xyxy"
     background: Literal["none", "first"] = "none"
 
     @classmethod
@@ -76,6 +76,8 @@ def _in_pixels(boxes: decoder.F32, network: decoder.Size, unit: str, order: str)
     """x1, y1, x2, y2 in network pixels."""
     if order == "yxyx":
         boxes = boxes[:, [1, 0, 3, 2]]
+    if order == "cxcywh":
+        boxes = corners(boxes[:, :2], boxes[:, 2:])
     return boxes * np.array(network * 2, np.float32) if unit == "relative" else boxes
 
 
@@ -96,6 +98,7 @@ class Ssd(Head):
     """
 
     uncertain: ClassVar[tuple[str, ...]] = ("background", "boxes", "order")
+    name: ClassVar[str] = "ssd"
     background: Literal["first", "none"] = "first"
     boxes: Literal["relative", "pixels"] = "relative"
     order: Literal["xyxy", "yxyx"] = "xyxy"
@@ -128,8 +131,102 @@ class Ssd(Head):
         roles = decoder.boxes_and_scores(shapes)
         if roles is None or shapes[roles[1]][1] <= self._skipped:
             reads = "two outputs, scores [N, classes] and boxes [N, 4]"
-            raise wrong_shapes("detect: ssd", reads, shapes, network)
+            raise wrong_shapes(f"detect: {self.name}", reads, shapes, network)
         return roles
+
+
+# YOLO-NAS and DAMO-YOLO, exported without NMS. Layout: documentation/source/models/QuickstartYoloNas and
+# ``pp_yolo_e/post_prediction_callback.py`` of github.com/Deci-AI/super-gradients: boxes [8400, 4] and scores [8400, 80]
+# for COCO at 640, past their sigmoid; every class that scores enough counts.
+
+
+@dataclass(frozen=True, slots=True)
+class YoloNas(Ssd):
+    """Scores [S, C], past their sigmoid, and boxes [S, 4] in network pixels, in either order."""
+
+    uncertain: ClassVar[tuple[str, ...]] = ()
+    name: ClassVar[str] = "yolo-nas"
+    background: Literal["first", "none"] = "none"
+    boxes: Literal["relative", "pixels"] = "pixels"
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Scores beside as many boxes, one per cell."""
+        roles = decoder.boxes_and_scores(look.shapes)
+        if roles is not None and look.shapes[roles[0]][0] == look.cells():
+            rows, classes = look.shapes[roles[1]]
+            yield Fit(f"scores [{rows}, {classes}] beside boxes [{rows}, 4], a box per cell", 4, classes)
+
+
+# PP-YOLOE and other models of PaddleDetection. Layouts: ``ppdet/modeling/heads/ppyoloe_head.py`` (post_process) and
+# ``layers.py`` (MultiClassNMS) of github.com/PaddlePaddle/PaddleDetection. Their second input, ``scale_factor``, is 1
+# where boxes are to be network pixels.
+
+
+@dataclass(frozen=True, slots=True)
+class PpYoloe(Head):
+    """Boxes [S, 4] and scores [C, S] (``exclude_nms``), one output [S, 4 + C] (``exclude_post_process``), or final rows
+    [N, 6] of class, score, x1, y1, x2, y2, perhaps with their count."""
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Boxes beside turned scores, or final rows beside their count."""
+        rows, columns = look.table or (0, 0)
+        roles = _boxes_and_columns(look.shapes)
+        if roles is not None:
+            classes, boxes = look.shapes[roles[1]]
+            reason = f"scores [{classes}, {boxes or 'N'}] beside boxes [{boxes or 'N'}, 4]"
+            yield Fit(reason, 3, classes)
+        elif _is_counted(look.shapes):
+            yield Fit("[boxes, 6] is class, score and corners of final boxes", 3 if len(look.shapes) > 1 else 1)
+        elif columns > 6 and rows == look.cells():
+            yield Fit(f"[{rows}, 4 + {columns - 4}] can be corners and scores", 1, columns - 4)
+
+    def class_count(self, shapes: decoder.Shapes, network: decoder.Size) -> int | None:
+        """None for final rows. Raises ModelError for others than the three layouts."""
+        if _is_counted(shapes):
+            return None
+        roles = _boxes_and_columns(shapes)
+        if roles is not None:
+            return shapes[roles[1]][0]
+        if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][1] < 5:
+            reads = "boxes [N, 4] and scores [classes, N], one output [N, 4 + classes], or [boxes, 6] and a count"
+            raise wrong_shapes("detect: ppyoloe", reads, shapes, network)
+        return shapes[0][1] - 4
+
+    def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
+        """A box counts once for every class that scores enough; rows beyond a count are padding and left out."""
+        shapes = decoder.shapes_of(outputs)
+        if self.class_count(shapes, network) is None:
+            table, *counts = sorted(outputs, key=lambda output: -output.ndim)
+            table = decoder.as_f32(table[: int(counts[0].reshape(-1)[0]) if counts else None])
+            table = table[(table[:, 1] >= score) & (table[:, 0] >= 0)]
+            return Candidates(table[:, 2:], table[:, 1], table[:, 0].astype(np.int32), overlap=False)
+        roles = _boxes_and_columns(shapes)
+        if roles is None:
+            table = decoder.as_f32(outputs[0])
+            rows, scores, classes = every_class(table[:, 4:], score)
+            return Candidates(table[rows, :4], scores, classes)
+        numbers = decoder.as_f32(outputs[roles[1]])
+        classes, rows = np.divmod(np.flatnonzero(numbers >= score), numbers.shape[1])
+        return Candidates(decoder.as_f32(outputs[roles[0]][rows]), numbers[classes, rows], classes.astype(np.int32))
+
+
+def _is_counted(shapes: decoder.Shapes) -> bool:
+    """Whether there is one output [N, 6], and perhaps a count."""
+    counts = [shape for shape in shapes if math.prod(shape) == 1 and len(shape) < 2]
+    rest = [shape for shape in shapes if shape not in counts]
+    return decoder.is_rows_of_six(rest) and len(counts) < 2
+
+
+def _boxes_and_columns(shapes: decoder.Shapes) -> tuple[int, int] | None:
+    """Indices of boxes [N, 4] and scores [C, N], in either order; None when they are not that."""
+    if len(shapes) != 2 or any(len(shape) != 2 for shape in shapes):
+        return None
+    for boxes in (0, 1):
+        if shapes[boxes][1] == 4 and shapes[1 - boxes][1] == shapes[boxes][0] > shapes[1 - boxes][0]:
+            return boxes, 1 - boxes
+    return None
 
 
 # DETR and its kin (RT-DETR, D-FINE, RF-DETR): a fixed number of queries, each at most one object, no suppression.
@@ -140,6 +237,7 @@ class Ssd(Head):
 # output, scores past their sigmoid).
 
 Activation = Literal["auto", "sigmoid", "softmax", "none"]
+Choice = Callable[[decoder.F32, float], tuple[Index, decoder.F32, I32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +284,8 @@ class Detr(Head):
         return columns - self._has_no_object(columns)
 
     def read(self, outputs: Sequence[decoder.Array], network: decoder.Size, score: float) -> Candidates:
-        """A query counts once for every class that scores enough, as RT-DETR's own choice does."""
+        """A query counts once for every class that scores enough, as RT-DETR's own choice does; of softmax, and in one
+        output, only for its best."""
         if self.class_count(decoder.shapes_of(outputs), network) is None:
             return Decoded().read(outputs, network, score)
         if len(outputs) == 1:
@@ -195,22 +294,22 @@ class Detr(Head):
         else:
             box_index, number_index = decoder.boxes_and_scores(decoder.shapes_of(outputs)) or (1, 0)
             boxes, numbers = decoder.as_f32(outputs[box_index]), decoder.as_f32(outputs[number_index])
-        rows, scores, classes = self._scored(numbers, score)
+        rows, scores, classes = self._scored(numbers, score, best_class if len(outputs) == 1 else every_class)
         found = boxes[rows] * np.array(network * 2, np.float32)
         return Candidates(corners(found[:, :2], found[:, 2:]), scores, classes, rows[:, None].astype(np.float32), False)
 
     def _has_no_object(self, columns: int) -> bool:
         return self.activation == "softmax" or (self.activation == "auto" and columns == self.label_count + 1 > 1)
 
-    def _scored(self, numbers: decoder.F32, floor: float) -> tuple[Index, decoder.F32, I32]:
+    def _scored(self, numbers: decoder.F32, floor: float, choice: Choice) -> tuple[Index, decoder.F32, I32]:
         # Numbers from 0 to 1 are scores already: logits of queries that saw nothing are far below zero.
         in_unit = bool(numbers.size) and float(np.min(numbers)) >= 0 and float(np.max(numbers)) <= 1
         final = self.activation == "none" or (self.activation == "auto" and in_unit)
         if self._has_no_object(numbers.shape[1]):
-            return every_class((numbers if final else decoder.softmax(numbers))[:, :-1], floor)
+            return best_class((numbers if final else decoder.softmax(numbers))[:, :-1], floor)
         if final:
-            return every_class(numbers, floor)
+            return choice(numbers, floor)
         # Comparing logits saves the exponential of every number.
         least = math.log(floor / (1 - floor)) if 0 < floor < 1 else math.copysign(math.inf, floor - 0.5)
-        rows, logits, classes = every_class(numbers, least)
+        rows, logits, classes = choice(numbers, least)
         return rows, np.reciprocal(np.exp(-logits) + 1), classes

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # reading a pipeline file needs the names only, and neither a
 DETECT = {
     "yolox": "edgert.stages.decode.yolo:YoloX",
     "yolov5": "edgert.stages.decode.yolo:YoloV5",
+    "yolo-raw": "edgert.stages.decode.anchors:YoloRaw",
     "yolov8": "edgert.stages.decode.yolo:YoloV8",
     "yolov8-obb": "edgert.stages.decode.shaped:YoloV8Obb",
     "yolov8-seg": "edgert.stages.decode.instances:YoloV8Seg",
@@ -39,6 +40,10 @@ DETECT = {
     "retinaface": "edgert.stages.decode.faces:RetinaFace",
     "yunet": "edgert.stages.decode.faces:YuNet",
     "yolov5-face": "edgert.stages.decode.faces:YoloV5Face",
+    "detr-seg": "edgert.stages.decode.instances:DetrSeg",
+    "yolo-nas": "edgert.stages.decode.decoded:YoloNas",
+    "ppyoloe": "edgert.stages.decode.decoded:PpYoloe",
+    "detectnet": "edgert.stages.decode.anchors:DetectNet",
 }
 CLASSIFY = dict.fromkeys(("auto", "softmax", "logits"), "edgert.stages.decode.classify:Classify")
 SEGMENT = {

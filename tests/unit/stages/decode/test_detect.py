@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgert.errors import ConfigError, ModelError
-from edgert.stages.decode.decoded import Decoded, Detr, Ssd
+from edgert.stages.decode.decoded import Decoded, Detr, PpYoloe, Ssd, YoloNas
 from edgert.stages.decode.decoder import all_cells, grid_of
 from edgert.stages.decode.detection import Detector, Head
+from edgert.stages.decode.guess import guess
 from edgert.stages.decode.nanodet import FastestDet, NanoDet
 from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX
 from tests.helpers.known_boxes import KnownBoxes, assert_same, identity, known_boxes
@@ -310,3 +311,58 @@ def test_a_class_score_that_is_not_a_number_makes_no_box(turned: bool) -> None:
     output[:3] = [[9, 9, 4, 4, 0.2, 0.9, 0], [30, 30, 4, 4, 0.9, np.nan, 0], [50, 50, 4, 4, 0, 0.7, 0.8]]
     record = Detector(YoloV8())([output.T if turned else output], identity((64, 64)))
     assert record.classes.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_yolo_nas_has_a_box_per_cell_and_no_background(swapped: bool) -> None:
+    known = known_boxes(31, (640, 384), 20)
+    count = all_cells((640, 384), (8, 16, 32))
+    rows = some_cells(known, count)
+    scores, boxes = np.full((count, 20), 0.01, np.float32), np.zeros((count, 4), np.float32)
+    scores[rows], boxes[rows] = spread(known, 20, known.scores), known.corners
+    outputs = [scores, boxes] if swapped else [boxes, scores]
+    assert_same(Detector(YoloNas())(outputs, known.geometry), known)
+    found = guess([(8400, 4), (8400, 80)], ["graph2_bboxes", "graph2_scores"], (3, 640, 640), None)
+    assert str(found[0]) == "detect: yolo-nas"
+    with pytest.raises(ModelError, match="yolo-nas"):
+        Detector(YoloNas()).check(((8400, 4), (8300, 80)), (640, 640))
+
+
+def test_pp_yoloe_with_and_without_suppression() -> None:
+    known = known_boxes(32, (640, 384), 20)
+    count = all_cells((640, 384), (8, 16, 32))
+    rows = some_cells(known, count)
+    scores, boxes = np.full((count, 20), 0.01, np.float32), np.zeros((count, 4), np.float32)
+    scores[rows], boxes[rows] = spread(known, 20, known.scores), known.corners
+    final = np.hstack([known.classes[:, None], known.scores[:, None], known.corners])
+    padded = np.vstack([final, np.full((40, 6), 0.9)]).astype(np.float32)
+    marked = np.vstack([final, np.full((40, 6), -1)]).astype(np.float32)
+    turned = np.ascontiguousarray(scores.T)
+    number = np.array([len(final)], np.int32)
+    for outputs in (
+        [boxes, turned], [turned, boxes], [np.hstack([boxes, scores])], [padded, number], [number, padded], [marked],
+    ):  # fmt: skip
+        assert_same(Detector(PpYoloe())(outputs, known.geometry), known)
+    twice = np.array([[1, 0.9, 10, 10, 50, 50], [1, 0.8, 10, 10, 50, 51]], np.float32)
+    assert len(Detector(PpYoloe())([np.repeat(twice, 4, axis=0), np.array([2], np.int32)], identity((64, 64)))) == 2
+    assert str(guess([(8400, 4), (80, 8400)], [], (3, 640, 640), None)[0]) == "detect: ppyoloe"
+    assert str(guess([(300, 6), (1,)], [], (3, 640, 640), None)[0]) == "detect: ppyoloe"
+    with pytest.raises(ModelError, match="ppyoloe"):
+        Detector(PpYoloe()).check(((8400, 4), (80, 8401)), (640, 640))
+
+
+def test_final_boxes_by_their_centers() -> None:
+    known = known_boxes(33, (640, 640), 20)
+    table = final_table(known)
+    table[: len(known.scores), :4] = np.hstack([known.centers, known.sizes]) / 640
+    assert_same(Detector(Decoded(boxes="relative", order="cxcywh"))([table], known.geometry), known)
+
+
+def test_a_query_of_softmax_counts_for_its_best_class_only() -> None:
+    numbers = np.log(np.array([[0.55, 0.4, 0.05]], np.float32))
+    boxes = np.array([[0.5, 0.5, 0.2, 0.2]], np.float32)
+    record = Detector(Detr(activation="softmax"))([numbers, boxes], identity((64, 64)))
+    assert record.classes.tolist() == [0]
+    both = Detector(Detr(activation="none"))([np.array([[0.55, 0.4]], np.float32), boxes], identity((64, 64)))
+    assert both.classes.tolist() == [0, 1]
+    assert len(Detector(Detr())([np.hstack([boxes, [[0.55, 0.4, 0.1]]])], identity((64, 64)))) == 1

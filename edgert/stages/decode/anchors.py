@@ -1,0 +1,222 @@
+"""Detectors whose boxes are still relative to the cells of their maps: raw heads of YOLOv5 and v7, DetectNet_v2."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.detection import Candidates, Head, Index, corners, suppress
+from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.yolo import product_scores
+
+# YOLOv5 and v7, exported before their boxes are decoded (``--train``, no ``--grid``, or cut at the convolutions for an
+# accelerator).
+#
+# Formulas and anchors: ``models/yolo.py`` (Detect) and ``models/*.yaml`` of github.com/ultralytics/yolov5,
+# ``cfg/deploy/yolov7.yaml`` of github.com/WongKinYiu/yolov7; ``exp``: Redmon and Farhadi, "YOLOv3: An Incremental
+# Improvement", 2018, section 2.1.
+
+_ANCHORS: Mapping[str, tuple[tuple[float, ...], ...]] = {
+    "yolov5": ((10, 13, 16, 30, 33, 23), (30, 61, 62, 45, 59, 119), (116, 90, 156, 198, 373, 326)),
+    "yolov7": ((12, 16, 19, 36, 40, 28), (36, 75, 76, 55, 72, 146), (142, 110, 192, 243, 459, 401)),
+    "yolov5-p6": (
+        (19, 27, 44, 40, 38, 94), (96, 68, 86, 152, 180, 137), (140, 301, 303, 264, 238, 542),
+        (436, 615, 739, 380, 925, 792),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class YoloRaw(Head):
+    """A map for each of several strides, [A, h, w, 5 + C], [A * (5 + C), h, w] or [h, w, A * (5 + C)], in any order.
+
+    With s the sigmoid: center = (2 * s(xy) - 0.5 + cell) * stride, size = (2 * s(wh))^2 * anchor, score = s(objectness)
+    * s(class).
+
+    Attributes:
+        anchors: whose width and height of each anchor, in network pixels.
+        sizes: in their place, those of one's own: for each map, the largest first, width and height of each anchor.
+        activation: ``none`` where the graph has the sigmoid; ``auto`` asks whether every objectness lies in 0-1.
+        formula: ``exp`` for YOLOv3 and v4 of Darknet: center = (s(xy) + cell) * stride, size = exp(wh) * anchor.
+    """
+
+    uncertain: ClassVar[tuple[str, ...]] = ("anchors",)
+    anchors: Literal["yolov5", "yolov7", "yolov5-p6"] = "yolov5"
+    sizes: tuple[tuple[float, ...], ...] = ()
+    activation: Literal["auto", "sigmoid", "none"] = "auto"
+    formula: Literal["square", "exp"] = "square"
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Maps of several strides with three anchors' numbers."""
+        levels = _levels(look.shapes, 3)
+        if look.network and levels and 8 in [look.stride(*size) for size in levels.sizes]:
+            classes = levels.numbers - 5
+            yield Fit(f"{len(levels.sizes)} maps with 3 × (5 + {classes}) numbers for every cell", 3, classes)
+
+    def class_count(self, shapes: Shapes, network: Size) -> int:
+        """Raises ModelError unless there is a map for every row of anchors, of as many numbers each."""
+        return self._levels(shapes, network).numbers - 5
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """Objectness bounds the score, so only cells that pass it are looked at further."""
+        levels, table = self._levels(shapes_of(outputs), network), self._table
+        anchor_count = len(table[0]) // 2
+        views = [
+            (_cells_last(one, anchor_count, levels), size) for one, size in zip(outputs, levels.sizes, strict=True)
+        ]
+        views.sort(key=lambda view: -view[0].shape[1])
+        objectness = [as_f32(cells[..., 4]) for cells, _ in views]
+        low, high = min(map(np.min, objectness)), max(map(np.max, objectness))
+        raw = self.activation == "sigmoid" or (self.activation == "auto" and not 0 <= low <= high <= 1)
+        least = _logit(score) if raw else score
+        parts = []
+        for (cells, (height, width)), strength, sizes in zip(views, objectness, table, strict=True):
+            anchor, cell = np.nonzero(strength >= least)
+            found = as_f32(cells[anchor, cell])
+            places = np.stack([cell % width, cell // width], axis=1).astype(np.float32)
+            pitch = np.array([network[0] / width, network[1] / height], np.float32)
+            anchors = np.array(sizes, np.float32).reshape(-1, 2)[anchor]
+            parts.append(self._placed(_sigmoid(found) if raw else found, found[:, 2:4], places, pitch, anchors))
+        rows = np.concatenate(parts)
+        scores, classes, keep = product_scores(rows, score)
+        return Candidates(corners(rows[keep, :2], rows[keep, 2:4]), scores, classes)
+
+    def _placed(self, rows: F32, raw_sizes: F32, places: F32, pitch: F32, anchors: F32) -> F32:
+        """(M, 5 + C) past their sigmoid, with center and size in network pixels."""
+        if self.formula == "square":
+            centers, sizes = rows[:, :2] * 2 - np.float32(0.5), (rows[:, 2:4] * 2) ** 2
+        else:
+            centers, sizes = rows[:, :2], np.exp(raw_sizes)
+        return np.concatenate([(centers + places) * pitch, sizes * anchors, rows[:, 4:]], axis=1)
+
+    def _levels(self, shapes: Shapes, network: Size) -> "_Levels":
+        table = self._table
+        levels = _levels(shapes, len(table[0]) // 2)
+        if levels is None or len(levels.sizes) != len(table):
+            reads = f"{len(table)} maps [{len(table[0]) // 2}, h, w, 5 + classes], one for every row of anchors"
+            raise wrong_shapes("detect: yolo-raw", reads, shapes, network)
+        return levels
+
+    @property
+    def _table(self) -> tuple[tuple[float, ...], ...]:
+        return self.sizes or _ANCHORS[self.anchors]
+
+
+class _Levels(NamedTuple):
+    """How maps are laid out: ``apart`` [A, h, w, numbers], ``first`` [A * numbers, h, w] or ``last``; their heights and
+    widths; and the numbers of an anchor."""
+
+    layout: str
+    sizes: tuple[Size, ...]
+    numbers: int
+
+
+def _levels(shapes: Shapes, anchors: int) -> _Levels | None:
+    """The first layout in which all maps have as many numbers, and no two one size."""
+    for layout, rank, (down, across, deep) in _LAYOUTS:
+        if any(len(shape) != rank or (rank == 4 and shape[0] != anchors) for shape in shapes):
+            continue
+        sizes = tuple((shape[down], shape[across]) for shape in shapes)
+        depths = {shape[deep] if rank == 4 else shape[deep] / anchors for shape in shapes}
+        if len(depths) == 1 < len(shapes) == len(set(sizes)) and (numbers := depths.pop()) in range(6, 10000):
+            return _Levels(layout, sizes, int(numbers))
+    return None
+
+
+_LAYOUTS = ("apart", 4, (1, 2, 3)), ("first", 3, (1, 2, 0)), ("last", 3, (0, 1, 2))
+
+
+def _cells_last(output: Array, anchors: int, levels: _Levels) -> Array:
+    """A view (A, cells, 5 + C) of one map."""
+    if levels.layout == "apart":
+        cells: Array = output.reshape(anchors, -1, levels.numbers)
+    elif levels.layout == "first":
+        cells = output.reshape(anchors, levels.numbers, -1).transpose(0, 2, 1)
+    else:
+        cells = output.reshape(-1, anchors, levels.numbers).transpose(1, 0, 2)
+    return cells
+
+
+def _sigmoid(values: F32) -> F32:
+    with np.errstate(over="ignore"):
+        found: F32 = np.reciprocal(np.exp(-values) + 1)
+    return found
+
+
+def _logit(score: float) -> float:
+    """What a sigmoid makes this score of."""
+    return math.log(score / (1 - score)) if 0 < score < 1 else math.copysign(math.inf, score - 0.5)
+
+
+# DetectNet_v2 of NVIDIA TAO: PeopleNet, TrafficCamNet, DashCamNet.
+#
+# Layout and formulas: TAO's documentation of DetectNet_v2 and nvidia-tao-deploy, ``cv/detectnet_v2/postprocessor.py``
+# (abs_bbox_converter) and ``utils.py`` (get_keep_indices), clustering by NMS; DeepStream's ``cluster-mode: 2``.
+
+
+@dataclass(frozen=True, slots=True)
+class DetectNet(Head):
+    """Coverage [C, h, w], past its sigmoid, and sides [4 * C, h, w], in either order.
+
+    A cell has for each class x1 = x - norm * left, y1 = y - norm * top, x2 = x + norm * right, y2 = y + norm * bottom,
+    with x = column * stride + offset, y alike; the score is the coverage. Overlap counts the pixels that both ends of a
+    side stand on, as there.
+
+    Attributes:
+        norm: network pixels of a side of 1.
+        offset: of a cell's place, network pixels.
+    """
+
+    norm: float = 35.0
+    offset: float = 0.5
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Two maps of one size, one of four times the other's channels."""
+        which = _coverage(look.shapes)
+        if which is not None:
+            classes, height, width = look.shapes[which]
+            stride = look.stride(height, width) or 0
+            named = "cov" in look.names or "bbox" in look.names
+            reason = f"coverage of {classes} classes and their sides, a cell every {stride:g} pixels"
+            yield Fit(reason, 2 + (stride == 16) + named, classes)
+
+    def class_count(self, shapes: Shapes, network: Size) -> int:
+        """Raises ModelError unless there are two such maps."""
+        which = _coverage(shapes)
+        if which is None:
+            reads = "two outputs, coverage [classes, h, w] and sides [4 * classes, h, w]"
+            raise wrong_shapes("detect: detectnet", reads, shapes, network)
+        return shapes[which][0]
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """A cell counts once for every class that covers it enough."""
+        count = self.class_count(shapes_of(outputs), network)
+        which = _coverage(shapes_of(outputs)) or 0
+        coverage, sides = as_f32(outputs[which]), outputs[1 - which]
+        _, height, width = coverage.shape
+        at = np.flatnonzero(coverage >= score)
+        classes, cell = np.divmod(at, height * width)
+        sides = as_f32(sides.reshape(count, 4, -1)[classes, :, cell]) * np.float32(self.norm)
+        pitch = np.array([network[0] / width, network[1] / height], np.float32)
+        middle = np.stack([cell % width, cell // width], axis=1) * pitch + np.float32(self.offset)
+        boxes = np.concatenate([middle - sides[:, :2], middle + sides[:, 2:]], axis=1)
+        return Candidates(boxes, coverage.reshape(-1)[at], classes.astype(np.int32))
+
+    def suppressed(self, found: Candidates, iou: float, limit: int) -> Index:
+        """Rows that survive, best first."""
+        boxes = found.boxes + np.array([0, 0, 1, 1], np.float32)
+        return suppress(boxes, found.scores, found.classes, iou, limit)
+
+
+def _coverage(shapes: Shapes) -> int | None:
+    """Which of two maps is the coverage; None where they are not that."""
+    if len(shapes) != 2 or any(len(shape) != 3 for shape in shapes) or shapes[0][1:] != shapes[1][1:]:
+        return None
+    counts = shapes[0][0], shapes[1][0]
+    which = [one for one in (0, 1) if counts[1 - one] == 4 * counts[one] > 0]
+    return which[0] if which else None
