@@ -129,7 +129,7 @@ def load_engine(
         ModelError: no such file, not ONNX, or dimensions left open.
         BuildError: the backend refuses the model.
     """
-    model = path if isinstance(path, Model) else load(path)
+    model = path if isinstance(path, Model) else load(path, bound=False)
     store = FileStore(cache_folder() / "ort") if cache else None
     profiles = {"default": dict(shapes)} if shapes else {}
     options = backends.EngineOptions(threads or core_count(), profiles, store=store)

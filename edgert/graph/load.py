@@ -15,6 +15,7 @@ from edgert import limits
 from edgert.errors import CONTROL, ModelError, cause, nearest
 from edgert.graph import model as messages
 from edgert.graph.model import Model
+from edgert.graph.size_inputs import bind_sizes
 
 if TYPE_CHECKING:
     import onnx
@@ -304,10 +305,14 @@ def _embed(tensor: onnx.TensorProto, data: bytes, file: Path) -> None:
 # An ONNX file to a :class:`Model`, or the reason why not.
 
 
-def load(path: str | PathLike[str]) -> Model:
+def load(path: str | PathLike[str], *, bound: bool = True) -> Model:
     """Reads an ONNX file, with its external data, into memory. Blocks on the disk.
 
     Operators that onnx does not know are let through: a backend knows better what it can run.
+
+    Args:
+        path: the file.
+        bound: whether inputs that only tell the image's size become constants; see :mod:`edgert.graph.size_inputs`.
 
     Raises:
         ModelError: the file is missing, unreadable, empty, cut short, damaged or not ONNX; it has no graph or outputs;
@@ -321,6 +326,8 @@ def load(path: str | PathLike[str]) -> Model:
     digest = hashlib.sha256(data)
     embed_external_data(proto, file, digest)
     check_tensors(proto, file)
+    if bound:
+        bind_sizes(proto)
     return Model(proto, file, digest.hexdigest())
 
 

@@ -1,0 +1,100 @@
+"""Two-input exports: what tells the image's size is a constant, and the image all that is fed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.config.model_section import DetectTask
+from edgert.engine import load_engine
+from edgert.errors import ModelError
+from edgert.graph import inputs, load
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.kinds import decoder_for
+
+IMAGE = ("N", 3, 64, 96)
+ROWS = np.array([[0.5, 0.5, 0.25, 0.5, 0.9, 2], [0.25, 0.5, 0.25, 0.25, 0.6, 1]], np.float32)
+
+
+def deployed(
+    path: Path, image: Any = IMAGE, size: str = "orig_target_sizes", kind: int = TensorProto.INT64, ir: int = 8
+) -> Path:
+    """Labels, boxes and scores as RT-DETR's export writes them, x1, y1, x2, y2 in pixels of the size it is told."""
+    corners = np.hstack([ROWS[:, :2] - ROWS[:, 2:4] / 2, ROWS[:, :2] + ROWS[:, 2:4] / 2])
+    stored = {"corners": corners, "found": ROWS[:, 4], "kinds": ROWS[:, 5].astype(np.int64), "zero": np.float32(0)}
+    nodes = [
+        helper.make_node("Cast", [size], ["asked"], to=TensorProto.FLOAT),
+        helper.make_node("Concat", ["asked", "asked"], ["both"], axis=1),
+        helper.make_node("ReduceMean", ["images"], ["mean"], keepdims=0),
+        helper.make_node("Mul", ["mean", "zero"], ["nothing"]),
+        helper.make_node("Mul", ["corners", "both"], ["pixels"]),
+        helper.make_node("Add", ["pixels", "nothing"], ["boxes"]),
+        helper.make_node("Add", ["found", "nothing"], ["scores"]),
+        helper.make_node("Identity", ["kinds"], ["labels"]),
+    ]
+    told = helper.make_tensor_value_info(size, kind, ("N", 2))
+    graph = helper.make_graph(
+        nodes, "deployed",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, image), told],
+        [
+            helper.make_tensor_value_info("labels", TensorProto.INT64, (2,)),
+            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, (2, 4)),
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, (2,)),
+        ],
+        [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
+    )  # fmt: skip
+    if ir < 4:
+        graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer)
+    onnx.save(helper.make_model(graph, ir_version=ir, opset_imports=[helper.make_opsetid("", 13)]), path)
+    return path
+
+
+@pytest.mark.parametrize("ir", [3, 8])
+def test_boxes_come_out_in_network_pixels_and_go_where_the_image_is(tmp_path: Path, ir: int) -> None:
+    model = load(deployed(tmp_path / "m.onnx", ir=ir))
+    assert [spec.name for spec in inputs(model)] == ["images"]
+    with load_engine(model, shapes={"images": (1, 3, 64, 96)}, cache=False) as engine:
+        outputs = engine(np.zeros((1, 3, 64, 96), np.float32))
+    geometry = Geometry(10, 10, -20, 0, (96, 64), (0, 0, 920, 640))
+    record: Any = decoder_for(DetectTask(detect="detr"), ())(outputs, geometry)
+    np.testing.assert_allclose(record.boxes, [[340, 160, 580, 480], [100, 240, 340, 400]])
+    assert record.classes.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "wanted"),
+    [
+        ("orig_target_sizes", TensorProto.INT64, [96, 64]),
+        ("orig_target_sizes", TensorProto.INT32, [96, 64]),
+        ("im_shape", TensorProto.FLOAT, [64, 96]),
+        ("scale_factor", TensorProto.FLOAT, [1, 1]),
+    ],
+)
+@pytest.mark.parametrize("image", [IMAGE, (1, 64, 96, 3)])
+def test_each_has_its_two_numbers(tmp_path: Path, image: Any, name: str, kind: int, wanted: list[int]) -> None:
+    graph = load(deployed(tmp_path / "m.onnx", image, name, kind)).proto.graph
+    (bound,) = [onnx.numpy_helper.to_array(item) for item in graph.initializer if item.name == name]
+    assert bound.tolist() == [wanted] and bound.dtype == helper.tensor_dtype_to_np_dtype(kind)
+
+
+@pytest.mark.parametrize(
+    ("image", "name"), [(("N", 3, "H", "W"), "orig_target_sizes"), (IMAGE, "other"), ((3, 64, 96), "scale_factor")]
+)
+def test_others_stay_inputs(tmp_path: Path, image: Any, name: str) -> None:
+    model = load(deployed(tmp_path / "m.onnx", image, name))
+    assert [spec.name for spec in inputs(model)] == ["images", name]
+
+
+def test_an_engine_of_one_s_own_is_fed_all_of_them(tmp_path: Path) -> None:
+    path = deployed(tmp_path / "m.onnx", (1, 3, 64, 96))
+    shapes = {"images": (1, 3, 64, 96), "orig_target_sizes": (1, 2)}
+    with load_engine(path, shapes=shapes, cache=False) as engine:
+        _, boxes, _ = engine(np.zeros((1, 3, 64, 96), np.float32), np.array([[960, 640]]))
+        np.testing.assert_allclose(boxes[0], [360, 160, 600, 480])
+        with pytest.raises(ModelError, match="'orig_target_sizes' is missing"):
+            engine(np.zeros((1, 3, 64, 96), np.float32))
