@@ -183,7 +183,8 @@ def test_1000_stops_while_anything_hangs(monkeypatch: pytest.MonkeyPatch) -> Non
     rounds(1000, monkeypatch, 0.2)
 
 
-def test_a_callback_that_hangs_is_named_by_close(tmp_path: Path) -> None:
+def test_a_callback_that_hangs_is_named_by_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     entered, release = threading.Event(), threading.Event()
 
     def hang(result: Result) -> None:
