@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,8 @@ def console(json: Path | None = None, *, stderr: bool = False, tables: bool = Tr
     from rich.console import Console
 
     made = Console(stderr=stderr or is_stdout(json), highlight=False)
+    if made.stderr:  # whoever reads the log may go away: rich would end the thread that logs, as by sys.exit
+        made.on_broken_pipe = partial(setattr, made, "quiet", True)  # type: ignore[method-assign]
     if tables and not made.is_terminal:
         made.width = max(made.width, _WIDTH)
     return made

@@ -184,15 +184,22 @@ class Runner:
             stuck = self._stuck()
             if hung := [node for node in stuck if not self._watchdog.finishes(node)]:
                 self._end_without(hung)
-            ends_ns = REAL.now_ns() + round(_FINISH_S * 1e9)
-            while not self._over.wait(_CLOSE_S) and any(map(self._watchdog.finishes, self.nodes)):
-                if REAL.now_ns() > ends_ns:
-                    break
+            self._wait_for_all_but(hung, _FINISH_S)
             if not hung and not self._over.is_set() and self.running:
-                self._end_without(self._stuck())
-                self._over.wait(_CLOSE_S)
+                self._end_without(hung := self._stuck())
+                self._wait_for_all_but(hung, _CLOSE_S)
             for worker in self._workers:
                 worker.is_left = worker.is_alive()
+
+    def _wait_for_all_but(self, hung: Sequence[Node], seconds: float) -> None:
+        """Until all others have closed what they have; who does not finish it has no more than a moment."""
+        stuck = {worker for node in hung for worker in self._watchdog.workers_of(node)}
+        others = [worker for worker in self._workers if worker not in stuck]
+        began_ns = REAL.now_ns()
+        while any(worker.is_alive() for worker in others) and not self._over.wait(_LOOK_S / 2):
+            waited_s = (REAL.now_ns() - began_ns) / 1e9
+            if waited_s > seconds or (waited_s > _CLOSE_S and not any(map(self._watchdog.finishes, self.nodes))):
+                return
 
     def _gives_frames(self) -> Iterator[bool]:
         """For each thread of a source, whether it still runs."""

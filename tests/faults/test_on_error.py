@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 
@@ -54,3 +56,17 @@ def test_who_goes_on_and_how_it_ends(bad: str, code: int, said: str, tmp_path: P
     stage = summary["stages"]["bad"]
     assert stage["errors"] >= 1 and stage["dropped"] >= 1 and bool(stage["failing"]) == bool(code)
     assert stage["results_in"] + stage["dropped"] == 200
+
+
+def test_a_reader_of_the_log_may_go_away_while_something_is_logged(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(FILE.replace("BAD", "python: 'own:Fails', args: {last: 99}, on_error: log"))
+    slow = "import time; time.sleep(0.002)\n        if result.frame.index > 50:"
+    late = OWN.replace("if self.number < self.last:", slow)
+    (tmp_path / "own.py").write_text(late)
+    command = [sys.executable, "-m", "edgert", "run", "p.yaml", "--plain", "--json", "s.json"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=PIPE, stdout=subprocess.DEVNULL) as run:
+        assert run.stderr is not None and run.stderr.readline()
+        run.stderr.close()
+        assert run.wait(60) == 0
+    stages = json.loads((tmp_path / "s.json").read_text())["stages"]
+    assert stages["bad"]["errors"] == 149 and stages["kept"]["results_in"] == 200
