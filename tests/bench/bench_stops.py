@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -90,7 +91,11 @@ def figures(name: str, hangs: list[str], at_once: int, forks: Forks) -> Iterator
     chance = random.Random(7)
     jobs = [partial(one_run, hang, chance.uniform(0, 0.3), chance.uniform(0, 0.05), forks) for hang in hangs]
     with ThreadPoolExecutor(at_once) as pool:
-        ends = list(pool.map(lambda job: job(), jobs))
+        ends = list[tuple[float, str]]()
+        for end in pool.map(lambda job: job(), jobs):
+            ends.append(end)
+            if len(ends) % 100 == 0:
+                print(f"       {name}: {len(ends)}, wrong {sum(bool(why) for _, why in ends)}", flush=True)
     wrong = Counter(why for _, why in ends if why)
     for why, count in wrong.most_common(10):
         print(f"       {count} x {why}")
@@ -116,7 +121,7 @@ def one_run(hang: str, wait_s: float, gap_s: float, forks: Forks) -> tuple[float
         os.kill(process, signal.SIGTERM if hang else signal.SIGINT)
         if not hang:
             time.sleep(gap_s)
-            if process not in forks.ended:
+            with suppress(ProcessLookupError):  # the first one was enough
                 os.kill(process, signal.SIGTERM)
         if not until(lambda: process in forks.ended, 4 * MOST_S):
             os.kill(process, signal.SIGKILL)

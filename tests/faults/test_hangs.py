@@ -1,5 +1,6 @@
 """What hangs: a stop ends the run within 5 s all the same, names it, and closes every other file."""
 
+import contextlib
 import json
 import os
 import random
@@ -16,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgert import Pipeline
-from edgert.errors import StageError
+from edgert.errors import BuildError, StageError
 from edgert.graph import to_bytes
 from edgert.runtime import Frame, Node, Result, Runner
 from tests.helpers.models import make
@@ -116,6 +117,27 @@ def test_a_run_that_hangs_ends_within_5_s_of_a_stop(what: str, how: str, tmp_pat
     for file in tmp_path.glob("*.jsonl"):
         assert all(json.loads(line) for line in file.read_text().splitlines())
         assert file.read_bytes().endswith(b"\n") or not file.stat().st_size
+
+
+@pytest.mark.parametrize("on_error", ["stop", "restart"])
+def test_a_model_that_hangs_is_ended_and_has_failed(
+    on_error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("edgert.runtime.watchdog.FIRST_S", 0.5)
+    overrides = ["stages.model.watchdog=500ms", f"stages.model.on_error={on_error}"]
+    with contextlib.ExitStack() as stack:
+        if on_error == "stop":
+            stack.enter_context(pytest.raises(BuildError, match="a run of the model was ended"))
+        pipeline = stack.enter_context(Pipeline(write(tmp_path, "model"), overrides=overrides))
+        pipeline.start()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and pipeline.summary().stages["model"].restarts < 2:
+            pipeline.wait(0.1)
+        stages = pipeline.summary().stages
+        assert stages["model"].errors >= 2 and stages["kept"].results_in > 20
+        assert "a run of the model was ended: it took too long" in stages["model"].failing
+    assert "stage 'model' has been in one call for" in caplog.text
 
 
 KINDS = ("stage", "generator", "sink", "open", "close", "source")

@@ -24,7 +24,7 @@ class CallbackSink(SimpleStage):
     """Calls ``function(result)`` in this stage's thread, one result at a time and in order.
 
     The frame is valid during the call; whoever keeps it longer retains ``result.frame.lease``. What the function
-    returns is ignored; what it raises stops the pipeline.
+    returns is ignored.
     """
 
     def __init__(self, name: str, function: Callable[[Result], object]) -> None:
