@@ -85,7 +85,7 @@ def test_mqtt_tells_home_assistant_of_its_rules(tmp_path: Path) -> None:
 
     with brokers.mosquitto(tmp_path) as broker:
         listener, scene = brokers.MqttListener(broker.port), Scene("gate")
-        keys = {"on": "event", "home_assistant": True, "topic": "yard/{rule}"}
+        keys = {"send": "events", "home_assistant": True, "topic": "yard/{rule}"}
         sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{broker.port}", **keys)
         zones = ZonesStage("areas", [Area("yard", ((0.5, 0), (1, 0), (1, 1), (0.5, 1)))], [])
         events = EventsStage("alarm", [Rule("in yard", zones=("yard",))], Context().clock)
@@ -261,7 +261,7 @@ CASES: Mapping[str, dict[str, Any]] = {
     "go together": {"sink": "webhook", "server": "https://h", "tls": {"cert": "a.pem"}},
     "there is no file": {"sink": "webhook", "server": "https://h", "tls": {"ca": "a.pem"}},
     "home_assistant: shows events": {"sink": "mqtt", "server": "mqtt://h", "home_assistant": True},
-    "leave nothing out": {"sink": "mqtt", "server": "mqtt://h", "on": "event", "every": "1s"},
+    "leave nothing out": {"sink": "mqtt", "server": "mqtt://h", "send": "events", "every": "1s"},
     "Port": {"sink": "mqtt", "server": "mqtt://h:99999"},
 }
 
@@ -280,7 +280,7 @@ def test_only_stages_before_it_and_events_of_somebody(tmp_path: Path) -> None:
     text = "schema: 1\nstages:\n  cam: {source: a.mp4}\n  out: {sink: mqtt, server: 'mqtt://h', from: cam, %s}\n"
     for keys, what in (
         ("only: [track]", "records of 'track', which is no stage before it"),
-        ("on: event", "no stage before it makes any"),
+        ("send: events", "no stage before it makes any"),
     ):
         (tmp_path / "p.yaml").write_text(text % keys)
         with pytest.raises(ConfigError, match=what):

@@ -13,7 +13,7 @@ from edgert.runtime.records import Detections, Result
 from edgert.stages.zones.rules import Events
 
 VERSION = 1
-On = Literal["result", "event", "change"]
+Send = Literal["results", "events", "changes"]
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -22,12 +22,12 @@ class Choice:
     """Which results are sent.
 
     Attributes:
-        on: every result, every event, or results whose objects are others than before.
+        send: every result, every event, or results whose objects are others than before.
         only: the stages whose records are sent; all where empty.
         every_ns: of each stream, at most one result in this time.
     """
 
-    on: On = "result"
+    send: Send = "results"
     only: tuple[str, ...] = ()
     every_ns: int = 0
 
@@ -48,7 +48,7 @@ class Writer:
     def messages(self, result: Result) -> Iterator[tuple[str, str, str, bytes]]:
         """Kind, stream, rule, and the JSON object, of every message."""
         stream = result.frame.stream
-        if self._choice.on == "event":
+        if self._choice.send == "events":
             found = result.latest(Events)
             for event in found.events if found is not None else ():
                 about = {**self._head("event"), **self._about(result.without(result.outputs.keys()))}
@@ -68,7 +68,7 @@ class Writer:
         now_ns = result.frame.timestamp_ns
         if stream in self._sent_ns and now_ns - self._sent_ns[stream] < self._choice.every_ns:
             return False
-        if self._choice.on == "change":
+        if self._choice.send == "changes":
             objects = _objects(result.detections)
             if objects == self._objects.get(stream):
                 return False

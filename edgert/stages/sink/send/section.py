@@ -81,9 +81,9 @@ class _Sends(section.SinkStage):
         description="`{ca: FILE, cert: FILE, key: FILE}`: who signed the server's certificate, and our own; the "
         "system's and none by default; verify: false takes any",
     )
-    on: Literal["result", "event", "change"] = Field(
-        default="result",
-        description="what is sent: every result; every event of an [events stage](zones.md); or results whose objects "
+    send: Literal["results", "events", "changes"] = Field(
+        default="results",
+        description="every result; every event of an [events stage](zones.md); or results whose objects "
         "are others than in the last one",
     )
     only: Names = Field(default=(), description="the stages whose records are sent; all by default")
@@ -109,8 +109,8 @@ class _Sends(section.SinkStage):
             raise ValueError("server: write who we are under user: and password:, where nothing prints it")
         if self.tls is not None and parts.scheme not in self.schemes[1:]:
             raise ValueError(f"tls: has no meaning without {self.schemes[-1]}://")
-        if self.on == "event" and (self.only or self.every):
-            raise ValueError("on: event sends events, of which only: and every: leave nothing out")
+        if self.send == "events" and (self.only or self.every):
+            raise ValueError("send: events sends events, of which only: and every: leave nothing out")
         return self
 
     def check(self, name: str, stages: Any, where: Any) -> None:
@@ -126,10 +126,10 @@ class _Sends(section.SinkStage):
                     what, where=where(("stages", name, "only")), fix=f"before it: {', '.join(sorted(before))}"
                 )
         makers = (section.PythonStage, section.PackageStage)
-        if self.on == "event" and not any(isinstance(stages[other], makers) for other in before):
+        if self.send == "events" and not any(isinstance(stages[other], makers) for other in before):
             raise ConfigError(
                 f"stage {name!r} sends events, but no stage before it makes any",
-                where=where(("stages", name, "on")),
+                where=where(("stages", name, "send")),
                 fix="let it listen to {stage: events, rules: …}",
             )
 
@@ -156,7 +156,7 @@ class _Sends(section.SinkStage):
         if module and find_spec(module) is None:
             what = f"sink {self.sink!r} needs the package {module.partition('.')[0]}"
             raise ConfigError(what, where=f"stages.{name}", fix=installation.command(extra))
-        choice = Choice(self.on, self.only, round(1e9 * self.every))
+        choice = Choice(self.send, self.only, round(1e9 * self.every))
         path = self.spool or spool_path(context.pipeline, name, context.directory)
         return SendSink(
             name,
@@ -196,13 +196,13 @@ class Mqtt(_Sends):
         default="edgert/{pipeline}/status", description="says online or offline, retained; by last will where we die"
     )
     home_assistant: bool = Field(
-        default=False, description="with on: event, tells Home Assistant of every rule as a binary sensor"
+        default=False, description="with send: events, tells Home Assistant of every rule as a binary sensor"
     )
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Mqtt:
-        if self.home_assistant and self.on != "event":
-            raise ValueError("home_assistant: shows events; add on: event")
+        if self.home_assistant and self.send != "events":
+            raise ValueError("home_assistant: shows events; add send: events")
         return self
 
     def door(self, pipeline: str) -> Door:

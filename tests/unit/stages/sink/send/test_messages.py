@@ -47,14 +47,14 @@ def test_at_most_so_often_for_each_stream() -> None:
 
 
 def test_results_whose_objects_are_others() -> None:
-    one, scene = writer(on="change"), Scene()
+    one, scene = writer(send="changes"), Scene()
     feet = [{}, {}, {1: (20, 20)}, {1: (30, 20)}, {1: (30, 20), 2: (1, 1)}, {2: (1, 1)}]
     assert [one["frame"] for one in sent(one, *[scene.at(places) for places in feet])] == [0, 2, 4, 5]
 
 
 def test_every_event_by_itself() -> None:
     zones, events = ZonesStage("areas", [YARD], []), EventsStage("alarm", [Rule("in", zones=("yard",))], REAL)
-    scene, one = Scene("gate"), writer(on="event")
+    scene, one = Scene("gate"), writer(send="events")
     found = sent(one, *[events.process(zones.process(scene.at(feet))) for feet in ({}, {1: (70, 20), 2: (80, 20)}, {})])
     assert [event["event"]["track"] for event in found] == [1, 2] and found[0]["frame"] == 1
     assert "outputs" not in found[0] and found[0]["event"]["phase"] == "begin"
