@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import socket
@@ -13,10 +14,11 @@ from tests.helpers.command import environment
 
 TEXT = """
 name: p
+watchdog: 2s
 stages:
   cam: {source: "synthetic:noise", size: 64x48, fps: 30, realtime: true}
   slow: {python: "own:Slow", from: cam}
-  out: {sink: "null", from: slow}
+  page: {sink: http, port: PORT, from: slow}
 """
 CODE = """
 import pathlib, time
@@ -25,15 +27,26 @@ class Slow:
         while not pathlib.Path("opens").exists():
             time.sleep(0.01)
     def process(self, result):
+        while pathlib.Path("hangs").exists():
+            time.sleep(0.01)
         return result
     def close(self):
         pass
 """
 
 
+def ask(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
 def test_it_is_ready_when_the_last_stage_is_open_and_lives_until_it_stops(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(CODE)
-    (tmp_path / "p.yaml").write_text(TEXT)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "p.yaml").write_text(TEXT.replace("PORT", str(port)))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(60)
@@ -50,6 +63,17 @@ def test_it_is_ready_when_the_last_stage_is_open_and_lives_until_it_stops(tmp_pa
             for _ in range(3):
                 told = systemd.recv(4096)
                 assert told.startswith(b"STATUS=") and b" fps, p99 " in told and told.endswith(b"\nWATCHDOG=1")
+            assert (ask(port, "/healthz"), ask(port, "/readyz")) == ((200, "ok\n"), (200, "ok\n"))
+            (tmp_path / "hangs").touch()
+            while b"slow: in one call" not in (told := systemd.recv(4096)):
+                assert told.endswith(b"\nWATCHDOG=1")
+            assert b"WATCHDOG" not in told, "no sign of life while a stage is stuck"
+            for path in ("/healthz", "/readyz"):
+                status, body = ask(port, path)
+                assert status == 503 and body.startswith("slow: in one call for ")
+            (tmp_path / "hangs").unlink()
+            while not (told := systemd.recv(4096)).endswith(b"\nWATCHDOG=1"):
+                assert b"slow: in one call" in told
             run.send_signal(signal.SIGTERM)
             while not (told := systemd.recv(4096)).startswith(b"STOPPING=1"):
                 assert told.startswith(b"STATUS=")

@@ -213,6 +213,26 @@ _SAFETY = {
 }
 
 
+Answer = tuple[HTTPStatus, str, bytes, Mapping[str, str]]
+"""Status, type, content and further headers."""
+_FRESH_S = 0.2
+"""So long an answer that takes work is given to whoever asks."""
+
+
+def _state(stats: Mapping[str, Any], live: Live) -> Answer:
+    shown = {key: value for key, value in stats.items() if key not in ("totals", "folders")}
+    text = json.dumps({"stats": plain(shown), "latest": live.table()}, allow_nan=False, separators=(",", ":"))
+    return HTTPStatus.OK, "application/json", text.encode(), {}
+
+
+def _metrics(stats: Mapping[str, Any], live: Live) -> Answer:
+    return HTTPStatus.OK, CONTENT_TYPE, metrics_text(plain(stats)).encode(), {}
+
+
+_MADE = {"/stats.json": _state, "/metrics": _metrics}
+_JUDGED = {"/healthz": health.stuck, "/readyz": health.unready}
+
+
 class LiveServer(ThreadingHTTPServer):
     """Serves one :class:`Live` from now on. Each connection has a thread; all of them end with :meth:`stop`.
 
@@ -225,6 +245,7 @@ class LiveServer(ThreadingHTTPServer):
 
     def __init__(self, host: str, port: int, live: Live, stats: Callable[[], Mapping[str, object]]) -> None:
         self.live, self.stats = live, stats
+        self._made, self._making = dict[str, tuple[float, Answer]](), threading.Lock()
         self.stopping = threading.Event()
         self.viewers = threading.BoundedSemaphore(_MAX_VIEWERS)
         try:
@@ -240,6 +261,14 @@ class LiveServer(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="edgert:http", daemon=True)
         self._thread.start()
+
+    def fresh(self, path: str, make: Callable[[Mapping[str, Any], Live], Answer]) -> Answer:
+        """The answer of an address, made anew if it is not a fresh one: many who ask cost no more than one."""
+        with self._making:
+            made = self._made.get(path)
+            if made is None or time.monotonic() - made[0] > _FRESH_S:
+                made = self._made[path] = (time.monotonic(), make(self.stats(), self.live))
+            return made[1]
 
     def stop(self) -> None:
         """Stops listening and ends every connection and its thread, within half a second."""
@@ -357,23 +386,18 @@ class _Handler(BaseHTTPRequestHandler):
             name = None
         return not self.server.hosts or name in self.server.hosts
 
-    def _answer(self, path: str) -> tuple[HTTPStatus, str, bytes, Mapping[str, str]]:
-        """Status, type, content and further headers of an address; the stream's has no end and is no part of it."""
-        live, stats = self.server.live, self.server.stats
+    def _answer(self, path: str) -> Answer:
+        """What an address gives; the stream's has no end and is no part of it."""
+        live = self.server.live
         if path == "/":
             body, policy = page()
             return HTTPStatus.OK, "text/html; charset=utf-8", body, {"Content-Security-Policy": policy}
-        if path in ("/healthz", "/readyz"):
-            missing = "\n".join((health.stuck if path == "/healthz" else health.unready)(stats()))
+        if path in _MADE:
+            return self.server.fresh(path, _MADE[path])
+        if path in _JUDGED:
+            missing = _JUDGED[path](self.server.stats())
             status = HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK
-            return status, "text/plain; charset=utf-8", f"{missing or 'ok'}\n".encode(), {}
-        if path == "/stats.json":
-            shown = {key: value for key, value in stats().items() if key not in ("totals", "folders")}
-            data = {"stats": plain(shown), "latest": live.table()}
-            text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-            return HTTPStatus.OK, "application/json", text.encode(), {}
-        if path == "/metrics":
-            return HTTPStatus.OK, CONTENT_TYPE, metrics_text(plain(stats())).encode(), {}
+            return status, "text/plain; charset=utf-8", ("\n".join(missing) or "ok").encode() + b"\n", {}
         if path == "/snapshot.jpg":
             found = live.jpeg_after(0, _NEXT_IMAGE_S)
             if found is None:
