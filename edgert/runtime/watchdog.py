@@ -38,7 +38,7 @@ class Watchdog:
     def __init__(self, nodes: Sequence[Node], workers: Sequence[Worker], clock: Clock) -> None:
         self._nodes, self._workers, self._clock = nodes, workers, clock
         self._calls = dict[str, tuple[int, int]]()  # reported ones: since when, and when they are reported again
-        self._down_ns = dict[str, int]()  # when those that are down are reported again
+        self._down_ns = dict[str, tuple[int, int]]()  # those that are down: since when, and when that is said again
         self._at_work = dict[str, tuple[int, int, int]]()  # who closes: what the thread used and wrote, and until when
         shortest_s = min((node.care.watchdog_s for node in nodes if node.care.watchdog_s), default=4 * _LOOK_S)
         self.every_s = max(min(_LOOK_S, shortest_s / 4), 0.01)
@@ -55,9 +55,12 @@ class Watchdog:
                 self._goes_on(node)
             if not node.failing:
                 self._down_ns.pop(node.name, None)
-            elif now_ns >= self._down_ns.setdefault(node.name, now_ns + round(REMIND_S * 1e9)):
-                self._down_ns[node.name] = now_ns + round(REMIND_S * 1e9)
-                _LOG.warning("stage %r is still down: %s", node.name, node.failing)
+                continue
+            began_ns, next_ns = self._down_ns.setdefault(node.name, (now_ns, now_ns + round(REMIND_S * 1e9)))
+            if now_ns >= next_ns:
+                self._down_ns[node.name] = began_ns, now_ns + round(REMIND_S * 1e9)
+                away_s = (now_ns - began_ns) / 1e9
+                _LOG.warning("stage %r is still down, for %.0f s: %s", node.name, away_s, node.failing)
 
     def hangs_at_the_end(self) -> list[Node]:
         """Who has been in one call for so long that a pipeline whose sources have ended need not wait for it."""

@@ -164,13 +164,13 @@ def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
             pipeline.start()
             time.sleep(3)
             for _ in range(arguments.rounds):
-                with attackers(other, arguments.clients):
-                    quiet.append(fps_while(pipeline, arguments.seconds))
-                with attackers(port, arguments.clients):
-                    command = [sys.executable, __file__, "--ask", str(port), str(asked), str(arguments.seconds)]
-                    friend = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
-                    beside.append(fps_while(pipeline, arguments.seconds))
-                    waits_s += map(float, friend.communicate()[0].split())
+                for at, rates in ((other, quiet), (port, beside)):
+                    with attackers(at, arguments.clients):
+                        command = [sys.executable, __file__, "--ask", str(at), str(asked), str(arguments.seconds)]
+                        friend = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+                        rates.append(fps_while(pipeline, arguments.seconds))
+                        found = map(float, friend.communicate()[0].split())
+                        waits_s += found if at == port else ()
     ratio = statistics.median(after / before for before, after in zip(quiet, beside, strict=True))
     detail = {"without_fps": statistics.median(quiet), "with_fps": statistics.median(beside)}
     name = f"frames a second with {arguments.clients} slow and hostile clients of the page, against none"

@@ -1,6 +1,7 @@
 """Calls that do not return: reported, with what waits for them, and ended where that can be; others pass them by."""
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -87,7 +88,8 @@ def test_what_is_down_is_reported_again(caplog: pytest.LogCaptureFixture, monkey
         raise OSError("no space left")
 
     running, nodes, _ = hanging(Does(fail), Care("drop", watchdog_s=SOON_S))
-    until(lambda: sum("is still down: OSError: no space left" in one.getMessage() for one in caplog.records) >= 2)
+    still = re.compile(r"stage '\w+' is still down, for \d+ s: OSError: no space left")
+    until(lambda: sum(bool(still.match(one.getMessage())) for one in caplog.records) >= 2)
     running.shut_down()
     assert nodes[1].meter.errors == 1
 
