@@ -41,8 +41,9 @@ def hide(value: str, name: str) -> None:
         _hidden.update(dict.fromkeys((value, repr(value)[1:-1], quote(value), quote(value, safe="")), name))
 
 
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""Characters that a terminal obeys instead of showing them; a tab and the ends of lines are none."""
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
+"""Characters that a terminal obeys instead of showing them; a tab and the ends of lines are none. Those that turn the
+direction of text let it read as another: https://trojansource.codes."""
 
 
 def printable(text: str) -> str:

@@ -394,5 +394,4 @@ class _Assembler:
         rate_hz = min(rates, default=_ASSUMED_RATE_HZ) / every
         again = all(starts_over(one, self.directory) for one in before if isinstance(one, section.SourceStage))
         score = score_before(self.config.stages, self.config.models, name)
-        shared = self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again
-        return Context(*shared, self.config.name)
+        return Context(self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again)

@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator
+from itertools import chain
 from os import PathLike
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -104,17 +105,22 @@ def _damaged(file: Path, why: str, fix: str = _AGAIN) -> ModelError:
 
 def _texts(proto: onnx.ModelProto) -> Iterator[str | bytes]:
     """Every name; protobuf hands out bytes for what is not UTF-8."""
-    graph = proto.graph
-    yield from (proto.producer_name, proto.producer_version, graph.name)
+    yield from (proto.producer_name, proto.producer_version, proto.domain)
     yield from (text for item in proto.metadata_props for text in (item.key, item.value))
     yield from (item.domain for item in proto.opset_import)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        yield value.name
-        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
-    yield from (tensor.name for tensor in messages.tensors(graph))
-    for node in messages.all_nodes(graph):
+    for function in proto.functions:
+        yield from (function.name, function.domain, *function.input, *function.output)
+    bodies = [proto.graph]
+    for node in chain(*map(messages.all_nodes, (proto.graph, *proto.functions))):
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (item.name for item in node.attribute)
+        bodies += messages.subgraphs(node)
+    for graph in bodies:
+        yield graph.name
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield value.name
+            yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    yield from (tensor.name for tensor in messages.tensors(proto.graph))
 
 
 def _node_problems(proto: onnx.ModelProto) -> Iterator[str]:
@@ -133,6 +139,9 @@ def _node_problems(proto: onnx.ModelProto) -> Iterator[str]:
 def _problem(node: onnx.NodeProto, schema: Any) -> str:
     if not schema.min_input <= len(node.input) <= schema.max_input:
         return f"has {len(node.input)} inputs"
+    for name, wanted in zip(node.input, schema.inputs, strict=False):
+        if not name and wanted.option.name == "Single":
+            return f"lacks input {wanted.name!r}"
     if not schema.min_output <= len(node.output) <= schema.max_output:
         return f"has {len(node.output)} outputs"
     given = {item.name: item for item in node.attribute}

@@ -338,8 +338,7 @@ class BotSortStage(ByteTrackStage):
         )
 
 
-_SEND = "edgert.stages.sink.send.section"
-SINKS: dict[str, str | type[SinkStage]] = {
+SINKS = {
     "video": Video,
     "jsonl": Jsonl,
     "images": Images,
@@ -347,10 +346,6 @@ SINKS: dict[str, str | type[SinkStage]] = {
     "display": Display,
     "callback": Callback,
     "null": Null,
-    "mqtt": f"{_SEND}:Mqtt",
-    "nats": f"{_SEND}:Nats",
-    "kafka": f"{_SEND}:Kafka",
-    "webhook": f"{_SEND}:Webhook",
 }
 TRACKERS = {"bytetrack": ByteTrackStage, "botsort": BotSortStage}
 STAGES = {"zones": "edgert.stages.zones.section:ZonesSection", "events": "edgert.stages.zones.section:EventsSection"}

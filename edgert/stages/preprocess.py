@@ -294,7 +294,7 @@ def _values(config: InputConfig, channels: int, dtype: np.dtype[Any], limited: b
 def layout_of(shape: tuple[int, ...], wanted: str, channels: int, where: str = "") -> str:
     """``nchw`` or ``nhwc`` for an input shape. Raises ModelError if the shape is no image of ``channels``."""
     fits = {"nchw": len(shape) == 4 and shape[1] == channels, "nhwc": len(shape) == 4 and shape[3] == channels}
-    found = [layout for layout, ok in fits.items() if ok and wanted in ("auto", layout)]
+    found = [layout for layout, ok in fits.items() if ok and wanted in ("auto", layout) and 0 not in shape]
     if not found:
         color = "1 channel (color: gray)" if channels == 1 else "3 channels"
         raise ModelError(

@@ -14,6 +14,7 @@ from edgert.bundle.bundle import open_bundle
 from edgert.bundle.manifest import NAME
 from edgert.errors import ArtifactError
 from tests.faults.fuzz import seeds
+from tests.faults.fuzz.campaign import Campaign
 from tests.faults.fuzz.formats import FORMATS, case, packed
 from tests.faults.fuzz.sitting import CORPUS, fuzz
 
@@ -103,3 +104,17 @@ def test_members_that_hold_something_else(
         open_bundle(edited(bundle, member, content))
     assert why in caught.value.why
     assert "edited.edgert" in str(caught.value)
+
+
+@pytest.mark.slow  # three processes
+def test_a_campaign_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+    shown: list[str] = []
+    goals = {"state": 12, "labels": 5}
+    first = Campaign(tmp_path / "state.json", 0, {**goals, "labels": 0})
+    assert not first.counts["state"].cases
+    assert first.run(3600.0, 1, tmp_path, lambda name, _: shown.append(name))
+    again = Campaign(tmp_path / "state.json", 0, {**goals, "state": 20})
+    assert (again.counts["state"].cases, again.counts["labels"].cases) == (12, 0)
+    assert again.run(3600.0, 1, tmp_path, lambda name, _: shown.append(name))
+    assert (again.counts["state"].cases, again.counts["labels"].cases, shown) == (20, 5, [])
+    assert not Campaign(tmp_path / "state.json", 1, goals).counts["state"].cases, "another seed begins anew"

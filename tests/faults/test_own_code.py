@@ -3,41 +3,75 @@
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
-from edgert import cli, user_code
-from tests.helpers import models
+from edgert import cli, custom_op, user_code
+from tests.faults.fuzz import seeds
 
 CODE = """
+import os
 from pathlib import Path
+import edgert
 import numpy as np
 Path(__file__).with_name("ran").touch()
+if "EDGERT_TEST_RAN" in os.environ: Path(os.environ["EDGERT_TEST_RAN"]).touch()
+@edgert.op("brought::Mish")
+def mish(x): return x
+def work(result): return result
 class Images:
     def __init__(self, **_): pass
-    def __iter__(self): return iter([np.zeros((48, 64, 3), np.uint8)] * 3)
+    def __iter__(self): return iter([np.zeros((48, 64, 3), np.uint8)] * 8)
 """
-FILE = """
+FILES = {
+    "source": """
 schema: 1
 name: own
-models: {m: {onnx: model.onnx, task: {embed: none}, calibrate: {images: "python:brought:Images"}, precision: int8}}
+models:
+  m: {onnx: model.onnx, task: {embed: none}, calibrate: {images: "python:brought:Images", limit: 8}, precision: int8}
 stages:
   cam: {source: "python:brought:Images", size: 64x48, limit: 3}
   find: {infer: m, from: cam}
   out: {sink: null, from: find}
-"""
+""",
+    "stage": """
+schema: 1
+name: own
+models: {m: {onnx: model.onnx, task: {embed: none}, calibrate: {images: photos}}}
+stages:
+  cam: {source: "images:photos/*.png"}
+  find: {infer: m, from: cam}
+  work: {python: "brought:work", from: find}
+  out: {sink: null, from: work}
+""",
+    "operators": """
+schema: 1
+name: own
+ops: [brought.py]
+models: {m: {onnx: model.onnx, task: {embed: none}, calibrate: {images: photos}}}
+stages:
+  cam: {source: "images:photos/*.png"}
+  find: {infer: m, from: cam}
+  out: {sink: null, from: find}
+""",
+}
+"""What names the code."""
 
 
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    from edgert.graph import to_bytes
-
-    (tmp_path / "brought.py").write_text(CODE)
-    (tmp_path / "model.onnx").write_bytes(to_bytes(models.means(models.IMAGE)))
-    (tmp_path / "p.yaml").write_text(FILE)
+@pytest.fixture(params=FILES)
+def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "brought.py").write_text(f"# of {tmp_path}\n{CODE}")  # operators are known by their text
+    (tmp_path / "model.onnx").write_bytes(seeds.plain_model().SerializeToString())
+    (tmp_path / "p.yaml").write_text(FILES[request.param])
+    (tmp_path / "photos").mkdir()
+    for number in range(8):
+        cv2.imwrite(str(tmp_path / f"photos/{number}.png"), np.full((48, 64, 3), 20 * number, np.uint8))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(user_code, "before", user_code.before)
     monkeypatch.setattr(cli, "_shown", set())
+    monkeypatch.setattr(custom_op, "_KNOWN", dict(custom_op._KNOWN))
     monkeypatch.delitem(sys.modules, "brought", raising=False)
     return tmp_path / "p.yaml"
 
@@ -51,20 +85,82 @@ VERBS = (
     ("calibrate", "p.yaml", "-o", "ranges.json"),
     ("build", "p.yaml", "-o", "b.edgert", "--board", "orin-nx-16gb"),
     ("export", "p.yaml", "-o", "exported"),
-    ("check", "p.yaml"),
+    ("check", "p.yaml", "--images", "photos/0.png"),
     ("inspect", "p.yaml"),
+    ("quantize", "p.yaml", "-o", "int8.onnx"),
+    ("eval", "p.yaml", "--data", "photos"),
+    ("bench", "p.yaml", "--minutes", "0.01"),
+    ("new", "model.onnx", "-o", "made.yaml", "--images", "photos/0.png"),
+    ("import", "brought:work", "-o", "made.onnx"),
 )
+NO_FILE = {"boards", "doctor", "schema", "top"}
+"""Verbs that take no file of anybody's."""
+
+
+def test_every_verb_is_asked() -> None:
+    named = {
+        info.name or getattr(info.callback, "__name__", "") for info in cli.app.registered_commands if not info.hidden
+    }
+    assert named == {verb for verb, *_ in VERBS} | NO_FILE
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-@pytest.mark.parametrize("place", [1, 2, -1])
-def test_no_code_runs_none(verb: tuple[str, ...], place: int, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["edgert", *verb]
-    words.insert(place if place > 0 else len(words), "--no-code")
+def test_no_code_runs_none(verb: tuple[str, ...], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["edgert", *verb, "--no-code"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit):
         cli.main()
     assert not (file.parent / "ran").exists()
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_no_code_may_stand_before_the_verb(place: int, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["edgert", "run", "p.yaml"]
+    words.insert(place, "--no-code")
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert not (file.parent / "ran").exists()
+
+
+BUNDLED = (
+    ("run", "b.edgert"),
+    ("inspect", "b.edgert"),
+    ("build", "b.edgert"),
+    ("export", "b.edgert", "--format", "onnx", "-o", "exported"),
+    ("bench", "b.edgert", "--share", "shared.json"),
+    ("plan", "p.yaml", "--board", "orin-nx-16gb", "--profile", "b.edgert"),
+)
+
+
+@pytest.mark.slow  # each builds a bundle
+@pytest.mark.parametrize("verb", BUNDLED, ids=" ".join)
+@pytest.mark.parametrize("refused", [True, False])
+def test_code_that_a_bundle_brings(
+    verb: tuple[str, ...],
+    refused: bool,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["edgert", "build", "p.yaml", "-o", "b.edgert", "--board", "orin-nx-16gb"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code, capsys.readouterr().err
+    (file.parent / "ran").unlink(missing_ok=True)
+    ran = file.parent / "code-of-the-bundle-ran"
+    monkeypatch.delitem(sys.modules, "brought", raising=False)
+    custom_op._KNOWN.clear()
+    monkeypatch.setattr(custom_op, "_IMPORTED", {})
+    monkeypatch.setattr(cli, "_shown", set())
+    monkeypatch.setenv("EDGERT_TEST_RAN", str(ran))
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["edgert", *verb, *(["--no-code"] if refused else [])])
+    with pytest.raises(SystemExit):
+        cli.main()
+    shown = capsys.readouterr().err.count("runs code of your own: brought")
+    assert shown == ran.exists()
+    assert not (refused and ran.exists())
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)

@@ -114,7 +114,10 @@ def why_slow(graph: Graph, node: Node) -> str:
     """
     if about(node.op).work != "conv":
         return ""
-    channels, per_group = graph.constants[node.inputs[1]].shape[:2]
+    shape = graph.constants[node.inputs[1]].shape
+    if len(shape) < 2:
+        return "its weights have no channels"
+    channels, per_group = shape[:2]
     groups = node.attributes.get("group", 1)
     if groups == 1 and per_group % 4:
         return "fast integer convolutions take input channels in fours"

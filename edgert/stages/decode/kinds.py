@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from edgert.config.model_section import DetectTask, PythonTask, TaskConfig, value_of, verb_of
-from edgert.errors import ConfigError, cause, nearest
+from edgert.errors import CONTROL, ConfigError, cause, nearest
 from edgert.kinds import DECODERS
 from edgert.user_code import load_object
 
@@ -153,4 +153,7 @@ def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
     if not lines or "" in lines:
         why = f"line {lines.index('') + 1} is blank" if lines else "it is empty"
         raise ConfigError(f"{path} is not a list of labels", why=why, where=where, fix="write one class name a line")
+    if strange := next(filter(CONTROL.search, lines), ""):  # they are printed, and a terminal obeys escape sequences
+        why = f"line {lines.index(strange) + 1} holds control characters"
+        raise ConfigError(f"{path} is not a list of labels", why=why, where=where, fix="remove them")
     return tuple(lines)

@@ -7,6 +7,7 @@ For some minutes, as the nightly tests do; or, with ``--hours``, a campaign up t
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.faults.fuzz.campaign import GOAL, GOALS, Campaign, Count
@@ -23,6 +24,10 @@ def _row(name: str, count: Count, goal: int | None) -> str:
         f"{name:<10} {count.cases:>7} {goal or '':>7} {count.taken:>7} {sum(count.failures.values()):>6} "
         f"{each_ms:>6.1f} ms {count.slowest_s:>7.2f} s {count.most_bytes / 2**20:>5.0f} MiB"
     )
+
+
+def _failures(counts: Mapping[str, Count]) -> int:
+    return sum(sum(count.failures.values()) for count in counts.values())
 
 
 def _show_failures(name: str, result: Result) -> None:
@@ -44,18 +49,19 @@ def _options() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """The number of failures, at most 1, is the exit code."""
+    """Exit code 1 where something failed, now: what failed in earlier sittings is shown."""
     parser = _options()
     given = parser.parse_args()
     if unknown := set(given.formats) - set(FORMATS):
         parser.error(f"unknown format {min(unknown)!r}; formats: {', '.join(FORMATS)}")
     chosen = given.formats or list(FORMATS)
     os.nice(15)
-    counts: dict[str, Count] = {}
+    counts, before = dict[str, Count](), 0
     goals = {name: given.cases or GOALS.get(name, GOAL) for name in chosen}
     if given.hours is not None:
         campaign = Campaign(given.keep / "state.json", given.seed, goals)
         counts = campaign.counts
+        before = _failures(counts)
         if given.hours > 0:
             campaign.run(3600 * given.hours, given.jobs, given.keep, _show_failures)
     for name in chosen if given.hours is None else ():
@@ -67,7 +73,7 @@ def main() -> int:
     print(_HEAD)
     for name, count in counts.items():
         print(_row(name, count, goals[name] if given.hours is not None else given.cases))
-    return min(sum(sum(count.failures.values()) for count in counts.values()), 1)
+    return int(_failures(counts) > before)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class Campaign:
         self._others = {name: one for name, one in counts.items() if name not in goals}
 
     def run(self, seconds: float, jobs: int, kept: Path, failed: Callable[[str, Result], None]) -> bool:
-        """Runs cases for a time, those of the format that is the furthest behind; whether all goals are reached.
+        """Runs cases for a time, of the format that had the least of it; whether all goals are reached.
 
         Args:
             jobs: processes at once.
@@ -70,9 +70,9 @@ class Campaign:
         return not self._behind()
 
     def _behind(self) -> Sequence[str]:
-        """Formats whose cases are not all begun, those with the least first."""
-        shares = {name: self.counts[name].next / goal for name, goal in self._goals.items()}
-        return sorted((name for name, share in shares.items() if share < 1), key=lambda name: shares[name])
+        """Formats whose cases are not all begun, that with the least processor time first: all get as much of it."""
+        left = [name for name, goal in self._goals.items() if self.counts[name].next < goal]
+        return sorted(left, key=lambda name: self.counts[name].cpu_s)
 
     def _work(self, until: float, kept: Path, failed: Callable[[str, Result], None]) -> None:
         while time.monotonic() < until:

@@ -70,7 +70,7 @@ def _taken(arguments: Sequence[str]) -> bool:
     out, message, code = io.StringIO(), "", 0
     with redirect_stdout(out), redirect_stderr(out):
         try:
-            _command().main(list(arguments), "edgert")
+            command().main(list(arguments), "edgert")
         except EdgertError as error:
             message = str(error)
         except SystemExit as ended:
@@ -83,7 +83,7 @@ def _taken(arguments: Sequence[str]) -> bool:
 
 
 @cache
-def _command() -> Any:
+def command() -> Any:
     """Once: typer takes longer to make its commands from their functions than most of them run."""
     return get_command(app)
 

@@ -23,6 +23,7 @@ MEMORY_BYTES = 1 << 30
 """Most that a case may take of memory."""
 _ADDRESSES_BYTES = 6 << 30  # libraries reserve more than they use
 _LIBRARIES = (os.sep + "edgert" + os.sep, os.sep + "dla" + os.sep)
+_HERE = (None, "", "localhost", "127.0.0.1", "::1")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -36,7 +37,7 @@ def place(error: BaseException) -> str:
 
 
 class Outside:
-    """Notes files that are opened for writing, made, moved or deleted outside of a folder."""
+    """Notes files that are opened for writing, made, moved or deleted outside of a folder, and connections."""
 
     def __init__(self, folder: Path) -> None:
         self.found: list[str] = []
@@ -49,6 +50,12 @@ class Outside:
             written = [path] if isinstance(flags, int) and flags & _WRITING else []
         elif event in ("os.mkdir", "os.remove", "os.rmdir", "os.rename", "os.truncate", "os.symlink", "os.link"):
             written = [one for one in arguments[:2] if isinstance(one, (str, bytes, os.PathLike))]
+        elif event == "socket.getaddrinfo" and arguments[0] not in _HERE:
+            self.found.append(f"looks up {arguments[0]}")
+            return
+        elif event == "socket.connect" and isinstance(arguments[1], tuple) and arguments[1][0] not in _HERE:
+            self.found.append(f"connects to {arguments[1]}")
+            return
         else:
             return
         for path in written:
@@ -112,7 +119,7 @@ def _work(name: str, seed: int, first: int, files: Sequence[Path], folder: Path)
         if failed:
             result |= {"where": place(failed[0]), "what": "".join(traceback.format_exception(failed[0]))[-4000:]}
         elif outside.found:
-            result |= {"where": "written outside", "what": outside.found[0]}
+            result |= {"where": "written outside or connected", "what": outside.found[0]}
         if result["where"]:  # the next case takes the place of this one, maybe before anybody has read it
             (folder / f"failed-{number}").write_bytes(content)
         failed.clear()
