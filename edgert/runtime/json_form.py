@@ -30,7 +30,7 @@ returns. Numbers that JSON does not have (NaN, infinities) become null.
 import dataclasses
 import math
 from collections.abc import Mapping
-from functools import singledispatch
+from functools import lru_cache, singledispatch
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,12 @@ def _plain(value: object, depth: int) -> Any:
     return _simple(value, depth)
 
 
+@lru_cache(maxsize=256)
+def _names(kind: type) -> tuple[str, ...]:
+    """Of a dataclass's fields. Asked for once: each call of ``fields`` leaves a tuple in CPython's free lists."""
+    return tuple([field.name for field in dataclasses.fields(kind)])
+
+
 @singledispatch
 def _simple(value: object, depth: int) -> Any:
     """Everything but containers and what JSON has itself: one registered form per type."""
@@ -113,7 +119,7 @@ def _simple(value: object, depth: int) -> Any:
     if callable(to_json):
         return _plain(to_json(), depth + 1)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name), depth + 1) for f in dataclasses.fields(value)}
+        return {name: _plain(getattr(value, name), depth + 1) for name in _names(type(value))}
     kind = type(value)
     raise StageError(
         f"cannot write a {kind.__module__}.{kind.__qualname__} as JSON",

@@ -63,7 +63,7 @@ class Detections:
         """The rows named by an index or boolean array."""
         ids = None if self.ids is None else self.ids[rows]
         corners = None if self.corners is None else self.corners[rows]
-        masks = None if self.masks is None else tuple(self.masks[row] for row in np.arange(len(self))[rows].tolist())
+        masks = None if self.masks is None else tuple([self.masks[row] for row in np.arange(len(self))[rows].tolist()])
         points = None if self.points is None else self.points[rows]
         boxes, scores, classes = self.boxes[rows], self.scores[rows], self.classes[rows]
         return type(self)(boxes, scores, classes, self.labels, ids, corners, masks, points, self.names, self.predicted)

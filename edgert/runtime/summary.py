@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from edgert.clock import REAL
 from edgert.memory import Counts
+from edgert.runtime.json_form import plain
 from edgert.runtime.metrics import WINDOW_NS, LatencyHistogram, Percentiles, StageTiming, Timing
 from edgert.runtime.node import Node
 from edgert.runtime.recent import History, Recent, losses_of
@@ -89,7 +90,8 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         """Plain data; without ``simulation``, ``frames`` and ``tracks`` where these are empty."""
         optional = ("simulation", "frames", "tracks")
-        return {name: value for name, value in asdict(self).items() if value or name not in optional}
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return dict(plain({name: value for name, value in values.items() if value or name not in optional}))
 
 
 def summarize(
@@ -125,7 +127,7 @@ def summarize(
         dropped=sum(stage.dropped for stage in stages.values()),
         seconds=seconds,
         fps=frames_out / seconds if seconds else 0.0,
-        latency_ms=LatencyHistogram().percentiles(*(node.meter.latency for node in ends)),
+        latency_ms=LatencyHistogram().percentiles(*[node.meter.latency for node in ends]),
         stages=stages,
         copies_per_frame=counts.copies / frames_in if frames_in else 0.0,
         bytes_copied_per_frame=counts.bytes_copied / frames_in if frames_in else 0.0,

@@ -71,7 +71,9 @@ Size = tuple[int, int]
 
 def shapes_of(outputs: Sequence[Array]) -> Shapes:
     """The shapes of one image's outputs."""
-    return tuple(output.shape for output in outputs)
+    # Of a list, as everywhere on a frame's way: tuples made of generators are left in CPython's free lists, 2000 of
+    # each length, since they begin longer than they end (tupleobject.c).
+    return tuple([output.shape for output in outputs])
 
 
 def cells(network: Size, stride: int) -> int:

@@ -228,7 +228,7 @@ def with_masks(
     scale, offset = (geometry.scale_x, geometry.scale_y), (geometry.offset_x, geometry.offset_y)
     regions = (spans * np.array(scale * 2) + np.array(offset * 2)).tolist()
     rows = enumerate(zip(spans, regions, strict=True))
-    masks = tuple(Segmentation(cut(row, span), tuple(region)) for row, (span, region) in rows)
+    masks = tuple([Segmentation(cut(row, span), tuple(region)) for row, (span, region) in rows])
     found = replace(record, masks=masks)
     seen = np.array([all_stay or bool(mask.mask.any()) for mask in masks], np.bool_)
     return found if seen.all() else found.select(seen)

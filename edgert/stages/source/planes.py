@@ -60,7 +60,7 @@ def device_planes(
         rows: of each plane, its address and the bytes from one row to the next.
         stream: what writes the image.
     """
-    layouts = _layouts(format, size, tuple(pitch for _, pitch in rows))
+    layouts = _layouts(format, size, tuple([pitch for _, pitch in rows]))
     planes = [
         DeviceView(address, shape, strides, _BYTES, lease, device.ordinal, stream)
         for (address, _), (shape, strides) in zip(rows, layouts, strict=True)
