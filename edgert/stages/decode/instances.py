@@ -1,5 +1,6 @@
 """Instance masks: detectors that know which pixels of a box are its object's."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -136,16 +137,16 @@ class DetrSeg(Head):
         """With masks, each as large as what is above 0 of it."""
         assert kept.extras is not None
         which, *_ = _beside_maps(shapes_of(outputs)) or (0, 0, 0)
-        maps = as_f32(outputs[which][kept.extras[:, 0].astype(np.intp)])
+        maps, queries = outputs[which], kept.extras[:, 0].astype(np.intp).tolist()
         size = maps.shape[2], maps.shape[1]
-        inside = maps > 0
-        (left, right), (top, bottom) = (_ends(np.asarray(inside.any(axis=axis))) for axis in (1, 2))
-        cells = np.stack([left - 1, top - 1, right + 1, bottom + 1], axis=1)
+        found = [cv2.boundingRect((maps[query] > 0).view(np.uint8)) for query in queries]
+        left, top, width, height = np.array(found, np.float64).reshape(-1, 4).T
+        cells = np.stack([left - 1, top - 1, left + width + 1, top + height + 1], axis=1)
         boxes = np.clip(cells, 0, size * 2) * (np.array(geometry.network * 2) / (size * 2))
-        boxes[~inside.any(axis=(1, 2))] = 0
+        boxes[width == 0] = 0
 
         def sums(row: int, left: int, top: int, right: int, bottom: int) -> F32:
-            return maps[row, top:bottom, left:right]
+            return as_f32(maps[queries[row], top:bottom, left:right])
 
         cut = cut_of(sums, size, geometry.network)
         return with_masks(record, cut, spans_of(boxes.astype(np.float32), geometry), geometry, all_stay=True)
@@ -164,11 +165,6 @@ def _beside_maps(shapes: Shapes) -> tuple[int, int, int] | None:
     return (maps[0], rest[0], rest[1]) if shapes[maps[0]][0] == shapes[rest[0]][0] else None
 
 
-def _ends(inside: Array) -> tuple[Array, Array]:
-    """First and behind the last of each row of (N, S) booleans."""
-    return inside.argmax(axis=1), inside.shape[1] - inside[:, ::-1].argmax(axis=1)
-
-
 # From sums on the coarse grid of a head to masks at the network's resolution.
 
 
@@ -183,27 +179,27 @@ def cut_of(sums: Callable[[int, int, int, int, int], F32], size: Size, network: 
     Returns:
         gives a part of an object's mask, (y2 - y1, x2 - x1) uint8, for its row and x1, y1, x2, y2 in network pixels.
     """
-    across, down = network[0] / size[0], network[1] / size[1]
 
     def cut(row: int, span: I32) -> U8:
         x1, y1, x2, y2 = span.tolist()
         if x1 >= x2 or y1 >= y2:
             return np.zeros((0, 0), np.uint8)
-        (left, right), (top, bottom) = _cells(x1, x2, across, size[0]), _cells(y1, y2, down, size[1])
-        fine = round((right - left) * across), round((bottom - top) * down)
-        grown = cv2.resize(sums(row, left, top, right, bottom), fine, interpolation=cv2.INTER_LINEAR)
-        x, y = round(left * across), round(top * down)
+        left, right, x, width = _cells(x1, x2, size[0], network[0])
+        top, bottom, y, height = _cells(y1, y2, size[1], network[1])
+        grown = cv2.resize(sums(row, left, top, right, bottom), (width, height), interpolation=cv2.INTER_LINEAR)
         inside: U8 = (grown[y1 - y : y2 - y, x1 - x : x2 - x] > 0).view(np.uint8)
         return inside
 
     return cut
 
 
-def _cells(first: int, last: int, pitch: float, count: int) -> tuple[int, int]:
-    """Cells that have a part in these pixels; all, where cells are no whole pixels."""
-    if pitch != int(pitch):
-        return 0, count
-    return max(int(first // pitch) - 1, 0), min(int(-(-last // pitch)) + 1, count)
+def _cells(first: int, last: int, count: int, pixels: int) -> tuple[int, int, int, int]:
+    """The cells that these pixels lie between, from where to where, a few more so that they end with pixels; and which
+    pixel they begin with, and how many theirs are."""
+    step = count // math.gcd(count, pixels)
+    low = max(first * count // pixels - 1, 0) // step * step
+    high = min(-(-(-(-last * count // pixels) + 1) // step) * step, count)
+    return low, high, low * pixels // count, (high - low) * pixels // count
 
 
 def spans_of(boxes: F32, geometry: Geometry) -> I32:
