@@ -1,6 +1,6 @@
 """Outputs of detection heads, made up, and what the heads' own authors make of them: for tests/bench/bench_decoders.py.
 
-    python scripts/authors_decode.py FOLDER [--count 120] [--rt-detr CLONE] [--d-fine CLONE]
+    python scripts/authors_decode.py FOLDER [--count 120] [--rt-detr CLONE] [--d-fine CLONE] [--yolox CLONE] ...
 
 It runs in an environment of its own, which is no part of edgert and from which only numbers are kept: some of these
 packages are under the AGPL. Whatever is installed there is used, and what is missing is named:
@@ -9,12 +9,14 @@ packages are under the AGPL. Whatever is installed there is used, and what is mi
     authors/bin/pip install opencv-python-headless pyyaml pillow requests psutil matplotlib pandas seaborn tqdm scipy
     authors/bin/pip install --no-deps ultralytics yolov5 sas-yolov7 super-gradients rfdetr nvidia-tao-deploy
 
-and for PP-YOLOE, in one more, paddlepaddle==2.6.2 and paddledet==2.6.0. RT-DETR and D-FINE are clones of
-github.com/lyuwenyu/RT-DETR and github.com/Peterande/D-FINE. Of packages that import more than their post-processing
-needs, the one file is loaded, with names in place of the rest.
+and for PP-YOLOE, in one more, paddlepaddle==2.6.2 and paddledet==2.6.0. RT-DETR, D-FINE, YOLOX and NanoDet are clones
+of github.com/lyuwenyu/RT-DETR, github.com/Peterande/D-FINE, github.com/Megvii-BaseDetection/YOLOX and
+github.com/RangiLyu/nanodet. Of packages that import more than their post-processing needs, the one file is loaded, with
+names in place of the rest.
 """
 
 import argparse
+import ast
 import importlib.util
 import json
 import sys
@@ -117,6 +119,19 @@ def alone(path, name, **stubs):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def names_of(path, *projects, **given):
+    """What a file of a project defines, without what it imports from there; ``given`` stands in place of that."""
+    tree = ast.parse(path.read_text())
+    tree.body = [
+        node
+        for node in tree.body
+        if not isinstance(node, ast.ImportFrom) or not (node.level or node.module.split(".")[0] in projects)
+    ]
+    space = {"__name__": f"authors.{path.stem}", **given}
+    exec(compile(tree, str(path), "exec"), space)  # the authors' file, from the clone that was named
+    return space
 
 
 def package(name):
@@ -233,27 +248,28 @@ def rt_detr_answer(post, boxes, numbers):
     return answer(found["boxes"][keep], found["scores"][keep], found["labels"][keep])
 
 
-def registered(file, name):
-    core = {"register": lambda *_, **__: lambda kind: kind}
-    return alone(file, f"authors.zoo.{name}.post", authors={}, authors__zoo={}, authors__core=core)
+def register(*given, **_):
+    """A registry of a project, in place of which nothing is registered."""
+    return given[0] if given and isinstance(given[0], type) else lambda kind: kind
 
 
 @case("detr")
 def rt_detr(rng):
     file = OPTIONS.rt_detr / "rtdetr_pytorch/src/zoo/rtdetr/rtdetr_postprocessor.py"
-    code = file.read_text().replace("from src.core import register", "from authors.core import register")
-    kind = code_of(code, "RTDETRPostProcessor")
+    post = names_of(file, "src", register=register)["RTDETRPostProcessor"](CLASSES, True, LIMIT)
     boxes, numbers = queries(rng)
-    return [numbers, boxes], rt_detr_answer(kind(CLASSES, True, LIMIT), boxes, numbers)
+    return [numbers, boxes], rt_detr_answer(post, boxes, numbers)
+
+
+def d_fine_post():
+    file = OPTIONS.d_fine / "src/zoo/dfine/postprocessor.py"
+    return names_of(file, register=register)["DFINEPostProcessor"](CLASSES, True, LIMIT)
 
 
 @case("detr")
 def d_fine(rng):
-    code = (OPTIONS.d_fine / "src/zoo/dfine/postprocessor.py").read_text()
-    kind = code_of(code.replace("from ...core import register", "from authors.core import register"),
-                   "DFINEPostProcessor")  # fmt: skip
     boxes, numbers = queries(rng)
-    return [boxes, numbers], rt_detr_answer(kind(CLASSES, True, LIMIT), boxes, numbers)
+    return [boxes, numbers], rt_detr_answer(d_fine_post(), boxes, numbers)
 
 
 @case("detr")
@@ -261,26 +277,12 @@ def d_fine_deployed(rng):
     """``labels``, ``boxes`` and ``scores``; the source's size is the network's."""
     import torch
 
-    code = (OPTIONS.d_fine / "src/zoo/dfine/postprocessor.py").read_text()
-    kind = code_of(code.replace("from ...core import register", "from authors.core import register"),
-                   "DFINEPostProcessor")  # fmt: skip
     boxes, numbers = queries(rng)
     size = torch.tensor([[SIDE, SIDE]])
     given = {"pred_logits": torch.tensor(numbers)[None], "pred_boxes": torch.tensor(boxes)[None]}
-    labels, places, scores = (one[0].numpy() for one in kind(CLASSES, True, LIMIT).deploy()(given, size))
+    labels, places, scores = (one[0].numpy() for one in d_fine_post().deploy()(given, size))
     keep = scores > SCORE
     return [labels, places, scores], answer(places[keep], scores[keep], labels[keep])
-
-
-def code_of(code, name):
-    """A class of a file that registers it with its project."""
-    core = types.ModuleType("authors.core")
-    core.register = lambda *args, **_: args[0] if args and isinstance(args[0], type) else lambda kind: kind
-    sys.modules.setdefault("authors", types.ModuleType("authors")).__path__ = []
-    sys.modules["authors.core"] = core
-    space = {"__name__": "authors.post"}
-    exec(compile(code, name, "exec"), space)  # the authors' file, read from the clone that was named
-    return space[name]
 
 
 def rf_detr_post():
@@ -385,6 +387,69 @@ def yolov7_raw(rng):
     found = raw_answer(head_of(Detect, anchors), non_max_suppression, maps)
     flat = [one.transpose(0, 3, 1, 2).reshape(-1, *one.shape[1:3]) for one in maps]  # as the convolutions write them
     return [np.ascontiguousarray(one) for one in flat], found
+
+
+@case("yolov5")
+def yolov5(rng):
+    import torch
+    from yolov5.utils.general import non_max_suppression
+
+    boxes, numbers, places = table(rng, *objects(rng))
+    output = np.hstack([boxes, np.full((CELLS, 1), 0.02), numbers]).astype(np.float32)
+    output[places, 4] = rng.uniform(0.5, 1, len(places))
+    (rows,) = non_max_suppression(torch.tensor(output)[None], SCORE, IOU, max_det=LIMIT)
+    return [output], answer(rows[:, :4], rows[:, 4], rows[:, 5])
+
+
+# YOLOX and NanoDet-Plus, decoded and suppressed by their own heads.
+
+
+@case("yolox")
+def yolox(rng):
+    import torch
+
+    def meshgrid(tensors):
+        return torch.meshgrid(*tensors, indexing="ij")
+
+    head = names_of(OPTIONS.yolox / "yolox/models/yolo_head.py", "yolox", "loguru", meshgrid=meshgrid)["YOLOXHead"]
+    post = names_of(OPTIONS.yolox / "yolox/utils/boxes.py")["postprocess"]
+    boxes, numbers, places = table(rng, *objects(rng))
+    y, x, stride = np.hstack([(*np.indices((SIDE // s, SIDE // s)).reshape(2, -1), np.full((SIDE // s) ** 2, s))
+                              for s in (8, 16, 32)])  # fmt: skip
+    output = np.hstack([boxes, np.full((CELLS, 1), 0.02), numbers]).astype(np.float32)
+    output[:, :2] = output[:, :2] / stride[:, None] - np.stack([x, y], axis=1)
+    output[:, 2:4] = np.log(output[:, 2:4] / stride[:, None])
+    output[places, 4] = rng.uniform(0.5, 1, len(places))
+    facts = types.SimpleNamespace(hw=[(SIDE // s, SIDE // s) for s in (8, 16, 32)], strides=[8, 16, 32])
+    decoded = head.decode_outputs(facts, torch.tensor(output)[None], torch.FloatTensor)
+    (rows,) = post(decoded, CLASSES, SCORE, IOU)
+    rows = np.zeros((0, 7), np.float32) if rows is None else rows.numpy()
+    return [output], answer(rows[:, :4], rows[:, 4] * rows[:, 5], rows[:, 6])
+
+
+@case("nanodet", iou=0.6)
+def nanodet_plus(rng):
+    import torch
+
+    root = OPTIONS.nanodet / "nanodet"
+    nms = names_of(root / "model/module/nms.py")["multiclass_nms"]
+    integral = names_of(root / "model/head/gfl_head.py", "nanodet")["Integral"](7)
+    distance = names_of(root / "util/box_transform.py")["distance2bbox"]
+    kind = names_of(root / "model/head/nanodet_plus_head.py", "nanodet", multiclass_nms=nms, distance2bbox=distance)[
+        "NanoDetPlusHead"
+    ]
+    strides = (8, 16, 32, 64)
+    facts = types.SimpleNamespace(strides=strides, distribution_project=integral)
+    facts.get_single_level_center_priors = lambda *args, **more: kind.get_single_level_center_priors(
+        facts, *args, **more
+    )
+    _, scores, _ = table(rng, *objects(rng, 12), sum((SIDE // stride) ** 2 for stride in strides), second=0.6)
+    sides = (rng.standard_normal((len(scores), 32)) * 2).astype(np.float32)
+    one = torch.tensor(logits(scores))[None], torch.tensor(sides)[None], {"img": np.zeros((1, 3, SIDE, SIDE))}
+    ((boxes, kinds),) = kind.get_bboxes(facts, *one)
+    keep = boxes[:, 4] > SCORE
+    final = 1 / (1 + np.exp(-logits(scores)))
+    return [np.hstack([final, sides])], answer(boxes[keep, :4], boxes[keep, 4], kinds[keep])
 
 
 @case("yolo-nas", iou=0.7)
@@ -505,6 +570,8 @@ def main():
     parser.add_argument("--count", type=int, default=120)
     parser.add_argument("--rt-detr", type=Path, default=Path("RT-DETR"))
     parser.add_argument("--d-fine", type=Path, default=Path("D-FINE"))
+    parser.add_argument("--yolox", type=Path, default=Path("YOLOX"))
+    parser.add_argument("--nanodet", type=Path, default=Path("nanodet"))
     parser.add_argument("--only", nargs="*")
     OPTIONS = parser.parse_args()
     OPTIONS.folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, all_cells, as_f32, cells, grid_of, shapes_of
-from edgert.stages.decode.detection import Candidates, Head, best_class, corners
+from edgert.stages.decode.detection import Candidates, Head, best_class, corners, every_class
 from edgert.stages.decode.guess import STRIDES, Fit, Look, wrong_shapes
 
 # FastestDet (github.com/dog-qiuqiu/FastestDet): one feature map, objectness and classes combined by powers.
@@ -81,8 +81,8 @@ class NanoDet(Head):
     """Per level scores [S, C], past their sigmoid, and sides [S, 4 * bins]; or, NanoDet Plus, all levels in one output
     [S, C + 4 * bins].
 
-    A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from the cell's center. Outputs come
-    in any order and are matched by their shapes.
+    A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from the cell's center; a cell counts
+    once for every class that scores enough. Outputs come in any order and are matched by their shapes.
 
     Attributes:
         strides: of the levels; by default 8, 16, 32, and 64 too for NanoDet Plus.
@@ -114,9 +114,9 @@ class NanoDet(Head):
         layout = self._layout(shapes_of(outputs), network)
         if not layout.sides:
             raw = as_f32(outputs[0])
-            rows, scores, classes = best_class(raw[:, : layout.classes], score)
+            rows, scores, classes = every_class(raw[:, : layout.classes], score)
             return Candidates(_boxes(raw[rows, layout.classes :], rows, layout, network, 0.0), scores, classes)
-        levels = [best_class(as_f32(outputs[index]), score) for index in layout.scores]
+        levels = [every_class(as_f32(outputs[index]), score) for index in layout.scores]
         sides = np.concatenate([as_f32(outputs[i])[level[0]] for i, level in zip(layout.sides, levels, strict=True)])
         starts = np.cumsum([0, *(cells(network, stride) for stride in layout.strides[:-1])])
         rows = np.concatenate([level[0] + start for level, start in zip(levels, starts, strict=True)])
@@ -141,7 +141,8 @@ def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size, center: floa
     power = sides.reshape(-1, 4, layout.bins)
     power = np.exp(power - power.max(axis=2, keepdims=True))
     mean = (power @ np.arange(layout.bins, dtype=np.float32)) / power.sum(axis=2) * stride
-    return np.concatenate([middle - mean[:, :2], middle + mean[:, 2:]], axis=1)
+    boxes: F32 = np.concatenate([middle - mean[:, :2], middle + mean[:, 2:]], axis=1)
+    return np.clip(boxes, 0, np.array(network * 2, np.float32), out=boxes)  # before suppression, as there
 
 
 @lru_cache(maxsize=32)
