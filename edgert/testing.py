@@ -126,7 +126,7 @@ class SinkSuite(StageSuite):
 
     def section(self, folder: Path) -> SinkStage:
         """The section of a pipeline file."""
-        keys = {key: folder / value if key == "path" else value for key, value in self.keys.items()}
+        keys = {key: folder / value if key in ("path", "spool") else value for key, value in self.keys.items()}
         return SinkStage.model_validate({"sink": self.name, "from": "find", **keys})
 
     def make(self, folder: Path) -> Stage:

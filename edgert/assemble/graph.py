@@ -394,4 +394,5 @@ class _Assembler:
         rate_hz = min(rates, default=_ASSUMED_RATE_HZ) / every
         again = all(starts_over(one, self.directory) for one in before if isinstance(one, section.SourceStage))
         score = score_before(self.config.stages, self.config.models, name)
-        return Context(self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again)
+        shared = self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again
+        return Context(*shared, self.config.name)

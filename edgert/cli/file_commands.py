@@ -19,10 +19,12 @@ _SHOWN = 8
 """Rows of ``edgert check`` without ``--all``."""
 
 
-def schema() -> None:
-    """Print the JSON Schema of the pipeline file, for editors.
+def schema(
+    event: Annotated[bool, typer.Option("--event", help="of what sinks send, for those who receive it")] = False,
+) -> None:
+    """Print the JSON Schema of the pipeline file, for editors; or of the messages that are sent.
 
-    They complete and check YAML with it.
+    Editors complete and check YAML with it.
 
     Example:
 
@@ -35,8 +37,9 @@ def schema() -> None:
     import json
 
     from edgert.config import json_schema
+    from edgert.stages.sink.send import messages
 
-    typer.echo(json.dumps(json_schema(), indent=2))
+    typer.echo(json.dumps(messages.schema() if event else json_schema(), indent=2))
 
 
 def validate(pipeline: option.PipelineArgument, overrides: option.Set = None, debug: option.Debug = False) -> None:

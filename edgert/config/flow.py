@@ -123,7 +123,7 @@ def check_flow(stages: Stages, models: Mapping[str, ModelConfig], where: Where) 
     for name, stage in stages.items():
         if isinstance(stage, section.TrackStage) or isinstance(getattr(stage, "crop", None), section.CropConfig):
             _check_has_boxes(name, stages, models, where)
-        if isinstance(stage, section.PackageStage):
+        if isinstance(stage, section.PackageStage | section.SinkStage):
             stage.check(name, stages, where)
 
 

@@ -247,6 +247,9 @@ class SinkStage(_Fed, Kinded):
     """Whether it shows them to people; the mark of a simulated board is then painted on them."""
     sink: str = Field(description="the kind")
 
+    def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
+        """As of :class:`PackageStage`."""
+
 
 SinkStage.family = ("sink", SINKS)
 

@@ -24,6 +24,7 @@ class Context:
         score: lowest of the detections that reach it, where a model's ``task:`` sets that.
         leave: called by a sink that nobody looks at any more: its window was closed. When all sinks of a pipeline have
             called it, the pipeline stops.
+        pipeline: name of the pipeline.
         starts_over: whether a run takes the same frames as the one before, so that what it writes replaces what that
             one wrote; not so for cameras, and wherever frames may come for ever.
     """
@@ -37,6 +38,7 @@ class Context:
     score: float | None = None
     leave: Callable[[], None] = lambda: None
     starts_over: bool = True
+    pipeline: str = "pipeline"
 
 
 class SimpleStage:

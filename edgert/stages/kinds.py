@@ -338,7 +338,8 @@ class BotSortStage(ByteTrackStage):
         )
 
 
-SINKS = {
+_SEND = "edgert.stages.sink.send.section"
+SINKS: dict[str, str | type[SinkStage]] = {
     "video": Video,
     "jsonl": Jsonl,
     "images": Images,
@@ -346,6 +347,10 @@ SINKS = {
     "display": Display,
     "callback": Callback,
     "null": Null,
+    "mqtt": f"{_SEND}:Mqtt",
+    "nats": f"{_SEND}:Nats",
+    "kafka": f"{_SEND}:Kafka",
+    "webhook": f"{_SEND}:Webhook",
 }
 TRACKERS = {"bytetrack": ByteTrackStage, "botsort": BotSortStage}
 STAGES = {"zones": "edgert.stages.zones.section:ZonesSection", "events": "edgert.stages.zones.section:EventsSection"}

@@ -1,0 +1,193 @@
+"""The thread that sends what the spool holds, in order, until it is acknowledged."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from edgert.errors import printable
+from edgert.runtime.records import Result, Together
+from edgert.stages.context import SimpleStage
+from edgert.stages.sink.send.messages import Writer
+from edgert.stages.sink.send.spool import Message, Spool
+
+log = logging.getLogger("edgert.send")
+
+BATCH = 256
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
+_REMIND_S = 300.0
+_SECURE_S, _TRIM_S = 1.0, 5.0
+_END_S = 3.0
+"""How long the end of a run waits for what is still to be sent; the rest waits in the spool."""
+
+
+class RefusedError(Exception):
+    """The other side takes a message on no account: it is dropped, so that those behind it are not held up."""
+
+    def __init__(self, why: str, message: Message) -> None:
+        super().__init__(why)
+        self.message = message
+
+
+class Door(Protocol):
+    """A way to one server. All methods are called in one thread."""
+
+    name: str
+    """The server, without credentials, for people."""
+
+    def connect(self) -> None:
+        """Raises OSError when nobody answers there, or it does not let us in."""
+        ...
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Sends them in order and waits until all are acknowledged.
+
+        Raises:
+            OSError: the connection is gone; which of them arrived is not known.
+            RefusedError: the other side does not take one of them; those before it were acknowledged.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends the connection; also one that is gone."""
+        ...
+
+
+class Courier:
+    """Sends a spool's messages through a door, from a thread of its own.
+
+    Trouble is logged when it begins and every few minutes while it lasts, with its present reason, and when it is over.
+    """
+
+    def __init__(self, name: str, spool: Spool, door: Door) -> None:
+        self._name, self._spool, self._door = name, spool, door
+        self._news, self._ends = threading.Event(), threading.Event()
+        self._is_open, self._down_since, self._reminded = False, 0.0, 0.0
+        self._secured = self._trimmed = time.monotonic()
+        self._refused = 0
+        self._thread = threading.Thread(target=self._run, name=f"edgert-{name}", daemon=True)
+        self._thread.start()
+
+    def notify(self) -> None:
+        """There is something to send."""
+        if not self._news.is_set():
+            self._news.set()
+
+    def close(self) -> None:
+        """Sends what can be sent within a few seconds; what is left waits in the spool."""
+        self._ends.set()
+        self._news.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        wait_s, deadline = _FIRST_WAIT_S, float("inf")
+        while True:
+            if self._ends.is_set():
+                deadline = min(deadline, time.monotonic() + _END_S)
+            if time.monotonic() > deadline or (self._ends.is_set() and not self._spool.count):
+                break
+            try:
+                if not self._step():
+                    self._news.wait(_SECURE_S / 2)
+                    self._news.clear()
+                wait_s = _FIRST_WAIT_S
+            except OSError as error:
+                self._is_open = False
+                self._door.close()
+                self._report(printable(str(error) or type(error).__name__))
+                if self._ends.is_set():
+                    break
+                self._ends.wait(wait_s * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all boards come at once
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            self._tend()
+        self._leave()
+
+    def _step(self) -> bool:
+        """Sends some; False where there is nothing to send."""
+        messages = self._spool.oldest(BATCH)
+        if not messages:
+            return False
+        if not self._is_open:
+            self._door.connect()
+            self._is_open = True
+        try:
+            self._door.send(messages)
+        except RefusedError as error:
+            if not self._refused:
+                log.warning("%s: %s refuses a message, which is dropped: %s", self._name, self._door.name, error)
+            self._refused += 1
+            messages = messages[: messages.index(error.message) + 1]
+        self._spool.remove(messages)
+        if self._down_since:
+            log.info("%s: %s takes messages again; %d wait", self._name, self._door.name, self._spool.count)
+            self._down_since = 0.0
+        return True
+
+    def _report(self, why: str) -> None:
+        now = time.monotonic()
+        if self._down_since and now - self._reminded < _REMIND_S:
+            return
+        for_s = f" for {now - self._down_since:.0f} s" if self._down_since else ""
+        waiting = f"{self._spool.count} messages wait" + (
+            f", {self._spool.dropped} dropped" if self._spool.dropped else ""
+        )
+        log.warning("%s: %s takes nothing%s: %s; %s", self._name, self._door.name, for_s, why, waiting)
+        self._down_since, self._reminded = self._down_since or now, now
+
+    def _tend(self) -> None:
+        now = time.monotonic()
+        if now - self._secured > _SECURE_S:
+            self._secured = now
+            self._spool.secure()
+        if now - self._trimmed > _TRIM_S:
+            self._trimmed = now
+            self._spool.trim()
+
+    def _leave(self) -> None:
+        self._door.close()
+        spool = self._spool
+        spool.secure()
+        if spool.count:
+            place = f"in {spool.path} for the next run" if spool.path else "in memory alone, and are lost"
+            log.warning("%s: %d messages were not sent; they wait %s", self._name, spool.count, place)
+        if spool.dropped or self._refused:
+            log.warning("%s: %d messages were dropped, %d refused", self._name, spool.dropped, self._refused)
+
+
+class SendSink(SimpleStage):
+    """Puts what is to be sent into the spool, in the stage's thread; a courier does the rest."""
+
+    def __init__(self, name: str, writer: Writer, spool: SpoolOf, door: Door) -> None:
+        self.name, self._writer, self._spool_of, self._door = name, writer, spool, door
+        self._spool: Spool | None = None
+        self._courier: Courier | None = None
+
+    def open(self) -> None:
+        """Raises StageError when another process has the spool."""
+        self._spool = self._spool_of()
+        self._courier = Courier(f"stages.{self.name}", self._spool, self._door)
+
+    def process(self, result: Result) -> None:
+        assert self._spool is not None and self._courier is not None, "open() comes first"
+        for one in result.results if isinstance(result, Together) else (result,):
+            for message in self._writer.messages(one):
+                self._spool.put(*message)
+        self._courier.notify()
+
+    def close(self) -> None:
+        if self._courier is not None and self._spool is not None:
+            self._courier.close()
+            self._spool.close()
+            self._courier = self._spool = None
+
+
+class SpoolOf(Protocol):
+    """Opens the spool."""
+
+    def __call__(self) -> Spool:
+        """Raises StageError when another process has it."""
+        ...

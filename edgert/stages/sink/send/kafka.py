@@ -1,0 +1,88 @@
+"""Kafka, by librdkafka: idempotent, acknowledged by all replicas; a stream's messages have its name as their key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgert.stages.sink.send.courier import RefusedError
+from edgert.stages.sink.send.server import TIMEOUT_S, Server, filled
+from edgert.stages.sink.send.spool import Message
+
+PORT = 9092
+
+
+class KafkaDoor:
+    """A cluster, by one of its brokers. ``options`` are librdkafka's own."""
+
+    def __init__(self, server: Server, topic: str, pipeline: str, options: Mapping[str, str]) -> None:
+        self._server, self._topic, self._pipeline, self._options = server, topic, pipeline, options
+        self.name = server.name(PORT)
+        self._producer: Any = None
+        self._wrong: list[tuple[Any, Message]] = []
+
+    def connect(self) -> None:
+        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        from confluent_kafka import KafkaException, Producer
+
+        self._producer = Producer(self._settings())
+        try:
+            self._producer.list_topics(timeout=TIMEOUT_S / 2)
+        except KafkaException as error:
+            raise OSError(str(error.args[0].str())) from error
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        self._wrong.clear()
+        for message in messages:
+            topic = filled(self._topic, self._pipeline, message.stream, message.kind, message.rule)
+            value, key = message.body, message.stream.encode()
+            try:
+                self._producer.produce(topic, value, key, headers={"id": message.id}, on_delivery=self._noting(message))
+            except BufferError as error:
+                raise OSError("its queue is full") from error
+            self._producer.poll(0)
+        if self._producer.flush(2 * TIMEOUT_S):
+            raise OSError(f"it acknowledges nothing for {2 * TIMEOUT_S:g} s")
+        for wrong, message in self._wrong:
+            if wrong.name() == "MSG_SIZE_TOO_LARGE":
+                raise RefusedError(wrong.str(), message)
+            raise OSError(wrong.str())
+
+    def close(self) -> None:
+        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+
+    def _noting(self, message: Message) -> Callable[[Any, Any], None]:
+        def note(error: Any, _: Any) -> None:
+            if error is not None:
+                self._wrong.append((error, message))
+
+        return note
+
+    def _settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "bootstrap.servers": f"{self._server.host}:{self._server.port(PORT)}",
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 5,
+            "message.timeout.ms": int(1000 * TIMEOUT_S),
+            "client.id": f"edgert-{self._pipeline}",
+            "log_level": 0,
+        }
+        secure, tls = self._server.scheme == "kafkas", self._server.tls
+        if secure or self._server.user:
+            found["security.protocol"] = ("SASL_" if self._server.user else "") + ("SSL" if secure else "PLAINTEXT")
+        if self._server.user:
+            found |= {
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": self._server.user,
+                "sasl.password": self._server.password,
+            }
+        files = {"ssl.ca.location": tls.ca, "ssl.certificate.location": tls.cert, "ssl.key.location": tls.key}
+        found |= {key: str(path) for key, path in files.items() if path is not None}
+        if secure and not tls.verify:
+            found["enable.ssl.certificate.verification"] = False
+        return {**found, **self._options}

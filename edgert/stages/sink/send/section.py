@@ -1,0 +1,261 @@
+"""The keys of sinks that send, in a pipeline file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+
+from edgert.config import stages as section
+from edgert.config.fields import FilePath, Names, OutputPath, Seconds, Section, SomeBytes
+from edgert.errors import nearest
+from edgert.stages.sink.send.server import FIELDS, Server, Tls
+
+if TYPE_CHECKING:
+    from edgert.runtime.stage import Stage
+    from edgert.stages.context import Context
+    from edgert.stages.sink.send.courier import Door
+
+_FIELDS = re.compile(r"\{(.*?)\}")
+
+
+def _topic(pattern: str) -> str:
+    """A pattern whose fields are known, without the wildcards of those who listen."""
+    for name in _FIELDS.findall(pattern):
+        if name not in FIELDS:
+            raise ValueError(f"no field {{{name}}}{nearest(name, FIELDS)}; known: {', '.join(FIELDS)}")
+    if any(one in pattern for one in "+#*> \0") or not pattern:
+        raise ValueError("expected a topic without wildcards and spaces, like edgert/{stream}")
+    return pattern
+
+
+Topic = Annotated[str, AfterValidator(_topic)]
+
+
+class TlsSection(Section):
+    """Certificates."""
+
+    ca: FilePath | None = None
+    cert: FilePath | None = None
+    key: FilePath | None = None
+    verify: bool = True
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> TlsSection:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert: and key: go together")
+        for path in (self.ca, self.cert, self.key):
+            if path is not None and not path.is_file():
+                raise ValueError(f"there is no file {path}")
+        return self
+
+
+_FILE = {"type": "string"}
+_TLS = WithJsonSchema(
+    {
+        "type": "object",
+        "properties": {"ca": _FILE, "cert": _FILE, "key": _FILE, "verify": {"type": "boolean"}},
+        "additionalProperties": False,
+    }
+)
+
+
+class _Sends(section.SinkStage):
+    """What sinks that send have in common; see [sending](sending.md)."""
+
+    takes_images: ClassVar[bool] = False
+    shows_images: ClassVar[bool] = False
+    schemes: ClassVar[tuple[str, ...]]
+    extra: ClassVar[tuple[str, str]] = ("", "")
+    """The module that it needs, and the extra of edgert's that brings it."""
+    server: str = Field(min_length=1, repr=False, description="the address")
+    user: str = Field(default="", description="who we are there")
+    password: str = Field(default="", repr=False, description="${VAR} from the environment; never printed")
+    tls: Annotated[TlsSection | None, _TLS] = Field(
+        default=None,
+        description="`{ca: FILE, cert: FILE, key: FILE}`: who signed the server's certificate, and our own; the "
+        "system's and none by default; verify: false takes any",
+    )
+    send: Literal["results", "events", "changes"] = Field(
+        default="results",
+        description="every result; every event of an [events stage](zones.md); or results whose objects "
+        "are others than in the last one",
+    )
+    only: Names = Field(default=(), description="the stages whose records are sent; all by default")
+    every: Seconds = Field(default=0.0, description="at most one result of a camera in this time")
+    spool: OutputPath | None = Field(
+        default=None,
+        description="the file in which waits what cannot be sent; by default one of this machine's state folder",
+    )
+    limit: SomeBytes = Field(default=256 * 2**20, description="what may wait; the oldest goes to make room")
+    age: Seconds = Field(default=7 * 86400.0, ge=1, description="what waited longer is not worth sending")
+
+    @model_validator(mode="after")
+    def _is_reached(self) -> _Sends:
+        example = f"expected an address like {self.schemes[0]}://HOST"
+        try:
+            parts = urlsplit(self.server)
+            known, _ = parts.scheme in self.schemes and bool(parts.hostname), parts.port
+        except ValueError as error:
+            raise ValueError(f"{example}: {error}") from error
+        if not known:
+            raise ValueError(f"server: {example}" + (f" or {self.schemes[1]}://HOST" if self.schemes[1:] else ""))
+        if parts.username or parts.password:
+            raise ValueError("server: write who we are under user: and password:, where nothing prints it")
+        if self.tls is not None and parts.scheme not in self.schemes[1:]:
+            raise ValueError(f"tls: has no meaning without {self.schemes[-1]}://")
+        if self.send == "events" and (self.only or self.every):
+            raise ValueError("send: events sends events, of which only: and every: leave nothing out")
+        return self
+
+    def check(self, name: str, stages: Any, where: Any) -> None:
+        """Raises ConfigError for stages under ``only`` that are not before it, and events that nobody makes."""
+        from edgert.config.flow import upstream
+        from edgert.errors import ConfigError
+
+        before = upstream(stages, name)
+        for one in self.only:
+            if one not in before:
+                what = f"stage {name!r} sends records of {one!r}, which is no stage before it{nearest(one, before)}"
+                raise ConfigError(
+                    what, where=where(("stages", name, "only")), fix=f"before it: {', '.join(sorted(before))}"
+                )
+        makers = (section.PythonStage, section.PackageStage)
+        if self.send == "events" and not any(isinstance(stages[other], makers) for other in before):
+            raise ConfigError(
+                f"stage {name!r} sends events, but no stage before it makes any",
+                where=where(("stages", name, "send")),
+                fix="let it listen to {stage: events, rules: …}",
+            )
+
+    def reached(self) -> Server:
+        """The server."""
+        tls = Tls(**self.tls.model_dump()) if self.tls is not None else Tls()
+        return Server(self.server, self.user, self.password, tls)
+
+    def door(self, pipeline: str) -> Door:
+        """The way to the server, not opened yet."""
+        raise NotImplementedError
+
+    def make(self, name: str, context: Context) -> Stage:
+        """Raises ConfigError where the package that does the protocol is not installed."""
+        from importlib.util import find_spec
+
+        from edgert import installation
+        from edgert.errors import ConfigError
+        from edgert.stages.sink.send.courier import SendSink
+        from edgert.stages.sink.send.messages import Choice, Writer
+        from edgert.stages.sink.send.spool import Spool
+
+        module, extra = self.extra
+        if module and find_spec(module) is None:
+            what = f"sink {self.sink!r} needs the package {module.partition('.')[0]}"
+            raise ConfigError(what, where=f"stages.{name}", fix=installation.command(extra))
+        choice = Choice(self.send, self.only, round(1e9 * self.every))
+        path = self.spool or spool_path(context.pipeline, name, context.directory)
+        return SendSink(
+            name,
+            Writer(choice, context.pipeline, context.clock),
+            lambda: Spool(path, self.limit, self.age, f"stages.{name}"),
+            self.door(context.pipeline),
+        )
+
+
+def spool_path(pipeline: str, stage: str, directory: Path) -> Path | None:
+    """Where a stage's messages wait: in ``$STATE_DIRECTORY`` (of systemd), ``$XDG_STATE_HOME/edgert`` or
+    ``~/.local/state/edgert``. None where there is no such folder: an account without a home."""
+    own = hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:8]
+    base = os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or os.environ.get("XDG_STATE_HOME", "")
+    try:
+        folder = Path(base) if base else Path.home() / ".local" / "state"
+    except RuntimeError:
+        return None
+    safe = re.sub(r"\W+", "-", f"{pipeline}-{stage}")[:80]
+    return folder / "edgert" / "spool" / f"{safe}-{own}.db"
+
+
+class Mqtt(_Sends):
+    """To an MQTT broker."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("mqtt", "mqtts")
+    extra: ClassVar[tuple[str, str]] = ("paho", "mqtt")
+    topic: Topic = Field(
+        default="edgert/{pipeline}/{stream}/{rule}",
+        description="with `{pipeline}`, `{stream}`, `{kind}` (result or event) and `{rule}` (of a result: result)",
+    )
+    qos: int = Field(
+        default=1, ge=0, le=2, description="with 0 nothing is acknowledged, so a broken connection loses some"
+    )
+    retain: bool = Field(default=False, description="the broker gives the last message to who comes later")
+    status: Topic = Field(
+        default="edgert/{pipeline}/status", description="says online or offline, retained; by last will where we die"
+    )
+    home_assistant: bool = Field(
+        default=False, description="with send: events, tells Home Assistant of every rule as a binary sensor"
+    )
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Mqtt:
+        if self.home_assistant and self.send != "events":
+            raise ValueError("home_assistant: shows events; add send: events")
+        return self
+
+    def door(self, pipeline: str) -> Door:
+        """See the family."""
+        from edgert.stages.sink.send.mqtt import MqttDoor, Topics
+
+        topics = Topics(self.topic, self.status, "homeassistant" if self.home_assistant else "")
+        return MqttDoor(self.reached(), topics, pipeline, self.qos, self.retain)
+
+
+class Nats(_Sends):
+    """To a NATS server."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("nats", "tls")
+    extra: ClassVar[tuple[str, str]] = ("nats", "nats")
+    subject: Topic = Field(
+        default="edgert.{pipeline}.{stream}.{rule}", description="with the fields of an MQTT sink's topic"
+    )
+    jetstream: bool = Field(
+        default=True, description="a stream of the server's stores and acknowledges; without, nobody does"
+    )
+
+    def door(self, pipeline: str) -> Door:
+        """See the family."""
+        from edgert.stages.sink.send.nats import NatsDoor
+
+        return NatsDoor(self.reached(), self.subject, pipeline, self.jetstream)
+
+
+class Kafka(_Sends):
+    """To a Kafka cluster; the name of the camera is the key, so that its messages stay in order."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("kafka", "kafkas")
+    extra: ClassVar[tuple[str, str]] = ("confluent_kafka", "kafka")
+    topic: Topic = Field(default="edgert", description="with the fields of an MQTT sink's topic")
+    options: dict[str, str] = Field(default_factory=dict, repr=False, description="librdkafka's own settings")
+
+    def door(self, pipeline: str) -> Door:
+        """See the family."""
+        from edgert.stages.sink.send.kafka import KafkaDoor
+
+        return KafkaDoor(self.reached(), self.topic, pipeline, self.options)
+
+
+class Webhook(_Sends):
+    """HTTP POST of every message, as a CloudEvent."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("http", "https")
+    headers: dict[str, str] = Field(default_factory=dict, repr=False, description="sent along")
+    secret: str = Field(default="", repr=False, description="signs every message, as standardwebhooks.com describes")
+
+    def door(self, pipeline: str) -> Door:
+        """See the family."""
+        from edgert.stages.sink.send.webhook import WebhookDoor
+
+        return WebhookDoor(self.reached(), pipeline, self.headers, self.secret)

@@ -1,0 +1,84 @@
+"""What every door is told of its server: address, credentials, certificates."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from edgert.errors import cause
+
+TIMEOUT_S = 10.0
+"""How long a server may take to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Certificates: ``ca`` of who signed the server's, in place of the system's; ``cert`` and ``key`` are our own.
+
+    Attributes:
+        verify: whether the server's is checked. Without, anybody may be the server.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    verify: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Raises OSError for files that are not there, or are no certificates."""
+        try:
+            made = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
+            if self.cert is not None:
+                made.load_cert_chain(self.cert, self.key)
+        except (ssl.SSLError, FileNotFoundError) as error:
+            named = ", ".join(str(one) for one in (self.ca, self.cert, self.key) if one)
+            raise OSError(f"cannot use the certificates {named}: {cause(error)}") from error
+        if not self.verify:
+            made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """An address, as ``scheme://host:port/path``.
+
+    Attributes:
+        user, password: not printed.
+    """
+
+    url: str
+    user: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+    tls: Tls = Tls()
+
+    @property
+    def host(self) -> str:
+        """Its name or address."""
+        return urlsplit(self.url).hostname or ""
+
+    def port(self, default: int) -> int:
+        """Of the address, or what is usual."""
+        return urlsplit(self.url).port or default
+
+    @property
+    def scheme(self) -> str:
+        """Before ``://``."""
+        return urlsplit(self.url).scheme
+
+    def name(self, default_port: int) -> str:
+        """For people: nothing but host and port."""
+        return f"{self.scheme}://{self.host}:{self.port(default_port)}"
+
+
+def filled(pattern: str, pipeline: str, stream: str, kind: str, rule: str) -> str:
+    """A topic or subject with its fields filled in."""
+    known = {"pipeline": pipeline, "stream": stream, "kind": kind, "rule": rule or kind}
+    for name, value in known.items():
+        pattern = pattern.replace(f"{{{name}}}", re.sub(r"[^\w-]", "-", value))  # no level, no wildcard
+    return pattern
+
+
+FIELDS = ("pipeline", "stream", "kind", "rule")

@@ -1,0 +1,99 @@
+"""HTTP POST of every message, as a CloudEvent, signed.
+
+The body is the message; its headers are those of a CloudEvent in binary mode
+(https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/http-protocol-binding.md). With a secret it is
+signed as https://www.standardwebhooks.com describes, so that their libraries check it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import time
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from edgert.stages.sink.send.courier import RefusedError
+from edgert.stages.sink.send.server import TIMEOUT_S, Server
+from edgert.stages.sink.send.spool import Message
+
+_NEVER = (400, 406, 411, 413, 414, 415, 422, 431)
+"""Answers that say of the message itself, not of the address or the moment, that it is not taken (RFC 9110)."""
+
+
+class WebhookDoor:
+    """An address that takes POST. ``headers`` are sent along; ``secret`` signs."""
+
+    def __init__(self, server: Server, pipeline: str, headers: Mapping[str, str], secret: str) -> None:
+        self._server, self._pipeline, self._headers, self._secret = server, pipeline, headers, _key(secret)
+        self._port = server.port(443 if server.scheme == "https" else 80)
+        self.name = server.name(self._port)
+        parts = urlsplit(server.url)
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._connection: http.client.HTTPConnection | None = None
+
+    def connect(self) -> None:
+        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        host = self._server.host
+        self._connection = (
+            http.client.HTTPSConnection(host, self._port, timeout=TIMEOUT_S, context=self._server.tls.context())
+            if self._server.scheme == "https"
+            else http.client.HTTPConnection(host, self._port, timeout=TIMEOUT_S)
+        )
+        self._connection.connect()
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        assert self._connection is not None, "connect() comes first"
+        for message in messages:
+            try:
+                self._connection.request("POST", self._path, message.body, self._all_headers(message))
+                answer = self._connection.getresponse()
+                said = answer.read(500).decode(errors="replace")
+                answer.read()
+            except http.client.HTTPException as error:
+                raise OSError(f"no answer in HTTP: {type(error).__name__}") from error
+            if answer.status in _NEVER:
+                raise RefusedError(f"HTTP {answer.status} {answer.reason}: {said[:120]}", message)
+            if not 200 <= answer.status < 300:
+                raise OSError(f"HTTP {answer.status} {answer.reason}: {said[:120]}")
+
+    def close(self) -> None:
+        """See :class:`~edgert.stages.sink.send.courier.Door`."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _all_headers(self, message: Message) -> dict[str, str]:
+        found = {
+            "Content-Type": "application/json",
+            "User-Agent": "edgert",
+            "ce-specversion": "1.0",
+            "ce-id": message.id,
+            "ce-source": f"/edgert/{self._pipeline}/{message.stream}",
+            "ce-type": f"edgert.{message.kind}" + (f".{message.rule}" if message.rule else ""),
+            **self._headers,
+        }
+        if self._server.user:
+            pair = base64.b64encode(f"{self._server.user}:{self._server.password}".encode()).decode()
+            found["Authorization"] = f"Basic {pair}"
+        return {
+            **found,
+            **(signature(self._secret, message.id, int(time.time()), message.body) if self._secret else {}),
+        }
+
+
+def signature(key: bytes, number: str, time_s: int, body: bytes) -> dict[str, str]:
+    """The headers that sign a message: HMAC-SHA256 of ``id.seconds.body``."""
+    signed = hmac.new(key, b".".join((number.encode(), str(time_s).encode(), body)), hashlib.sha256).digest()
+    return {
+        "webhook-id": number,
+        "webhook-timestamp": str(time_s),
+        "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
+    }
+
+
+def _key(secret: str) -> bytes:
+    """``whsec_`` and base64, or any text."""
+    return base64.b64decode(secret.removeprefix("whsec_")) if secret.startswith("whsec_") else secret.encode()

