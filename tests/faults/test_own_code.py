@@ -59,7 +59,7 @@ stages:
 """What names the code."""
 
 
-@pytest.fixture(params=FILES)
+@pytest.fixture(params=["source", "operators", pytest.param("stage", marks=pytest.mark.slow)])
 def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "brought.py").write_text(f"# of {tmp_path}\n{CODE}")  # operators are known by their text
     (tmp_path / "model.onnx").write_bytes(seeds.plain_model().SerializeToString())
