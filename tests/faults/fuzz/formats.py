@@ -302,7 +302,7 @@ def _digested(content: bytes) -> bytes:
     """A shared profile with the digest of what is in it."""
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return content
     if isinstance(found, dict):
         plain = {key: one for key, one in found.items() if key != "digest"}
