@@ -1,6 +1,10 @@
 """Every kind of input from outside: its seeds, how it is mutated, and the verbs that take it.
 
 A case is a format, a seed and a number, and nothing else: the same three give the same bytes on every machine.
+
+Trees and messages are changed by their structure, with the words of their schemas, and not by what a coverage-guided
+fuzzer such as Atheris learns: changed as bytes, most YAML and protobuf ends in others' parsers, and a case that goes
+through all verbs takes a tenth of a second, a thousand times what such a fuzzer needs to learn from.
 """
 
 import hashlib
