@@ -241,7 +241,7 @@ class LiveServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    request_queue_size = 128  # of socketserver's five, the sixth who comes at once waits for a second
+    request_queue_size = 1024  # whoever comes at once and finds it full waits for a second or three
 
     def __init__(self, host: str, port: int, live: Live, stats: Callable[[], Mapping[str, object]]) -> None:
         self.live, self.stats = live, stats
