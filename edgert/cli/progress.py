@@ -33,10 +33,15 @@ Bar = Callable[[str, int, int], None]
 
 
 @contextmanager
-def stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
+def stop_on_signal(stop: Callable[[], None], *, is_last: bool = False) -> Iterator[None]:
     """Calls ``stop`` in a thread of its own, once, on the first SIGINT, SIGTERM or SIGHUP inside the block; the third
-    signal ends the process at once. A SIGHUP that is ignored, as under ``nohup``, stays so."""
-    received, reader_end, writer_end = 0, *os.pipe()
+    signal ends the process at once. A SIGHUP that is ignored, as under ``nohup``, stays so.
+
+    Args:
+        is_last: whether the process ends soon after the block: where a signal came, a second one must not break off
+            what is still written.
+    """
+    received, is_over, reader_end, writer_end = 0, False, *os.pipe()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         # It may interrupt anything, itself too: so no lock is taken here, as those of stop() may be held already.
@@ -44,7 +49,8 @@ def stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
         received += 1
         if received >= _IMPATIENT:
             os._exit(128 + number)
-        os.write(writer_end, b"!")
+        if not is_over:
+            os.write(writer_end, b"!")
 
     def wait() -> None:
         if os.read(reader_end, 1):  # nothing when the block has ended
@@ -59,8 +65,10 @@ def stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        is_over = True
+        if not (is_last and received):
+            for number, handler in before.items():
+                signal.signal(number, handler)
         os.close(writer_end)
         waiter.join()
         os.close(reader_end)

@@ -124,7 +124,7 @@ def run(
 
         keep = None if json is None or is_stdout(json) else write
         try:
-            with pipe as running, stop_on_signal(running.stop), told_to_systemd(running):
+            with pipe as running, stop_on_signal(running.stop, is_last=True), told_to_systemd(running):
                 try:
                     show(
                         running,

@@ -70,6 +70,17 @@ def test_a_hangup_is_a_stop_unless_it_is_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.parametrize(("is_last", "code"), [(True, 0), (False, -signal.SIGTERM)])
+def test_a_second_signal_does_not_break_off_what_is_written_last(is_last: bool, code: int) -> None:
+    program = (
+        "import os, signal; from edgert.cli.progress import stop_on_signal\n"
+        f"with stop_on_signal(lambda: None, is_last={is_last}): os.kill(os.getpid(), signal.SIGINT)\n"
+        "os.kill(os.getpid(), signal.SIGTERM); print('written')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code and bool(done.stdout) == is_last
+
+
 def test_the_block_gives_handlers_and_files_back() -> None:
     folder = Path("/proc/self/fd")
     before, files = signal.getsignal(signal.SIGTERM), len([*folder.iterdir()])
