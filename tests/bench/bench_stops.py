@@ -1,12 +1,13 @@
 """Two signals at random moments, and a stop while anything hangs: how many runs end in time, whole and with a name.
 
-    python tests/bench/bench_stops.py [--signals 1000] [--hangs 1000] [--at-once 4] [--json FILE]
+    python tests/bench/bench_stops.py [--signals 1000] [--hangs 1000] [--runs 200] [--at-once 4] [--json FILE]
 
-Each run is `edgert run` in a process of its own, forked from one that has imported edgert, so that a thousand of them
-take minutes. SIGINT and SIGTERM come 0 to 50 ms apart, at any moment from the first frame on. What hangs, by turns: a
-stage and a callback of the user's own, a sink that writes into a pipe that nobody reads, as on a server that is gone, a
-model that loops 2^55 times, and closing a stage. Then a SIGTERM. A run is fine when it ends within 5 s, with every line
-of its files whole, its summary written, and, where something hung, exit code 1 and its name in the error.
+Runs are `edgert run` in a process of its own, forked from one that has imported edgert, so that many of them take
+minutes; as many hangs more are those of pipelines of one program, some at a time, that are closed. SIGINT and SIGTERM
+come 0 to 50 ms apart, at any moment from the first frame on. What hangs, by turns: a stage and a callback of the user's
+own, a sink that writes into a pipe that nobody reads, as on a server that is gone, closing a stage, and a model that
+loops 2^55 times. Then a SIGTERM. A run is fine when it ends within 5 s, with every line of its files whole, its summary
+written, and, where something hung, exit code 1 and its name in the error.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -33,12 +33,15 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from report import main
 
+from edgert import Pipeline
 from edgert.benchmark.measure import Figure
+from edgert.errors import StageError
 from tests.faults.test_hangs import endless
 
 MOST_S = 5.0
 _PATIENCE_S = 120.0
-HANGS = ("find", "tell", "pipe", "model", "last")
+HANGS = ("find", "tell", "pipe", "last", "find", "tell", "pipe", "last", "tell", "model")
+"""A model that loops takes a core: others are late where many do."""
 FILE = """
 schema: 1
 name: stops
@@ -49,17 +52,22 @@ stages:
 """
 CODE = """
 import threading
-def hang(result):
+events = {}
+def hang(result, folder="."):
     if result.frame.index >= 5:
-        open("hangs", "w").close()
-        threading.Event().wait()
+        event = events.setdefault(folder, threading.Event())
+        open(f"{folder}/hangs", "w").close()
+        event.wait()
     return result
 class Closing:
+    def __init__(self, folder="."):
+        self.folder = folder
     def __call__(self, result):
-        open("hangs", "w").close()
+        self.event = events.setdefault(self.folder, threading.Event())
+        open(f"{self.folder}/hangs", "w").close()
         return result
     def close(self):
-        threading.Event().wait()
+        self.event.wait()
 """
 STAGES = {
     "": "",
@@ -75,30 +83,36 @@ MODEL = "models: {long: {onnx: long.onnx, task: {embed: none}, input: {std: 1}}}
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("--signals", type=int, default=1000, help="runs that get two signals")
-    parser.add_argument("--hangs", type=int, default=1000, help="runs in which something hangs")
+    parser.add_argument("--hangs", type=int, default=1000, help="pipelines in which something hangs")
+    parser.add_argument("--runs", type=int, default=200, help="runs in which something hangs")
     parser.add_argument("--at-once", type=int, default=4, help="runs at the same time")
 
 
 def measure(options: argparse.Namespace) -> Iterator[Figure]:
     """Both."""
     with Forks() as forks:
-        yield from figures("two signals", [""] * options.signals, options.at_once, forks)
-        yield from figures("hangs", [HANGS[n % len(HANGS)] for n in range(options.hangs)], options.at_once, forks)
+        one = partial(one_run, forks)
+        yield from figures("runs that get two signals", options.signals, ("",), options.at_once, one)
+        yield from figures("runs that hang", options.runs, HANGS, options.at_once, one)
+    yield from figures("pipelines that hang", options.hangs, HANGS, 4 * options.at_once, one_pipeline)
 
 
-def figures(name: str, hangs: list[str], at_once: int, forks: Forks) -> Iterator[Figure]:
+def figures(
+    name: str, count: int, hangs: Sequence[str], at_once: int, one: Callable[[str, float, float], tuple[float, str]]
+) -> Iterator[Figure]:
     """Runs them, and tells how many were fine, and the slowest."""
+    if not count:
+        return
     chance = random.Random(7)
-    jobs = [partial(one_run, hang, chance.uniform(0, 0.3), chance.uniform(0, 0.05), forks) for hang in hangs]
+    jobs = [partial(one, hangs[n % len(hangs)], chance.uniform(0, 0.3), chance.uniform(0, 0.05)) for n in range(count)]
     with ThreadPoolExecutor(at_once) as pool:
         ends = list[tuple[float, str]]()
         for end in pool.map(lambda job: job(), jobs):
             ends.append(end)
+            if end[1]:
+                print(f"       wrong, after {end[0]:.2f} s: {end[1]}", flush=True)
             if len(ends) % 100 == 0:
                 print(f"       {name}: {len(ends)}, wrong {sum(bool(why) for _, why in ends)}", flush=True)
-    wrong = Counter(why for _, why in ends if why)
-    for why, count in wrong.most_common(10):
-        print(f"       {count} x {why}")
     fine = sum(not why for _, why in ends)
     took = sorted(took for took, _ in ends)
     detail = {"p50_s": took[len(took) // 2], "p99_s": took[len(took) * 99 // 100]} if took else {}
@@ -106,7 +120,7 @@ def figures(name: str, hangs: list[str], at_once: int, forks: Forks) -> Iterator
     yield Figure(f"{name}: the slowest", took[-1], "s", MOST_S, "lower", len(ends), detail)
 
 
-def one_run(hang: str, wait_s: float, gap_s: float, forks: Forks) -> tuple[float, str]:
+def one_run(forks: Forks, hang: str, wait_s: float, gap_s: float) -> tuple[float, str]:
     """How long it took from the first signal to the end, and what was wrong; empty: nothing."""
     folder = Path(tempfile.mkdtemp(prefix="stops-"))
     try:
@@ -132,6 +146,43 @@ def one_run(hang: str, wait_s: float, gap_s: float, forks: Forks) -> tuple[float
         shutil.rmtree(folder)
 
 
+def one_pipeline(hang: str, wait_s: float, _: float) -> tuple[float, str]:
+    """How long it took to close a pipeline of this program, and what was wrong."""
+    folder = Path(tempfile.mkdtemp(prefix="stops-"))
+    try:
+        written(folder, hang)
+        files = [name for name in ("kept", "behind") if f" {name}:" in text_of(hang)]
+        sets = [f"stages.{name}.path={folder / name}.jsonl" for name in files]
+        sets += [f"stages.pipe.path={folder / 'pipe'}"] if hang == "pipe" else []
+        sets += [f"stages.{hang}.args={{folder: {folder}}}"] if hang in ("find", "last") else []
+        callbacks = {"tell": lambda result: sys.modules["own"].hang(result, str(folder))} if hang == "tell" else {}
+        pipeline = Pipeline(folder / "p.yaml", overrides=sets, callbacks=callbacks)
+        pipeline.start()
+        begun = folder / "kept.jsonl"
+        if not until(lambda: begun.exists() and begun.stat().st_size > 0 and is_hung(folder, hang)):
+            return 0.0, f"{hang} did not begin"
+        time.sleep(wait_s)
+        began, why = time.monotonic(), "no error"
+        try:
+            pipeline.close()
+        except StageError as error:
+            why = "" if f"stage {hang} does not end" in error.what else f"{hang}: {error}"
+        took_s = time.monotonic() - began
+        why = why or ("" if took_s <= MOST_S else f"{hang}: late") or torn(folder, hang)
+        if hang == "pipe":
+            os.close(os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK))
+        if event := getattr(sys.modules.get("own"), "events", {}).pop(str(folder), None):
+            event.set()
+        return took_s, why
+    finally:
+        shutil.rmtree(folder)
+
+
+def text_of(hang: str) -> str:
+    """The pipeline file."""
+    return FILE.replace("MODELS", MODEL if hang == "model" else "") + STAGES[hang]
+
+
 def written(folder: Path, hang: str) -> None:
     """The pipeline and what it needs."""
     (folder / "own.py").write_text(CODE)
@@ -139,7 +190,7 @@ def written(folder: Path, hang: str) -> None:
         (folder / "long.onnx").write_bytes(endless())
     if hang == "pipe":
         os.mkfifo(folder / "pipe")
-    (folder / "p.yaml").write_text(FILE.replace("MODELS", MODEL if hang == "model" else "") + STAGES[hang])
+    (folder / "p.yaml").write_text(text_of(hang))
 
 
 def is_hung(folder: Path, hang: str) -> bool:
@@ -161,6 +212,11 @@ def wrong_with(folder: Path, hang: str, code: int, took_s: float) -> str:
     summary = json.loads((folder / "summary.json").read_text())
     if hang and hang not in summary["error"]["what"]:
         return f"{about}: not in the summary"
+    return torn(folder, about)
+
+
+def torn(folder: Path, about: str) -> str:
+    """Which file has half a line; empty where none has."""
     for file in folder.glob("*.jsonl"):
         text = file.read_bytes()
         if not all(json.loads(line) for line in text.splitlines()) or text[-1:] not in (b"\n", b""):
