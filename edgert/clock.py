@@ -3,6 +3,7 @@
 import threading
 import time
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -37,5 +38,10 @@ def time_of_day_ns(timestamp_ns: int, clock: Clock = REAL) -> int:
 
 def rfc3339(time_ns: int) -> str:
     """``2026-01-31T12:00:00.000000Z``."""
-    moment = datetime.fromtimestamp(time_ns // 1000 / 1e6, timezone.utc)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}Z"
+    seconds, rest_ns = divmod(time_ns, 10**9)
+    return f"{_second(seconds)}.{rest_ns // 1000:06d}Z"
+
+
+@lru_cache(maxsize=64)  # every frame of a second has the same
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")

@@ -95,10 +95,14 @@ class Courier:
                     self._news.wait(_SECURE_S / 2)
                     self._news.clear()
                 wait_s = _FIRST_WAIT_S
-            except OSError as error:
+            except (
+                Exception
+            ) as error:  # of the package that does the protocol; whatever it is, the next try may go well
+                is_known = isinstance(error, OSError) and str(error)
+                log.debug("%s: %s", self._name, self._door.name, exc_info=error)
                 self._is_open = False
-                self._door.close()
-                self._report(printable(str(error) or type(error).__name__))
+                self._close_door()
+                self._report(printable(str(error) if is_known else f"{type(error).__name__}: {error}"))
                 if self._ends.is_set():
                     break
                 self._ends.wait(wait_s * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all boards come at once
@@ -147,8 +151,14 @@ class Courier:
             self._trimmed = now
             self._spool.trim()
 
+    def _close_door(self) -> None:
+        try:
+            self._door.close()
+        except Exception as error:  # a connection that is gone may be past closing
+            log.debug("%s: %s cannot be closed", self._name, self._door.name, exc_info=error)
+
     def _leave(self) -> None:
-        self._door.close()
+        self._close_door()
         spool = self._spool
         spool.secure()
         if spool.count:

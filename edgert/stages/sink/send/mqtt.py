@@ -99,12 +99,14 @@ class MqttDoor:
         """Waits until all are acknowledged, but not for a broker that is gone."""
         end = time.monotonic() + TIMEOUT_S
         for one in sent:
-            while not one.is_published():
-                if one.rc not in (0, 4) or not self._client.is_connected():  # 4: not connected yet, queued
-                    raise OSError("the broker has gone")
+            while one.rc == 0 and not one.is_published():
+                if not self._client.is_connected():
+                    break
                 if time.monotonic() > end:
                     raise OSError(f"the broker acknowledges nothing for {TIMEOUT_S:g} s")
                 one.wait_for_publish(_POLL_S)
+            if one.rc != 0 or not one.is_published():
+                raise OSError("the broker has gone")
 
     def _discovered(self, message: Message) -> list[Any]:
         """The first event of a rule tells Home Assistant of it (https://www.home-assistant.io/integrations/mqtt/)."""

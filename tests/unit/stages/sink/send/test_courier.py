@@ -105,6 +105,26 @@ def test_a_server_that_comes_late_gets_everything(tmp_path: Path, caplog: pytest
     spool.close()
 
 
+def test_an_error_of_any_kind_is_one_that_passes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(Server):
+        def send(self, messages: Sequence[Message]) -> None:
+            if self.connects < 3:
+                raise RuntimeError("not connected")
+            super().send(messages)
+
+        def close(self) -> None:
+            super().close()
+            raise ValueError("nothing to close")
+
+    server = Odd()
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, range(5), one)
+    until(lambda: not spool.count)
+    one.close()
+    assert server.got == list(range(5)) and "takes nothing: RuntimeError: not connected" in caplog.text
+    spool.close()
+
+
 def test_a_connection_that_breaks_costs_doubles_and_no_message(tmp_path: Path) -> None:
     server = Server()
     server.breaks_after = 7

@@ -1,0 +1,199 @@
+"""Whether results arrive: a broker that is killed and started again, a sender that is killed, and what sending costs.
+
+    python tests/bench/bench_send.py [--results 1000000] [--json FILE]
+
+Results of five objects go through ``sink: mqtt`` to mosquitto on this machine, as fast as they are made. On the way the
+broker is killed and started again 50 times, and the process that sends is killed 20 times; every time another goes on
+with the next number. A result counts as lost if the sink took it, and the listener never got it. Then, in one process,
+the time that a stage's thread takes for a result, with a broker and without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import mmap
+import os
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from report import main
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from edgert.benchmark.measure import Figure
+from edgert.config import SinkStage
+from edgert.runtime import Result
+from edgert.stages.context import Context, made
+from edgert.stages.sink.send.courier import SendSink
+from tests.helpers.brokers import MqttListener, free_port, mosquitto
+from tests.helpers.moving import Scene
+
+BROKER_KILLS, SENDER_KILLS = 50, 20
+BAR_US = 60.0
+OBJECTS = {number: (10.0 * number, 50.0) for number in range(1, 6)}
+_WAITING = 20_000
+"""Results that may wait in the spool before the sender makes more."""
+_IDLE_S = 120.0
+"""Without another message for so long, what has not come is lost."""
+
+
+def sink_of(folder: Path, port: int) -> SendSink:
+    """A sink for a broker on this machine."""
+    keys = {"sink": "mqtt", "from": "track", "server": f"mqtt://127.0.0.1:{port}", "spool": folder / "spool.db"}
+    found: SendSink = made(SinkStage.model_validate({**keys, "limit": "8GiB"}), "out", Context(pipeline="bench"))
+    return found
+
+
+def numbered(result: Result, number: int) -> Result:
+    """The same result of another frame."""
+    return Result(replace(result.frame, index=number, timestamp_ns=time.monotonic_ns()), result.outputs)
+
+
+# The process that sends, until it is killed.
+
+
+def send(folder: Path, port: int, count: int) -> None:
+    """Goes on where the last one was killed. The file ``at`` has the numbers of results that were begun and taken."""
+    sink, result = sink_of(folder, port), Scene("gate").at(OBJECTS)
+    sink.open()
+    spool = sink._spool
+    assert spool is not None
+    with (folder / "at").open("r+b") as file, mmap.mmap(file.fileno(), 16) as at:
+        for number in range(struct.unpack("q", at[:8])[0], count):
+            at[:8] = struct.pack("q", number + 1)
+            sink.process(numbered(result, number))
+            at[8:] = struct.pack("q", number + 1)
+            while spool.count > _WAITING:
+                time.sleep(0.01)
+    while spool.count:
+        time.sleep(0.05)
+    sink.close()
+
+
+# Whoever listens, and kills.
+
+
+class Arrivals:
+    """What has come: every number, in which order, and under which ids."""
+
+    def __init__(self, count: int) -> None:
+        self.seen, self.ids = np.zeros(count, bool), np.zeros(count, np.int64)
+        self.last, self.doubles, self.out_of_order, self.other_ids = -1, 0, 0, 0
+
+    def take(self, messages: list[tuple[str, bytes]]) -> None:
+        """Messages in the order in which they came."""
+        for _, body in messages:
+            if not body.startswith(b"{"):
+                continue
+            message = json.loads(body)
+            number, own = message["frame"], hash(message["id"])
+            if self.seen[number]:
+                self.doubles += 1
+                self.other_ids += int(self.ids[number] != own)
+                continue
+            self.out_of_order += int(number < self.last)
+            self.seen[number], self.ids[number], self.last = True, own, number
+
+
+def deliver(count: int) -> Iterator[Figure]:
+    """All results, through all kills."""
+    random = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory(prefix="edgert-") as name, mosquitto(Path(name)) as broker:
+        folder = Path(name)
+        (folder / "at").write_bytes(bytes(16))
+        command = [sys.executable, __file__, "--send", str(folder), "--port", str(broker.port), "--results", str(count)]
+        listener, arrivals = MqttListener(broker.port), Arrivals(count)
+        sender, kills = subprocess.Popen(command), {"broker": 0, "sender": 0}
+        moments = sorted(random.uniform(0.02, 0.95, BROKER_KILLS + SENDER_KILLS) * count)
+        whom = random.permutation(["broker"] * BROKER_KILLS + ["sender"] * SENDER_KILLS).tolist()
+        in_flight, taken, began, news = set[int](), 0, time.monotonic(), time.monotonic()
+        while not arrivals.seen.all() and time.monotonic() - news < _IDLE_S:
+            time.sleep(0.05)
+            new = listener.messages[taken:]
+            taken += len(new)
+            arrivals.take(new)
+            news = time.monotonic() if new else news
+            if taken > 100_000:
+                del listener.messages[:taken]
+                taken = 0
+            if not moments or arrivals.seen.sum() < moments[0]:
+                continue
+            moments.pop(0)
+            kills[victim := whom.pop(0)] += 1
+            if victim == "broker":
+                broker.kill()
+                broker.start()
+            else:
+                sender.kill()
+                sender.wait()
+                begun, done = struct.unpack("qq", (folder / "at").read_bytes())
+                in_flight |= set(range(done, begun))
+                sender = subprocess.Popen(command)
+        sender.wait()
+        seconds = time.monotonic() - began
+        listener.close()
+    lost = set(np.flatnonzero(~arrivals.seen).tolist()) - in_flight
+    detail: dict[str, float] = {**kills, "doubles": arrivals.doubles, "per second": count / seconds}
+    detail["in flight at a kill"] = len(in_flight)
+    yield Figure("lost", len(lost), f"of {count:,}", 0, n=count, detail=detail)
+    yield Figure("out of order", arrivals.out_of_order, f"of {count:,}", 0, n=count)
+    yield Figure("doubles under another id", arrivals.other_ids, f"of {arrivals.doubles:,}", 0, n=arrivals.doubles)
+
+
+def cost(results: int = 3000) -> Iterator[Figure]:
+    """Of a stage's thread: processor time of a result, with a broker that takes it and with none."""
+    result = Scene("gate").at(OBJECTS)
+    with tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        folder = Path(name)
+        with mosquitto(folder) as broker:
+            yield _cost("broker there", folder, broker.port, result, results)
+        yield _cost("broker gone", folder, free_port(), result, results)
+
+
+def _cost(name: str, folder: Path, port: int, result: Result, count: int) -> Figure:
+    sink, taken = sink_of(folder, port), list[float]()
+    sink.open()
+    for number in range(count):
+        one = numbered(result, number)
+        began = time.thread_time_ns()
+        sink.process(one)
+        taken.append((time.thread_time_ns() - began) / 1e3)
+        time.sleep(0.001)
+    sink.close()
+    detail = {"p99": float(np.percentile(taken, 99))}
+    return Figure(f"a result, {name}", statistics.median(taken), "us", BAR_US, n=count, detail=detail)
+
+
+def measure(arguments: Any) -> Iterator[Figure]:
+    """All of it."""
+    logging.disable(logging.WARNING)
+    yield from cost()
+    yield from deliver(arguments.results)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Of this benchmark."""
+    parser.add_argument("--results", type=int, default=1_000_000)
+
+
+if __name__ == "__main__":
+    if "--send" in sys.argv:
+        given = argparse.ArgumentParser()
+        for name in ("--send", "--port", "--results"):
+            given.add_argument(name)
+        wanted = given.parse_args()
+        logging.disable(logging.WARNING)
+        send(Path(wanted.send), int(wanted.port), int(wanted.results))
+        os._exit(0)
+    main(__doc__.splitlines()[0] if __doc__ else "", measure, options)
