@@ -96,6 +96,17 @@ def test_a_pipeline_is_foretold_from_what_others_took(
     assert played.fps == pytest.approx(30, rel=0.05) and played.busy["cpu"] > 0.8  # mostly a thread that spins
 
 
+def test_on_a_slower_machine_everything_takes_longer(bench: ModuleType) -> None:
+    found = machine()
+    slower = found.paced(1.5)
+    columns = host.columns(bench.read(bench.static("parts")))
+    row, without = (1.0, 0.9, 0.1), frozenset[str]()
+    assert slower.units_ms(columns, without) == pytest.approx(1.5 * found.units_ms(columns, without))
+    assert slower.beside_ms(row, without) == pytest.approx(1.5 * found.beside_ms(row, without))
+    assert slower.rested == tuple(1.5 * one for one in found.rested)
+    assert list(slower.stages["draw"]) == [1.5 * one for one in found.stages["draw"]]
+
+
 def test_runs_on_a_busy_machine_do_not_count(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +121,7 @@ def test_runs_on_a_busy_machine_do_not_count(
     class Watch(bench.Watch):  # type: ignore[misc, name-defined]
         def __init__(self) -> None: ...
         def begin(self) -> None: ...
-        def slower(self, reference_ms: float) -> float:
+        def pace(self, reference_ms: float) -> float:
             return 1.0
 
         @property
