@@ -228,7 +228,7 @@ def _engine(file: PipelineFile, name: str) -> Engine:
     config = file.config.models[name]
     threads = _threads(file, name)
     stages = users_of(file.config.stages, file.config.models, name)
-    rows = [stage.crop.limit if stage.crop else stage.batch.max if stage.batch else 1 for stage in stages]
+    rows = [stage.parts or (stage.batch.max if stage.batch else 1) for stage in stages]
     if not config.is_converted:
         return build_engine(load(config.onnx), config, threads, max(rows))
     from edgert.quantization.precision import in_precision

@@ -159,7 +159,9 @@ def pipeline_page() -> str:
         parts += [f"### {verb(kind, stage.STAGE_VERBS)}", "", inspect.cleandoc(kind.__doc__ or ""), "", *keys(kind)]
         parts += kinds(kind) if issubclass(kind, Kinded) else []
     parts += ["### crop of an infer stage", "", inspect.cleandoc(stage.CropConfig.__doc__ or ""), ""]
-    parts += [*keys(stage.CropConfig), "### batch of an infer stage", ""]
+    parts += [*keys(stage.CropConfig), "### tiles of an infer stage", ""]
+    parts += [inspect.cleandoc(stage.TileConfig.__doc__ or ""), "", *keys(stage.TileConfig)]
+    parts += ["### batch of an infer stage", ""]
     return "\n".join([*parts, inspect.cleandoc(stage.BatchConfig.__doc__ or ""), "", *keys(stage.BatchConfig)])
 
 

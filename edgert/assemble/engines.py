@@ -316,10 +316,10 @@ def _cut(config: ModelConfig, globs: Mapping[str, str], model: Model) -> SplitMo
 
 
 def _check_split(config: ModelConfig, stage: InferStage) -> None:
-    if stage.crop is not None:
+    if stage.parts is not None:
         raise PlacementError(
-            "a split model cannot look at crops",
-            why="its segments work on different frames at the same time, and crops come in batches of any size",
+            f"a split model cannot look at {'crops' if stage.crop else 'tiles'}",
+            why="its segments work on different frames at the same time, and crops and tiles come several at once",
             fix="one accelerator for the whole model (placement: cpu1), or placement: {replicate: [cpu0, cpu1]}",
         )
     if len(config.profiles) > 1:

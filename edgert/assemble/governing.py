@@ -187,7 +187,7 @@ def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float
     used = [
         (timed[stage.infer], sum(rates_hz[source] for source in streams[name]) / stage.every)
         for name, stage in stages.items()
-        if isinstance(stage, InferStage) and stage.infer in timed and stage.crop is None
+        if isinstance(stage, InferStage) and stage.infer in timed and stage.parts is None
     ]
     cores = float(core_count())
     if used and live:

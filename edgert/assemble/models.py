@@ -31,6 +31,7 @@ from edgert.stages.decode.kinds import decoder_for, read_labels
 from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
 from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
 from edgert.stages.preprocess import Preprocessor
+from edgert.stages.tiles import InferTiles
 
 STAGE_QUEUE = 2
 """Results that may wait between stages: one being made while one is taken."""
@@ -161,7 +162,7 @@ class Models:
             self.check_classes(name, stage.crop)
             looks = [Look(name, inferences[0], stage.crop)]
             return Branch((InferCropsTogether(looks, stage.every),), reads="anywhere")
-        if stage.crop is not None:
+        if stage.parts is not None:
             waiting = [Submitting(inference, itself=True) for inference in inferences]
             return Branch((self._infer(name, stage, self._choosing(waiting)),), reads="anywhere")
         submitting = self._infer(name, stage, self._choosing(list(map(Submitting, inferences))), on_gpu=True)
@@ -203,6 +204,8 @@ class Models:
     def _infer(self, name: str, stage: InferStage, inference: infer.Inference, on_gpu: bool = False) -> Stage:
         batch = stage.batch
         if batch is None:
+            if stage.tiles is not None:
+                return InferTiles(name, inference, stage.tiles, stage.every)
             if stage.crop is None:
                 return infer.Infer(name, inference, stage.every)
             self.check_classes(name, stage.crop)
@@ -221,7 +224,7 @@ class Models:
         if not is_on_gpu(engine):
             return None
         decoder_for = partial(self._decoder, stage.infer, model, engine)
-        beside = stage.crop is None  # records of crops are waited for at once: nothing could be beside them
+        beside = stage.parts is None  # records of crops are waited for at once: nothing could be beside them
         is_urgent = model.priority == "high"
         inference = gpu_inference(
             engine, stage.profile, model.input, decoder_for, str(model.onnx), beside=beside, is_urgent=is_urgent
@@ -346,7 +349,7 @@ def _check_same_device(file: PipelineFile, on_gpu: Mapping[str, bool]) -> None:
 def batch_of(config: PipelineConfig, name: str) -> int:
     """Rows of a model of dynamic batch size: as many crops or frames as any of its stages has at most."""
     users = users_of(config.stages, config.models, name)
-    return max([s.crop.limit for s in users if s.crop] + [s.batch.max for s in users if s.batch], default=1)
+    return max([s.parts for s in users if s.parts] + [s.batch.max for s in users if s.batch], default=1)
 
 
 def threads_of(config: PipelineConfig, name: str) -> int:
@@ -362,6 +365,6 @@ def replicas_of(config: PipelineConfig, name: str, live: bool) -> int:
     asked = config.models[name].replicas
     if any(stage.batch for stage in users):
         return 1
-    if asked is None and (live or any(stage.crop is not None for stage in users)):
+    if asked is None and (live or any(stage.parts is not None for stage in users)):
         return 1
     return min(threads_of(config, name), asked or MOST_REPLICAS)

@@ -61,7 +61,7 @@ def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace
         threads=threads,
         fixed_threads=config.threads is not None,
         fixed_replicas=config.replicas is not None,
-        replicated=not live and all(stage.crop is None for stage in users),
+        replicated=not live and all(stage.parts is None for stage in users),
         pinned=len(infers) == 1 and len(core_accelerators()) >= threads,
         batches=_batches(file.config, one),
     )

@@ -5,8 +5,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from edgert.config import stages as section
-from edgert.config.model_section import ModelConfig, verb_of
+from edgert.config.model_section import ModelConfig, value_of, verb_of
 from edgert.errors import ConfigError, nearest
+from edgert.kinds import DECODERS
 from edgert.policy import Reads
 
 Stages = Mapping[str, section.StageConfig]
@@ -123,6 +124,8 @@ def check_flow(stages: Stages, models: Mapping[str, ModelConfig], where: Where) 
     for name, stage in stages.items():
         if isinstance(stage, section.TrackStage) or isinstance(getattr(stage, "crop", None), section.CropConfig):
             _check_has_boxes(name, stages, models, where)
+        if isinstance(stage, section.InferStage) and stage.tiles is not None:
+            _check_tiles(name, stage, models, where)
         if isinstance(stage, section.PackageStage | section.SinkStage):
             stage.check(name, stages, where)
 
@@ -167,6 +170,22 @@ def _check_inputs(name: str, inputs: tuple[str, ...], stages: Stages, where: Whe
             raise ConfigError(what, why="sinks pass nothing on", where=place)
     if len(set(inputs)) != len(inputs):
         raise ConfigError(f"stage {name!r} listens to one stage twice", where=place)
+
+
+def _check_tiles(name: str, stage: section.InferStage, models: Mapping[str, ModelConfig], where: Where) -> None:
+    """Raises ConfigError for a model whose results cannot be put together from tiles."""
+    for one in variants_of(models, stage.infer):
+        task = models[one].task
+        kind = value_of(task) if verb_of(task) == "detect" else ""
+        if not kind or getattr(DECODERS["detect"].get(kind), "has_masks", False):
+            raise ConfigError(
+                f"stage {name!r} cannot run {one!r} on tiles",
+                why=f"it is for {verb_of(task)}"
+                + (f": {kind}, whose objects have masks" if kind else "")
+                + "; only boxes are put together from tiles",
+                where=where(("stages", name, "tiles")),
+                fix="run a model for detect without masks, or leave tiles out",
+            )
 
 
 _BOXED = ("detect", "keypoints", "python")

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from edgert.config.fields import CODE_NAME, Inputs, Kinded, Names, Region, Seconds, Section, Size, Watchdog
 from edgert.errors import nearest
 from edgert.kinds import SINKS, STAGES, TRACKERS
 from edgert.policy import Drop, OnError
+from edgert.units import parse_size
 
 # A stage or task is known by its one verb: the key that names what it does.
 
@@ -144,6 +155,65 @@ class BatchConfig(Section):
     )
 
 
+class _ShortFor:
+    """Marks a section that may be written as its most important key's text alone."""
+
+    def __init__(self, key: str, example: str) -> None:
+        self._key, self._example = key, example
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            lambda value: {self._key: value} if isinstance(value, str) else value, handler(source)
+        )
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string", "examples": [self._example]}, handler(core)]}
+
+
+_MOST_TILES = 48
+
+
+def _parse_grid(value: object) -> tuple[int, int]:
+    try:
+        columns, rows = parse_size(value)
+    except ValueError as error:
+        raise ValueError("expected COLUMNSxROWS, like 2x2") from error
+    if not 2 <= columns * rows <= _MOST_TILES:
+        raise ValueError(f"{columns}x{rows} is {columns * rows} tiles; expected 2 to {_MOST_TILES}")
+    return columns, rows
+
+
+class TileConfig(Section):
+    """A frame in tiles, for objects that are small in it: each is enlarged to the model's input."""
+
+    grid: Annotated[
+        tuple[int, int],
+        BeforeValidator(_parse_grid),
+        WithJsonSchema({"type": "string", "examples": ["2x2"]}),
+    ] = Field(description="columns and rows")
+    overlap: float = Field(
+        default=0.2, ge=0, le=0.5, description="part of a tile that the next one shows, too; more than an object takes"
+    )
+    whole: bool = Field(
+        default=True, description="run the model on the whole frame as well, for objects that are large"
+    )
+    merge: Literal["nmm", "nms"] = Field(
+        default="nmm",
+        description="of an object that several tiles show: nmm: its boxes become one around all; nms: the best stays",
+    )
+    match: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="least overlap of two boxes of one object: of both, or, where a tile cuts one off, of that",
+    )
+
+    @property
+    def count(self) -> int:
+        """Runs of the model for a frame."""
+        return self.grid[0] * self.grid[1] + self.whole
+
+
 class _Fed(_Stage):
     takes_gpu: ClassVar[bool] = False
     """Of a kind that looks at pixels: whether it takes frames and drawn images of a GPU; else it gets copies."""
@@ -167,12 +237,23 @@ class InferStage(_Fed):
     batch: BatchConfig | None = Field(
         default=None, description="run on frames of several streams at once; one by one by default"
     )
+    tiles: Annotated[TileConfig, _ShortFor("grid", "2x2")] | None = Field(
+        default=None, description="run on tiles of the frame instead, and put their boxes together: `2x2`, or its keys"
+    )
 
     @model_validator(mode="after")
     def _one_kind_of_batch(self) -> InferStage:
         if self.batch and self.crop:
             raise ValueError("batch cannot go with crop: the crops of a frame are run together already")
+        if self.tiles and (self.batch or self.crop):
+            other = "batch" if self.batch else "crop"
+            raise ValueError(f"tiles cannot go with {other}: the tiles of a frame are run together already")
         return self
+
+    @property
+    def parts(self) -> int | None:
+        """Crops or tiles of a frame that the model is run on at most; None: on the frame."""
+        return self.crop.limit if self.crop else self.tiles.count if self.tiles else None
 
 
 class TrackStage(_Fed, Kinded):

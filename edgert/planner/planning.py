@@ -401,7 +401,7 @@ class _Scene:
 
 
 def frames_of(config: PipelineConfig, model: str) -> int:
-    """Frames or crops that share a run of a model: one of each stream that a batch takes from, all that are cut out.
+    """Frames, crops or tiles that share a run of a model: one of each stream that a batch takes from, all that are cut.
 
     The least of all stages that use the model; no more than it has rows.
     """
@@ -410,7 +410,7 @@ def frames_of(config: PipelineConfig, model: str) -> int:
         if isinstance(stage, InferStage) and stage.infer == model:
             rows = rows_of(config.models[model], stage)
             most = min(stage.batch.max, len(streams[name])) if stage.batch is not None else 1
-            found.append(rows if stage.crop is not None else min(rows, most))
+            found.append(rows if stage.parts is not None else min(rows, most))
     return max(1, min(found, default=1))
 
 

@@ -130,7 +130,7 @@ class HostSlots:
 def rows_of(config: ModelConfig, stage: InferStage) -> int:
     """Crops or frames that fit in one run: all where the model leaves its batch open, else as many as it has rows."""
     rows = _rows(str(config.onnx), config.onnx.stat().st_mtime_ns if config.onnx.is_file() else 0)
-    wanted = stage.crop.limit if stage.crop is not None else stage.batch.max if stage.batch is not None else 1
+    wanted = stage.parts or (stage.batch.max if stage.batch is not None else 1)
     return wanted if rows is None else rows
 
 

@@ -44,7 +44,7 @@ def demands(config: PipelineConfig) -> tuple[Demand, ...]:
     """Every model that some stage runs, in the order of the file.
 
     A stage runs once per frame of each of its sources, or on every n-th; on crops of detections as often as its
-    ``limit`` allows, since a plan has to hold on a busy frame.
+    ``limit`` allows, since a plan has to hold on a busy frame; on tiles once for each, and for the whole frame.
     """
     rates_hz, sources = source_rates(config), sources_of(config.stages)
     assumed = {name for name, stage in config.stages.items() if isinstance(stage, SourceStage) and stage.fps is None}
@@ -60,7 +60,12 @@ def demands(config: PipelineConfig) -> tuple[Demand, ...]:
         rate_hz = sum(count * rates_hz[source] for name, count in runs.items() for source in sources[name])
         unsure = sorted({source for name in runs for source in sources[name]} & assumed)
         notes = [f"{source}: {ASSUMED_HZ:g} fps assumed; write fps: to plan for another rate" for source in unsure]
-        notes += [f"{name}: planned for {count:g} crops a frame" for name, count in runs.items() if count > 1]
+        tiled = {name for name in runs if getattr(config.stages[name], "tiles", None)}
+        notes += [
+            f"{name}: planned for {count:g} {'tiles' if name in tiled else 'crops'} a frame"
+            for name, count in runs.items()
+            if count > 1
+        ]
         found.append(Demand(model, rate_hz, tuple(notes)))
     return tuple(found)
 
@@ -75,7 +80,7 @@ def _runs_per_frame(stages: Mapping[str, StageConfig], name: str, stage: InferSt
     """Crops multiply from stage to stage: a stage on crops, after a stage that crops, runs once for each."""
     before = (stages[other] for other in upstream(stages, name))
     crops = [one.crop.limit for one in before if isinstance(one, CropStage) and not isinstance(one.crop, tuple)]
-    return (stage.crop.limit if stage.crop is not None else 1) * float(math.prod(crops)) / stage.every
+    return (stage.parts or 1) * float(math.prod(crops)) / stage.every
 
 
 # A pipeline with fallback models, level by level, as a governor may choose to run it.
@@ -166,6 +171,7 @@ class Task:
         run: of one run of a model on top of that; empty for other stages.
         every: frames between two that the model looks at; the others cost nothing.
         crops: most objects of a frame that the model is run on; None: it runs once, on the whole frame.
+        tiles: of every frame that the model is run on, whatever is on it; 0: as ``crops`` says.
         rows: crops that fit in one run. A run of n rows takes n times as long as a run of one.
         batch: frames that are run together, if as many have come when the first is ready; None: each by itself.
         wait_ms: the longest that the first frame of a batch waits for others.
@@ -177,6 +183,7 @@ class Task:
     run: tuple[Step, ...] = ()
     every: int = 1
     crops: int | None = None
+    tiles: int = 0
     rows: int = 1
     batch: int | None = None
     wait_ms: float = math.inf

@@ -91,7 +91,7 @@ class PacedInference(PacedStage):
     Args:
         steps: what it does besides for a result that is brought to the model, or for each crop.
         every: frames between two that are.
-        is_on_crops: whether it is on crops.
+        is_on_crops: whether it is on crops or tiles.
     """
 
     def __init__(self, stage: Stage, steps: Steps, pacer: Pacer, every: int, is_on_crops: bool) -> None:
@@ -256,6 +256,6 @@ def paced_nodes(
             node.work = PacedSource(work, steps, pacer, number, period_ns)
         elif isinstance(stage, InferStage) and isinstance(work, Infer | InferBatch):
             made = PacedBatch if isinstance(work, InferBatch) else PacedInference
-            node.work = made(work, steps, pacer, stage.every, stage.crop is not None)
+            node.work = made(work, steps, pacer, stage.every, stage.parts is not None)
         else:  # what shares frames out and brings them in order, too
             node.work = PacedStage(work, () if isinstance(stage, InferStage) else steps, pacer)

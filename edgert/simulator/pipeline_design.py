@@ -222,7 +222,8 @@ class _Designer:
 
     def _task(self, name: str, stage: InferStage, slot: InferenceSlot, number: int, measured: StageTime) -> Task:
         crops = stage.crop.limit if stage.crop is not None else None
-        runs = 1.0 if crops is None else self._objects(crops)
+        tiles = stage.tiles.count if stage.tiles is not None else 0
+        runs = float(tiles or (1 if crops is None else self._objects(crops)))
         # Where results are not all the same work, the jitter of a run is that of the work as well.
         is_even = stage.every == 1 and (stage.crop is None or not (self.scene.traces or self.scene.objects))
         jitter = measured.jitter if is_even else STEADY
@@ -231,13 +232,13 @@ class _Designer:
         batch, parts = _batch(stage, slot), slot.parts[number]
         if batch is not None and measured.batch_fill_ms:
             own, parts = _divided(own, parts, measured.batch_fill_ms)
-        if number == 0 and crops is None:
+        if number == 0 and stage.parts is None:
             own = (*own, *predicted)
         elif number == 0:
             parts = (*predicted, *parts)  # for each crop
         steps, run = _together(own if number == 0 else (), jitter), _together(parts, jitter)
         wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
-        return Task(steps, run, stage.every, crops, slot.rows, batch, wait_ms, jitter)
+        return Task(steps, run, stage.every, crops, tiles, slot.rows, batch, wait_ms, jitter)
 
     def _objects(self, most: int) -> float:
         """The mean on a frame, as far as a stage looks at them."""

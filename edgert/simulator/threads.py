@@ -191,9 +191,9 @@ class Thread(Sender):
         task = self.task
         if token.index % task.every:
             return ()
-        if task.crops is None:
+        if task.crops is None and not task.tiles:
             return task.steps + task.run
-        crops = min(token.objects, task.crops)
+        crops = task.tiles or min(token.objects, task.crops or 0)
         runs = (min(task.rows, crops - first) for first in range(0, crops, task.rows))
         return task.steps + tuple(step for count in runs for step in times(task.run, count))
 

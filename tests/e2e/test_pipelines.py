@@ -64,6 +64,26 @@ def test_the_demo_finds_parts_and_follows_them(tmp_path: Path) -> None:
     assert sum(followed) / len(followed) > 0.8  # parts stay the same parts from frame to frame
 
 
+def test_tiles_and_a_model_that_looks_now_and_then(tmp_path: Path) -> None:
+    """Every third frame in tiles; between them objects are where BoT-SORT expects them."""
+    changed = {"belt.limit": "60", "find.tiles": "2x2", "find.every": "3", "track.track": "botsort"}
+    options = [f"--set=stages.{key}={value}" for key, value in changed.items()]
+    done = edgert("run", "hello", *options, "--json", "summary.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    tracks = json.loads((tmp_path / "summary.json").read_text())["tracks"]["track"]
+    assert tracks.startswith("botsort: tracks start at a score of 0.5 and go on from 0.4 (by the model's score)")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "hello.jsonl").read_text().splitlines()]
+    assert len(lines) == 60
+    records = [line["outputs"]["track"] for line in lines]
+    assert [record.get("predicted", False) for record in records] == [n % 3 != 0 for n in range(60)]
+    seen = [{one["id"]: one["box"] for one in record["objects"]} for record in records]
+    shared = [(before[number], now[number]) for before, now in pairwise(seen[9:]) for number in before.keys() & now]
+    assert len(shared) > 60
+    steps = [abs(now[0] - before[0]) for before, now in shared]
+    assert sorted(steps)[len(steps) // 2] < 8  # they move on from frame to frame, and do not jump every third
+    assert all("find" in line["outputs"] for line in lines[::3])
+
+
 def test_a_camera_that_is_not_there(tmp_path: Path) -> None:
     absent = ("run", "usb-camera", "--set=stages.camera.source=v4l2:///dev/video99")
     waited = edgert(*absent, "--duration=1", "--plain", cwd=tmp_path)

@@ -151,6 +151,8 @@ class Candidates:
 class Head(Protocol):
     """One family of detectors, which derives from this. Its dataclass fields are the task's ``options``."""
 
+    has_masks: ClassVar[bool] = False
+    """Whether objects have masks."""
     uncertain: ClassVar[tuple[str, ...]] = ()
     """Fields of few values (``Literal``) that shapes do not decide; `edgert check` tries all of them."""
 

@@ -29,6 +29,8 @@ class YoloV8Seg(Head):
     sigmoid, cut to its box; it has the network's resolution. Objects of which nothing is left go.
     """
 
+    has_masks = True
+
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
         """A column for every box beside maps."""
@@ -106,6 +108,8 @@ class DetrSeg(Head):
         activation: as for ``detr``.
         label_count: how many labels the task has; set by whoever makes the decoder.
     """
+
+    has_masks = True
 
     activation: decoded.Activation = "auto"
     label_count: int = 0

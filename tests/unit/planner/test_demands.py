@@ -57,3 +57,14 @@ def test_crops_count_up_to_their_limit_wherever_they_are_cut(tmp_path: Path) -> 
     small = found(tmp_path, stages)["small"]
     assert small.rate_hz == pytest.approx(10 * 4 + 10 * 3 / 3)
     assert small.notes == ("read: planned for 4 crops a frame",)
+
+
+def test_every_tile_counts_and_so_does_the_whole_frame(tmp_path: Path) -> None:
+    stages = """
+  cam: {source: 'usb:0', fps: 10}
+  find: {infer: big, from: cam, tiles: 3x2, every: 2}
+  again: {infer: big, from: cam, tiles: {grid: 2x1, whole: false}}
+"""
+    big = found(tmp_path, stages)["big"]
+    assert big.rate_hz == pytest.approx(10 * 7 / 2 + 10 * 2)
+    assert big.notes[-1] == "again: planned for 2 tiles a frame"

@@ -116,6 +116,12 @@ def test_crops_are_run_in_batches_of_as_many_as_fit() -> None:
     assert many.busy["gpu"] == pytest.approx(20 * 3 * 2 / 1e3, rel=0.1)
 
 
+def test_tiles_are_run_on_every_frame_whatever_is_on_it() -> None:
+    task = Task(run=gpu(2.0), tiles=5, rows=4)
+    played = simulate(line(0.0, Source("camera", 20.0), task), Platform(), 5.0)
+    assert played.latency_ms.p50 == pytest.approx(10.0, abs=0.1)  # four and one
+
+
 def test_frames_of_two_cameras_run_together_when_both_have_come_and_never_wait() -> None:
     def design(second_hz: float) -> Design:
         task = Task((Step("cpu", 0.5),), gpu(3.0), rows=2, batch=2)

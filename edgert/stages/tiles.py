@@ -1,0 +1,195 @@
+"""A model on tiles of a frame, for objects that are small in it, and their boxes put together.
+
+Tiles are views of the frame; no pixel is copied. What a model finds in each is merged as in slicing-aided inference
+(F. C. Akyon et al., "Slicing Aided Hyper Inference and Fine-tuning for Small Object Detection", ICIP 2022,
+arXiv:2202.06934; github.com/obss/sahi, postprocess: greedy non-maximum merging by the intersection over the smaller
+box), with two rules more, which keep objects apart that stand before one another: boxes of one tile are different
+objects, and a box that lies in another is a part of it only where its own tile cuts it off.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.config.stages import TileConfig
+from edgert.errors import StageError
+from edgert.runtime import Detections, Frame, Result
+from edgert.stages.decode.detection import Bool, Index, suppress
+from edgert.stages.infer import Infer, Inference, PendingRecords
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+_SEAM_PX, _SEAM_PART = 2.0, 0.01  # so near to its tile's edge, in pixels or parts of the tile, a box is cut off
+
+
+def tiles_of(width: int, height: int, config: TileConfig) -> list[tuple[int, int, int, int]]:
+    """Left, top, right and bottom of each tile in a frame, row by row, then of the whole frame, if it is wanted."""
+    (columns, rows), overlap = config.grid, config.overlap
+    across, down = (list(_spans(size, count, overlap)) for size, count in ((width, columns), (height, rows)))
+    found = [(left, top, right, bottom) for top, bottom in down for left, right in across]
+    return [*found, (0, 0, width, height)] if config.count > len(found) else found
+
+
+def _spans(size: int, count: int, overlap: float) -> Iterator[tuple[int, int]]:
+    """As many equal parts, each of which shares as much of itself with the next."""
+    length = size / (count - (count - 1) * overlap)
+    for number in range(count):
+        start = number * length * (1 - overlap)
+        yield round(start), min(round(start + length), size)
+
+
+class InferTiles(Infer):
+    """A stage that runs a detector on tiles of every ``every``-th frame, and adds one record of all of them.
+
+    Args:
+        inference: as many tiles are run at once as it has rows.
+    """
+
+    def __init__(self, name: str, inference: Inference, config: TileConfig, every: int = 1) -> None:
+        super().__init__(name, inference, every)
+        self._config = config
+
+    def process(self, result: Result) -> Result:
+        frame = result.frame
+        if frame.index % self._every:
+            return result
+        places = tiles_of(frame.width, frame.height, self._config)
+        crops, runs = [frame.crop(*place) for place in places], []
+        for start in range(0, len(crops), self._inference.rows):
+            batch = enumerate(crops[start : start + self._inference.rows])
+            runs.append(self._inference.run(*(self._inference.fill(crop, row) for row, crop in batch)))
+        # A GPU works on the first while the others are brought to it.
+        each = [run.records() if isinstance(run, PendingRecords) else run for run in runs]
+        found = list(chain.from_iterable(each))
+        return result.with_output(self.name, joined(found, crops, frame, self._config))
+
+
+def joined(found: Sequence[Detections], tiles: Sequence[Frame], frame: Frame, config: TileConfig) -> Detections:
+    """What was found in each tile, as one record of the frame; by falling score.
+
+    Raises:
+        StageError: the records are not detections, or have masks.
+    """
+    first = found[0]
+    if not isinstance(first, Detections) or any(one.masks is not None for one in found):
+        raise StageError(
+            f"tiles cannot be put together from {type(first).__name__}" + (" with masks" if len(found) else ""),
+            fix="run a model for detect without masks, or leave tiles out",
+        )
+    boxes, scores, classes = (
+        np.concatenate([getattr(one, name) for one in found]) for name in ("boxes", "scores", "classes")
+    )
+    seen = np.repeat(np.int64(1) << np.arange(len(found)), [len(one) for one in found])
+    cut = np.concatenate([_cut_off(one.boxes, part, frame) for one, part in zip(found, tiles, strict=True)])
+    pieces = Pieces(boxes, scores, classes, seen, cut)
+    kept, together = merged(pieces, config.match, grows=config.merge == "nmm" and first.corners is None)
+    turned = (
+        None if first.corners is None else np.concatenate([one.corners for one in found if one.corners is not None])
+    )
+    points = None if first.points is None else np.concatenate([one.points for one in found if one.points is not None])
+    return type(first)(
+        together,
+        scores[kept],
+        classes[kept],
+        first.labels,
+        corners=None if turned is None else turned[kept],
+        points=None if points is None else points[kept],
+        names=first.names,
+    )
+
+
+def _cut_off(boxes: F32, tile: Frame, frame: Frame) -> Bool:
+    """(N,) whether a box ends where its tile does and the frame does not."""
+    x, y = tile.origin
+    low, high = np.array((x, y), np.float32), np.array((x + tile.width, y + tile.height), np.float32)
+    ends = np.array((frame.origin[0] + frame.width, frame.origin[1] + frame.height), np.float32)
+    near = np.maximum(_SEAM_PX, _SEAM_PART * (high - low))
+    starts = (boxes[:, :2] <= low + near) & (low > np.array(frame.origin))
+    stops = (boxes[:, 2:] >= high - near) & (high < ends)
+    cut: Bool = (starts | stops).any(axis=1)
+    return cut
+
+
+class Pieces(NamedTuple):
+    """N boxes from all tiles, each perhaps of an object that other boxes show, too.
+
+    Attributes:
+        boxes, scores, classes: as in a record.
+        tiles: (N,) a bit for each tile that it comes from.
+        cut: (N,) whether its tile cuts it off.
+    """
+
+    boxes: F32
+    scores: F32
+    classes: I32
+    tiles: npt.NDArray[np.int64]
+    cut: Bool
+
+
+def merged(pieces: Pieces, match: float, grows: bool) -> tuple[Index, F32]:
+    """The best box of every object, by falling score, and (K, 4) what is around all of its boxes.
+
+    What has grown may reach boxes that its parts did not: it is merged until nothing changes.
+
+    Args:
+        match: the least overlap of two boxes of one object.
+        grows: whether boxes become one; else the best stays as it is.
+    """
+    rows = np.arange(len(pieces.scores))
+    while True:
+        kept, owner = owners(pieces, match)
+        boxes, tiles, cut = pieces.boxes[kept], pieces.tiles[kept], pieces.cut[kept]
+        if grows:
+            parts = (owner >= 0).nonzero()[0]
+            into = owner[parts]
+            np.minimum.at(boxes[:, :2], into, pieces.boxes[parts, :2])
+            np.maximum.at(boxes[:, 2:], into, pieces.boxes[parts, 2:])
+            np.bitwise_or.at(tiles, into, pieces.tiles[parts])
+            np.logical_and.at(cut, into, pieces.cut[parts])
+        rows = rows[kept]
+        if not grows or len(kept) == len(owner):
+            return rows, boxes
+        pieces = Pieces(boxes, pieces.scores[kept], pieces.classes[kept], tiles, cut)
+
+
+def owners(pieces: Pieces, match: float) -> tuple[Index, Index]:
+    """Which boxes stay in greedy merging, by falling score, and for every box the place among these of the one that it
+    belongs to; -1 of none."""
+    same = _Same(pieces)
+    everything = np.arange(len(pieces.scores))
+    kept = suppress(pieces.boxes, pieces.scores, pieces.classes, match, len(everything), same)
+    if not len(kept):
+        return kept, everything
+    over = same(pieces.boxes, pieces.classes, kept, everything, match)
+    owner = over.argmax(axis=0)  # the best comes first
+    owner[~over.any(axis=0)] = -1  # beyond the candidates of `suppress`
+    owner[kept] = np.arange(len(kept))
+    return kept, owner
+
+
+class _Same:
+    """Whether two boxes, of different tiles, are of one object; see :data:`edgert.stages.decode.detection.Overlap`."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._sides = np.ascontiguousarray(pieces.boxes.T)
+        self._sizes = np.prod(np.maximum(self._sides[2:] - self._sides[:2], 0), axis=0)
+        self._pieces = pieces
+
+    def __call__(self, boxes: F32, classes: I32, first: Index, second: Index, match: float) -> Bool:
+        x1, y1, x2, y2 = self._sides.take(first, axis=1)[:, :, None]
+        u1, v1, u2, v2 = self._sides.take(second, axis=1)
+        shared = np.minimum(x2, u2) - np.maximum(x1, u1)
+        height = np.minimum(y2, v2) - np.maximum(y1, v1)
+        np.maximum(shared, 0, out=shared)
+        shared *= np.maximum(height, 0, out=height)
+        one, other = self._sizes[first][:, None], self._sizes[second]
+        tiles, cut = self._pieces.tiles, self._pieces.cut
+        is_part = np.where(one <= other, cut[first][:, None], cut[second])
+        over = shared >= match * np.minimum(one, other)
+        over &= is_part | (shared >= match * (one + other - shared))
+        over &= (shared > 0) & (tiles[first][:, None] & tiles[second] == 0)
+        over &= classes[first][:, None] == classes[second]
+        return np.asarray(over)
