@@ -353,4 +353,9 @@ SINKS: dict[str, str | type[SinkStage]] = {
     "webhook": f"{_SEND}:Webhook",
 }
 TRACKERS = {"bytetrack": ByteTrackStage, "botsort": BotSortStage}
-STAGES = {"zones": "edgert.stages.zones.section:ZonesSection", "events": "edgert.stages.zones.section:EventsSection"}
+STAGES = {
+    "zones": "edgert.stages.zones.section:ZonesSection",
+    "events": "edgert.stages.zones.section:EventsSection",
+    "privacy": "edgert.stages.privacy:PrivacySection",
+    "motion": "edgert.stages.motion_gate:MotionSection",
+}

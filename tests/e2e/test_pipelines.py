@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import av
+import cv2
 import pytest
 
 from tests.helpers.command import ROOT, edgert, environment, in_process
@@ -82,6 +83,35 @@ def test_tiles_and_a_model_that_looks_now_and_then(tmp_path: Path) -> None:
     steps = [abs(now[0] - before[0]) for before, now in shared]
     assert sorted(steps)[len(steps) // 2] < 8  # they move on from frame to frame, and do not jump every third
     assert all("find" in line["outputs"] for line in lines[::3])
+
+
+def test_what_is_private_is_never_recorded_and_models_rest_while_nothing_moves(tmp_path: Path) -> None:
+    """A camera over which a square passes now and then; its left third is private, and so is whatever is found."""
+    (tmp_path / "yard.py").write_text(
+        "import numpy as np\n"
+        "def images():\n"
+        "    for n in range(120):\n"
+        "        image = np.full((240, 320, 3), 90, np.uint8)\n"
+        "        if 40 <= n < 60:\n"
+        "            image[100:140, 10 * (n - 40) : 10 * (n - 40) + 40] = 250\n"
+        "        yield image\n"
+    )
+    (tmp_path / "p.yaml").write_text(
+        "stages:\n"
+        "  cam: {source: 'python:yard:images', fps: 30}\n"
+        "  hide: {stage: privacy, from: cam, areas: {left: [[0, 0], [0.33, 0], [0.33, 1], [0, 1]]}}\n"
+        "  moving: {stage: motion, from: hide, hold: 100ms, heartbeat: 1s}\n"
+        "  events: {sink: jsonl, from: moving, path: out.jsonl}\n"
+        "  shots: {sink: images, from: hide, path: 'out/{frame:03d}.png'}\n"
+    )
+    done = edgert("run", "p.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    passed = [json.loads(line)["frame"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert 0 in passed and len(passed) < 45
+    assert set(range(48, 58)) <= set(passed)  # it is not noticed where it is private
+    images = [cv2.imread(str(path)) for path in sorted((tmp_path / "out").glob("*.png"))]
+    assert len(images) == 120 and all((image[:, :104] == 0).all() for image in images)
+    assert images[50][120, 115].tolist() == [250, 250, 250]
 
 
 def test_a_camera_that_is_not_there(tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ class TestTrackersStagesAndBackends:
     def test_without_packages_there_is_none(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             self.stage(tmp_path, "stage: every")
-        assert caught.value.why == "expected zones or events"
+        assert caught.value.why == "expected zones, events, privacy or motion"
         with pytest.raises(ConfigError) as caught:
             self.stage(tmp_path, "track: bytrack")
         assert caught.value.why == "expected bytetrack or botsort; did you mean 'bytetrack'?"

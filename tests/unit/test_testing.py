@@ -148,6 +148,19 @@ class TestEvents(StageSuite):
         return stage
 
 
+class TestPrivacy(StageSuite):
+    def make(self, folder: Path) -> Stage:
+        keys = {"stage": "privacy", "areas": {"left": [[0, 0], [0.5, 0], [0.5, 1]]}, "classes": "thing", "from": "find"}
+        stage: Stage = made(PackageStage.model_validate(keys), "hide", Context())
+        return stage
+
+
+class TestMotion(StageSuite):
+    def make(self, folder: Path) -> Stage:
+        stage: Stage = made(PackageStage.model_validate({"stage": "motion", "from": "find"}), "moving", Context())
+        return stage
+
+
 class TestTrack(StageSuite):
     def make(self, folder: Path) -> Stage:
         return Track("track", TrackStage.model_validate({"track": "bytetrack", "from": "find"}), Context())
@@ -158,7 +171,7 @@ def test_every_kind_is_asked() -> None:
     assert set(SINK_KEYS) == set(SINKS.own)
     assert {task: set(shapes) for task, shapes in SHAPES.items()} == {task: set(r.own) for task, r in DECODERS.items()}
     assert {TestByteTrack.name, TestBotSort.name} == set(TRACKERS.own)
-    assert set(STAGES.own) == {"zones", "events"}  # TestZones, TestEvents
+    assert set(STAGES.own) == {"zones", "events", "privacy", "motion"}  # TestZones, ...
     asked = {TestOrt.name, TestNull.name, TestOpenVino.name}
     assert set(BACKENDS.own) - asked == {"auto", "onnxruntime-cuda", "tensorrt"}
 

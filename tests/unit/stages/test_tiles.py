@@ -119,7 +119,8 @@ class Finds:
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         assert row == len(self.filled) < self.rows
         self.filled[row] = frame
-        return Geometry(1, 1, *map(float, frame.origin), (frame.width, frame.height), (0, 0, 1e6, 1e6))
+        x, y = frame.origin
+        return Geometry(1, 1, x, y, (frame.width, frame.height), (0, 0, 1e6, 1e6))
 
     def run(self, *geometries: Geometry) -> list[Detections]:
         records, self.filled, frames = [], {}, list(self.filled.values())

@@ -1,0 +1,105 @@
+"""Frames in which something moves, so that models rest while nothing does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from edgert.config import stages as section
+from edgert.config.fields import Seconds
+from edgert.runtime import Frame, Result
+from edgert.runtime.frame import U8
+from edgert.stages.context import SimpleStage
+
+if TYPE_CHECKING:
+    from edgert.runtime.stage import Stage
+    from edgert.stages.context import Context
+
+_WIDTH_PX = 160  # of the image that is compared: noise is averaged away, a person far off is still some pixels
+_MEMORY_S = 2.0  # in which the background takes on most of what has come to stay, and of the light
+
+
+class MotionSection(section.PackageStage):
+    """Passes on frames in which something moves against the background, and one every heartbeat; the others end here.
+    Models, trackers and sinks behind it rest meanwhile."""
+
+    takes_images: ClassVar[bool] = True
+    detects: ClassVar[bool] = False
+    threshold: float = Field(default=12.0, gt=0, le=255, description="gray levels by which a pixel must differ")
+    part: float = Field(default=0.002, ge=0, le=1, description="of the image that must differ")
+    hold: Seconds = Field(default=2.0, description="frames pass for so long after the last motion")
+    heartbeat: Seconds = Field(default=10.0, gt=0, description="one frame passes so often at least")
+
+    def make(self, name: str, context: Context) -> Stage:
+        return MotionGate(self.threshold, self.part, self.hold, self.heartbeat)
+
+
+@dataclass(slots=True)
+class _Scene:
+    """One stream.
+
+    Attributes:
+        background: (h, w) float32 gray levels.
+        at_ns, moved_ns, passed_ns: of the last frame, the last with motion, the last that passed.
+    """
+
+    background: npt.NDArray[np.float32]
+    at_ns: int
+    moved_ns: int
+    passed_ns: int
+
+
+class MotionGate(SimpleStage):
+    """A stage that ends results of frames in which nothing moves; the first of a stream passes.
+
+    Args:
+        threshold: gray levels by which a pixel differs from the background.
+        part: of all pixels that must.
+        hold_s, heartbeat_s: see :class:`MotionSection`.
+    """
+
+    def __init__(self, threshold: float, part: float, hold_s: float, heartbeat_s: float) -> None:
+        self._threshold, self._part = threshold, part
+        self._hold_ns, self._heartbeat_ns = round(hold_s * 1e9), round(heartbeat_s * 1e9)
+        self._scenes: dict[str, _Scene] = {}
+
+    def process(self, result: Result) -> Result | None:
+        frame = result.frame
+        image, now_ns = small(frame), frame.media_ns
+        scene = self._scenes.get(frame.stream)
+        if scene is None or scene.background.shape != image.shape:
+            self._scenes[frame.stream] = _Scene(image.astype(np.float32), now_ns, now_ns - self._hold_ns - 1, now_ns)
+            return result
+        if self._moves(scene, image):
+            scene.moved_ns = now_ns
+        # By time, not by frames, and not faster than a second frame could show that something has gone on.
+        weight = min(0.5, max(0.0, (now_ns - scene.at_ns) / 1e9 / _MEMORY_S))
+        cv2.accumulateWeighted(image, scene.background, weight)
+        scene.at_ns = now_ns
+        if now_ns - scene.moved_ns > self._hold_ns and now_ns - scene.passed_ns < self._heartbeat_ns:
+            return None
+        scene.passed_ns = now_ns
+        return result
+
+    def close(self) -> None:
+        self._scenes.clear()
+
+    def _moves(self, scene: _Scene, image: U8) -> bool:
+        differs = cv2.absdiff(image, cast("U8", cv2.convertScaleAbs(scene.background)))
+        count = cv2.countNonZero(cv2.threshold(differs, self._threshold, 255, cv2.THRESH_BINARY)[1])
+        return count > self._part * image.size
+
+
+def small(frame: Frame) -> U8:
+    """A small gray image of a frame on the host."""
+    plane = frame.to_host().planes[0]
+    if plane.ndim == 3:
+        plane = cast("U8", cv2.extractChannel(plane, 0 if frame.format == "yuyv" else 1))  # luma, or green
+    width = min(_WIDTH_PX, frame.width)
+    size = width, max(1, round(frame.height * width / frame.width))
+    return cast("U8", cv2.resize(plane, size, interpolation=cv2.INTER_AREA)).reshape(size[1], size[0])

@@ -1,0 +1,233 @@
+"""Parts of images that nobody is to see: made unreadable in the frame itself, before others see or record it.
+
+The stage passes on a copy of each frame in which fixed areas, and objects of some classes, are black, blurred or in
+blocks. What comes behind it (models, drawings, recordings, live pages) has never had the pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, WithJsonSchema, model_validator
+
+from edgert.config import stages as section
+from edgert.config.fields import Name, Names
+from edgert.config.flow import inputs_of, upstream
+from edgert.errors import ConfigError, StageError, nearest
+from edgert.memory import Counter, Pool, lend
+from edgert.runtime import Detections, Frame, Result
+from edgert.runtime.frame import U8
+from edgert.stages.context import SimpleStage
+from edgert.stages.zones import geometry
+from edgert.stages.zones.section import Points
+
+if TYPE_CHECKING:
+    from edgert.runtime.stage import Stage
+    from edgert.stages.context import Context
+
+How = Literal["black", "blur", "blocks"]
+F64 = npt.NDArray[np.float64]
+Box = tuple[int, int, int, int]
+_IN_FLIGHT = 6  # frames in queues, in a sink, shown to a viewer
+_COARSE = 8  # squares along the shorter side of what is blurred or in blocks: too few for a face or a plate
+_AREAS = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "array"}}}
+
+
+class PrivacySection(section.PackageStage):
+    """Areas of the image, and objects of some classes, that nobody behind this stage can see: not models, drawings,
+    recordings or live pages. Objects are those of the stages before it."""
+
+    takes_images: ClassVar[bool] = True
+    detects: ClassVar[bool] = False
+    areas: Annotated[dict[Name, Points], WithJsonSchema(_AREAS)] = Field(
+        default_factory=dict,
+        description="name: [[x, y], …] around each, as parts 0-1 of the frame, or, where one is above 1, in pixels",
+    )
+    classes: Names = Field(default=(), description="labels or numbers of objects, like [face, plate]")
+    how: How = Field(default="black", description="black, blur, or blocks (large squares)")
+    margin: float = Field(default=0.1, ge=0, le=2, description="added around each object, as a part of its box")
+
+    @model_validator(mode="after")
+    def _hides_something(self) -> PrivacySection:
+        if not self.areas and not self.classes:
+            raise ValueError("expected areas: or classes:, like {window: [[0, 0], [0.3, 0], [0.3, 0.2], [0, 0.2]]}")
+        for name, points in self.areas.items():
+            if len(points) > 2 and (crossing := geometry.crossing_edges(points)) is not None:
+                first, second = crossing
+                raise ValueError(f"the border of area {name!r} crosses itself: the edges from points {first}, {second}")
+            if len(points) < 3 or not geometry.area(points):
+                raise ValueError(f"area {name!r} needs three points or more that are not on one line")
+        return self
+
+    def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
+        """Raises ConfigError where another stage sees what fixed areas are to hide, and behind drawings."""
+        for other in upstream(stages, name):
+            if isinstance(stages[other], section.DrawStage):
+                raise ConfigError(
+                    f"stage {name!r} comes behind {other!r}, whose images show what it hides",
+                    where=where(("stages", name, "from")),
+                    fix=f"let {other!r} listen to {name!r}, or to a stage behind it",
+                )
+        if not self.areas:
+            return
+        for other, stage in stages.items():
+            passed = set(inputs_of(stage)) & set(self.inputs)
+            if other != name and passed and getattr(stage, "stage", "") != self.stage:
+                raise ConfigError(
+                    f"stage {other!r} gets the frames of {min(passed)!r} past {name!r}, and sees what that hides",
+                    where=where(("stages", other, "from")),
+                    fix=f"let it listen to {name!r}, or to a stage behind it",
+                )
+
+    def make(self, name: str, context: Context) -> Stage:
+        return Privacy(name, tuple(self.areas.values()), self.classes, self.how, self.margin)
+
+
+class Privacy(SimpleStage):
+    """A stage whose results have frames of their own, in which areas and objects cannot be seen.
+
+    Args:
+        areas: the points around each; parts 0-1 of the frame, or pixels where one is above 1.
+        classes: labels or numbers of objects.
+        margin: around an object, as a part of its box.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        areas: Sequence[Sequence[tuple[float, float]]],
+        classes: Sequence[str],
+        how: How,
+        margin: float = 0.0,
+    ) -> None:
+        self.name, self._areas, self._classes, self._how, self._margin = name, areas, classes, how, margin
+        self._pools: dict[int, Pool] = {}
+        self._boxes: dict[str, F64] = {}  # of each stream's last frame that a model looked at
+
+    def process(self, result: Result) -> Result:
+        frame = self._copy(result.frame.to_host())
+        for points in self._areas:
+            self._hide(frame, _in_pixels(points, result.frame) - np.array(frame.origin))
+        for x1, y1, x2, y2 in (self._objects(result) - np.array(frame.origin * 2)).tolist():
+            self._hide(frame, np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2)]))
+        return replace(result, frame=frame, image=None)
+
+    def close(self) -> None:
+        self._pools.clear()
+
+    def _copy(self, frame: Frame) -> Frame:
+        """The frame in memory of its own, which nobody else writes to while it is held."""
+        sizes = [math.prod(plane.shape) for plane in frame.planes]
+        buffer, start, planes = self._buffer(sum(sizes), frame.lease.counter), 0, list[U8]()
+        for plane, size in zip(frame.planes, sizes, strict=True):
+            own = buffer[start : start + size].reshape(plane.shape)
+            np.copyto(own, plane)
+            planes.append(own)
+            start += size
+        frame.lease.counter.copied(start)
+        return frame.moved(tuple(planes), lend(tuple(planes), frame.lease.counter))
+
+    def _buffer(self, nbytes: int, counter: Counter) -> U8:
+        if nbytes not in self._pools:
+            self._pools[nbytes] = Pool(nbytes, _IN_FLIGHT, counter)
+        lent = self._pools[nbytes].acquire(0)
+        if lent is None:
+            raise StageError("no image buffer is free", why="a lease on one was kept")
+        lent[1].release()  # a pool never lends what an array still refers to
+        return lent[0]
+
+    def _objects(self, result: Result) -> F64:
+        """(N, 4) boxes in source pixels, of all records, with their margin; where no model looked, those before."""
+        stream, boxes = result.frame.stream, [np.zeros((0, 4))]
+        found = (
+            [record for record in result.outputs.values() if isinstance(record, Detections)] if self._classes else []
+        )
+        if not found:
+            return self._boxes.get(stream, boxes[0])
+        _check_known(self._classes, {label for record in found for label in record.labels}, self.name)
+        for record in found:
+            own = record.boxes[np.isin(record.classes, _numbers(self._classes, record.labels))].astype(np.float64)
+            grown = (own[:, 2:] - own[:, :2]) * self._margin
+            boxes.append(own + np.concatenate((-grown, grown), axis=1))
+        self._boxes[stream] = np.concatenate(boxes)
+        return self._boxes[stream]
+
+    def _hide(self, frame: Frame, polygon: F64) -> None:
+        """Makes what is inside (N, 2) points, pixels of the frame, unreadable in all planes."""
+        packed = frame.format == "yuyv"
+        for number, plane in enumerate(frame.planes):
+            step = np.array((2.0 if packed or number else 1.0, 2.0 if number else 1.0))
+            _hide_in(plane, polygon / step, self._how, _black(frame, number), packed)
+
+
+def _in_pixels(points: Sequence[tuple[float, float]], frame: Frame) -> F64:
+    """Source pixels; of a frame that is a crop, parts are of the whole image."""
+    whole = frame.root or frame
+    table = np.array(points, np.float64)
+    return table if (table > 1).any() else table * (whole.width, whole.height)
+
+
+def _check_known(classes: Sequence[str], labels: Collection[str], where: str) -> None:
+    """Raises StageError for a name that no model before the stage knows."""
+    if unknown := [one for one in classes if not one.isdigit() and labels and one not in labels]:
+        raise StageError(
+            f"no class {unknown[0]!r}{nearest(unknown[0], labels)}",
+            why="its objects would be seen",
+            where=f"stages.{where}.classes",
+            fix="write a name of the labels file, or a class number",
+        )
+
+
+def _numbers(classes: Sequence[str], labels: Sequence[str]) -> list[int]:
+    """Of classes that a record has; a name that its model does not have is another model's."""
+    return [labels.index(one) if one in labels else int(one) for one in classes if one in labels or one.isdigit()]
+
+
+def _black(frame: Frame, plane: int) -> tuple[int, ...]:
+    if frame.format in ("bgr", "rgb", "gray"):
+        return (0, 0, 0)
+    luma = 0 if frame.color.full_range else 16
+    if frame.format == "yuyv":
+        return (luma, 128, luma, 128)
+    return (luma,) if plane == 0 else (128, 128)
+
+
+def _hide_in(plane: U8, polygon: F64, how: How, black: tuple[int, ...], packed: bool) -> None:
+    """In one plane, (h, w) or (h, w, C); of yuyv, two pixels are one of four channels, and a last odd one is black."""
+    if packed and plane.shape[1] % 2:
+        if polygon[:, 0].max() >= plane.shape[1] // 2:
+            plane[:, -1] = black[:2]
+        plane = plane[:, :-1]
+    if packed:
+        plane = _pairs(plane)
+    low = np.maximum(np.floor(polygon.min(axis=0)).astype(int) - 1, 0)
+    high = np.minimum(np.ceil(polygon.max(axis=0)).astype(int) + 2, (plane.shape[1], plane.shape[0]))
+    if (low >= high).any():
+        return
+    part = plane[low[1] : high[1], low[0] : high[0]]
+    corners = [np.rint(polygon - low).astype(np.int32)]
+    mask = np.zeros(part.shape[:2], np.uint8)
+    cv2.fillPoly(mask, corners, 255)
+    cv2.polylines(mask, corners, True, 255, 2)  # whatever the border touches
+    if how == "black":
+        part[mask > 0] = black[: part.shape[2]] if part.ndim == 3 else black[0]
+        return
+    height, width = part.shape[:2]
+    square = max(2.0, min(height, width) / _COARSE)
+    few = max(1, round(width / square)), max(1, round(height / square))
+    coarse = cv2.resize(part, few, interpolation=cv2.INTER_AREA)
+    smooth = cv2.INTER_LINEAR if how == "blur" else cv2.INTER_NEAREST
+    hidden = cast("U8", cv2.resize(coarse, (width, height), interpolation=smooth))
+    np.copyto(part, hidden.reshape(part.shape), where=(mask > 0) if part.ndim == 2 else (mask > 0)[..., None])
+
+
+def _pairs(plane: U8) -> U8:
+    """A view of (h, w, 2) as (h, w / 2, 4), whatever follows the rows."""
+    height, width = plane.shape[:2]
+    return np.lib.stride_tricks.as_strided(plane, (height, width // 2, 4), (plane.strides[0], 4, 1))
