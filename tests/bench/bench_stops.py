@@ -94,7 +94,9 @@ def measure(options: argparse.Namespace) -> Iterator[Figure]:
         one = partial(one_run, forks)
         yield from figures("runs that get two signals", options.signals, ("",), options.at_once, one)
         yield from figures("runs that hang", options.runs, HANGS, options.at_once, one)
-    yield from figures("pipelines that hang", options.hangs, HANGS, 4 * options.at_once, one_pipeline)
+    with tempfile.TemporaryDirectory(prefix="stops-") as base:  # they share a module of the user's, which has to stay
+        one = partial(one_pipeline, Path(base))
+        yield from figures("pipelines that hang", options.hangs, HANGS, 4 * options.at_once, one)
 
 
 def figures(
@@ -146,36 +148,33 @@ def one_run(forks: Forks, hang: str, wait_s: float, gap_s: float) -> tuple[float
         shutil.rmtree(folder)
 
 
-def one_pipeline(hang: str, wait_s: float, _: float) -> tuple[float, str]:
+def one_pipeline(base: Path, hang: str, wait_s: float, _: float) -> tuple[float, str]:
     """How long it took to close a pipeline of this program, and what was wrong."""
-    folder = Path(tempfile.mkdtemp(prefix="stops-"))
+    folder = Path(tempfile.mkdtemp(dir=base))
+    written(folder, hang)
+    files = [name for name in ("kept", "behind") if f" {name}:" in text_of(hang)]
+    sets = [f"stages.{name}.path={folder / name}.jsonl" for name in files]
+    sets += [f"stages.pipe.path={folder / 'pipe'}"] if hang == "pipe" else []
+    sets += [f"stages.{hang}.args={{folder: {folder}}}"] if hang in ("find", "last") else []
+    callbacks = {"tell": lambda result: sys.modules["own"].hang(result, str(folder))} if hang == "tell" else {}
+    pipeline = Pipeline(folder / "p.yaml", overrides=sets, callbacks=callbacks)
+    pipeline.start()
+    begun = folder / "kept.jsonl"
+    if not until(lambda: begun.exists() and begun.stat().st_size > 0 and is_hung(folder, hang)):
+        return 0.0, f"{hang} did not begin"
+    time.sleep(wait_s)
+    began, why = time.monotonic(), "no error"
     try:
-        written(folder, hang)
-        files = [name for name in ("kept", "behind") if f" {name}:" in text_of(hang)]
-        sets = [f"stages.{name}.path={folder / name}.jsonl" for name in files]
-        sets += [f"stages.pipe.path={folder / 'pipe'}"] if hang == "pipe" else []
-        sets += [f"stages.{hang}.args={{folder: {folder}}}"] if hang in ("find", "last") else []
-        callbacks = {"tell": lambda result: sys.modules["own"].hang(result, str(folder))} if hang == "tell" else {}
-        pipeline = Pipeline(folder / "p.yaml", overrides=sets, callbacks=callbacks)
-        pipeline.start()
-        begun = folder / "kept.jsonl"
-        if not until(lambda: begun.exists() and begun.stat().st_size > 0 and is_hung(folder, hang)):
-            return 0.0, f"{hang} did not begin"
-        time.sleep(wait_s)
-        began, why = time.monotonic(), "no error"
-        try:
-            pipeline.close()
-        except StageError as error:
-            why = "" if f"stage {hang} does not end" in error.what else f"{hang}: {error}"
-        took_s = time.monotonic() - began
-        why = why or ("" if took_s <= MOST_S else f"{hang}: late") or torn(folder, hang)
-        if hang == "pipe":
-            os.close(os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK))
-        if event := getattr(sys.modules.get("own"), "events", {}).pop(str(folder), None):
-            event.set()
-        return took_s, why
-    finally:
-        shutil.rmtree(folder)
+        pipeline.close()
+    except StageError as error:
+        why = "" if f"stage {hang} does not end" in error.what else f"{hang}: {error}"
+    took_s = time.monotonic() - began
+    why = why or ("" if took_s <= MOST_S else f"{hang}: late") or torn(folder, hang)
+    if hang == "pipe":
+        os.close(os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK))
+    if event := getattr(sys.modules.get("own"), "events", {}).pop(str(folder), None):
+        event.set()
+    return took_s, why
 
 
 def text_of(hang: str) -> str:
