@@ -61,15 +61,21 @@ if TYPE_CHECKING:
     from edgert.quantization.to_files import QuantizedModel as QuantizedModel
     from edgert.quantization.to_files import calibrate as calibrate
     from edgert.quantization.to_files import quantize as quantize
+    from edgert.runtime import AnomalyMap as AnomalyMap
+    from edgert.runtime import Attributes as Attributes
     from edgert.runtime import Classification as Classification
     from edgert.runtime import Crops as Crops
+    from edgert.runtime import DepthMap as DepthMap
     from edgert.runtime import Detections as Detections
     from edgert.runtime import Embedding as Embedding
     from edgert.runtime import Frame as Frame
     from edgert.runtime import Keypoints as Keypoints
+    from edgert.runtime import OutputImage as OutputImage
     from edgert.runtime import Result as Result
     from edgert.runtime import Segmentation as Segmentation
     from edgert.runtime import Summary as Summary
+    from edgert.runtime import Text as Text
+    from edgert.stages.gallery import Gallery as Gallery
     from edgert.stages.source.user_memory import Buffer as Buffer
     from edgert.validation import Validation as Validation
     from edgert.validation import validate as validate
@@ -95,7 +101,9 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.quantization.evaluate": "Evaluation evaluate",
     "edgert.quantization.int8_model": "QuantizationResult",
     "edgert.quantization.to_files": "QuantizedModel calibrate quantize",
-    "edgert.runtime": "Classification Crops Detections Embedding Frame Keypoints Result Segmentation Summary",
+    "edgert.runtime": "AnomalyMap Attributes Classification Crops DepthMap Detections Embedding Frame Keypoints "
+    "OutputImage Result Segmentation Summary Text",
+    "edgert.stages.gallery": "Gallery",
     "edgert.stages.source.user_memory": "Buffer",
     "edgert.validation": "Validation validate",
     "edgert.wiring.check_report": "CheckReport",

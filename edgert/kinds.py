@@ -190,6 +190,10 @@ DECODERS: Mapping[str, Registry] = {
         ("segment", {}, _READS),
         ("keypoints", {}, _READS),
         ("embed", {}, _READS),
+        ("text", {}, _READS),
+        ("depth", {}, _READS),
+        ("image", {}, _READS),
+        ("anomaly", {}, _READS),
     )
 }
 """By task: each of a detector's decoders reads boxes, all others the whole record."""

@@ -29,7 +29,20 @@ from edgert.errors import EdgertError, ModelError
 from edgert.graph.model import smallest
 from edgert.kinds import BACKENDS, DECODERS, SINKS, TRACKERS
 from edgert.memory import ALIGN_BYTES, Counter, lend
-from edgert.runtime import Classification, Detections, Embedding, Frame, Keypoints, Result, Segmentation
+from edgert.runtime import (
+    AnomalyMap,
+    Attributes,
+    Classification,
+    DepthMap,
+    Detections,
+    Embedding,
+    Frame,
+    Keypoints,
+    OutputImage,
+    Result,
+    Segmentation,
+    Text,
+)
 from edgert.runtime.stage import Source, SourceStats, Stage
 from edgert.stages.context import Context, made
 from edgert.stages.crop import Geometry
@@ -40,12 +53,16 @@ from edgert.stages.track import Tracker
 
 _SIZE = (64, 48)
 _CHANNELS = {"bgr": (3,), "rgb": (3,), "gray": (1,), "yuyv": (2,), "nv12": (1, 2), "i420": (1, 1, 1)}
-_RECORDS: Mapping[str, type[Any]] = {
+_RECORDS: Mapping[str, Any] = {
     "detect": Detections,
-    "classify": Classification,
+    "classify": (Classification, Attributes),
     "segment": Segmentation,
     "keypoints": Keypoints,
     "embed": Embedding,
+    "text": Text,
+    "depth": DepthMap,
+    "image": OutputImage,
+    "anomaly": AnomalyMap,
 }
 _FRAMES = 12
 _STOP_S = 0.5

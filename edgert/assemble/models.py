@@ -14,7 +14,7 @@ from edgert.board.host import core_count, share_cores
 from edgert.clock import REAL, Clock
 from edgert.config import CropConfig, InferStage, ModelConfig, PipelineConfig, PipelineFile
 from edgert.config.flow import upstream, users_of, variants_of
-from edgert.config.model_section import PythonTask
+from edgert.config.model_section import PythonTask, TextTask
 from edgert.config.stages import PackageStage, PythonStage
 from edgert.engine import build_engine, check_open, image_input, one_image
 from edgert.errors import ConfigError, EdgertError
@@ -158,7 +158,7 @@ class Models:
 
     def _on_gpu(self, name: str, stage: InferStage, inferences: Sequence[GpuInference]) -> Branch:
         """A thread that brings frames up and one that waits for records; crops need both in one."""
-        if stage.crop is not None and len(inferences) == 1 and stage.batch is None:
+        if stage.crop is not None and len(inferences) == 1 and stage.batch is None and not self._reads_text(stage):
             self.check_classes(name, stage.crop)
             looks = [Look(name, inferences[0], stage.crop)]
             return Branch((InferCropsTogether(looks, stage.every),), reads="anywhere")
@@ -209,7 +209,7 @@ class Models:
             if stage.crop is None:
                 return infer.Infer(name, inference, stage.every)
             self.check_classes(name, stage.crop)
-            return infer.InferCrops(name, inference, stage.crop, stage.every)
+            return infer.InferCrops(name, inference, stage.crop, stage.every, self._reads_text(stage))
         where = self.file.where("stages", name, "batch")
         batches.check_fits(stage, inference.rows, where, self._by is not None and self._by.in_bundle)
         rushed = batches.rushed_by(self.config, name, self.directory) if on_gpu else batches.ON_PROCESSOR
@@ -285,6 +285,10 @@ class Models:
                 engine = build_engine(self._model(name, config, form), config, threads, batch)
             self.engines[name] = engine
         return engine
+
+    def _reads_text(self, stage: InferStage) -> bool:
+        """Whether crops are turned upright for its model."""
+        return isinstance(self.config.models[stage.infer].task, TextTask)
 
     def check_classes(self, name: str, crop: CropConfig) -> None:
         """Holds the classes a stage crops to those that reach it, unless the user's own code may make others."""

@@ -130,6 +130,43 @@ class EmbedTask(_Read):
     """A vector to compare with others."""
 
     embed: Annotated[str, KindIn(DECODERS["embed"])] = Field(description="l2 scales the vector to length 1")
+    match: fields.FilePath | None = Field(
+        default=None,
+        description="a [gallery](tasks.md#a-gallery), `.npz` or `.json`: its most similar vector names the record",
+    )
+    threshold: float = Field(default=0.5, ge=-1, le=1, description="least similarity (cosine) to be named")
+
+
+class TextTask(_Read):
+    """What a line of text reads."""
+
+    text: Annotated[str, KindIn(DECODERS["text"])] = Field(
+        description="layout of the output; labels are its dictionary, one character a line"
+    )
+
+
+class DepthTask(_Read):
+    """How far away every pixel is."""
+
+    depth: Annotated[str, KindIn(DECODERS["depth"])] = Field(
+        description="metric in meters; inverse: greater is nearer; relative: greater is farther"
+    )
+
+
+class ImageTask(_Read):
+    """Another image, which sinks show."""
+
+    image: Annotated[str, KindIn(DECODERS["image"])] = Field(
+        description="what the output's numbers are: unit 0-1, byte 0-255, signed -1-1"
+    )
+    color: Literal["rgb", "bgr"] = Field(default="rgb", description="order of the output's channels")
+
+
+class AnomalyTask(_Read):
+    """How unusual the image is, and where."""
+
+    anomaly: Annotated[str, KindIn(DECODERS["anomaly"])] = Field(description="a map, and perhaps a score")
+    threshold: float = Field(default=0.5, description="score from which on the image is unusual")
 
 
 class PythonTask(_Task):
@@ -145,6 +182,10 @@ TASKS: Mapping[str, type[_Task]] = {
     "segment": SegmentTask,
     "keypoints": KeypointsTask,
     "embed": EmbedTask,
+    "text": TextTask,
+    "depth": DepthTask,
+    "image": ImageTask,
+    "anomaly": AnomalyTask,
     "python": PythonTask,
 }
 TASK_VERBS = tuple(TASKS)
@@ -154,6 +195,10 @@ _AnyTask = (
     | Annotated[SegmentTask, Tag("<segment>")]
     | Annotated[KeypointsTask, Tag("<keypoints>")]
     | Annotated[EmbedTask, Tag("<embed>")]
+    | Annotated[TextTask, Tag("<text>")]
+    | Annotated[DepthTask, Tag("<depth>")]
+    | Annotated[ImageTask, Tag("<image>")]
+    | Annotated[AnomalyTask, Tag("<anomaly>")]
     | Annotated[PythonTask, Tag("<python>")]
 )
 TaskConfig = Annotated[_AnyTask, Discriminator(lambda data: verb_tag(data, TASK_VERBS))]

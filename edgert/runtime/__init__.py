@@ -4,18 +4,35 @@ from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Color, Frame, PixelFormat
 from edgert.runtime.metrics import LatencyHistogram, Percentiles
 from edgert.runtime.node import Node
-from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Record, Result, Segmentation
+from edgert.runtime.records import (
+    AnomalyMap,
+    Attributes,
+    Classification,
+    Crops,
+    DepthMap,
+    Detections,
+    Embedding,
+    Keypoints,
+    OutputImage,
+    Record,
+    Result,
+    Segmentation,
+    Text,
+)
 from edgert.runtime.runner import Runner
 from edgert.runtime.stage import Batching, Source, SourceStats, Stage
 from edgert.runtime.summary import StageSummary, Summary, summarize
 from edgert.runtime.throttle import SourceRateLimiter
 
 __all__ = [
+    "AnomalyMap",
+    "Attributes",
     "Batching",
     "Channel",
     "Classification",
     "Color",
     "Crops",
+    "DepthMap",
     "Detections",
     "Embedding",
     "Frame",
@@ -23,6 +40,7 @@ __all__ = [
     "Keypoints",
     "LatencyHistogram",
     "Node",
+    "OutputImage",
     "Percentiles",
     "PixelFormat",
     "Record",
@@ -35,5 +53,6 @@ __all__ = [
     "Stage",
     "StageSummary",
     "Summary",
+    "Text",
     "summarize",
 ]

@@ -18,7 +18,14 @@ The records, distinguished by ``type``; boxes and points are pixels of the sourc
   ``class``, ``share``}, ...] (parts of the mask, summing to 1), and the mask itself, row after row, as ``values`` and
   the ``lengths`` of their runs: ``numpy.repeat(values, lengths).reshape(height, width)``
 * ``keypoints``: as ``detections``, always with ``points`` and ``names``
-* ``embedding``: ``vector``: [...]
+* ``attributes``: ``heads``: {NAME: a ``classification``, or a number, ...}
+* ``embedding``: ``vector``: [...], and with a gallery ``name`` (null where no vector of it is like enough) and
+  ``similarity``, -1–1
+* ``text``: ``text``, ``score``
+* ``depth``: ``unit``: ``metric``, ``inverse`` or ``relative``, ``region``, ``size``, and ``least``, ``median`` and
+  ``greatest`` of its numbers; the map itself is for Python
+* ``image``: ``region`` and ``size`` of an image that a model made, which sinks of images show
+* ``anomaly``: ``score``, ``threshold``, ``is_anomalous``, ``region``, ``size``, and ``peak``: [x, y] of the highest
 * ``crops``: ``parent`` (a stage), ``items``: [{``row`` of the parent's objects, ``record``: RECORD}, ...]
 
 ``label`` is there when the model has class names, ``id`` once a tracker gave one, and ``predicted: true`` beside
@@ -38,6 +45,7 @@ import numpy.typing as npt
 
 from edgert.clock import REAL, Clock, rfc3339, time_of_day_ns
 from edgert.errors import StageError
+from edgert.runtime import records
 from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Result, Segmentation
 
 _BOX_DECIMALS = 2  # hundredths of a pixel
@@ -182,8 +190,7 @@ def _runs(record: Segmentation) -> dict[str, Any]:
     flat = record.mask.ravel()
     starts = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]])) if flat.size else np.zeros(0, np.int64)
     return {
-        "region": _rounded(np.asarray(record.region), _BOX_DECIMALS),
-        "size": [record.mask.shape[1], record.mask.shape[0]],
+        **_placed(record.region, record.mask),
         "values": flat[starts].tolist(),
         "lengths": np.diff(starts, append=flat.size).tolist(),
     }
@@ -191,7 +198,48 @@ def _runs(record: Segmentation) -> dict[str, Any]:
 
 @_simple.register
 def _embedding(record: Embedding, depth: int) -> dict[str, Any]:
-    return {"type": "embedding", "vector": _rounded(record.vector, _VECTOR_DECIMALS)}
+    data: dict[str, Any] = {"type": "embedding", "vector": _rounded(record.vector, _VECTOR_DECIMALS)}
+    if record.similarity is not None:
+        data |= {"name": record.name or None, "similarity": _plain(round(record.similarity, _SCORE_DECIMALS), 0)}
+    return data
+
+
+@_simple.register
+def _attributes(record: records.Attributes, depth: int) -> dict[str, Any]:
+    return {"type": "attributes", "heads": _plain(record.heads, depth + 1)}
+
+
+@_simple.register
+def _text(record: records.Text, depth: int) -> dict[str, Any]:
+    return {"type": "text", "text": record.text, "score": _plain(round(record.score, _SCORE_DECIMALS), 0)}
+
+
+@_simple.register
+def _depth(record: records.DepthMap, depth: int) -> dict[str, Any]:
+    known = record.depth[np.isfinite(record.depth)]
+    least, middle, greatest = (float(one(known)) if known.size else None for one in (np.min, np.median, np.max))
+    found = {"least": least, "median": middle, "greatest": greatest}
+    return {"type": "depth", "unit": record.unit, **_placed(record.region, record.depth), **found}
+
+
+@_simple.register
+def _image(record: records.OutputImage, depth: int) -> dict[str, Any]:
+    return {"type": "image", **_placed(record.region, record.pixels)}
+
+
+@_simple.register
+def _anomaly(record: records.AnomalyMap, depth: int) -> dict[str, Any]:
+    (x1, y1, x2, y2), (height, width) = record.region, record.scores.shape
+    row, column = divmod(int(record.scores.argmax()), width)
+    peak = [x1 + (column + 0.5) * (x2 - x1) / width, y1 + (row + 0.5) * (y2 - y1) / height]
+    numbers = {"score": record.score, "threshold": record.threshold, "is_anomalous": record.is_anomalous}
+    at = {"peak": _rounded(np.array(peak), _BOX_DECIMALS)}
+    return {"type": "anomaly", **_plain(numbers, depth), **_placed(record.region, record.scores), **at}
+
+
+def _placed(region: tuple[float, float, float, float], map_: Array) -> dict[str, Any]:
+    """What a map covers, and its width and height."""
+    return {"region": _rounded(np.asarray(region), _BOX_DECIMALS), "size": [map_.shape[1], map_.shape[0]]}
 
 
 @_simple.register

@@ -107,10 +107,82 @@ class Segmentation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Attributes:
+    """What several heads of one model say of the image, by the head's name: classes, or a number."""
+
+    heads: Mapping[str, Classification | float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Embedding:
-    """A (D,) float32 vector of length 1 under the Euclidean norm."""
+    """A (D,) float32 vector of length 1 under the Euclidean norm.
+
+    Attributes:
+        name: of the gallery's vector that is most like it; empty where none is like enough, or there is no gallery.
+        similarity: the cosine with the most similar vector, -1–1; None where there is no gallery.
+    """
 
     vector: F32
+    name: str = ""
+    similarity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What is written in the image, and how sure the model is of it, 0–1; an empty text has 0."""
+
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DepthMap:
+    """How far away what every pixel shows is.
+
+    Attributes:
+        depth: (h, w) float32 at the network's resolution, padding removed.
+        region: (x1, y1, x2, y2) source pixels that the map covers.
+        unit: ``metric``, meters; ``inverse``, greater is nearer; ``relative``, greater is farther.
+    """
+
+    depth: F32
+    region: tuple[float, float, float, float]
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputImage:
+    """An image that a model made of the image. A result that has one shows it: it is the result's ``image``.
+
+    Attributes:
+        pixels: (h, w, 3) uint8 BGR, padding removed.
+        region: (x1, y1, x2, y2) source pixels that it covers.
+    """
+
+    pixels: U8
+    region: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnomalyMap:
+    """How unusual the image is, and where.
+
+    Attributes:
+        scores: (h, w) float32 at the network's resolution, padding removed.
+        region: (x1, y1, x2, y2) source pixels that the map covers.
+        score: of the whole image.
+        threshold: the score from which on it is unusual.
+    """
+
+    scores: F32
+    region: tuple[float, float, float, float]
+    score: float
+    threshold: float
+
+    @property
+    def is_anomalous(self) -> bool:
+        """Whether the image is unusual."""
+        return self.score >= self.threshold
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,9 +212,10 @@ class Result:
     Attributes:
         frame: the image; its lease covers ``planes``.
         outputs: stage name → record, in the order the stages ran.
-        image: (height, width, 3) uint8 BGR with drawings on it, once a draw stage made one. Of a frame on a GPU, it is
-            a :class:`~edgert.memory.cuda.DeviceView` between stages that take such images; others, callbacks, stages
-            of one's own and ``Pipeline.results`` get an array. Valid as long as somebody refers to it.
+        image: (height, width, 3) uint8 BGR with drawings on it, once a draw stage made one, or that a model made. Of a
+            frame on a GPU, it is a :class:`~edgert.memory.cuda.DeviceView` between stages that take such images;
+            others, callbacks, stages of one's own and ``Pipeline.results`` get an array. Valid as long as somebody
+            refers to it.
         ticket: where several threads run one stage, its number among the results that they take.
     """
 
@@ -173,10 +246,9 @@ class Result:
         return next((record for record in records if isinstance(record, kind)), None)
 
     def with_output(self, stage: str, record: Record) -> Result:
-        """This result with one more record."""
-        return Result(
-            self.frame, {**self.outputs, stage: record}, self.image, self.ticket
-        )  # not by replace: it is slow
+        """This result with one more record; an image that a model made becomes the result's."""
+        image = record.pixels if type(record) is OutputImage else self.image
+        return Result(self.frame, {**self.outputs, stage: record}, image, self.ticket)  # not by replace: it is slow
 
     def without(self, stages: Collection[str]) -> Result:
         """This result without the records of these stages."""

@@ -3,13 +3,17 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import cast
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
 from edgert.config import CropConfig
 from edgert.errors import ConfigError, nearest
+from edgert.memory import lend
 from edgert.runtime import Detections, Frame, Result
+from edgert.runtime.frame import U8
 from edgert.stages.context import SimpleStage
 
 F32 = npt.NDArray[np.float32]
@@ -60,6 +64,57 @@ def _rows(geometry: Geometry) -> tuple[F32, F32, F32, F32]:
 
 
 I32 = npt.NDArray[np.int32]
+
+
+def clockwise(corners: F32) -> F32:
+    """(N, 4, 2) corners of turned boxes, in any order → a new array, clockwise from the upper left one: of the two
+    leftmost the upper, as PaddleOCR orders them."""
+    by_x = np.take_along_axis(corners, np.argsort(corners[..., 0], axis=1, kind="stable")[..., None], axis=1)
+    left, right = (np.take_along_axis(pair, _by_y(pair), axis=1) for pair in (by_x[:, :2], by_x[:, 2:]))
+    return np.stack([left[:, 0], right[:, 0], right[:, 1], left[:, 1]], axis=1)
+
+
+def _by_y(pairs: F32) -> npt.NDArray[np.intp]:
+    return np.argsort(pairs[..., 1], axis=1, kind="stable")[..., None]
+
+
+_TALL = 1.5
+"""Height over width from which on a text box is one of text that runs downwards."""
+
+
+def upright(frame: Frame, corners: F32, margin: float = 0.0) -> Frame:
+    """What a turned box shows, turned upright, as a frame of its own; a box that is tall is laid on its side.
+
+    As PaddleOCR cuts text (``get_rotate_crop_image`` of its ``tools/infer/utility.py``). A copy, counted.
+
+    Args:
+        frame: on the host or a GPU.
+        corners: (4, 2) float32 x, y in source pixels.
+        margin: added on each side, as a part of the box.
+    """
+    box = clockwise(corners[None])[0] - np.array(frame.origin, np.float32)
+    center = box.mean(axis=0)
+    box = center + (box - center) * np.float32(1 + 2 * margin)
+    width, height = (max(round(float(np.linalg.norm(box[end] - box[0]))), 1) for end in (1, 3))
+    edges = np.floor(box.min(axis=0)) - 2, np.ceil(box.max(axis=0)) + 3  # what cubic interpolation looks at, too
+    x1, y1, x2, y2 = np.concatenate(edges).astype(int).tolist()
+    limit_x, limit_y = frame.width - 1, frame.height - 1
+    part = frame.to_host().crop(min(max(x1, 0), limit_x), min(max(y1, 0), limit_y), max(x2, 1), max(y2, 1))
+    box = (box + np.array(frame.origin) - np.array(part.origin)).astype(np.float32)
+    target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+    image = cv2.warpPerspective(
+        part.to_bgr(),
+        cv2.getPerspectiveTransform(box, target),
+        (width, height),
+        flags=cv2.INTER_CUBIC,
+        borderMode=cv2.BORDER_REPLICATE,
+    )
+    if height >= _TALL * width:
+        image = cv2.rotate(image, cv2.ROTATE_90_COUNTERCLOCKWISE)
+    planes = (cast("U8", image),)
+    lease = lend(planes, frame.lease.counter)
+    height, width = image.shape[:2]
+    return replace(part, width=width, height=height, format="bgr", planes=planes, lease=lease, origin=(0, 0), root=None)
 
 
 def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tuple[I32, I32]:

@@ -17,7 +17,7 @@ from edgert.config.stages import DrawStage
 from edgert.errors import BuildError, DeviceError, StageError
 from edgert.memory import Counter, Pool
 from edgert.runtime.frame import U8, Frame, bgr_into
-from edgert.runtime.records import Classification, Crops, Detections, Record, Result, Segmentation
+from edgert.runtime.records import AnomalyMap, Classification, Crops, DepthMap, Detections, Record, Result, Segmentation
 from edgert.runtime.stage import Stage
 from edgert.stages import shapes
 from edgert.stages.context import SimpleStage
@@ -110,6 +110,8 @@ class Overlay:
                 found.append(shapes.mask(canvas, record))
             elif isinstance(record, Detections) and "masks" in self._elements:
                 found += shapes.object_masks(canvas, record)
+            elif isinstance(record, (AnomalyMap, DepthMap)) and "masks" in self._elements:
+                found.append(shapes.heat(canvas, record))
         for record in shown:
             if isinstance(record, Detections) and record.ids is not None and "trails" in self._elements:
                 trails = self._trails[result.frame.stream]
@@ -145,12 +147,11 @@ class Overlay:
             objects = f"{count} object{'' if count == 1 else 's'}"
             lines.append((f"{frame.stream} {frame.index}   {rate_hz:.1f} fps   {age_ms:.0f} ms   {objects}", INK))
         if "labels" in self._elements:
-            whole = (record for record in records if isinstance(record, Classification))
-            lines += [
-                (text, color_of(number))
-                for record in whole
-                for text, number in zip(shapes.class_texts(record), record.classes.tolist(), strict=False)
-            ]
+            for record in records:
+                if isinstance(record, Classification):
+                    lines += zip(shapes.class_texts(record), map(color_of, record.classes.tolist()), strict=False)
+                elif not isinstance(record, str):
+                    lines += [(text, INK) for text in shapes.note_texts(record)]
         pen, margin = canvas.pen, canvas.pen.height_px // 2
         return [
             pen.label(canvas.size, text, margin, margin + row * pen.line_px, shade)
@@ -217,9 +218,9 @@ def _notes(canvas: Canvas, crops: Crops, parent: Record | None) -> Iterable[Shap
         return
     shades = shapes.colors(parent)
     for row, record in zip(crops.rows.tolist(), crops.records, strict=True):
-        texts = [record] if isinstance(record, str) and record else []
+        texts = shapes.note_texts(record)
         if isinstance(record, Classification):
-            texts = shapes.class_texts(record)[:1]
+            texts = texts[:1]
         if texts and 0 <= row < len(parent):
             yield from shapes.notes(canvas, np.asarray(parent.boxes[row]), texts, shades[row])
 

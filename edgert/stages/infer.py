@@ -15,7 +15,7 @@ from edgert.policy import Batcher
 from edgert.runtime import Crops, Detections, Frame, Record, Result, Stage
 from edgert.runtime.records import Together
 from edgert.stages.context import SimpleStage
-from edgert.stages.crop import Geometry, crop_boxes
+from edgert.stages.crop import Geometry, crop_boxes, upright
 from edgert.stages.decode.decoder import Decoder, of_one_image
 from edgert.stages.preprocess import Preprocessor
 
@@ -135,18 +135,24 @@ class InferCrops(Infer):
         inference: as many crops are run at once as it has rows.
         crop: which detections.
         every: frames between two runs; the others pass without a record.
+        upright: whether turned boxes are cut out turned upright; what such a model finds has no place in the frame.
     """
 
-    def __init__(self, name: str, inference: Inference, crop: CropConfig, every: int = 1) -> None:
+    def __init__(
+        self, name: str, inference: Inference, crop: CropConfig, every: int = 1, upright: bool = False
+    ) -> None:
         super().__init__(name, inference, every)
-        self._crop = crop
+        self._crop, self._upright = crop, upright
 
     def process(self, result: Result) -> Result:
         if result.frame.index % self._every:
             return result
         parent, detections = newest_detections(result)
         rows, boxes = crop_boxes(detections, result.frame, self._crop)
-        crops = [result.frame.crop(*box) for box in boxes.tolist()]
+        if self._upright and detections.corners is not None:
+            crops = [upright(result.frame, corners, self._crop.margin) for corners in detections.corners[rows]]
+        else:
+            crops = [result.frame.crop(*box) for box in boxes.tolist()]
         runs = []
         for start in range(0, len(crops), self._inference.rows):
             batch = enumerate(crops[start : start + self._inference.rows])

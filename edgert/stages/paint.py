@@ -155,27 +155,35 @@ class Dot(NamedTuple):
 class Mask(NamedTuple):
     """(h, w) uint8 class numbers over the region (left, top, right, bottom), half transparent, with smooth edges.
 
-    ``has_background``: class 0 is left as it is.
+    ``has_background``: class 0 is left as it is. ``is_heat``: they are no classes but values 0–255, from blue to red;
+    with a background the more opaque the greater.
     """
 
     classes: U8
     region: tuple[int, int, int, int]
     has_background: bool
+    is_heat: bool = False
 
 
 Shape = Box | Label | Stroke | Dot | Mask
 _MASK_OPACITY = 0.5
+_HEAT_OPACITY = 0.8
 _VOID = 255  # "no class" in the usual data sets
 
 
-@lru_cache(maxsize=2)
-def mask_tables(has_background: bool) -> tuple[U8, U8]:
+@lru_cache(maxsize=4)
+def mask_tables(has_background: bool, is_heat: bool = False) -> tuple[U8, U8]:
     """(256, 1, 3) uint8 for every class: what is added to the image, and how much of the image is kept, in 255ths."""
-    opacity = np.full((256, 1, 1), _MASK_OPACITY)
-    opacity[_VOID] = 0
-    if has_background:
-        opacity[0] = 0
-    table = np.array([[color_of(number)] for number in range(256)])
+    levels = np.arange(256, dtype=np.uint8)[:, None]
+    if is_heat:
+        opacity = _HEAT_OPACITY * (levels / 255 if has_background else np.ones((256, 1)))[..., None]
+        table = np.asarray(cv2.applyColorMap(levels, cv2.COLORMAP_TURBO))
+    else:
+        opacity = np.full((256, 1, 1), _MASK_OPACITY)
+        opacity[_VOID] = 0
+        if has_background:
+            opacity[0] = 0
+        table = np.array([[color_of(number)] for number in range(256)])
     added = np.rint(table * opacity).astype(np.uint8)
     return added, np.rint(np.repeat(255 * (1 - opacity), 3, axis=2)).astype(np.uint8)
 
@@ -219,6 +227,6 @@ def _paint_mask(image: U8, mask: Mask) -> None:
     # Color and transparency are both scaled, not the classes, so that edges between classes come out smooth.
     added, kept = (
         cv2.resize(cv2.applyColorMap(mask.classes, table), (end_x - x, end_y - y), interpolation=cv2.INTER_LINEAR)
-        for table in mask_tables(mask.has_background)
+        for table in mask_tables(mask.has_background, mask.is_heat)
     )
     cv2.add(cv2.multiply(target, kept[rows, columns], scale=1 / 255), added[rows, columns], dst=target)

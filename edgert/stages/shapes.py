@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from edgert.runtime import records
 from edgert.runtime.records import Classification, Detections, Keypoints, Segmentation
 from edgert.stages import paint
 from edgert.stages.zones.areas import Zones
@@ -148,6 +149,44 @@ def mask(canvas: Canvas, record: Segmentation) -> paint.Mask:
     ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
     has_background = not record.labels or record.labels[0].lower() in _BACKGROUNDS
     return paint.Mask(record.mask, (left, top, right, bottom), has_background)
+
+
+def heat(canvas: Canvas, record: records.DepthMap | records.AnomalyMap) -> paint.Mask:
+    """Depth from far, blue, to near, red; or what is unusual, the more the redder, from nothing to twice the
+    threshold."""
+    ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
+    if isinstance(record, records.AnomalyMap):
+        values = record.scores * np.float32(0.5 / record.threshold if record.threshold > 0 else 1)
+    else:
+        known = record.depth[np.isfinite(record.depth)]
+        low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+        values = (record.depth - np.float32(low)) / np.float32(max(high - low, 1e-9))
+        values = values if record.unit == "inverse" else 1 - values
+    codes = (np.clip(np.nan_to_num(values, posinf=1, neginf=0), 0, 1) * 255).astype(np.uint8)
+    return paint.Mask(codes, (left, top, right, bottom), isinstance(record, records.AnomalyMap), is_heat=True)
+
+
+def note_texts(record: object) -> list[str]:
+    """What a model found in the whole of an image or crop, in a line or more of text; none where it shows otherwise."""
+    if isinstance(record, str):
+        return [record] if record else []
+    if isinstance(record, records.Text):
+        return [record.text] if record.text else []
+    if isinstance(record, Classification):
+        return class_texts(record)
+    if isinstance(record, records.Embedding):
+        return [f"{record.name} {record.similarity:.2f}"] if record.name and record.similarity is not None else []
+    if isinstance(record, records.Attributes):
+        heads = record.heads.items()
+        return [
+            f"{name}: {one:.4g}"
+            if isinstance(one, float)
+            else ", ".join([f"{name}: {text}" for text in class_texts(one)[:1]])
+            for name, one in heads
+        ]
+    if isinstance(record, records.AnomalyMap):
+        return [f"{'unusual' if record.is_anomalous else 'usual'} {record.score:.2f}"]
+    return []
 
 
 def keypoints(canvas: Canvas, record: Detections) -> Iterator[paint.Shape]:

@@ -63,6 +63,10 @@ _DEFAULT_INPUTS: dict[str, dict[str, object]] = {
     "classify": {"resize": "center_crop", "crop": 0.875},
     "segment": {"resize": "stretch"},
     "embed": {"resize": "stretch"},
+    "text": {"resize": "letterbox", "anchor": "top_left", "pad": 127, "mean": (127.5,), "std": (127.5,)},
+    "depth": {"resize": "stretch"},
+    "image": {"resize": "stretch", "std": (255.0,)},
+    "anomaly": {"resize": "stretch"},
 }
 """What models of a task usually want; where color and scale are not named, ImageNet's mean and std."""
 

@@ -58,8 +58,13 @@ SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
         "ppyoloe": [(CELLS, 4), (9, CELLS)],
         "yolo-raw": [(3, 8, 8, 9), (3, 4, 4, 9), (3, 2, 2, 9)],
         "detectnet": [(3, 4, 4), (12, 4, 4)],
+        "db": [(1, 64, 64)],
     },
-    "classify": {name: [(1000,)] for name in ("auto", "softmax", "logits")},
+    "classify": {
+        **{name: [(1000,)] for name in ("auto", "softmax", "logits")},
+        "multilabel": [(26,)],
+        "heads": [(7,), (4,), (1,)],
+    },
     "segment": {"argmax": [(5, 64, 64)], "threshold": [(1, 64, 64)]},
     "keypoints": {
         "yolo-pose": [(5 + 3 * 17, CELLS)],
@@ -71,6 +76,10 @@ SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
         "landmarks": [(136,)],
     },
     "embed": {name: [(512,)] for name in ("l2", "none")},
+    "text": {"ctc": [(16, 97)]},
+    "depth": {name: [(1, 64, 64)] for name in ("inverse", "metric", "relative")},
+    "image": {name: [(3, 64, 64)] for name in ("unit", "byte", "signed")},
+    "anomaly": {"map": [(1, 16, 16), (1,)]},
 }
 
 

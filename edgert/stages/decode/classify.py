@@ -1,25 +1,36 @@
 """One row of numbers for the whole image: a class, or a vector to compare with others."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from edgert.runtime.records import Classification, Embedding
+from edgert.errors import ConfigError
+from edgert.runtime.records import Attributes, Classification, Embedding
 from edgert.stages.crop import Geometry
-from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.detection import strongest
 from edgert.stages.decode.guess import Fit, Look, check_labels, wrong_shapes
+from edgert.stages.gallery import gallery_at
 
 _USUAL = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 2048)
 
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """The first output as one vector, copied; with ``l2``, scaled to length 1 (a vector of zeros stays so)."""
+    """The first output as one vector, copied; with ``l2``, scaled to length 1 (a vector of zeros stays so).
+
+    Attributes:
+        match: the file of a gallery whose most similar vector names it.
+        threshold: least similarity to be named.
+    """
 
     embed: Literal["l2", "none"] = "l2"
+    match: Path | None = None
+    threshold: float = 0.5
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:
@@ -29,18 +40,24 @@ class Embed:
             yield Fit(f"{length} numbers, a usual length of an embedding", 3 if length in _USUAL else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Raises ModelError unless the first output is one row of numbers."""
+        """Raises ModelError unless the first output is one row of numbers, ConfigError for a gallery of others."""
         if not shapes or sum(size != 1 for size in shapes[0]) > 1:
             raise wrong_shapes(f"embed: {self.embed}", "one output [length]", shapes, network)
+        if self.match is not None:
+            gallery_at(self.match).check(math.prod(shapes[0]))
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Embedding:
         """Raises ModelError like :meth:`check`."""
-        self.check(shapes_of(outputs), geometry.network)
+        if not outputs or sum(size != 1 for size in outputs[0].shape) > 1:
+            self.check(shapes_of(outputs), geometry.network)
         vector = outputs[0].reshape(-1).astype(np.float32)
         length = float(np.linalg.norm(vector)) if self.embed == "l2" else 1.0
         if length > 0:
             vector /= length
-        return Embedding(vector)
+        if self.match is None:
+            return Embedding(vector)
+        name, similarity = gallery_at(self.match).match(vector)
+        return Embedding(vector, name if similarity >= self.threshold else "", similarity)
 
 
 _SUM_TOLERANCE = 0.02
@@ -88,3 +105,86 @@ class Classify:
             scores = np.exp(scores - top) / np.exp(values - top).sum()
         best, scores = best[scores == scores], scores[scores == scores]
         return Classification(scores, best.astype(np.int32), self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class MultiLabel:
+    """The first output as one probability for each class, which do not exclude each other.
+
+    Attributes:
+        top: the most classes to report.
+        score: lowest probability of those.
+        activation: ``sigmoid`` where the network leaves it out; ``auto`` looks whether all numbers lie in 0–1.
+    """
+
+    top: int = 5
+    score: float = 0.5
+    activation: Literal["auto", "sigmoid", "none"] = "auto"
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A number for every class."""
+        if look.vector is not None and look.vector > 1:
+            yield Fit(f"{look.vector} numbers can be classes of which several are there", 1, look.vector)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless the first output is one row of numbers, ConfigError for too few labels."""
+        sizes = [size for size in shapes[0] if size != 1] if shapes else [0, 0]
+        if len(sizes) > 1:
+            raise wrong_shapes("classify: multilabel", "one output [classes]", shapes, network)
+        check_labels(sizes[0] if sizes else 1, self.labels)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
+        """The classes that reach the score, best first; perhaps none."""
+        self.check(shapes_of(outputs), geometry.network)
+        values = as_f32(outputs[0]).reshape(-1)
+        is_final = self.activation == "none"
+        if self.activation == "auto":
+            is_final = float(values.min()) >= 0 and float(values.max()) <= 1
+        best = strongest(values, self.top)  # the sigmoid keeps the order
+        scores: F32 = values[best] if is_final else np.reciprocal(1 + np.exp(-values[best]))
+        found = scores >= self.score
+        return Classification(scores[found], best[found].astype(np.int32), self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Several outputs, each a row of numbers that is classified on its own, or a single number as it is.
+
+    Attributes:
+        top: how many classes of a head to report.
+        heads: names of the heads, in the order of the model's outputs, each with its labels; none for a number.
+    """
+
+    top: int = 1
+    heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Several rows of numbers, not all of one."""
+        counts = [math.prod(shape) for shape in look.shapes if sum(size != 1 for size in shape) <= 1]
+        if 1 < len(counts) == len(look.shapes) and 0 not in counts and max(counts) > 1:
+            yield Fit(f"{len(counts)} rows of numbers, a head each", 3)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless all outputs are rows of numbers, ConfigError where ``heads`` are others."""
+        if len(shapes) < 2 or any(sum(size != 1 for size in shape) > 1 for shape in shapes):
+            raise wrong_shapes("classify: heads", "several outputs, each [classes]", shapes, network)
+        if self.heads and len(self.heads) != len(shapes):
+            what = f"{len(self.heads)} heads are named, and the model has {len(shapes)}"
+            raise ConfigError(what, fix="options: {heads: {NAME: [LABEL, ...]}} in the order of the model's outputs")
+        for (name, labels), shape in zip(self.heads.items(), shapes, strict=False):
+            check_labels(math.prod(shape), labels, f"head {name!r}")
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Attributes:
+        """The heads by their names, by their numbers from 0 where these are not given."""
+        self.check(shapes_of(outputs), geometry.network)
+        named = self.heads or {str(number): () for number in range(len(outputs))}
+        found: dict[str, Classification | float] = {}
+        for output, (name, labels) in zip(outputs, named.items(), strict=True):
+            is_number = output.size == 1
+            found[name] = (
+                float(output.reshape(-1)[0]) if is_number else Classify("auto", self.top, labels)([output], geometry)
+            )
+        return Attributes(found)

@@ -44,8 +44,13 @@ DETECT = {
     "yolo-nas": "edgert.stages.decode.decoded:YoloNas",
     "ppyoloe": "edgert.stages.decode.decoded:PpYoloe",
     "detectnet": "edgert.stages.decode.anchors:DetectNet",
+    "db": "edgert.stages.decode.text:DB",
 }
-CLASSIFY = dict.fromkeys(("auto", "softmax", "logits"), "edgert.stages.decode.classify:Classify")
+CLASSIFY = {
+    **dict.fromkeys(("auto", "softmax", "logits"), "edgert.stages.decode.classify:Classify"),
+    "multilabel": "edgert.stages.decode.classify:MultiLabel",
+    "heads": "edgert.stages.decode.classify:Heads",
+}
 SEGMENT = {
     "argmax": "edgert.stages.decode.maps:SegmentArgmax",
     "threshold": "edgert.stages.decode.maps:SegmentThreshold",
@@ -60,6 +65,10 @@ KEYPOINTS = {
     "landmarks": "edgert.stages.decode.poses:Landmarks",
 }
 EMBED = dict.fromkeys(("l2", "none"), "edgert.stages.decode.classify:Embed")
+TEXT = {"ctc": "edgert.stages.decode.text:CTC"}
+DEPTH = dict.fromkeys(("inverse", "metric", "relative"), "edgert.stages.decode.dense:Depth")
+IMAGE = dict.fromkeys(("unit", "byte", "signed"), "edgert.stages.decode.dense:ImageToImage")
+ANOMALY = {"map": "edgert.stages.decode.dense:Anomaly"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +148,20 @@ def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str) -> Any:
 def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
     """One name per line, in the order of the model's classes; blank lines at the end do not count.
 
+    Between names, a line of one space, or of another single character that is not seen, is that character, as
+    dictionaries of text models have it.
+
     Raises:
         ConfigError: no such file, not text, no names, or a blank line between names (all later classes would shift).
     """
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+        lines = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
+        lines = [line if len(line) == 1 else line.strip() for line in lines]
     except FileNotFoundError as error:
         raise ConfigError(f"no such file: {path}", why="labels are read from it", where=where) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read labels from {path}", why=cause(error), where=where) from error
-    while lines and not lines[-1]:
+    while lines and not lines[-1].strip():
         lines.pop()
     if not lines or "" in lines:
         why = f"line {lines.index('') + 1} is blank" if lines else "it is empty"

@@ -127,6 +127,12 @@ def map_layout(shape: tuple[int, ...], network: Size) -> Layout | None:
     return "chw" if is_first else "hwc"
 
 
+def plane_size(shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Height and width of a map of one channel, [h, w], [1, h, w] or [h, w, 1]; None for what is none."""
+    sizes = [size for size in shape if size != 1]
+    return (sizes[0], sizes[1]) if len(shape) in (2, 3) and len(sizes) == 2 else None
+
+
 def unpadded(scores: Array, geometry: Geometry) -> tuple[Array, tuple[float, float, float, float]]:
     """The part of (h, w, ...) that shows the image, to the nearest cell, and the source pixels it covers."""
     height, width = scores.shape[:2]

@@ -199,11 +199,11 @@ class DisplayList:
         if not right:
             return
         height, width = mask.classes.shape
-        key = mask.region, cut, (width, height), mask.has_background
+        key = mask.region, cut, (width, height), mask.has_background, mask.is_heat
         room = 1024 + 8 * (right - left + bottom - top)
 
         def draw(out: U8) -> None:
-            added, kept = paint.mask_tables(mask.has_background)
+            added, kept = paint.mask_tables(mask.has_background, mask.is_heat)
             out[0, :1024].reshape(256, 4)[:] = np.concatenate([added, kept[..., :1]], axis=2)[:, 0]
             x, y, end_x, end_y = mask.region
             taps = out[0, 1024:].view(np.uint16).reshape(-1, 4)

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from edgert.config import ClassifyTask
 from edgert.errors import ConfigError, ModelError
-from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.classify import Classify, Heads, MultiLabel
+from edgert.stages.decode.kinds import decoder_for
 from tests.helpers.known_boxes import identity
 
 IMAGE = identity((224, 224))
@@ -70,3 +72,36 @@ def test_what_is_no_probability_is_left_out() -> None:
 def test_probabilities_too_small_for_a_float_keep_the_order_of_their_logits() -> None:
     output = np.array([-900, 0, -800, -700], np.float32)
     assert Classify("logits")([output], IMAGE).classes.tolist() == [1, 3, 2, 0]
+
+
+def test_classes_that_do_not_exclude_each_other() -> None:
+    logits = np.array([2, -3, 0.1, 5, -0.1], np.float32)
+    found = MultiLabel(labels=tuple("abcde"))([logits], identity((8, 8)))
+    assert found.classes.tolist() == [3, 0, 2]
+    np.testing.assert_allclose(found.scores, 1 / (1 + np.exp(-logits[[3, 0, 2]].astype(np.float64))), atol=1e-6)
+    final = MultiLabel(top=2, score=0.2)([np.array([[0.9], [0.1], [0.3], [0.5]], np.float32)], identity((8, 8)))
+    assert final.classes.tolist() == [0, 3] and final.scores.tolist() == pytest.approx([0.9, 0.5])
+    assert len(MultiLabel()([np.full(4, -9, np.float32)], identity((8, 8))).scores) == 0
+    with pytest.raises(ConfigError, match="2 labels for 5 classes"):
+        MultiLabel(labels=("a", "b")).check([(5,)], (8, 8))
+    with pytest.raises(ModelError, match="multilabel"):
+        MultiLabel().check([(5, 6)], (8, 8))
+
+
+def test_several_heads() -> None:
+    task = ClassifyTask(classify="heads", options={"heads": {"color": ["red", "blue"], "type": [], "age": []}})
+    decoder = decoder_for(task, ())
+    outputs = [np.array([0.2, 0.8], np.float32), np.array([[1, 9, 2]], np.float32), np.array([[[31]]], np.float32)]
+    decoder.check([output.shape for output in outputs], (8, 8))
+    heads = decoder(outputs, identity((8, 8))).heads
+    assert list(heads) == ["color", "type", "age"] and heads["age"] == 31.0
+    assert heads["color"].labels[heads["color"].classes[0]] == "blue" and heads["type"].classes[0] == 1
+    assert list(Heads()(outputs, identity((8, 8))).heads) == ["0", "1", "2"]
+    for shapes, error, match in (
+        ([(2,), (3,)], ConfigError, "3 heads are named, and the model has 2"),
+        ([(3,), (3,), (1,)], ConfigError, "2 labels for 3 classes"),
+        ([(2,)], ModelError, "several outputs"),
+        ([(2,), (3, 4), (1,)], ModelError, "several outputs"),
+    ):
+        with pytest.raises(error, match=match):
+            decoder.check(shapes, (8, 8))

@@ -1,0 +1,151 @@
+"""Outputs that are a number for every pixel: depth, another image, or how unusual what is seen is."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import cv2
+import numpy as np
+
+from edgert.errors import ModelError
+from edgert.runtime.frame import U8
+from edgert.runtime.records import AnomalyMap, DepthMap, OutputImage
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.maps import map_layout, plane_size, unpadded
+
+
+def covers(shape: tuple[int, ...], network: Size) -> bool:
+    """Whether a map of one channel has the network's proportions."""
+    size = plane_size(shape)
+    return size is not None and abs(size[1] * network[1] - size[0] * network[0]) <= 0.1 * size[0] * network[0]
+
+
+def _plane(array: Array) -> Array:
+    """(h, w) of a map."""
+    return array.reshape(plane_size(array.shape) or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """One output [1, h, w], [h, w] or [h, w, 1].
+
+    Attributes:
+        depth: ``metric`` in meters; ``inverse``, without a unit and greater where it is nearer, as MiDaS and Depth
+            Anything have it; ``relative``, greater where it is farther.
+    """
+
+    depth: Literal["metric", "inverse", "relative"] = "inverse"
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """One channel over the image, where a name says so."""
+        if any(channels == 1 and look.covers(height, width, order) for channels, height, width, order in look.maps):
+            is_named = any(word in look.names for word in ("depth", "disp"))
+            yield Fit("one channel over the image can be depth", 4 if is_named else 1)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless the one output is a map."""
+        if len(shapes) != 1 or not covers(shapes[0], network):
+            raise wrong_shapes(f"depth: {self.depth}", "one output [1, h, w]", shapes, network)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> DepthMap:
+        """Without the part that is padding."""
+        self.check(shapes_of(outputs), geometry.network)
+        cut, region = unpadded(_plane(outputs[0]), geometry)
+        return DepthMap(cut.astype(np.float32), region, self.depth)
+
+
+_SCALES = {"unit": (255.0, 0.0), "byte": (1.0, 0.0), "signed": (127.5, 127.5)}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageToImage:
+    """One output [3, h, w], [h, w, 3], or of one channel, which is gray; of the input's size or any other.
+
+    Attributes:
+        image: what the numbers are: ``unit`` 0–1, ``byte`` 0–255, ``signed`` -1–1; what is beyond them is cut.
+        color: order of the channels.
+    """
+
+    image: Literal["unit", "byte", "signed"] = "unit"
+    color: Literal["rgb", "bgr"] = "rgb"
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Three channels of the network's size, or of whole multiples of it."""
+        for channels, height, width, order in look.maps:
+            stride = look.stride(height, width)
+            if channels == 3 and stride is not None and stride <= 1:
+                yield Fit(f"3 channels of the image's size, {order}", 4)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless the one output is an image."""
+        layout = map_layout(shapes[0], network) if len(shapes) == 1 else None
+        channels = shapes[0][0 if layout == "chw" else -1] if layout in ("chw", "hwc") else 1
+        if layout is None or channels not in (1, 3) or min(shapes[0][-2:]) < 1:
+            raise wrong_shapes(f"image: {self.image}", "one output [3, h, w] or [h, w, 3]", shapes, network)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> OutputImage:
+        """New memory, without the part that is padding."""
+        self.check(shapes_of(outputs), geometry.network)
+        values, (scale, offset) = as_f32(outputs[0]), _SCALES[self.image]
+        layout = map_layout(values.shape, geometry.network)
+        cut, region = unpadded(values.transpose(1, 2, 0) if layout == "chw" else values, geometry)
+        planes = [cut] if cut.ndim == 2 else [cut[..., channel] for channel in range(cut.shape[2])]
+        # Saturating, rounding and converting are one pass.
+        bytes_ = [
+            cv2.addWeighted(np.ascontiguousarray(plane), scale, plane, 0, offset, dtype=cv2.CV_8U) for plane in planes
+        ]
+        order = bytes_[::-1] if self.color == "rgb" else bytes_
+        pixels: U8 = cv2.merge(order if len(order) == 3 else order * 3)  # type: ignore[assignment]
+        return OutputImage(pixels, region)
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """A map [1, h, w] of how unusual what is seen is, and perhaps one number for the whole image, in any order.
+
+    As Anomalib exports them (https://anomalib.readthedocs.io, ``pred_score`` and ``anomaly_map``, beside a label and a
+    mask of true and false, which are not read). Without a number, the map's highest is the image's.
+
+    Attributes:
+        threshold: from which on the image is unusual.
+    """
+
+    threshold: float = 0.5
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A map beside a single number, or one where a name says so."""
+        is_named = "anomal" in look.names or "pred_score" in look.names
+        found = None if look.network is None else _map_and_score(look.shapes, look.network)
+        if found is not None and (found[1] is not None or is_named):
+            yield Fit("a map over the image and a number for all of it", 3 + is_named)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless one output is a map and all others are maps or single numbers."""
+        if _map_and_score(shapes, network) is None:
+            raise wrong_shapes("anomaly: map", "a map [1, h, w], and perhaps a score", shapes, network)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> AnomalyMap:
+        """Without the part that is padding."""
+        self.check(shapes_of(outputs), geometry.network)
+        floats = [output for output in outputs if output.dtype.kind == "f"]  # labels and masks come as true or false
+        places = _map_and_score(shapes_of(floats), geometry.network)
+        if places is None:
+            raise ModelError("the model's map is not of real numbers", why=f"it gives {outputs[0].dtype}")
+        cut, region = unpadded(_plane(floats[places[0]]), geometry)
+        scores = cut.astype(np.float32)
+        score = scores.max() if places[1] is None else floats[places[1]].reshape(-1)[0]
+        return AnomalyMap(scores, region, float(score), self.threshold)
+
+
+def _map_and_score(shapes: Shapes, network: Size) -> tuple[int, int | None] | None:
+    """Indices of the first map and the first single number; None where there is no map, or something else."""
+    maps = [index for index, shape in enumerate(shapes) if covers(shape, network)]
+    single = [index for index, shape in enumerate(shapes) if all(size == 1 for size in shape)]
+    if not maps or len(maps) + len(single) != len(shapes):
+        return None
+    return maps[0], single[0] if single else None

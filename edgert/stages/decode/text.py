@@ -1,0 +1,189 @@
+"""Text: where it is, as boxes that can be turned, and what it reads.
+
+The two halves of PaddleOCR, whose post-processing is ``ppocr/postprocess`` of github.com/PaddlePaddle/PaddleOCR
+(Apache 2.0).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import cv2
+import numpy as np
+
+from edgert.errors import ConfigError
+from edgert.runtime.frame import U8
+from edgert.runtime.records import Text
+from edgert.stages.crop import Geometry, clockwise
+from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.detection import Candidates, Head
+from edgert.stages.decode.guess import Fit, Look, wrong_shapes
+from edgert.stages.decode.maps import plane_size
+
+_LEAST_SIDE = 3
+"""Cells; what is smaller is no text, nor is what is smaller than two more once it is grown."""
+_MOST_CONTOURS = 1000
+_ARC = 0.25
+"""Cells that Clipper's round corners may be off: ``def_arc_tolerance`` of Angus Johnson's Clipper 6."""
+
+
+@dataclass(frozen=True, slots=True)
+class DB(Head):
+    """One map [1, h, w] of how sure it is of text: a turned box around each region above ``threshold``, grown.
+
+    Liao et al., "Real-time Scene Text Detection with Differentiable Binarization", 2020: the map shows text shrunk,
+    and a box grows by ``unclip`` times its area over its perimeter on all sides. Its score is the map's mean in it.
+
+    Attributes:
+        threshold: of the map.
+        unclip: how much boxes grow.
+        dilate: whether regions grow by a cell before boxes are put around them.
+    """
+
+    overlapping: ClassVar[bool] = False
+    threshold: float = 0.3
+    unclip: float = 1.5
+    dilate: bool = False
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """One channel over the image."""
+        if any(channels == 1 and look.covers(height, width, order) for channels, height, width, order in look.maps):
+            yield Fit("one channel over the image can be a map of text", 2, 1)
+
+    def class_count(self, shapes: Shapes, network: Size) -> int:
+        """Raises ModelError unless the one output is a map of one channel."""
+        if len(shapes) != 1 or plane_size(shapes[0]) is None:
+            raise wrong_shapes("detect: db", "one output [1, h, w]", shapes, network)
+        return 1
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """Extras are four corners x, y, clockwise from the upper left one."""
+        self.class_count(shapes_of(outputs), network)
+        height, width = plane_size(outputs[0].shape) or (0, 0)
+        sure = as_f32(outputs[0]).reshape(height, width)
+        region: U8 = (sure > self.threshold).view(np.uint8)
+        if self.dilate:
+            region = cv2.dilate(region, np.ones((2, 2), np.uint8))  # type: ignore[assignment]
+        contours, _ = cv2.findContours(region, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+        rectangles: list[Any] = [cv2.minAreaRect(contour) for contour in contours[:_MOST_CONTOURS]]
+        rectangles = [one for one in rectangles if min(one[1]) >= _LEAST_SIDE]
+        around = clockwise(_corners(rectangles))
+        scores = np.array([_mean_in(sure, box) for box in around], np.float32)
+        passed: list[int] = np.flatnonzero(scores >= score).tolist()
+        grown: list[Any] = [cv2.minAreaRect(points) for points in offset(around[passed], self.unclip)]
+        large = np.array([min(sides) >= _LEAST_SIDE + 2 for _, sides, _ in grown], np.bool_)
+        boxes = clockwise(_corners(grown)[large])
+        boxes *= np.array([network[0] / width, network[1] / height], np.float32)
+        hulls = np.concatenate([boxes.min(axis=1), boxes.max(axis=1)], axis=1)
+        kept = scores[np.array(passed, np.intp)][large]
+        return Candidates(hulls, kept, np.zeros(len(kept), np.int32), boxes.reshape(len(kept), 8))
+
+    def shaped(self, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Mapping[str, Any]:
+        """The corners."""
+        assert kept.extras is not None
+        return {"corners": geometry.points(kept.extras.reshape(len(kept.extras), 4, 2))}
+
+
+def offset(boxes: F32, ratio: float) -> F32:
+    """Boxes (N, 4, 2), clockwise from the upper left corner, grown by ``ratio`` times area over perimeter.
+
+    PaddleOCR has Clipper round the corners, which reckons in whole cells: boxes are cut to them before they grow, and
+    the points of the arcs are rounded. That moves a corner by up to a cell, so it is done here, too: as ``OffsetPoint``
+    and ``DoRound`` of Clipper 6 do it.
+
+    Returns:
+        (N, P, 2) whole numbers: points of a polygon each, some more than once.
+    """
+    sides = np.linalg.norm(np.roll(boxes, -1, axis=1) - boxes, axis=2).astype(np.float64)
+    away = (ratio * sides[:, :1] * sides[:, 1:2] / sides.sum(axis=1, keepdims=True))[..., None]
+    corners = np.trunc(boxes).astype(np.float64)
+    way = np.roll(corners, -1, axis=1) - corners
+    after = np.stack([way[..., 1], -way[..., 0]], axis=2) / np.linalg.norm(way, axis=2, keepdims=True)  # outward
+    before = np.roll(after, 1, axis=1)
+    turn = np.arctan2(before[..., 0] * after[..., 1] - before[..., 1] * after[..., 0], (before * after).sum(axis=2))
+    circle = np.minimum(np.pi / np.arccos(1 - _ARC / np.maximum(away, _ARC)), away * np.pi)[..., 0]  # steps of a whole
+    steps = np.maximum(np.floor(circle / (2 * np.pi) * np.abs(turn) + 0.5), 1)[..., None]
+    number = np.arange(1 + int(steps.max(initial=0)))
+    angle = number * (2 * np.pi / circle)[..., None]
+    x, y, cos, sin = before[..., :1], before[..., 1:], np.cos(angle), np.sin(angle)
+    arc = np.where(
+        (number < steps)[..., None], np.stack([x * cos - y * sin, x * sin + y * cos], axis=3), after[:, :, None]
+    )
+    points = corners[:, :, None] + arc * away[..., None]
+    whole: F32 = np.trunc(points + np.copysign(0.5, points)).astype(np.float32)
+    return whole.reshape(len(boxes), 4 * len(number), 2)
+
+
+def _corners(rectangles: Sequence[Any]) -> F32:
+    """(N, 4, 2) of OpenCV's turned rectangles."""
+    return np.array([cv2.boxPoints(one) for one in rectangles], np.float32).reshape(len(rectangles), 4, 2)
+
+
+def _mean_in(sure: F32, box: F32) -> float:
+    """Of the map's cells in a turned box."""
+    limit = np.array([sure.shape[1], sure.shape[0]]) - 1
+    (left, top), (right, bottom) = (
+        np.clip(edge, 0, limit).astype(int).tolist() for edge in (np.floor(box.min(axis=0)), np.ceil(box.max(axis=0)))
+    )
+    inside = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
+    cv2.fillPoly(inside, [(box - (left, top)).astype(np.int32)], (1,))
+    return float(cv2.mean(sure[top : bottom + 1, left : right + 1], inside)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class CTC:
+    """One output [T, C]: at each of T places a score for every character, past its softmax.
+
+    The best character of each place is taken, one that repeats counts once, and ``blank``, which parts two of one kind,
+    is none (Graves et al., "Connectionist Temporal Classification", 2006: best path). The text's score is the mean of
+    its characters'.
+
+    Attributes:
+        blank: the class that is no character.
+        labels: the characters, one a line, without the blank; one or two that are missing at the end are spaces, which
+            PaddleOCR appends to its dictionaries, and which files lose. Without labels, the text is class numbers.
+    """
+
+    blank: Literal["first", "last"] = "first"
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A row for every few columns of a low, wide image."""
+        rows, columns = look.table or (0, 0)
+        if look.network is not None and columns > 10:
+            width, height = look.network
+            if height <= 64 and width >= 2 * height and rows in {width // step for step in (2, 4, 8)}:
+                yield Fit(f"[{rows}, {columns}] has a row for every few columns of a line of text", 5)
+            elif rows in {width // step for step in (2, 4, 8)}:
+                yield Fit(f"[{rows}, {columns}] can be characters from left to right", 1)
+        elif look.network is None and not rows and columns > 10:
+            yield Fit(f"[N, {columns}] can be characters from left to right", 1)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless there is one table, ConfigError where labels are not its characters."""
+        if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][1] < 2:
+            raise wrong_shapes("text: ctc", "one output [places, characters]", shapes, network)
+        classes = shapes[0][1]
+        if self.labels and not classes - 3 <= len(self.labels) <= classes - 1:
+            raise ConfigError(
+                f"{len(self.labels)} characters for {classes} classes",
+                why=f"one class is blank and {classes - 1} are characters, the last one or two of which can be spaces "
+                "that are not in the file",
+                fix="labels: the dictionary that the model was trained with, one character a line",
+            )
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Text:
+        """Raises as :meth:`check`."""
+        self.check(shapes_of(outputs), geometry.network)
+        table = as_f32(outputs[0])
+        best = table.argmax(axis=1)
+        blank = 0 if self.blank == "first" else table.shape[1] - 1
+        new = best != blank
+        new[1:] &= best[1:] != best[:-1]
+        places = np.flatnonzero(new)
+        scores, numbers = table[places, best[places]], (best[places] - (self.blank == "first")).tolist()
+        names = (*self.labels, " ", " ") if self.labels else ()
+        text = "".join([names[number] for number in numbers]) if names else " ".join(map(str, numbers))
+        return Text(text, float(scores.mean()) if len(scores) else 0.0)

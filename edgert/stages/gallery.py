@@ -1,0 +1,203 @@
+"""Named vectors on the disk, which those that a model writes are compared with."""
+
+import io
+import json
+import logging
+import threading
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.errors import ConfigError, cause
+from edgert.files import replace_bytes
+
+log = logging.getLogger("edgert.gallery")
+F32 = npt.NDArray[np.float32]
+_LOOK_S = 1.0
+"""How often the file is asked whether it has changed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """What a file holds: (N,) names, (N, D) vectors of length 1, and what tells this version of the file."""
+
+    names: tuple[str, ...]
+    vectors: F32
+    version: tuple[int, ...]
+
+
+class Gallery:
+    """Named vectors in a file, ``.npz`` or ``.json``; a name may have several.
+
+    A pipeline whose task says ``match: FILE`` sees within a second what is added here, in its own process or another.
+    An ``.npz`` holds ``names`` (N,), text, and ``vectors`` (N, D) float32; a ``.json`` {NAME: [[...], ...], ...}. Files
+    are there whole or not at all. One process adds to a file at a time.
+
+    Args:
+        path: of the file; it need not be there before the first vector is added.
+
+    Raises:
+        ConfigError: a file that is no gallery, or whose name ends otherwise.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.suffix not in (".npz", ".json"):
+            raise ConfigError(f"{self.path} is no gallery", why="it is a file .npz or .json", where=str(self.path))
+        self._writing = threading.Lock()
+        self._held = _read(self.path) if self.path.exists() else _Held((), np.zeros((0, 0), np.float32), ())
+        self._looked, self._refused = time.monotonic(), ""
+
+    def __len__(self) -> int:
+        return len(self._held.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the vectors, in their order."""
+        return self._held.names
+
+    def check(self, length: int) -> None:
+        """Raises ConfigError unless vectors of ``length`` numbers can be compared with those that are there."""
+        self._look(at_once=True)
+        if not len(self):
+            why = "no vector is in it, so nothing would ever be named" if self.path.exists() else "it is not there"
+            fix = f'edgert.Gallery("{self.path}").add(NAME, result.latest(edgert.Embedding).vector)'
+            raise ConfigError(f"the gallery {self.path} is empty", why=why, fix=fix)
+        held = self._held.vectors.shape[1]
+        if held != length:
+            raise ConfigError(
+                f"the gallery {self.path} is of another model",
+                why=f"its vectors have {held} numbers, and the model writes {length}",
+                fix="make the gallery with the model that it is matched with",
+            )
+
+    def add(self, name: str, vector: npt.ArrayLike) -> None:
+        """Adds a vector and writes the file.
+
+        Args:
+            name: of what it is a vector of; it may have several.
+            vector: (D,) numbers, of any length but 0.
+
+        Raises:
+            ConfigError: no name, or not a vector like those that are there; nothing is written then.
+            ArtifactError: the file cannot be written.
+        """
+        one = np.asarray(vector, np.float32)
+        if not name or one.ndim != 1:
+            raise ConfigError("cannot add that to a gallery", why=f"it takes a name and a vector, not {one.shape}")
+        with self._writing:
+            self._look(at_once=True)
+            if len(self):
+                self.check(len(one))
+            vectors = np.concatenate([self._held.vectors.reshape(-1, len(one)), one[None]])
+            self._write((*self._held.names, name), _unit(vectors, str(self.path)))
+
+    def remove(self, name: str) -> int:
+        """Takes all vectors of a name away and writes the file; returns how many they were. Raises as :meth:`add`."""
+        with self._writing:
+            self._look(at_once=True)
+            kept = [index for index, other in enumerate(self.names) if other != name]
+            gone = len(self) - len(kept)
+            if gone:
+                self._write(tuple(self.names[index] for index in kept), self._held.vectors[kept])
+            return gone
+
+    def match(self, vector: F32) -> tuple[str, float]:
+        """The name of the vector with the highest cosine, and that cosine; ``""`` and 0 where there is none."""
+        self._look()
+        held = self._held
+        if not held.names or held.vectors.shape[1] != len(vector):
+            return "", 0.0
+        cosines = held.vectors @ vector
+        best = int(cosines.argmax())
+        length = float(np.linalg.norm(vector))
+        return held.names[best], float(cosines[best]) / length if length > 0 else 0.0
+
+    def _look(self, at_once: bool = False) -> None:
+        """Reads the file again where it has changed. What cannot be read leaves all as it was, and is logged once."""
+        now = time.monotonic()
+        if not at_once and now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        if _version(self.path) == self._held.version:
+            return
+        try:
+            self._held, self._refused = _read(self.path), ""
+        except ConfigError as error:
+            if at_once and self.path.exists():
+                raise
+            if str(error) != self._refused:
+                self._refused = str(error)
+                log.warning("%s; the vectors that were read before stay", error)
+
+    def _write(self, names: tuple[str, ...], vectors: F32) -> None:
+        if self.path.suffix == ".json":
+            rows: dict[str, list[list[float]]] = {}
+            for name, vector in zip(names, vectors.tolist(), strict=True):
+                rows.setdefault(name, []).append(vector)
+            content = json.dumps(rows).encode()
+        else:
+            memory = io.BytesIO()
+            np.savez(memory, names=np.array(names, np.str_), vectors=vectors)
+            content = memory.getvalue()
+        replace_bytes(self.path, content)
+        self._held = _read(self.path) if names else _Held(names, vectors, _version(self.path))
+
+
+@lru_cache(maxsize=64)
+def gallery_at(path: Path) -> Gallery:
+    """The gallery of a file, one for all that ask for it. Raises ConfigError as :class:`Gallery`."""
+    return Gallery(path)
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read(path: Path) -> _Held:
+    """Raises ConfigError for what is no gallery; pickles are never loaded."""
+    version = _version(path)
+    try:
+        content = path.read_bytes()
+        names, vectors = _from_json(json.loads(content)) if path.suffix == ".json" else _from_arrays(content)
+        if vectors.ndim != 2 or len(vectors) != len(names) or vectors.dtype.kind not in "fiu":
+            raise ValueError(f"{len(names)} names for vectors {list(vectors.shape)} of {vectors.dtype}")
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        what = f"cannot read the gallery {path}"
+        raise ConfigError(
+            what, why=cause(error), fix="make it again with edgert.Gallery, or put a copy back"
+        ) from error
+    return _Held(names, _unit(vectors.astype(np.float32), str(path)), version)
+
+
+def _from_json(data: Any) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
+    """Raises ValueError for other data."""
+    if not isinstance(data, Mapping) or not all(isinstance(rows, list) for rows in data.values()):
+        raise ValueError("it is not {NAME: [[number, ...], ...]}")
+    pairs = [(name, row) for name, rows in data.items() for row in rows]
+    return tuple(name for name, _ in pairs), np.array([row for _, row in pairs], np.float32).reshape(len(pairs), -1)
+
+
+def _from_arrays(content: bytes) -> tuple[tuple[str, ...], npt.NDArray[Any]]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        return tuple(map(str, file["names"].tolist())), file["vectors"]
+
+
+def _unit(vectors: F32, where: str) -> F32:
+    """Rows of length 1. Raises ConfigError for one that has none."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not (np.isfinite(lengths) & (lengths > 0)).all():
+        raise ConfigError("a vector of a gallery has no direction", why="it is all 0, or not numbers", where=where)
+    rows: F32 = vectors / lengths
+    return rows

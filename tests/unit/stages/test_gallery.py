@@ -1,0 +1,157 @@
+"""Named vectors on the disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgert import Gallery
+from edgert.config.model_section import EmbedTask
+from edgert.errors import ArtifactError, ConfigError
+from edgert.runtime.json_form import plain
+from edgert.stages import gallery as module
+from edgert.stages.decode.kinds import decoder_for
+from tests.helpers.known_boxes import identity
+
+KINDS = pytest.mark.parametrize("name", ["people.npz", "people.json"])
+
+
+@KINDS
+def test_the_most_similar_names_it(tmp_path: Path, name: str) -> None:
+    rng, path = np.random.default_rng(0), tmp_path / name
+    known = rng.normal(0, 1, (40, 64)).astype(np.float32)
+    gallery = Gallery(path)
+    for number, vector in enumerate(known):
+        gallery.add(f"person {number // 2} é/", vector)
+    again = Gallery(path)
+    assert again.names == gallery.names and len(again) == 40
+    for _ in range(100):
+        number = int(rng.integers(40))
+        vector = known[number] + rng.normal(0, 0.2, 64).astype(np.float32)
+        cosines = [float(vector @ one / np.linalg.norm(vector) / np.linalg.norm(one)) for one in known]
+        found, similarity = again.match(vector)
+        assert found == f"person {int(np.argmax(cosines)) // 2} é/" and similarity == pytest.approx(
+            max(cosines), abs=1e-5
+        )
+    assert again.remove("person 3 é/") == 2 and again.remove("nobody") == 0
+    assert len(Gallery(path)) == 38 and [one.name for one in tmp_path.iterdir()] == [name]
+
+
+@KINDS
+def test_a_decoder_names_what_is_like_enough(tmp_path: Path, name: str) -> None:
+    Gallery(tmp_path / name).add("Anna", [2, 0, 0])
+    decoder = decoder_for(EmbedTask(embed="l2", match=tmp_path / name, threshold=0.9), ())
+    decoder.check([(3, 1, 1)], (32, 32))
+    like = decoder([np.array([5, 1, 0], np.float32)], identity((32, 32)))
+    other = decoder([np.array([1, 1, 0], np.float32)], identity((32, 32)))
+    assert (like.name, other.name) == ("Anna", "") and other.similarity == pytest.approx(0.7071, abs=1e-4)
+    assert plain(like)["name"] == "Anna" and plain(other)["name"] is None and plain(other)["similarity"] == 0.7071
+    assert decoder([np.zeros(3, np.float32)], identity((32, 32))).name == ""
+
+
+def test_what_is_added_meanwhile_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    path = tmp_path / "people.npz"
+    writer = Gallery(path)
+    writer.add("Anna", [1, 0])
+    reader = Gallery(path)
+    writer.add("Ben", [0, 1])
+    assert reader.match(np.array([0, 3], np.float32)) == ("Ben", 1.0)
+    good = path.read_bytes()
+    path.write_bytes(good[:40])
+    with caplog.at_level(logging.WARNING):
+        assert [reader.match(np.array([0, 3], np.float32))[0] for _ in range(3)] == ["Ben"] * 3
+    assert len(caplog.records) == 1 and "people.npz" in caplog.text
+    with pytest.raises(ConfigError, match="cannot read the gallery"):
+        reader.add("Carl", [1, 1])
+    path.write_bytes(good)
+    reader.add("Carl", [1, 1])
+    assert Gallery(path).names == ("Anna", "Ben", "Carl")
+
+
+def test_many_add_and_match_at_once(tmp_path: Path) -> None:
+    gallery = Gallery(tmp_path / "people.npz")
+    gallery.add("0", [1, 0])
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            gallery.add(str(number), [number, 1])
+            assert gallery.match(np.array([1, 0], np.float32))[0] == "0"
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(Gallery(tmp_path / "people.npz")) == 21
+
+
+def arrays(path: Path, **members: object) -> None:
+    np.savez(path, **members)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cut.npz", "empty.npz", "pickled.npz", "other.npz", "short.npz", "flat.npz", "none.npz",
+     "cut.json", "list.json", "ragged.json", "words.json", "zero.json"],
+)  # fmt: skip
+def test_what_is_no_gallery_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    ones = np.ones((2, 3), np.float32)
+    if name == "pickled.npz":
+        arrays(path, names=np.array(["a", "b"], object), vectors=ones)
+    elif name == "other.npz":
+        arrays(path, labels=np.array(["a"]))
+    elif name == "short.npz":
+        arrays(path, names=np.array(["a"]), vectors=ones)
+    elif name == "flat.npz":
+        arrays(path, names=np.array(["a", "b"]), vectors=np.ones(2))
+    elif name == "none.npz":
+        arrays(path, names=np.array(["a", "b"]), vectors=ones * np.nan)
+    elif path.suffix == ".json":
+        texts = {"cut": '{"a": [[1', "list": "[1, 2]", "ragged": '{"a": [[1, 2], [1]]}', "words": '{"a": [["x"]]}'}
+        path.write_text({**texts, "zero": json.dumps({"a": [[0, 0]]})}[path.stem])
+    else:
+        arrays(path, names=np.array(["a", "b"]), vectors=ones)
+        path.write_bytes(path.read_bytes()[: 100 if name == "cut.npz" else 0])
+    with pytest.raises(ConfigError, match="gallery") as caught:
+        Gallery(path)
+    assert name in str(caught.value)
+
+
+def test_a_gallery_that_nothing_can_match_is_refused_at_the_start(tmp_path: Path) -> None:
+    decoder = decoder_for(EmbedTask(embed="l2", match=tmp_path / "people.npz"), ())
+    with pytest.raises(ConfigError, match=r"people.npz is empty") as caught:
+        decoder.check([(256,)], (32, 32))
+    assert caught.value.why == "it is not there" and "edgert.Gallery(" in caught.value.fix
+    gallery = Gallery(tmp_path / "people.npz")
+    gallery.add("a", np.ones(512))
+    with pytest.raises(ConfigError, match="is of another model") as other:
+        decoder.check([(256,)], (32, 32))
+    assert "512" in other.value.why and "256" in other.value.why
+    decoder.check([(512,)], (32, 32))
+    gallery.remove("a")
+    with pytest.raises(ConfigError, match="is empty"):
+        decoder.check([(512,)], (32, 32))
+
+
+def test_what_cannot_be_added_changes_nothing(tmp_path: Path) -> None:
+    gallery = Gallery(tmp_path / "a.json")
+    gallery.add("a", [1, 2])
+    before = gallery.path.read_bytes()
+    for name, vector in (("", [1, 2]), ("b", [1, 2, 3]), ("b", [[1, 2]]), ("b", [0, 0]), ("b", [np.inf, 1])):
+        with pytest.raises(ConfigError):
+            gallery.add(name, vector)
+    assert gallery.path.read_bytes() == before and gallery.names == ("a",)
+    with pytest.raises(ConfigError, match=r"\.npz or \.json"):
+        Gallery(tmp_path / "a.txt")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError):
+        Gallery(tmp_path / "file" / "a.json").add("a", [1])
