@@ -95,9 +95,10 @@ def offset(boxes: F32, ratio: float) -> F32:
     Returns:
         (N, P, 2) whole numbers: points of a polygon each, some more than once.
     """
-    sides = np.linalg.norm(np.roll(boxes, -1, axis=1) - boxes, axis=2).astype(np.float64)
+    exact = boxes.astype(np.float64)
+    sides = np.linalg.norm(np.roll(exact, -1, axis=1) - exact, axis=2)
     away = (ratio * sides[:, :1] * sides[:, 1:2] / sides.sum(axis=1, keepdims=True))[..., None]
-    corners = np.trunc(boxes).astype(np.float64)
+    corners = np.trunc(exact)
     way = np.roll(corners, -1, axis=1) - corners
     after = np.stack([way[..., 1], -way[..., 0]], axis=2) / np.linalg.norm(way, axis=2, keepdims=True)  # outward
     before = np.roll(after, 1, axis=1)
