@@ -16,6 +16,7 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -28,11 +29,13 @@ import numpy.typing as npt
 
 from edgert.config.model_section import DetectTask
 from edgert.stages.crop import Geometry
+from edgert.stages.decode import classify, dense, faces, poses, text
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.detection import Detector, Head, suppress
 from edgert.stages.decode.kinds import decoder_for
 from edgert.stages.decode.maps import SegmentArgmax
 from edgert.stages.decode.yolo import YoloV8, YoloX
+from tests.unit.stages.decode.test_poses import plausible
 
 F32 = npt.NDArray[np.float32]
 Call = Callable[[], Any]
@@ -277,7 +280,72 @@ def cases(rounds: int, calls: int) -> list[Row]:
         case("suppress 3000", suppressing(3000), lambda: np.array(plain_nms(boxes, scores)), rounds, 2),
         case("suppress 3000, OpenCV", suppressing(3000), in_opencv(3000), rounds, 2),
         *(head_case(*head, rounds, calls // 4) for head in every_head()),
+        *(
+            replace(case(name, call, None, rounds, max(calls // 4, 1)), most_us=1500.0)
+            for name, call in other_heads().items()
+        ),
     ]
+
+
+def other_heads() -> dict[str, Call]:
+    """Faces, poses, text and maps of an image of 640x640, or of the size that such networks have."""
+    rng = np.random.default_rng(4)
+    found: dict[str, Call] = {}
+
+    def add(name: str, decoder: Any, outputs: list[F32], side: int = 640) -> None:
+        geometry = letterbox(side)
+        found[f"{name} {' '.join(str(list(one.shape)) for one in outputs[:2])}"] = lambda: decoder(outputs, geometry)
+
+    def numbers(*shape: int) -> F32:
+        return rng.uniform(0, 0.3, shape).astype(np.float32)
+
+    def scores(count: int) -> F32:
+        """60 of them high."""
+        all_of_them = numbers(count, 1) / 3
+        all_of_them[rng.choice(count, min(60, count // 4), replace=False)] = 0.8
+        return all_of_them
+
+    sizes = [2 * (640 // stride) ** 2 for stride in (8, 16, 32)]
+    levels = (
+        [scores(size) for size in sizes],
+        [4 + numbers(size, 4) for size in sizes],
+        [numbers(size, 10) for size in sizes],
+    )
+    add("scrfd", Detector(faces.Scrfd(), SCORE, IOU), [one for level in levels for one in level])
+    flat = scores(sum(sizes))
+    retina = [numbers(len(flat), 4), np.hstack([1 - flat, flat]), numbers(len(flat), 10)]
+    add("retinaface", Detector(faces.RetinaFace(), SCORE, IOU), retina)
+    cells = [size // 2 for size in sizes]
+    twice = [*map(scores, cells), *[np.full((count, 1), 0.9, np.float32) for count in cells]]
+    add(
+        "yunet",
+        Detector(faces.YuNet(), SCORE, IOU),
+        [*twice, *[numbers(n, 4) for n in cells], *[numbers(n, 10) for n in cells]],
+    )
+    table = 100 * numbers(25200, 16)
+    table[:, 4:5], table[:, 15] = scores(25200), 0.9
+    add("yolov5-face", Detector(faces.YoloV5Face(), SCORE, IOU), [table])
+    body = 100 * numbers(25200, 57)
+    body[:, 4:5], body[:, 5] = scores(25200), 0.9
+    add("yolov7-pose", poses.YoloV7Pose(), [body])
+    add("simcc", poses.SimCC(0.0), [numbers(17, 1280), numbers(17, 1280)])
+    add("movenet", poses.MoveNet(0.0), [numbers(6, 56)])
+    add("landmarks", poses.Landmarks(), [numbers(212)])
+    add("trt-pose, 5 bodies", poses.TrtPose(), list(plausible(np.random.default_rng(5), 5)), 224)
+    page = numbers(640, 640)
+    for line in range(30):
+        page[20 * line + 5 : 20 * line + 15, 40:600] = 0.9
+    add("db, 30 lines", Detector(text.DB(), 0.6), [page[None]])
+    add("ctc", text.CTC(), [numbers(80, 6625)])
+    add("depth", dense.Depth(), [numbers(1, 640, 640)])
+    add("image", dense.ImageToImage(), [numbers(3, 640, 640)])
+    add("anomaly", dense.Anomaly(), [numbers(1, 640, 640), numbers(1)])
+    path = Path(tempfile.mkdtemp()) / "people.npz"
+    rows = rng.normal(0, 1, (1000, 512)).astype(np.float32)
+    np.savez(path, names=np.array([f"person {number}" for number in range(1000)]), vectors=rows)
+    add("embed, gallery of 1000", classify.Embed(match=path), [numbers(512)])
+    add("multilabel", classify.MultiLabel(), [numbers(1000)])
+    return found
 
 
 def main() -> int:

@@ -318,10 +318,12 @@ def _reflected(at: npt.NDArray[np.int_], size: int) -> npt.NDArray[np.int_]:
 def _linked(kinds: Index, places: F32, fields: F32, links: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Pairs of parts, as rows of ``kinds``, in the order of the links: of each the assignment with the highest sum of
     line integrals through its field, without those that do not reach the threshold."""
-    start = np.searchsorted(kinds, np.arange(1 + max(map(max, links)) + 1))
-    tables = [np.mgrid[start[a] : start[a + 1], start[b] : start[b + 1]].reshape(2, -1) for a, b in links]
-    ends = np.concatenate(tables, axis=1)
-    link = np.repeat(np.arange(len(links)), [table.shape[1] for table in tables])
+    first = np.searchsorted(kinds, np.arange(2 + max(map(max, links))))
+    ours, theirs = np.array(links).T
+    counts, others = (first[some + 1] - first[some] for some in (ours, theirs))
+    link = np.repeat(np.arange(len(links)), counts * others)
+    number = np.arange(len(link)) - np.repeat(np.cumsum(counts * others) - counts * others, counts * others)
+    ends = first[ours[link]] + number // others[link], first[theirs[link]] + number % others[link]
     begin, way = places[ends[0]], places[ends[1]] - places[ends[0]]
     unit = way / (np.sqrt((way * way).sum(axis=1, keepdims=True)) + np.float32(1e-5))
     part = (np.arange(_SAMPLES, dtype=np.float32) / np.float32(_SAMPLES - 1))[:, None, None]
@@ -333,17 +335,27 @@ def _linked(kinds: Index, places: F32, fields: F32, links: Sequence[tuple[int, i
     along = fields[2 * link, y, x] * unit[:, 1] + fields[2 * link + 1, y, x] * unit[:, 0]
     scores = np.where(is_in, along, 0).sum(axis=0) / _SAMPLES
     found, at = list[tuple[int, int]](), 0
-    for a, b in links:
-        shape = start[a + 1] - start[a], start[b + 1] - start[b]
-        table = scores[at : at + shape[0] * shape[1]].reshape(shape).astype(np.float64)
-        at += table.size
-        if table.size and table.max() > _LINK:
-            # As many pairs as can be, even where one has a low score: so every pair gains more than any score costs.
-            worth = table - table.min() + (table.max() - table.min() + 1) * min(shape)
-            rows, columns = assign(worth) if table.size > 1 else (np.zeros(1, np.intp), np.zeros(1, np.intp))
-            keep = table[rows, columns] > _LINK
-            found += zip((start[a] + rows[keep]).tolist(), (start[b] + columns[keep]).tolist(), strict=True)
+    for a, b, height, width in np.stack([first[ours], first[theirs], counts, others], axis=1).tolist():
+        table = scores[at : at + height * width].reshape(height, width)
+        at += height * width
+        if height and width:
+            pairs = zip(*_assigned(table), strict=True)
+            found += [(a + row, b + column) for row, column in pairs if table[row, column] > _LINK]
     return found
+
+
+def _assigned(table: F32) -> tuple[list[int], list[int]]:
+    """Rows and columns of as many pairs as can be, whose sum is highest."""
+    if len(table) > table.shape[1]:
+        columns, rows = _assigned(table.T)
+        return rows, columns
+    wanted: list[int] = table.argmax(axis=1).tolist()
+    if len(set(wanted)) == len(wanted):  # no two rows want one column
+        return list(range(len(wanted))), wanted
+    # Every pair gains more than any score costs, so that none is left out.
+    least, most = float(table.min()), float(table.max())
+    found = assign(table.astype(np.float64) - least + (most - least + 1) * len(table))
+    return found[0].tolist(), found[1].tolist()
 
 
 def _components(kinds: Index, pairs: Sequence[tuple[int, int]], count: int, limit: int) -> npt.NDArray[np.int64]:

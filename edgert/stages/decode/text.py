@@ -69,7 +69,7 @@ class DB(Head):
         rectangles: list[Any] = [cv2.minAreaRect(contour) for contour in contours[:_MOST_CONTOURS]]
         rectangles = [one for one in rectangles if min(one[1]) >= _LEAST_SIDE]
         around = clockwise(_corners(rectangles))
-        scores = np.array([_mean_in(sure, box) for box in around], np.float32)
+        scores = _means_in(sure, around)
         passed: list[int] = np.flatnonzero(scores >= score).tolist()
         grown: list[Any] = [cv2.minAreaRect(points) for points in offset(around[passed], self.unclip)]
         large = np.array([min(sides) >= _LEAST_SIDE + 2 for _, sides, _ in grown], np.bool_)
@@ -121,15 +121,17 @@ def _corners(rectangles: Sequence[Any]) -> F32:
     return np.array([cv2.boxPoints(one) for one in rectangles], np.float32).reshape(len(rectangles), 4, 2)
 
 
-def _mean_in(sure: F32, box: F32) -> float:
-    """Of the map's cells in a turned box."""
+def _means_in(sure: F32, boxes: F32) -> F32:
+    """(N,) of the map's cells in each of (N, 4, 2) turned boxes."""
     limit = np.array([sure.shape[1], sure.shape[0]]) - 1
-    (left, top), (right, bottom) = (
-        np.clip(edge, 0, limit).astype(int).tolist() for edge in (np.floor(box.min(axis=0)), np.ceil(box.max(axis=0)))
-    )
-    inside = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
-    cv2.fillPoly(inside, [(box - (left, top)).astype(np.int32)], (1,))
-    return float(cv2.mean(sure[top : bottom + 1, left : right + 1], inside)[0])
+    low = np.clip(np.floor(boxes.min(axis=1)), 0, limit).astype(np.int64)
+    high = np.clip(np.ceil(boxes.max(axis=1)), 0, limit).astype(np.int64)
+    placed, means = (boxes - low[:, None]).astype(np.int32), list[float]()
+    for box, (left, top), (right, bottom) in zip(placed, low.tolist(), (high + 1).tolist(), strict=True):
+        inside = np.zeros((bottom - top, right - left), np.uint8)
+        cv2.fillPoly(inside, [box], (1,))
+        means.append(cv2.mean(sure[top:bottom, left:right], inside)[0])
+    return np.array(means, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
