@@ -4,16 +4,16 @@ The two halves of PaddleOCR, whose post-processing is ``ppocr/postprocess`` of g
 (Apache 2.0).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import cv2
 import numpy as np
 
 from edgert.errors import ConfigError
 from edgert.runtime.frame import U8
-from edgert.runtime.records import Text
+from edgert.runtime.records import Detections, Text
 from edgert.stages.crop import Geometry, clockwise
 from edgert.stages.decode.decoder import F32, Array, Shapes, Size, as_f32, shapes_of
 from edgert.stages.decode.detection import Candidates, Head
@@ -40,7 +40,6 @@ class DB(Head):
         dilate: whether regions grow by a cell before boxes are put around them.
     """
 
-    overlapping: ClassVar[bool] = False
     threshold: float = 0.3
     unclip: float = 1.5
     dilate: bool = False
@@ -77,12 +76,12 @@ class DB(Head):
         boxes *= np.array([network[0] / width, network[1] / height], np.float32)
         hulls = np.concatenate([boxes.min(axis=1), boxes.max(axis=1)], axis=1)
         kept = scores[np.array(passed, np.intp)][large]
-        return Candidates(hulls, kept, np.zeros(len(kept), np.int32), boxes.reshape(len(kept), 8))
+        return Candidates(hulls, kept, np.zeros(len(kept), np.int32), boxes.reshape(len(kept), 8), False)
 
-    def shaped(self, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Mapping[str, Any]:
-        """The corners."""
+    def shaped(self, record: Detections, kept: Candidates, outputs: Sequence[Array], geometry: Geometry) -> Detections:
+        """With corners."""
         assert kept.extras is not None
-        return {"corners": geometry.points(kept.extras.reshape(len(kept.extras), 4, 2))}
+        return replace(record, corners=geometry.points(kept.extras.reshape(len(kept.extras), 4, 2)))
 
 
 def offset(boxes: F32, ratio: float) -> F32:
