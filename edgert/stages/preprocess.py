@@ -23,7 +23,8 @@ from edgert.runtime.frame import U8, bgr_matrix
 from edgert.stages.crop import F32, Geometry
 
 Array = npt.NDArray[Any]
-_STAND_IN = {"float32": None, "uint8": None, "int8": None, "float16": np.int16}  # cv2.LUT moves fp16 as plain 16 bits
+_STAND_IN = {"float32": None, "uint8": None, "int8": None, "int32": None, "float16": np.int16}
+"""What cv2.LUT moves pixels of a type as, where that is not the type: it does not know fp16."""
 
 # Where an image lands in the network's input: which part of it, at what size, with what border.
 
@@ -208,7 +209,8 @@ class Preprocessor:
 
     Args:
         config: what the model wants to see.
-        tensor: (N, C, H, W) or (N, H, W, C), of float32, float16, uint8 or int8; written in place, owned by the caller.
+        tensor: (N, C, H, W) or (N, H, W, C), of float32, float16, uint8, int8 or int32; written in place, owned by the
+            caller.
         where: the model, for messages.
 
     Raises:

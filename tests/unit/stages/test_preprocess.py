@@ -58,13 +58,13 @@ def expected(frame: Frame, config: InputConfig, width: int, height: int) -> npt.
     return out
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int32"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("order", ["rgb", "bgr", "gray"])
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_order_layout_and_type(form: PixelFormat, order: Any, layout: Any, dtype: str) -> None:
-    scale = {"float32": 58.0, "float16": 255.0, "uint8": 1.0}[dtype]
-    mean = 0.0 if dtype == "uint8" else 104.0
+    scale = {"float32": 58.0, "float16": 255.0, "uint8": 1.0, "int32": 1.0}[dtype]
+    mean = 0.0 if dtype in ("uint8", "int32") else 104.0
     config = InputConfig(color=order, layout=layout, mean=(mean,), std=(scale,))
     for color in COLORS if form in ("i420", "nv12", "yuyv") else COLORS[:1]:
         tensor = tensor_of(layout, 40, 30, 1 if order == "gray" else 3, dtype)
@@ -167,7 +167,7 @@ def test_int8_is_rounded_and_clipped(layout: Any) -> None:
 
 class TestBorder:
     @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-    @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8", "int32"])
     def test_is_the_pad_level_normalized_like_a_pixel(self, layout: Any, dtype: str) -> None:
         mean, std = ((0.0,), (1.0,)) if dtype == "uint8" else ((100.0,), (2.0,))
         config = InputConfig(pad=114, mean=mean, std=std, layout=layout)
@@ -283,7 +283,7 @@ def test_a_shape_that_is_no_image(shape: tuple[int, ...], wanted: str, channels:
     assert caught.value.where == "m.onnx"
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int32", "bool"])
+@pytest.mark.parametrize("dtype", ["float64", "int64", "bool"])
 def test_a_type_that_is_no_pixel(dtype: str) -> None:
     with pytest.raises(ModelError, match=f"the model wants {dtype} pixels"):
         Preprocessor(InputConfig(), np.zeros((1, 3, 4, 4), dtype))
