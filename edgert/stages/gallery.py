@@ -115,7 +115,7 @@ class Gallery:
         held = self._held
         if not held.names or held.vectors.shape[1] != len(vector):
             return "", 0.0
-        cosines = held.vectors @ vector
+        cosines = np.einsum("nd,d->n", held.vectors, vector)  # in this thread: BLAS would wake others for it
         best = int(cosines.argmax())
         length = float(np.linalg.norm(vector))
         return held.names[best], float(cosines[best]) / length if length > 0 else 0.0
