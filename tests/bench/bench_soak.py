@@ -11,7 +11,8 @@ Slopes are of Theil and Sen: the median of those between all pairs of minutes, a
 shorter run), so that no single sample decides. Exits 1 if four hours would add more than 1 MB of resident memory, the
 last quarter has a file or a thread more than the first, a frame takes 1.1 times the processor time, or the 99th
 percentile of latency of the last hour (a third of a shorter run) is over 1.1 times that of the first. Where others were
-at work, so that threads waited longer for a processor, that percentile is reported and not judged.
+at work, so that threads waited longer for a processor than they worked or than before, that percentile is reported and
+not judged.
 """
 
 from __future__ import annotations
@@ -169,8 +170,9 @@ class Verdict:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nobody else kept the threads from the processors at the end more than at the beginning."""
-        return self.delay_ms[1] <= CALM * self.delay_ms[0]
+        """Whether nobody else kept the threads from the processors: they waited for one no longer than they worked, and
+        at the end no longer than at the beginning."""
+        return self.delay_ms[1] <= CALM * self.delay_ms[0] and max(self.delay_ms) <= max(self.cpu_ms)
 
     def faults(self) -> list[str]:
         """What is not as it must be."""
