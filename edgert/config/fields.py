@@ -341,8 +341,6 @@ def flattened(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _one_of(names: Sequence[str], written: str) -> str:
-    if not names:
-        return "expected a kind, but no package adds any"
     many = f"{', '.join(names[:-1])} or " if len(names) > 1 else ""
     return f"expected {many}{names[-1]}{nearest(written, names)}"
 
