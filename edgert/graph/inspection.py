@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.errors import ModelError
 from edgert.graph import model as messages
 from edgert.graph.count import NodeCost, count, parameters, stored_tensors
+from edgert.graph.ir import Graph
 from edgert.graph.load import load
 from edgert.graph.model import inputs, outputs
 from edgert.graph.operators import WEIGHTED, is_integer
@@ -44,6 +45,19 @@ def unsupported_nodes(model: messages.Model, custom: Collection[str] = ()) -> st
     ]
     others = len(found) - _NAMED
     return "; ".join(found[:_NAMED]) + (f"; and {others} more" if others > 0 else "")
+
+
+def refuse_integers(graph: Graph) -> None:
+    """Raises ModelError for a model of ConvInteger, QLinearConv and their like, of which TensorRT has none
+    (https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md); names the first and counts them."""
+    if found := [node for node in graph.nodes if is_integer(node.op)]:
+        raise ModelError(
+            f"TensorRT has no {found[0].op}",
+            why=f"node {found[0].name!r} is one, and {len(found)} of {len(graph.nodes)} nodes compute in integers: "
+            "this file was quantized for ONNX Runtime",
+            fix="the float model is wanted: export it without quantization; calibrate: makes the INT8 that TensorRT "
+            "takes. Or engines: [onnxruntime], which runs this one on the processor",
+        )
 
 
 def op_name(node: onnx.NodeProto) -> str:

@@ -10,12 +10,13 @@ from functools import cached_property
 from dla import Target
 from edgert.board.sections import Precision
 from edgert.config import ModelConfig, PipelineFile
-from edgert.config.engine_choice import ReplicateConfig
+from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA, ReplicateConfig
 from edgert.engine import default_profile
 from edgert.errors import EdgertError, PlacementError
 from edgert.graph import Graph, load, read
 from edgert.graph.count import multiply_adds
 from edgert.graph.dla_rewrites import fit, ready, without
+from edgert.graph.inspection import refuse_integers
 from edgert.placement.cutting import no_node
 from edgert.placement.dla_share import Survey, survey
 from edgert.placement.problem import Network, Unit, is_asked_for
@@ -69,13 +70,16 @@ def planned_models(file: PipelineFile) -> tuple[PlannedModel, ...]:
     """The models of a pipeline that some stage runs.
 
     Raises:
-        EdgertError: a model cannot be read, or its size is open; with its place in the file.
+        EdgertError: a model cannot be read, its size is open, or it is of integer operators, which TensorRT has not;
+            with its place in the file.
     """
     found = []
     for demand in demands(file.config):
         config, where = file.config.models[demand.model], file.where("models", demand.model)
         try:
             model = load(config.onnx)
+            if not file.config.engines or any(name in (TENSORRT, TENSORRT_DLA) for name in file.config.engines):
+                refuse_integers(read(model))
             shapes = next(iter((config.profiles or default_profile(model, config)).values()))
             names = without(config.skip_rewrites, f"{where}.skip_rewrites")
             graph = fit(read(ready(model, shapes)), names)[0]

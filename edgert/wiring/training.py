@@ -23,6 +23,7 @@ from edgert.wiring.trial import Trial
 
 F64 = npt.NDArray[np.float64]
 _LAYERS = 4  # deeper ones depend on what the photos show
+_MAP_RANK = 4  # a BatchNormalization behind a Gemm normalizes vectors: there is no image any more to look at
 _WEAK = 1e-3  # of the median variance: channels that hardly ever fired in training show nothing
 
 
@@ -134,11 +135,13 @@ def _calibrated_span(graph: Graph) -> tuple[float, float] | None:
 
 
 def _normalized(graph: Graph) -> list[Layer]:
-    """The first layers whose input has a known type, so that it can be an output of the model."""
+    """The first layers over an image whose input has a known type, so that it can be an output of the model."""
     layers: list[Layer] = []
     for node in graph.nodes:
         spec = graph.specs.get(node.inputs[0])
         if node.op != "BatchNormalization" or len(node.outputs) > 1 or spec is None or spec.dtype == "unknown":
+            continue
+        if len(spec.shape) != _MAP_RANK:
             continue
         mean, variance = (graph.constants.get(name) for name in node.inputs[3:5])
         if mean is not None and variance is not None and float(np.min(variance)) >= 0 and float(np.max(variance)) > 0:

@@ -1,17 +1,17 @@
 """How often ``edgert check`` is right: every model of the evaluation data whose preprocessing is documented.
 
-    python -m tests.bench.bench_check [--json FILE] [--photos 8] [--trials 8] [--models yolox_nano_416,...]
+    python -m tests.bench.bench_check [--json FILE] [--photos 1,4,16] [--trials 12] [--pool 24] [--models ...]
 
-Each trial draws photos at random and asks twice: of a pipeline file wired as documented, and of one wired with
-the defaults (letterbox, RGB, 0-255). Counted per model, with 1 photo and with several:
+Each trial draws photos at random from a pool and asks of a pipeline file wired as documented, and of one with a single
+thing wrong: the color order, the scale, the placement or the way its outputs are read. A wrong setting that changes
+nothing (its answers on the whole pool are those of the right one, to 90 %) counts as right. Answers are remembered
+from one check to the next, so a hundred checks cost what a few cost. Per model and number of photos:
 
-* first: of all colors, scales and decoders, placed as documented, the documented ones have the most evidence (a
-  scale within 1 % of the documented one counts as it)
-* placed: of all settings, the documented one has the most evidence, its placement included
-* kept: the documented file is called fine (first, or tied with the first)
-* blamed: the documented file is called wrong, which it is not
-* repaired: starting from the defaults, the advised color and scale are the documented ones, or give practically the
-  same answers, or the photos are said not to tell them apart
+* right: of all files that are called right, the share that is ("right" must be right); with how often it is said
+* named: of files with something wrong, the share that is called wrong with the line that is
+* blamed: of files wired as documented, the share that is called wrong
+* open: of all files, the share where the answer is that more photos are needed
+* new: of files that ``edgert new`` would write from these photos, the share whose answers are the documented ones'
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from edgert.config import load_pipeline
-from edgert.wiring.check import check
-from edgert.wiring.check_report import CheckReport, Row
+from edgert.wiring import check as checking
+from edgert.wiring import search as searching
+from edgert.wiring.check_report import CheckReport, described, yaml_value
+from edgert.wiring.settings import GROUPS, SCALES, Setting, colors_and_scales, placements
+from edgert.wiring.trial import readings
 
 DATA = Path(os.environ.get("EDGERT_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 CROP = "resize: center_crop, crop: 0.875"
+IMAGENET = "mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375]"
 RECIPES = {
     "squeezenet_fp32": ("classify: auto", f"{CROP}, color: bgr, mean: [104, 117, 123], std: 1", "imagenet"),
     "mobilenet_v1_025_224": ("classify: auto", f"{CROP}, color: rgb, mean: 127.5, std: 127.5", "imagenet"),
-    "mobilenet_v2_quant": (
-        "classify: auto",
-        f"{CROP}, color: rgb, mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375]",
-        "imagenet",
-    ),
+    "mobilenet_v2_quant": ("classify: auto", f"{CROP}, color: rgb, {IMAGENET}", "imagenet"),
     "yolox_nano_416": ("detect: yolox", "resize: letterbox, anchor: top_left, color: bgr", "coco"),
     "nanodet_m_320": (
         "detect: nanodet",
@@ -50,19 +51,17 @@ RECIPES = {
     "fastestdet": ("detect: fastestdet", "resize: stretch, interpolation: area, color: bgr, std: 255", "coco"),
     "ultraface_rfb_320": ("detect: ssd", "resize: stretch, color: rgb, mean: 127, std: 128", "people"),
     "deeplab_v3_mnv2_05": ("segment: argmax", "resize: stretch, color: rgb, mean: 127.5, std: 127.5", "people"),
-    "ppocr_mobile_v2_det_ch": (
-        "segment: threshold",
-        "size: 320x320, resize: stretch, color: rgb, mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375]",
-        "coco",
-    ),
+    "ppocr_mobile_v2_det_ch": ("segment: threshold", f"size: 320x320, resize: stretch, color: rgb, {IMAGENET}", "coco"),
+    "osnet_x0_25_msmt17": ("embed: l2", f"resize: stretch, color: rgb, {IMAGENET}", "people"),
 }
-SHARES = ("first", "placed", "kept", "blamed", "unclear", "repaired")
 _TALL = 0.6  # of the image's height: a person whose face a face detector can find
+_SAME = 0.9
+"""Sameness of answers from which on a setting is as good as another."""
 
 
 def pipeline_text(model: str, task: str, recipe: str) -> str:
     """A pipeline file for one model."""
-    onnx = DATA / "models" / f"{model}.onnx"
+    onnx = model if model.endswith(".onnx") else DATA / "models" / f"{model}.onnx"
     return (
         f"models:\n  net:\n    onnx: {onnx}\n    task: {{{task}}}\n    input: {{{recipe}}}\n"
         'stages:\n  camera: {source: api}\n  see: {infer: net, from: camera}\n  out: {sink: "null", from: see}\n'
@@ -86,89 +85,199 @@ def images(kind: str) -> list[Path]:
     return sorted(found)
 
 
-def run_check(text: str, photos: list[Path], folder: Path) -> CheckReport:
-    """One check of a pipeline file of that text."""
-    path = folder / "pipeline.yaml"
-    path.write_text(text)
-    return check(load_pipeline(path), photos)
+class Remembered:
+    """Stands in for the parts of a check that take time, and remembers what they returned."""
+
+    def __init__(self) -> None:
+        self.subjects: dict[Any, Any] = {}
+        self.images: dict[Any, Any] = {}
+        self.seen: dict[Any, Any] = {}
+
+    def patched(self) -> Iterator[Any]:
+        """The replacements, for an ExitStack."""
+        see, subject, read = searching.Search._see, searching.subject, checking.read_photos
+        scrambled, with_views = searching.scrambled, searching.with_views
+
+        def remembered_subject(config: Any, labels: Any, where: Any) -> Any:
+            key = (config.onnx, config.input.size)
+            if key not in self.subjects:
+                self.subjects[key] = subject(config, labels, where)
+            return self.subjects[key]
+
+        def remembered_photos(paths: Any) -> Any:
+            for path in paths:
+                if path not in self.images:
+                    self.images[path] = read([path])[0]
+            return [self.images[path] for path in paths]
+
+        def remembered_see(search: Any, tally: Any, number: int, photo: Any) -> None:
+            key = (search.photos[number][0], tally.setting.key)
+            if key not in self.seen:
+                path, image = search.photos[number]
+                see(search, tally, number, with_views(path, image, scrambled(image), search._many))
+                search._trial.forget()
+                self.seen[key] = tally.evidence[number], tally.records[number], tally.looks[number]
+            tally.evidence[number], tally.records[number], tally.looks[number] = self.seen[key]
+
+        yield mock.patch.object(searching.Search, "_see", remembered_see)
+        yield mock.patch.object(searching, "with_views", lambda *_: None)
+        yield mock.patch.object(searching, "scrambled", lambda image: image)
+        yield mock.patch.object(checking, "subject", remembered_subject)
+        yield mock.patch.object(checking, "read_photos", remembered_photos)
+
+    def records(self, subject: Any, setting: Setting, paths: list[Path]) -> list[Any]:
+        """What a setting found on photos, running it where it was not."""
+        search = searching.Search(subject, [self.images[path] for path in paths], "detect")
+        search._many = next(iter(setting.part("task"))) in ("classify", "embed")
+        search.gather([setting], keep_all=True)
+        return [search.ranking.add(setting).records[n] for n in range(len(paths))]
 
 
-def repaired(report: CheckReport, documented: CheckReport) -> bool:
-    """Whether the advice from a wrong start is as good as the documented setting."""
-    want, got = documented.written.input, report.best.input
-    same = all(getattr(want, key) == getattr(got, key) for key in ("color", "mean", "std"))
-    rows = [row for row in documented.rows if row.setting["input"].get("color") == got.color]
-    scales = {"mean": _short(got.mean), "std": _short(got.std)}
-    close = any(all(row.setting["input"][k] == v for k, v in scales.items()) and row.behind < 2 for row in rows)
-    return same or close
+def wrong_settings(right: Setting, subject: Any) -> list[tuple[str, Setting]]:
+    """Files with one thing wrong: the group, and the whole setting."""
+    turned = {"rgb": "bgr", "bgr": "rgb"}.get(right.input.color, "gray")
+    found = [("color", Setting(right.input.model_copy(update={"color": turned}), right.task))]
+    for one in colors_and_scales(right.input, subject.dtype):
+        if one.color == right.input.color and not _same_scale(one, right.input) and _is_usual(one):
+            found.append(("scale", Setting(one, right.task)))
+    verb = next(iter(right.part("task")))
+    for one in placements(right.input, verb)[1:]:
+        found.append(("placement", Setting(one, right.task)))
+    for task in readings(right.task, subject.engine, (), subject.network)[1:]:
+        found.append(("task", Setting(right.input, task)))
+    return found
 
 
-def _first_as_placed(report: CheckReport) -> Row:
-    keys = ("resize", "anchor", "pad", "crop")
-    own = next(row.setting["input"] for row in report.rows if row.written)
-    return next(row for row in report.rows if all(row.setting["input"].get(key) == own.get(key) for key in keys))
+def _is_usual(config: Any) -> bool:
+    """Whether it is a scale that people write, in the order of its colors."""
+    scales = [tuple(tuple(part[::-1] if config.color == "bgr" else part) for part in one) for one in SCALES.values()]
+    return (tuple(config.mean), tuple(config.std)) in scales
 
 
-def _is_documented(row: Row, report: CheckReport) -> bool:
-    """Whether a setting is the documented one, or makes values within 1 % of its range of it (127/128 for 127.5)."""
-    own = next(row for row in report.rows if row.written)
-    if (row.names["color"], row.names["task"]) != (own.names["color"], own.names["task"]):
-        return False
+def _same_scale(one: Any, other: Any) -> bool:
+    """Whether two make values within 1 % of their range of each other (127/128 for 127.5)."""
     ends = []
-    for setting in (row.setting["input"], own.setting["input"]):
-        mean, std = (np.broadcast_to(np.asarray(setting[key], float), 3) for key in ("mean", "std"))
+    for config in (one, other):
+        mean, std = (np.broadcast_to(np.asarray(getattr(config, key), float), 3) for key in ("mean", "std"))
         ends.append(np.stack([(0 - mean) / std, (255 - mean) / std]))
     return bool(np.abs(ends[0] - ends[1]).max() <= 0.01 * np.ptp(ends[1], axis=0).max())
 
 
-def _short(value: tuple[float, ...]) -> Any:
-    return value[0] if len(value) == 1 else [round(item, 6) for item in value]
+def _text_of(model: str, setting: Setting, recipe: str) -> str:
+    parts = described(setting)
+    options = parts["task"].pop("options", None)
+    task = yaml_value({**parts["task"], **({"options": options} if options else {})})[1:-1]
+    kept = {key: str(getattr(setting.input, key)) for key in ("interpolation",)}
+    size = next((part for part in recipe.split(", ") if part.startswith("size")), "")
+    return pipeline_text(model, task, ", ".join(filter(None, [size, yaml_value({**parts["input"], **kept})[1:-1]])))
 
 
-def measure(model: str, count: int, trials: int, folder: Path) -> dict[str, Any]:
+def _names(report: CheckReport, group: str) -> bool:
+    keys = {f"input.{key}" for key in GROUPS.get(group, ())}
+    return any(item.key in keys or (group == "task" and item.key.startswith("task")) for item in report.findings)
+
+
+def measure(model: str, counts: list[int], trials: int, pool_size: int, memory: Remembered) -> dict[int, Any]:
     """Shares of trials, see the module."""
+    from contextlib import ExitStack
+
     task, recipe, kind = RECIPES[model]
-    pool, rng = images(kind), np.random.default_rng(count)
-    shares = dict.fromkeys(SHARES, 0.0)
-    runs, started, mistaken = 0, time.perf_counter(), []
-    for _ in range(trials):
-        photos = [pool[n] for n in rng.choice(len(pool), count, replace=False)]
-        right = run_check(pipeline_text(model, task, recipe), photos, folder)
-        size = next((part for part in recipe.split(", ") if part.startswith("size")), "")
-        wrong = run_check(pipeline_text(model, task, size), photos, folder)
-        shares["first"] += _is_documented(_first_as_placed(right), right) / trials
-        shares["placed"] += right.rows[0].written / trials
-        shares["kept"] += (right.verdict != "wrong") / trials
-        shares["unclear"] += (right.verdict == "unclear") / trials
-        shares["blamed"] += (right.verdict == "wrong") / trials
-        shares["repaired"] += repaired(wrong, right) / trials
-        runs += right.runs
-        if right.verdict == "wrong":
-            mistaken.append([str(item) for item in right.findings])
-    seconds = (time.perf_counter() - started) / trials / 2
-    return {**shares, "runs": runs / trials, "seconds": seconds, "mistaken": mistaken}
+    every = images(kind)
+    pool = [every[n] for n in np.linspace(0, len(every) - 1, min(pool_size, len(every))).astype(int)]
+    results: dict[int, Any] = {}
+    folder = Path(os.environ.get("TMPDIR", "/tmp"))
+    with ExitStack() as stack:
+        for patch in memory.patched():
+            stack.enter_context(patch)
+
+        def ask(text: str, photos: list[Path]) -> CheckReport:
+            path = folder / f"bench_check_{os.getpid()}.yaml"
+            path.write_text(text)
+            try:
+                return checking.check(load_pipeline(path), photos)
+            finally:
+                path.unlink()
+
+        started = time.perf_counter()
+        right = ask(pipeline_text(model, task, recipe), pool).written
+        subject = next(iter(memory.subjects.values()))
+        own = memory.records(subject, right, pool)
+
+        def as_good(setting: Setting) -> bool:
+            records = memory.records(subject, setting, pool)
+            return float(np.mean([checking.sameness(*pair) for pair in zip(own, records, strict=True)])) >= _SAME
+
+        wrong = [(group, setting) for group, setting in wrong_settings(right, subject) if not as_good(setting)]
+        for count in counts:
+            rng = np.random.default_rng(count)
+            tally = dict.fromkeys(("said", "true", "wrong", "named", "documented", "blamed", "open", "asked", "new"), 0)
+            missed: dict[str, int] = {}
+            for trial in range(trials):
+                photos = [pool[n] for n in rng.choice(len(pool), count, replace=False)]
+                group, setting = wrong[trial % len(wrong)] if wrong else ("", right)
+                for is_right, text in (
+                    (True, pipeline_text(model, task, recipe)),
+                    (False, _text_of(model, setting, recipe)),
+                ):
+                    if not is_right and not wrong:
+                        continue
+                    report = ask(text, photos)
+                    tally["asked"] += 1
+                    tally["said"] += report.verdict == "fine"
+                    tally["open"] += report.verdict == "unclear"
+                    tally["true"] += report.verdict == "fine" and is_right
+                    tally["documented"] += is_right
+                    tally["blamed"] += report.verdict == "wrong" and is_right
+                    if is_right:
+                        continue
+                    tally["wrong"] += 1
+                    named = report.verdict == "wrong" and _names(report, group)
+                    tally["named"] += named
+                    tally["new"] += as_good(report.best)
+                    if not named:
+                        key = f"{group} {report.verdict} {yaml_value(described(setting)['input'])}"
+                        missed[key] = missed.get(key, 0) + 1
+            results[count] = {**tally, "missed": missed, "seconds": time.perf_counter() - started}
+    return results
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:>8.3f}" if whole else f"{'-':>8}"
+
+
+def line(row: dict[str, Any]) -> str:
+    """The shares of one row."""
+    pairs = (("true", "said"), ("said", "asked"), ("named", "wrong"), ("blamed", "documented"), ("open", "asked"))
+    return "".join(_share(row[part], row[whole]) for part, whole in (*pairs, ("new", "wrong")))
 
 
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--photos", type=int, default=8)
-    parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--photos", default="1,4,16")
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--pool", type=int, default=24)
     parser.add_argument("--models", default=",".join(RECIPES))
     options = parser.parse_args()
     if not DATA.is_dir():
         sys.exit(f"no evaluation data at {DATA}; set EDGERT_DATA")
+    counts = [int(count) for count in options.photos.split(",")]
     results: dict[str, Any] = {}
-    print(f"{'model':<24}{'photos':>7}{''.join(f'{name:>9}' for name in SHARES)}{'runs':>6}{'s':>6}")
-    with tempfile.TemporaryDirectory() as folder:
-        for model in options.models.split(","):
-            for count in sorted({1, options.photos}):
-                row = results.setdefault(model, {})[count] = measure(model, count, options.trials, Path(folder))
-                shares = "".join(f"{row[name]:>9.2f}" for name in SHARES)
-                print(f"{model:<24}{count:>7}{shares}{row['runs']:>6.0f}{row['seconds']:>6.1f}", flush=True)
+    headings = ("right", "said", "named", "blamed", "open", "new")
+    print(f"{'model':<24}{'photos':>7}{''.join(f'{name:>8}' for name in headings)}{'checks':>8}")
+    totals: dict[int, dict[str, int]] = {count: {} for count in counts}
+    for model in options.models.split(","):
+        results[model] = measure(model, counts, options.trials, options.pool, Remembered())
+        for count, row in results[model].items():
+            print(f"{model:<24}{count:>7}{line(row)}{row['asked']:>8}", flush=True)
+            for key, value in row.items():
+                if isinstance(value, int):
+                    totals[count][key] = totals[count].get(key, 0) + value
+    for count, row in totals.items():
+        print(f"{'all':<24}{count:>7}{line(row)}{row['asked']:>8}")
     if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+        options.json.write_text(json.dumps({"models": results, "all": totals}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

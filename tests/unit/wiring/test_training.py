@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from edgert.config import InputConfig
+from edgert.graph.model import from_proto
 from edgert.wiring.photos import with_views
-from edgert.wiring.training import CalibratedRange, Layer, TrainingStatistics
+from edgert.wiring.training import CalibratedRange, Layer, TrainingStatistics, memories
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
 VIEW = with_views(Path("p"), IMAGE, IMAGE, False).views[0]
@@ -59,3 +62,20 @@ def test_several_photos_count_together() -> None:
     black, white = np.array([[0.0] * 3, [0.0] * 3]), np.array([[1.0] * 3, [1.0] * 3])
     assert memory.fit([black, white]) == pytest.approx(1)
     assert memory.fit([black]) < 0.1
+
+
+def test_a_normalization_of_vectors_is_no_memory_of_images() -> None:
+    channels = np.ones(4, np.float32)
+    weights = {"w": np.ones((3, 4), np.float32), "b": channels, **dict.fromkeys(("s", "o", "m", "v"), channels)}
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w", "b"], ["vector"]),
+        helper.make_node("BatchNormalization", ["vector", "s", "o", "m", "v"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in (("x", [1, 3, 8, 8]), ("y", [1, 4]))]
+    stored = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "embedder", ends[:1], ends[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.checker.check_model(model)
+    assert memories(from_proto(model), {}, 1) == ()
