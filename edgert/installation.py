@@ -63,6 +63,22 @@ def pipeline_names() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in data_folder("pipelines").glob("*.yaml")))
 
 
+def labels_named(name: str) -> Path | None:
+    """The list of class names that is shipped under ``name``, such as ``coco``; None when there is none."""
+    return data_folder("configs") / "labels" / f"{name}.txt" if name in labels_names() else None
+
+
+def labels_names() -> tuple[str, ...]:
+    """Names that :func:`labels_named` finds.
+
+    coco: 80 classes, and coco91 with them at their ids (https://cocodataset.org/#download); coco17: points of a body
+    (https://cocodataset.org/#keypoints-2020); imagenet: 1000 (https://image-net.org/challenges/LSVRC/2012); voc: 20,
+    and voc21 with the background before them (http://host.robots.ox.ac.uk/pascal/VOC); cityscapes: 19
+    (https://github.com/mcordts/cityscapesScripts).
+    """
+    return tuple(sorted(file.stem for file in (data_folder("configs") / "labels").glob("*.txt")))
+
+
 def command(extra: str) -> str:
     """The ``pip install`` line that brings an extra of ``pyproject.toml``, wherever this edgert came from."""
     root = checkout()

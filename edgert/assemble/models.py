@@ -27,7 +27,7 @@ from edgert.runtime.branches import Branch
 from edgert.stages import infer
 from edgert.stages.crop import check_classes
 from edgert.stages.decode.decoder import Decoder
-from edgert.stages.decode.kinds import decoder_for, read_labels
+from edgert.stages.decode.kinds import decoder_for, fitting_decoder, labels_of
 from edgert.stages.gpu.gpu_crops import InferCropsTogether, Look
 from edgert.stages.gpu.infer_gpu import Collect, GpuInference, Submitting
 from edgert.stages.preprocess import Preprocessor
@@ -265,14 +265,13 @@ class Models:
         self, name: str, model: ModelConfig, engine: Engine | SegmentedEngine, network: tuple[int, int]
     ) -> Decoder:
         where = self.file.where("models", name, "task")
-        labels = read_labels(model.task.labels, where) if model.task.labels else ()
-        decoder = decoder_for(model.task, labels, where, self.directory)
-        if engine.outputs_known:
-            try:
-                decoder.check(one_image(engine), network)
-            except EdgertError as error:
-                raise error.at(where)  # noqa: B904 - the same error, with its place
-        return decoder
+        labels = labels_of(model, where)
+        if not engine.outputs_known:
+            return decoder_for(model.task, labels if model.task.labels else (), where, self.directory)
+        try:
+            return fitting_decoder(model, labels, tuple(one_image(engine)), network, where, self.directory)
+        except EdgertError as error:
+            raise error.at(where)  # noqa: B904 - the same error, with its place
 
     def _engine(self, name: str, config: ModelConfig, threads: int) -> Engine:
         engine = self.engines.get(name)
@@ -299,8 +298,8 @@ class Models:
             for item in (*before, *tasks)
         ):
             return
-        files = {task.labels for task in tasks if not isinstance(task, PythonTask) and task.labels}
-        labels = {label for file in files for label in read_labels(file)}
+        names = [stage.infer for stage in before if isinstance(stage, InferStage)]
+        labels = {label for model in names for label in labels_of(self.config.models[model])}
         check_classes(crop, labels, self.file.where("stages", name, "crop"))
 
 
@@ -326,8 +325,8 @@ def _model(file: PipelineFile, bar: Bar | None, name: str, config: ModelConfig, 
 
 def _check_same_labels(file: PipelineFile, variants: Sequence[str]) -> None:
     """Raises ConfigError where models that can replace each other number their classes differently."""
-    paths = {name: file.config.models[name].task.labels for name in variants}
-    read = {name: read_labels(path, file.where("models", name, "task")) if path else () for name, path in paths.items()}
+    models = file.config.models
+    read = {name: labels_of(models[name], file.where("models", name, "task")) for name in variants}
     for name in variants[1:]:
         if read[name] != read[variants[0]]:
             raise ConfigError(

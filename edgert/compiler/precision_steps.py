@@ -226,7 +226,7 @@ def _wanted(job: ModelJob) -> dict[str, Any]:
     found = config.model_dump(mode="json", include={"quantize"})
     found["choose"] = config.calibrate is not None and config.calibrate.method == "auto"
     if config.accuracy is not None:
-        from edgert.evaluation import labels_of
+        from edgert.stages.decode.kinds import labels_of
 
         task, labels = config.task, labels_of(config, job.where)
         dataset = open_dataset(config.accuracy.dataset, task, labels, where=job.where)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from edgert import units
+from edgert import installation, units
 from edgert.errors import ConfigError, nearest
 from edgert.kinds import PAGE, Registry
 
@@ -111,6 +111,12 @@ def _resolve(value: object, info: pydantic.ValidationInfo) -> Path:
     return beside(_output(value), Path((info.context or {}).get("directory", Path())))
 
 
+def _labels(value: object, info: pydantic.ValidationInfo) -> Path:
+    """A file, or the name of a list that comes with edgert."""
+    path = _resolve(value, info)
+    return installation.labels_named(str(value)) or path if not _exists(path) else path
+
+
 def _images(value: object, info: pydantic.ValidationInfo) -> object:
     """A path, or a source that generates images; the folder of its code is then absolute."""
     if not str(value).startswith(("python:", "synthetic:")):
@@ -153,6 +159,7 @@ def _some(size_bytes: int) -> int:
 _STRING = {"type": "string"}
 OutputPath = Annotated[Path, BeforeValidator(_output), pydantic.WithJsonSchema({**_STRING, "format": "path"})]
 FilePath = Annotated[Path, BeforeValidator(_resolve), pydantic.WithJsonSchema({**_STRING, "format": "path"})]
+LabelsPath = Annotated[Path, BeforeValidator(_labels), pydantic.WithJsonSchema(_STRING)]
 ImagesPath = Annotated[Path, BeforeValidator(_images), pydantic.WithJsonSchema(_STRING)]
 Size = Annotated[
     tuple[int, int], BeforeValidator(units.parse_size), pydantic.WithJsonSchema({**_STRING, "examples": ["1280x720"]})

@@ -78,7 +78,11 @@ class InputConfig(fields.Section):
 
 
 class _Task(fields.Section):
-    labels: fields.FilePath | None = Field(default=None, description="text file, one class name a line")
+    labels: fields.LabelsPath | None = Field(
+        default=None,
+        description="text file, one class name a line, or a list that is shipped: coco, coco91, coco17, imagenet, voc, "
+        "voc21 or cityscapes; the names in the model file when left out",
+    )
 
 
 class _Read(_Task):

@@ -13,7 +13,6 @@ from edgert.evaluation.evaluate_model import (
     EvaluationSetup,
     Run,
     evaluate,
-    labels_of,
     open_evaluation,
 )
 
@@ -27,6 +26,5 @@ __all__ = [
     "compare",
     "evaluate",
     "evaluate_versions",
-    "labels_of",
     "open_evaluation",
 ]

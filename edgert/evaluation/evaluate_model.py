@@ -23,7 +23,7 @@ from edgert.errors import EdgertError, ModelError
 from edgert.evaluation.score import Agreement, BoxScorer, ImageScores, Note, Scorer, scorer_for
 from edgert.graph import Model
 from edgert.stages.decode.decoder import Decoder
-from edgert.stages.decode.kinds import decoder_for, read_labels
+from edgert.stages.decode.kinds import decoder_for, fitting_decoder, labels_of
 from edgert.stages.preprocess import set_opencv_threads
 
 # What every version of one model is evaluated with: images, labels, input preprocessing, decoder and scorer.
@@ -106,20 +106,16 @@ def open_evaluation(
         names = labels_of(config, where) if labels is None else tuple(labels)
         scorer = Agreement() if dataset.ground_truth is None else scorer_for(dataset.ground_truth)
         task = _judged(config.task, isinstance(scorer, BoxScorer))
-        decoder = decoder_for(task, names, where, directory)
+        decoder: Decoder = decoder_for(task, names, where, directory)
         feed = feed_of(dataset.images, model, config)
         with closing(build_engine(model, config, threads=1)) as engine:
             if engine.outputs_known:
-                decoder.check(one_image(engine), feed.size)
+                judged = config.model_copy(update={"task": task})
+                decoder = fitting_decoder(judged, names, tuple(one_image(engine)), feed.size, where, directory)
             outputs, batched = tuple(tensor.name for tensor in engine.outputs), engine.batched
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     return EvaluationSetup(config, dataset, feed, decoder, scorer, outputs, batched)
-
-
-def labels_of(config: ModelConfig, where: str = "") -> tuple[str, ...]:
-    """Names of the model's classes; empty when there are none."""
-    return read_labels(config.task.labels, where) if config.task.labels else ()
 
 
 def runner(engine: Engine) -> Callable[[], Run]:

@@ -9,7 +9,7 @@ from typing import Any
 from edgert.board.host import cpu_name
 from edgert.dataset import LabeledDataset, open_dataset
 from edgert.errors import CalibrationError, ConfigError
-from edgert.evaluation import EvaluationResult, evaluate_versions, labels_of, open_evaluation
+from edgert.evaluation import EvaluationResult, evaluate_versions, open_evaluation
 from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
 from edgert.quantization.run import ALONE, Bar, Log, Run
@@ -17,6 +17,7 @@ from edgert.quantization.section import ModelSection, model_section
 from edgert.quantization.variants import Version, Wanted, versions
 from edgert.report.quantization_page import save
 from edgert.report.quantization_record import REFERENCE, Note, Part, QuantizationReport, SpeedRow
+from edgert.stages.decode.kinds import labels_of
 
 # The report of an evaluation: several versions of one model, and one of them in detail.
 

@@ -10,7 +10,7 @@ from edgert.backend.ort import Function
 from edgert.config import EmbedTask, ModelConfig, PythonTask
 from edgert.dataset import ImageDataset, LabeledDataset, open_dataset
 from edgert.errors import CalibrationError
-from edgert.evaluation import Accuracy, Candidate, EvaluationResult, compare, evaluate, labels_of, open_evaluation
+from edgert.evaluation import Accuracy, Candidate, EvaluationResult, compare, evaluate, open_evaluation
 from edgert.evaluation.compare import chosen_metric
 from edgert.graph import Model
 from edgert.quantization.calibrated import Calibrated
@@ -19,6 +19,7 @@ from edgert.quantization.quantization_error import OutputNoise
 from edgert.quantization.quantizer import Quantized
 from edgert.quantization.run import ALONE, Run
 from edgert.runtime import Frame
+from edgert.stages.decode.kinds import labels_of
 
 AGREEMENT_IMAGES = 64
 """Calibration images on which INT8 is compared with FP32 where there are no labels."""

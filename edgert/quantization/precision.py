@@ -132,6 +132,6 @@ def _dataset(config: ModelConfig) -> LabeledDataset | None:
     if config.accuracy is None:
         return None
     from edgert.dataset import open_dataset
-    from edgert.evaluation import labels_of
+    from edgert.stages.decode.kinds import labels_of
 
     return open_dataset(config.accuracy.dataset, config.task, labels_of(config))

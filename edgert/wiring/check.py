@@ -8,7 +8,7 @@ import numpy as np
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.model_section import value_of, verb_of
 from edgert.errors import ConfigError, EdgertError, nearest
-from edgert.stages.decode.kinds import read_labels
+from edgert.stages.decode.kinds import labels_of
 from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, described, yaml_value
 from edgert.wiring.evidence import sameness
 from edgert.wiring.photos import read_photos
@@ -53,7 +53,7 @@ def check(
     config, where = file.config.models[name], file.where("models", name)
     photos = read_photos(images)
     try:
-        labels = read_labels(config.task.labels, where) if config.task.labels else ()
+        labels = labels_of(config, where)
         found = subject(config, labels, where)
         tasks = readings(config.task, found.engine, labels, found.network)
     except EdgertError as error:

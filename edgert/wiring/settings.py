@@ -10,10 +10,8 @@ from typing import Any, get_args, get_type_hints
 from edgert.config import ClassifyTask, DetectTask, InputConfig, KeypointsTask, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.kinds import DECODERS
+from edgert.wiring.families import IMAGENET_MEAN, IMAGENET_STD
 
-IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-"""Red, green, blue: (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225) of https://pytorch.org/vision/stable/models.html,
-times 255."""
 CAFFE_MEAN = (123.0, 117.0, 104.0)
 """Red, green, blue of ImageNet's mean image, as the model zoo of Caffe subtracts it."""
 

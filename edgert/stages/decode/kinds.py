@@ -7,6 +7,7 @@ section get its value, ``labels`` and ``label_count`` what the labels file holds
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from edgert.config.model_section import DetectTask, PythonTask, TaskConfig, value_of, verb_of
+from edgert.config.model_section import DetectTask, ModelConfig, PythonTask, TaskConfig, value_of, verb_of
 from edgert.errors import CONTROL, ConfigError, cause, nearest
+from edgert.graph.metadata import class_names, metadata_of
+from edgert.installation import labels_names
 from edgert.kinds import DECODERS
 from edgert.user_code import load_object
 
@@ -145,6 +148,49 @@ def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str) -> Any:
         ) from error
 
 
+_CLASSES = ("detect", "classify", "segment")
+"""Tasks whose labels are names of classes, as exporters store them; those of keypoints are the points'."""
+log = logging.getLogger(__name__)
+
+
+def labels_of(config: ModelConfig, where: str = "") -> tuple[str, ...]:
+    """Names of a model's classes: the task's ``labels``, else those in the model file; empty when there are none.
+
+    Raises:
+        ConfigError: like :func:`read_labels`.
+    """
+    if config.task.labels is not None:
+        return read_labels(config.task.labels, where)
+    return class_names(metadata_of(config.onnx)) if verb_of(config.task) in _CLASSES else ()
+
+
+def fitting_decoder(
+    config: ModelConfig,
+    labels: tuple[str, ...],
+    shapes: Shapes,
+    network: Size,
+    where: str = "",
+    search: Path | None = None,
+) -> CheckedDecoder:
+    """The decoder of a model's task, checked against its outputs. Names that the model file has are left out, and a
+    line is logged, where they are too few for its outputs; those that the task names are then refused.
+
+    Raises:
+        ModelError: the outputs are not what the task's decoder reads.
+        ConfigError: fewer labels than classes, or like :func:`decoder_for`.
+    """
+    decoder = decoder_for(config.task, labels, where, search)
+    try:
+        decoder.check(shapes, network)
+    except ConfigError as error:
+        if config.task.labels is not None or not labels:
+            raise
+        log.warning("%s: the names in the model file are left out: %s", where or config.onnx.name, error.what)
+        decoder = decoder_for(config.task, (), where, search)
+        decoder.check(shapes, network)
+    return decoder
+
+
 def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
     """One name per line, in the order of the model's classes; blank lines at the end do not count.
 
@@ -158,7 +204,9 @@ def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
         lines = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
         lines = [line if len(line) == 1 else line.strip() for line in lines]
     except FileNotFoundError as error:
-        raise ConfigError(f"no such file: {path}", why="labels are read from it", where=where) from error
+        fix = f"write one name a line into it, or take a list that comes with edgert: {', '.join(labels_names())}"
+        hint = nearest(path.name, labels_names())
+        raise ConfigError(f"no such file: {path}{hint}", why="labels are read from it", where=where, fix=fix) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read labels from {path}", why=cause(error), where=where) from error
     while lines and not lines[-1].strip():

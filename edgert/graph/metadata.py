@@ -1,0 +1,115 @@
+"""What an exporter wrote into an ONNX file besides its graph: names of the classes, and key → value."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_MOST_CHARACTERS = 4_000_000
+"""Of one value that is read as a literal; more is no list of names."""
+_NAMES = ("names", "classes", "labels", "class_names", "model_info labels")
+"""Keys of class names: Ultralytics and YOLOv5 write ``names`` (https://docs.ultralytics.com/modes/export), Training
+Extensions ``model_info labels`` (https://github.com/open-edge-platform/model_api)."""
+
+
+# Read off the file itself: a ModelProto's field 14 is metadata_props, each with a key (1) and a value (2). All else is
+# passed over by its length, so that neither onnx is imported nor weights are read (https://protobuf.dev/programming-guides/encoding,
+# https://github.com/onnx/onnx/blob/main/onnx/onnx.proto).
+
+_PROPERTY, _KEY, _VALUE = 14, 1, 2
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10
+
+
+def metadata_of(path: Path) -> Mapping[str, str]:
+    """Key → value, as the exporter stored them in an ONNX file; empty for what is none, or cannot be read."""
+    found: dict[str, str] = {}
+    try:
+        with path.open("rb") as file:
+            for number, length in _fields(file, path.stat().st_size):
+                if number == _PROPERTY and length <= _MOST_CHARACTERS:
+                    end = file.tell() + length
+                    parts = {}
+                    for part, size in _fields(file, end):
+                        parts[part] = file.read(size)
+                    if end == file.tell() and _KEY in parts:
+                        found[parts[_KEY].decode(errors="replace")] = parts.get(_VALUE, b"").decode(errors="replace")
+    except OSError:  # whoever loads the model says so
+        return {}
+    return found
+
+
+def _fields(file: BinaryIO, end: int) -> Iterator[tuple[int, int]]:
+    """Number and length of every field of a message that has one, the file standing at its content; then it is passed
+    over. Ends early in what is no message."""
+    while file.tell() < end:
+        tag = _varint(file)
+        kind = tag & 7
+        if kind == _VARINT:
+            _varint(file)
+        elif kind in (_FIXED64, _FIXED32):
+            file.seek(8 if kind == _FIXED64 else 4, 1)
+        elif kind == _LENGTH:
+            length = _varint(file)
+            after = file.tell() + length
+            if after > end:
+                return
+            yield tag >> 3, length
+            file.seek(after)
+        else:
+            return
+
+
+def _varint(file: BinaryIO) -> int:
+    value = 0
+    for place in range(_LONGEST_VARINT):
+        byte = file.read(1)
+        if not byte:
+            return 0
+        value |= (byte[0] & 127) << 7 * place
+        if byte[0] < 128:
+            break
+    return value
+
+
+def class_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of a model's classes, by number; empty where none are stored, or not one for every number from 0.
+
+    Read are a mapping of numbers and a list, in Python's or JSON's spelling, and words with spaces between (spaces in
+    names are then underscores).
+    """
+    for key in _NAMES:
+        if text := metadata.get(key, "").strip():
+            return _names_of(literal(text))
+    return ()
+
+
+def literal(text: str) -> Any:
+    """A value in Python's or JSON's spelling; the text itself where it is neither."""
+    if len(text) > _MOST_CHARACTERS:
+        return text
+    for parse in (ast.literal_eval, json.loads):
+        try:
+            return parse(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    return text
+
+
+def _names_of(found: Any) -> tuple[str, ...]:
+    if isinstance(found, str):
+        if found.startswith(("{", "[", "(")):  # a list or mapping that is damaged
+            return ()
+        found = found.replace(",", " ").split()
+    if isinstance(found, dict):
+        numbered = {int(key): value for key, value in found.items() if str(key).isdecimal()}
+        if len(numbered) != len(found) or sorted(numbered) != list(range(len(numbered))):
+            return ()
+        found = [numbered[number] for number in range(len(numbered))]
+    if not isinstance(found, (list, tuple)) or not all(isinstance(name, (str, int)) for name in found):
+        return ()
+    names = tuple(" ".join(str(name).split()) for name in found)
+    return names if all(names) else ()

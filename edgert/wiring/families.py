@@ -1,0 +1,251 @@
+"""Families of models: how each is fed and read by the code that published it, and how to recognize one. Data, not code.
+
+A row's ``input`` has the keys of a pipeline file's ``input:`` that its family fixes; what is missing is the user's own
+choice. Every row has the public place that shows it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+"""Red, green, blue: (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225) of https://pytorch.org/vision/stable/models.html,
+times 255."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family.
+
+    Attributes:
+        name: what people call it.
+        reads: decoders of its outputs, as a task writes them, the usual one first.
+        input: what its authors' code feeds it.
+        source: where that code or its description stands.
+        export: the command of its own tools that writes the ONNX file; empty where there is no one command.
+        metadata: key of the file's metadata → text that its value has; all must.
+        tasks: the exporter's word for a task → the decoder, where the metadata have ``task``.
+        producer: the exporter's name in the file, or how it begins.
+        takes: names of inputs, of which the image's must be one.
+        gives: parts of names of outputs, in lower case; each must be in one.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    input: Mapping[str, object]
+    source: str
+    export: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    producer: str = ""
+    takes: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether something besides its outputs' shapes shows that a model is of it."""
+        return bool(self.metadata or self.producer or self.gives)
+
+
+_LETTERBOX = {"resize": "letterbox", "anchor": "center", "pad": 114}
+_STRETCH: Mapping[str, object] = {"resize": "stretch"}
+_CROP = {"resize": "center_crop", "crop": 0.875}
+_UNIT = {"color": "rgb", "mean": (0.0,), "std": (255.0,)}
+_IMAGENET = {"color": "rgb", "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+_IMAGENET_BGR = {"color": "bgr", "mean": IMAGENET_MEAN[::-1], "std": IMAGENET_STD[::-1]}
+_SIGNED = {"color": "rgb", "mean": (127.5,), "std": (127.5,)}
+_RAW_BGR = {"color": "bgr", "mean": (0.0,), "std": (1.0,)}
+_CAFFE = {"color": "bgr", "mean": (104.0, 117.0, 123.0), "std": (1.0,)}
+_PADDLE = {"color": "bgr", "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+"""PaddleOCR reads images as OpenCV does, and takes red's mean from blue."""
+
+_ULTRALYTICS = "https://docs.ultralytics.com/modes/export"
+_ULTRALYTICS_TASKS = {
+    "detect": "detect: yolov8",
+    "segment": "detect: yolov8-seg",
+    "obb": "detect: yolov8-obb",
+    "pose": "keypoints: yolo-pose",
+    "classify": "classify: auto",
+}
+
+FAMILIES = (
+    Family(
+        "Ultralytics YOLO (v8, 11, 12, 26)",
+        ("detect: yolov8", "detect: yolov8-seg", "detect: yolov8-obb", "keypoints: yolo-pose", "detect: yolov10"),
+        {**_LETTERBOX, **_UNIT},
+        _ULTRALYTICS,
+        "yolo export model=yolo11n.pt format=onnx",
+        metadata={"author": "Ultralytics"},
+        tasks=_ULTRALYTICS_TASKS,
+    ),
+    Family(
+        "Ultralytics YOLO classifier",
+        ("classify: auto",),
+        {"resize": "center_crop", "crop": 1.0, **_UNIT},
+        _ULTRALYTICS,
+        "yolo export model=yolo11n-cls.pt format=onnx",
+        metadata={"author": "Ultralytics", "task": "classify"},
+        tasks=_ULTRALYTICS_TASKS,
+    ),
+    Family(
+        "YOLOv5",
+        ("detect: yolov5",),
+        {**_LETTERBOX, **_UNIT},
+        "https://github.com/ultralytics/yolov5/blob/master/export.py",
+        "python export.py --weights yolov5n.pt --include onnx",
+        metadata={"stride": "", "names": ""},
+    ),
+    Family(
+        "YOLOX",
+        ("detect: yolox",),
+        {"resize": "letterbox", "anchor": "top_left", "pad": 114, **_RAW_BGR},
+        "https://github.com/Megvii-BaseDetection/YOLOX/blob/main/yolox/data/data_augment.py",
+        "python tools/export_onnx.py -n yolox-s -c yolox_s.pth --output-name yolox_s.onnx",
+    ),
+    Family(
+        "NanoDet",
+        ("detect: nanodet",),
+        _IMAGENET_BGR,
+        "https://github.com/RangiLyu/nanodet/blob/main/config/legacy_v0.x_configs/nanodet-m.yml",
+        "python tools/export_onnx.py --cfg_path CONFIG.yml --model_path MODEL.ckpt",
+    ),
+    Family(
+        "FastestDet",
+        ("detect: fastestdet",),
+        {**_STRETCH, "color": "bgr", "mean": (0.0,), "std": (255.0,)},
+        "https://github.com/dog-qiuqiu/FastestDet/blob/main/test.py",
+        "python test.py --yaml configs/coco.yaml --weight MODEL.pth --img data/3.jpg --onnx",
+    ),
+    Family(
+        "Ultra-Light-Fast-Generic-Face-Detector",
+        ("detect: ssd",),
+        {**_STRETCH, "color": "rgb", "mean": (127.0,), "std": (128.0,)},
+        "https://github.com/Linzaer/Ultra-Light-Fast-Generic-Face-Detector-1MB/blob/master/vision/ssd/config/fd_config.py",
+        "python convert_to_onnx.py",
+        gives=("scores", "boxes"),
+    ),
+    Family(
+        "RF-DETR",
+        ("detect: detr",),
+        {**_STRETCH, **_IMAGENET},
+        "https://github.com/roboflow/rf-detr/blob/develop/src/rfdetr/detr.py",
+        "python -c 'from rfdetr import RFDETRNano; RFDETRNano().export()'",
+        gives=("dets", "labels"),
+    ),
+    Family(
+        "RT-DETR, D-FINE, DEIM",
+        ("detect: detr",),
+        {**_STRETCH, **_UNIT},
+        "https://github.com/lyuwenyu/RT-DETR/blob/main/rtdetrv2_pytorch/references/deploy/rtdetrv2_onnxruntime.py",
+        "python tools/export_onnx.py -c CONFIG.yml -r MODEL.pth --check",
+        takes=("images",),
+        gives=("labels", "boxes", "scores"),
+    ),
+    Family(
+        "DETR by Hugging Face",
+        ("detect: detr",),
+        _IMAGENET,
+        "https://huggingface.co/docs/transformers/model_doc/detr",
+        "optimum-cli export onnx --model facebook/detr-resnet-50 OUT/",
+        takes=("pixel_values",),
+        gives=("logits", "pred_boxes"),
+    ),
+    Family(
+        "TAO DetectNet_v2 (PeopleNet)",
+        (),
+        {**_STRETCH, **_UNIT},
+        "https://docs.nvidia.com/tao/tao-toolkit/text/ds_tao/detectnet_v2_ds.html",
+        "tao model detectnet_v2 export -m MODEL -k KEY -o MODEL.onnx",
+        gives=("output_bbox", "output_cov"),
+    ),
+    Family(
+        "SCRFD (InsightFace)",
+        (),
+        {"resize": "letterbox", "anchor": "top_left", "pad": 0, "color": "rgb", "mean": (127.5,), "std": (128.0,)},
+        "https://github.com/deepinsight/insightface/blob/master/python-package/insightface/model_zoo/scrfd.py",
+        "python tools/scrfd2onnx.py CONFIG.py MODEL.pth --output-file scrfd.onnx",
+        gives=("score_8", "bbox_8"),
+    ),
+    Family(
+        "YuNet",
+        (),
+        {**_STRETCH, **_RAW_BGR},
+        "https://github.com/ShiqiYu/libfacedetection.train/blob/master/README.md",
+        "python tools/yunet2onnx.py configs/yunet_n.py MODEL.pth",
+        gives=("loc", "conf", "iou"),
+    ),
+    Family(
+        "RTMPose",
+        (),
+        {"resize": "letterbox", "anchor": "center", "pad": 0, **_IMAGENET},
+        "https://github.com/open-mmlab/mmpose/tree/main/projects/rtmpose",
+        "python tools/deploy.py configs/mmpose/pose-detection_simcc_onnxruntime_dynamic.py CONFIG.py MODEL.pth a.jpg",
+        gives=("simcc_x", "simcc_y"),
+    ),
+    Family(
+        "PaddleOCR, text detection",
+        ("segment: threshold",),
+        _PADDLE,
+        "https://github.com/PaddlePaddle/PaddleOCR/blob/main/configs/det/PP-OCRv4/PP-OCRv4_mobile_det.yml",
+        "paddle2onnx --model_dir DIR --model_filename inference.pdmodel --save_file det.onnx",
+        takes=("x",),
+        gives=("sigmoid",),
+    ),
+    Family(
+        "PaddleOCR, text recognition",
+        (),
+        {"resize": "letterbox", "anchor": "top_left", "pad": 0, "color": "bgr", "mean": (127.5,), "std": (127.5,)},
+        "https://github.com/PaddlePaddle/PaddleOCR/blob/main/configs/rec/PP-OCRv4/PP-OCRv4_mobile_rec.yml",
+        "paddle2onnx --model_dir DIR --model_filename inference.pdmodel --save_file rec.onnx",
+        takes=("x",),
+        gives=("softmax",),
+    ),
+    Family(
+        "Caffe and Caffe2 model zoo",
+        ("classify: auto",),
+        {**_CROP, **_CAFFE},
+        "https://github.com/BVLC/caffe/blob/master/examples/00-classification.ipynb",
+        producer="onnx-caffe2",
+    ),
+    Family(
+        "torchvision and timm classifiers",
+        ("classify: auto",),
+        {**_CROP, **_IMAGENET},
+        "https://pytorch.org/vision/stable/models.html",
+        "python onnx_export.py --model resnet18 resnet18.onnx",
+        producer="pytorch",
+    ),
+    Family(
+        "Keras and TensorFlow-Slim classifiers",
+        ("classify: auto",),
+        {**_CROP, **_SIGNED},
+        "https://github.com/tensorflow/models/blob/master/research/slim/preprocessing/inception_preprocessing.py",
+        "python -m tf2onnx.convert --saved-model DIR --output model.onnx",
+        producer="tf2onnx",
+    ),
+    Family(
+        "DeepLab by TensorFlow",
+        ("segment: argmax",),
+        {**_STRETCH, **_SIGNED},
+        "https://github.com/tensorflow/models/blob/master/research/deeplab/core/feature_extractor.py",
+        "python -m tf2onnx.convert --graphdef frozen_inference_graph.pb --inputs sub_7:0 --outputs ResizeBilinear_3:0",
+        producer="tf2onnx",
+        gives=("resizebilinear",),
+    ),
+    Family(
+        "Segmentation by Hugging Face (SegFormer)",
+        ("segment: argmax",),
+        {**_STRETCH, **_IMAGENET},
+        "https://huggingface.co/docs/transformers/model_doc/segformer",
+        "optimum-cli export onnx --model nvidia/segformer-b0-finetuned-ade-512-512 OUT/",
+        takes=("pixel_values",),
+        gives=("logits",),
+    ),
+    Family(
+        "Torchreid (OSNet)",
+        ("embed: l2",),
+        {**_STRETCH, **_IMAGENET},
+        "https://github.com/KaiyangZhou/deep-person-reid/blob/master/torchreid/data/transforms.py",
+        producer="pytorch",
+    ),
+)
+"""Rows that outputs alone show come after rows that more shows; of rows that fit equally the first is taken."""
