@@ -6,21 +6,19 @@ from pathlib import Path
 import numpy as np
 
 from edgert.config import PipelineFile, load_pipeline
-from edgert.config.model_section import value_of, verb_of
+from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.errors import ConfigError, EdgertError, nearest
+from edgert.graph import load
 from edgert.stages.decode.kinds import labels_of
 from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, described, yaml_value
-from edgert.wiring.evidence import sameness
+from edgert.wiring.judge import Judgment, alike, judge, kind_of_photo, lead_of, same_answers
 from edgert.wiring.photos import read_photos
-from edgert.wiring.search import DOUBT, SAME, Gap, Progress, Ranking, Search, Tally, subject
-from edgert.wiring.settings import Setting, named
+from edgert.wiring.prior import Prior, Told, prior_of, told_of
+from edgert.wiring.search import CLEAR, SAME, Progress, Ranking, Search, Subject, Tally, subject
+from edgert.wiring.settings import GROUPS, Setting, differs, named
 from edgert.wiring.trial import readings
 
-_SOMETHING = 0.05
-"""Mean evidence of answers below which a model found nothing that its views agree on."""
 _NAMED = 4  # settings of a tie that are named
-_FITTING = 0.5
-"""Fit with what a model remembers from which on that alone is enough for a verdict."""
 
 
 def check(
@@ -31,10 +29,12 @@ def check(
     overrides: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Runs a model over the plausible settings on photos and ranks them by evidence.
+    """Runs a model over the plausible settings on photos, and weighs what they show against what is known of its file.
 
-    The written setting is right as long as no other is clearly better: by two standard errors of the difference over
-    the photos. Blocks for four to six runs of the engine per way to feed the model and photo.
+    What the file, its exporter and the family's own code say (:mod:`~edgert.wiring.prior`) stands until photos speak
+    against it by that knowledge's margin. The written setting is right where no setting with other answers comes within
+    two standard errors of it, and wrong where another is two ahead; otherwise photos cannot tell. Blocks for four to
+    six runs of the engine per way to feed the model and photo.
 
     Args:
         pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
@@ -59,10 +59,21 @@ def check(
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     written = Setting(config.input, config.task)
+    base = Setting(config.input, tasks[0])
+    prior = prior_for(found, base, told_of(load(config.onnx)))
+    favored = Setting(prior.applied(base.input), base.task)
     search = Search(found, photos, verb_of(tasks[0]), progress)
     with np.errstate(over="ignore", invalid="ignore"):  # boxes of a wrong setting may be too large for float32
-        search.explore(Setting(config.input, tasks[0]), tasks)
-    return _report(file, name, written, search)
+        search.explore(favored, tasks, base)
+    return report_of(file, name, written, search, prior, favored, labels)
+
+
+def prior_for(found: Subject, base: Setting, told: Told) -> Prior:
+    """What is known of a subject's input when it is read as ``base`` has it."""
+    if isinstance(base.task, PythonTask):
+        return Prior(told)
+    names = [[tensor.name for tensor in tensors] for tensors in (found.engine.inputs, found.engine.outputs)]
+    return prior_of(told, base.task, *names).taken(base.input, found.dtype)
 
 
 def _chosen(file: PipelineFile, model: str | None) -> str:
@@ -80,48 +91,52 @@ def _chosen(file: PipelineFile, model: str | None) -> str:
     return model
 
 
-def _report(file: PipelineFile, name: str, written: Setting, search: Search) -> CheckReport:
+def report_of(
+    file: PipelineFile,
+    name: str,
+    written: Setting,
+    search: Search,
+    prior: Prior,
+    favored: Setting,
+    labels: Sequence[str] = (),
+) -> CheckReport:
+    """What a search shows of a written setting."""
     ranking = search.ranking
-    best = ranking.best()
-    as_written = ranking.find(written)
-    advised = advised_of(ranking, written)
-    # Whether there is anything to judge by.
-    finds = ranking.answers(best) >= _SOMETHING or max(ranking.fits(best), default=0.0) >= _FITTING
-    verdict: Verdict = "fine"
-    if as_written is None or ranking.gap(best, as_written).clear:
+    judgment = judge(ranking, prior, ranking.add(favored))
+    chosen, as_written = judgment.chosen, ranking.find(written)
+    verdict: Verdict = "unclear"
+    if as_written is None or (judgment.finds and _is_wrong(judgment, as_written)):
         verdict = "wrong"  # without a tally, the written decoder cannot read the outputs
-    else:
-        behind = advised is not as_written and ranking.gap(advised, as_written).errors >= DOUBT
-        if not finds or (behind and same_answers(advised, as_written) < SAME):
-            verdict = "unclear"
-    doubtful = verdict != "fine" and (as_written is None or finds)
-    findings = _findings(file, name, written, advised.setting, search) if doubtful else ()
-    ties = ties_of(ranking, advised, len(search.photos))
+    elif judgment.settled and (as_written is chosen or alike(chosen, as_written)):
+        verdict = "fine"
+    doubtful = verdict == "wrong" or (verdict == "unclear" and judgment.finds and as_written is not chosen)
+    findings = _findings(file, name, written, chosen.setting, search, prior) if doubtful else ()
+    ties = ties_of(judgment, len(search.photos))
     return CheckReport(
         model=name,
         photos=tuple(str(path) for path, _ in search.photos),
         verdict=verdict,
-        summary=_summary(verdict, name, findings, ties, len(search.photos)),
+        summary=_summary(verdict, name, findings, ties, judgment, labels, len(search.photos)),
         findings=findings,
         ties=ties,
+        known=prior.source,
+        more_photos=judgment.more_photos if verdict == "unclear" else 0,
         rows=rows_of(ranking, written),
         runs=search.runs,
-        best=advised.setting,
+        best=chosen.setting,
         written=written,
-        record=advised.records[0],
+        record=chosen.records[0],
         image=search.photos[0][1],
     )
 
 
-def advised_of(ranking: Ranking, written: Setting) -> Tally:
-    """The best setting; but placed as written, as long as no other placement is clearly better.
-
-    Placements differ little, and a network that finds things in one finds nearly the same in another.
-    """
-    best = ranking.best()
-    level = [tally for tally in ranking.tallies if tally is best or not ranking.gap(best, tally).clear]
-    placed = [tally for tally in level if "placement" not in written.differing(tally.setting)]
-    return max(placed, key=ranking.mean) if placed else best
+def _is_wrong(judgment: Judgment, as_written: Tally) -> bool:
+    """Whether the chosen setting is clearly ahead; of two that only place images otherwise and find the same, it does
+    not matter which is written."""
+    if as_written is judgment.chosen or judgment.behind(as_written) < CLEAR:
+        return False
+    groups = [group for group in GROUPS if differs(judgment.chosen.setting, as_written.setting, group)]
+    return groups != ["placement"] or not alike(judgment.chosen, as_written)
 
 
 def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
@@ -149,27 +164,24 @@ def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def same_answers(first: Tally, second: Tally) -> float:
-    """Mean sameness of two settings' records over the photos both were tried on."""
-    shared = first.records.keys() & second.records.keys()
-    return float(np.mean([sameness(first.records[n], second.records[n]) for n in shared]))
-
-
-def _findings(file: PipelineFile, name: str, written: Setting, better: Setting, search: Search) -> tuple[Finding, ...]:
+def _findings(
+    file: PipelineFile, name: str, written: Setting, better: Setting, search: Search, prior: Prior
+) -> tuple[Finding, ...]:
     """The lines to change, those first whose written value alone makes the advised setting worst."""
-    costs: dict[str, Gap] = {}  # how far the advised setting falls behind itself with one group as it is written
+    costs: dict[str, float] = {}  # how far the advised setting falls behind itself with one group as it is written
+    ranking = search.ranking
     for group in written.differing(better):
-        if group == "task" and search.ranking.find(written) is None:
-            costs[group] = Gap(1.0, float("inf"))  # that decoder cannot read these outputs at all
+        if group == "task" and ranking.find(written) is None:
+            costs[group] = float("inf")  # that decoder cannot read these outputs at all
             continue
         mixed = better.with_part(group, written)
         search.plan(1)
         search.gather([mixed], keep_all=True)
-        costs[group] = search.ranking.gap(search.ranking.add(better), search.ranking.add(mixed))
-    blamed = [group for group, gap in costs.items() if gap.clear or (group != "placement" and gap.mean > 0)]
+        costs[group] = lead_of(ranking, prior, ranking.add(better), ranking.add(mixed))
+    blamed = [group for group, cost in costs.items() if cost >= CLEAR or (group != "placement" and cost > 0)]
     return tuple(
         _finding(file, name, path, lines, costs[group])
-        for group in sorted(blamed or costs, key=lambda group: -costs[group].errors)
+        for group in sorted(blamed or costs, key=lambda group: -costs[group])
         for path, lines in _changes(written, better, group)
     )
 
@@ -191,22 +203,22 @@ def _changes(written: Setting, better: Setting, group: str) -> Iterator[tuple[tu
         yield ("task", verb), (next(tasks), next(tasks))
 
 
-def _finding(file: PipelineFile, name: str, path: tuple[str, str], lines: tuple[str, str], cost: Gap) -> Finding:
+def _finding(file: PipelineFile, name: str, path: tuple[str, str], lines: tuple[str, str], cost: float) -> Finding:
     loc, key = ("models", name, *path), ".".join(path)
     # A task is always written, and its decoder is not in doubt once another reads the outputs better.
     is_task = path[0] == "task" and path[1] != "options"
     missing = loc not in file.document.places and not is_task
-    return Finding(file.where(*loc), key, lines[0], missing, lines[1], cost.clear or is_task, cost.errors)
+    return Finding(file.where(*loc), key, lines[0], missing, lines[1], cost >= CLEAR or is_task, cost)
 
 
-def ties_of(ranking: Ranking, chosen: Tally, photos: int) -> tuple[str, ...]:
+def ties_of(judgment: Judgment, photos: int) -> tuple[str, ...]:
     """A sentence for every setting that differs from the chosen one in one group and is not clearly worse."""
-    best, found = ranking.best(), list[str]()
+    chosen, found = judgment.chosen, list[str]()
     these = "this photo" if photos == 1 else f"these {photos} photos"
     ways: dict[str, list[Tally]] = {}
-    for tally in ranking.tallies:
+    for tally in judgment.ranking.tallies:
         groups = chosen.setting.differing(tally.setting)
-        if tally is not chosen and len(groups) == 1 and (tally is best or not ranking.gap(best, tally).clear):
+        if tally is not chosen and len(groups) == 1 and tally.evidence and judgment.behind(tally) < CLEAR:
             ways.setdefault(groups[0], []).append(tally)
     for group, tallies in ways.items():
         names = list(dict.fromkeys(named(tally.setting)[group] for tally in (chosen, *tallies)))
@@ -218,15 +230,27 @@ def ties_of(ranking: Ranking, chosen: Tally, photos: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _summary(verdict: Verdict, name: str, findings: Sequence[Finding], ties: Sequence[str], photos: int) -> str:
+def _summary(
+    verdict: Verdict,
+    name: str,
+    findings: Sequence[Finding],
+    ties: Sequence[str],
+    judgment: Judgment,
+    labels: Sequence[str],
+    photos: int,
+) -> str:
     these = "this photo" if photos == 1 else f"these {photos} photos"
     if verdict == "fine":
         is_open = any("cannot be distinguished" in tie for tie in ties)
         listed = "; what they cannot distinguish is listed below" if is_open else ""
         return f"{name} is wired right, as far as {these} show: nothing is clearly better{listed}"
-    if verdict == "unclear" and findings:
-        return f"{name} may be wired wrong: other settings do better on {these}, but not clearly; try more photos"
-    if verdict == "unclear":
-        return f"{name} finds nothing certain on {these} with any setting; take photos of what it was trained on"
-    count = len(findings)
-    return f"{name} looks wired wrong: {count} line{'' if count == 1 else 's'} to change"
+    if verdict == "wrong":
+        count = len(findings)
+        return f"{name} looks wired wrong: {count} line{'' if count == 1 else 's'} to change"
+    kind, more = kind_of_photo(judgment, labels), judgment.more_photos
+    if not judgment.finds:
+        return f"cannot tell: {name} finds nothing certain on {these} with any setting; take some {kind}"
+    if more is None:
+        return "cannot tell: photos will not settle it; labeled images do (edgert eval --data)"
+    photo = "photo" if more == 1 else "photos"
+    return f"cannot tell yet: about {more} more {photo} {kind} may settle it; labeled images will (edgert eval --data)"

@@ -82,11 +82,13 @@ class CheckReport:
     Attributes:
         model: name of the model in the pipeline file.
         photos: the photos it was tried on.
-        verdict: ``fine``; ``wrong``: another setting is clearly better; ``unclear``: another is better, but not clearly
-            so on these photos, or nothing was found on them (then there are no findings).
+        verdict: ``fine``; ``wrong``: another setting is clearly better; ``unclear``: photos cannot tell, as another
+            setting with other answers is not clearly worse, or nothing was found on them.
         summary: the verdict in a sentence.
         findings: lines that look wrong, the costliest first.
         ties: sentences about what these photos cannot distinguish.
+        known: what the model's file or its family says of its input, and where that stands; empty when nothing does.
+        more_photos: about how many more may settle it; None where photos will not.
         rows: all settings that were tried, the best first.
         runs: how often the engine ran.
         best: the best setting itself; ``written`` the file's; not part of the JSON.
@@ -99,6 +101,8 @@ class CheckReport:
     summary: str
     findings: tuple[Finding, ...]
     ties: tuple[str, ...]
+    known: str
+    more_photos: int | None
     rows: tuple[Row, ...]
     runs: int
     best: Setting
@@ -108,7 +112,7 @@ class CheckReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        names = ("model", "photos", "verdict", "summary", "ties", "runs")
+        names = ("model", "photos", "verdict", "summary", "ties", "known", "more_photos", "runs")
         lists = {"findings": [asdict(one) for one in self.findings], "rows": [asdict(one) for one in self.rows]}
         return {**{name: _plain(getattr(self, name)) for name in names}, **_plain(lists)}
 

@@ -26,6 +26,8 @@ objects near the threshold come and go by chance."""
 _ACCIDENT, _DISTRUST = 1.0, 2.0
 """One sure object in the control is an accident; what goes beyond it counts twice against the photo's. A reading
 that takes background for objects finds a hundred in either, and a few more in one of them mean nothing."""
+_MOST_SCORE = 1.05
+"""A score that rounding may give. Above it the outputs are no scores: angles, or logits, taken for some."""
 _COUNTED = {"detect": 0.5, "keypoints": 0.5, "segment": 0.1}
 """Measures that count: how much of them, at least, is a whole photo's evidence. An object of score 0.8; a tenth
 of a bit."""
@@ -117,6 +119,8 @@ def _boxes(record: Detections, view: View | None = None) -> _Boxes:
 
 def _weigh_boxes(answers: Answers, photo: Photo) -> Evidence:
     """Objects that all views show, times the part of all objects that they are, times the part that is not chance."""
+    if any(np.max(record.scores, initial=0) > _MOST_SCORE for record in answers.records):
+        return NOTHING
     views = [_boxes(record, view) for record, view in zip(answers.records, photo.views, strict=True)]
     found = float(np.mean([weights.sum() for _, weights, _ in views]))
     confirmed = float(np.mean([_agreement(first, second) for first, second in combinations(views, 2)]))

@@ -1,7 +1,7 @@
 """Trying settings of one model on photos, with few runs of the engine."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,8 @@ F64 = npt.NDArray[np.float64]
 PRIOR_SPREAD, PRIOR_PHOTOS = 0.25, 4
 """How far one kind of evidence is taken to vary from photo to photo before any has been seen, and
 how many photos that belief weighs as much as. On its own, one photo then has to show half of what it can."""
+SYSTEMATIC = 0.02
+"""Standard error that no number of photos takes away: what hangs together best is not always right."""
 CLEAR = 2.0
 """Standard errors between two settings from which they count as different."""
 DOUBT = 1.25
@@ -110,7 +112,7 @@ class Ranking:
         kinds = 1 if first.setting.input == second.setting.input else 1 + len(self.memories)
         prior = PRIOR_SPREAD**2 * kinds  # each adds what a single photo can get wrong
         squares = PRIOR_PHOTOS * prior + float(((differences - mean) ** 2).sum())
-        error = math.sqrt(squares / (PRIOR_PHOTOS + count - 1) / count)
+        error = math.hypot(math.sqrt(squares / (PRIOR_PHOTOS + count - 1) / count), SYSTEMATIC)
         return Gap(mean, mean / error)
 
     def values(self, tally: Tally, photos: Sequence[int]) -> F64:
@@ -144,6 +146,8 @@ def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:
 
 Progress = Callable[[int, int], None]
 """Called with the runs made and the most runs there will be."""
+_MOST_SETTINGS = 96
+"""Colors and scales, times readings: a head with many options is not searched through for minutes."""
 _SHIFTED = ("classify", "embed")  # answers without a position, which shifted views must agree on
 
 
@@ -207,24 +211,32 @@ class Search:
         self._controls: dict[int, U8] = {}
         self._decoders: dict[str, Decoder] = {}
 
-    def explore(self, base: Setting, tasks: Sequence[TaskConfig]) -> None:
-        """Tries every color and scale with every reading, then every placement with the best of them."""
+    def explore(self, base: Setting, tasks: Sequence[TaskConfig], *others: Setting) -> None:
+        """Tries every color and scale with every reading, then every placement with the best of them.
+
+        Args:
+            base: what is tried on all photos, however bad, and how images are placed at first.
+            tasks: how outputs may be read; the first so many that it takes no more than :data:`_MOST_SETTINGS`.
+            others: settings that are tried on all photos, too.
+        """
         inputs = colors_and_scales(base.input, self.subject.dtype)
-        self.plan(len(inputs) + len(placements(base.input, verb_of(base.task))) - 1)
-        always = base.key
-        self.gather([Setting(config, task) for config in inputs for task in tasks], always)
+        tasks = tasks[: max(_MOST_SETTINGS // len(inputs), 1)]
+        self.plan(len(inputs) + len(others) + len(placements(base.input, verb_of(base.task))) - 1)
+        always = {base.key, *(other.key for other in others)}
+        self.gather([*others, *(Setting(config, task) for config in inputs for task in tasks)], always)
         best = self.ranking.best().setting
-        self.gather([Setting(config, best.task) for config in placements(best.input, verb_of(best.task))], always)
+        ways = [base, *others, *(Setting(config, best.task) for config in placements(best.input, verb_of(best.task)))]
+        self.gather(ways, always)
 
     def plan(self, inputs: int) -> None:
         """Tells the progress how many more ways to feed the model will be tried."""
         self._planned += inputs * len(self.photos) * (6 if self._many else 4)
 
-    def gather(self, settings: Sequence[Setting], always: str = "", keep_all: bool = False) -> None:
+    def gather(self, settings: Sequence[Setting], always: Collection[str] = (), keep_all: bool = False) -> None:
         """Tries settings on every photo, less those that fall hopelessly behind.
 
         Args:
-            always: key of a setting that is tried on all, however bad.
+            always: keys of settings that are tried on all, however bad.
             keep_all: whether all are.
         """
         tallies = [self.ranking.add(setting) for setting in settings]
@@ -238,7 +250,7 @@ class Search:
             self._trial.forget()
             if not keep_all:
                 best = max(tallies, key=self.ranking.mean)
-                kept = (best.setting.key, always)
+                kept = {best.setting.key, *always}
                 gaps = {id(one): self.ranking.gap(best, one).errors for one in tallies if one.setting.key not in kept}
                 tallies = [one for one in tallies if gaps.get(id(one), 0.0) < HOPELESS]
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, get_args, get_type_hints
 
+import numpy as np
+
 from edgert.config import ClassifyTask, DetectTask, InputConfig, KeypointsTask, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.kinds import DECODERS
@@ -72,6 +74,22 @@ class Setting:
         if "color" in taken and (taken["color"] == "gray") != (self.input.color == "gray"):
             taken |= {"mean": other.input.mean, "std": other.input.std}
         return replace(self, input=self.input.model_copy(update=taken))
+
+
+_NEAR = 0.01
+"""Part of its range by which a scale may be off another without being another: 127 and 128 for 127.5."""
+
+
+def differs(first: Setting, second: Setting, group: str) -> bool:
+    """Whether two settings differ in a group; scales are compared color by color, whatever their order."""
+    if group != "scale":
+        return first.part(group) != second.part(group)
+    ends = []
+    for config in (first.input, second.input):
+        values = [np.broadcast_to(np.asarray(value, float), 3) for value in (config.mean, config.std)]
+        mean, std = (value[::-1] if config.color == "bgr" else value for value in values)
+        ends.append(np.stack([(0 - mean) / std, (255 - mean) / std]))
+    return bool(np.abs(ends[0] - ends[1]).max() > _NEAR * np.ptp(ends[0], axis=0).max())
 
 
 def named(setting: Setting) -> dict[str, str]:

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgert.config import InputConfig, ModelConfig, load_pipeline
+from edgert.config import load_pipeline
 from edgert.config.model_section import value_of, verb_of
-from edgert.errors import ConfigError, ModelError, cause
+from edgert.errors import ConfigError, cause
 from edgert.files import replace_text
-from edgert.graph import TensorSpec, inputs, load
-from edgert.wiring.check import advised_of, rows_of, ties_of
 from edgert.wiring.check_report import Row, described, yaml_value
-from edgert.wiring.photos import read_photos
-from edgert.wiring.search import Progress, Search, Subject, subject
-from edgert.wiring.settings import SCALES, Setting
-from edgert.wiring.trial import guesses, readings, task_of
+from edgert.wiring.inferred import Inferred, infer
+from edgert.wiring.search import Progress
 
 # Writing a pipeline file where there was none.
 
@@ -55,20 +51,7 @@ class _AnyValue(dict[str, str]):
         return key if default is None else str(default)
 
 
-_USUAL_SIZE = 640
 _SHOWN_OUTPUTS = 3
-_DEFAULT_INPUTS: dict[str, dict[str, object]] = {
-    "detect": {"resize": "letterbox", "std": (255.0,)},
-    "keypoints": {"resize": "letterbox", "std": (255.0,)},
-    "classify": {"resize": "center_crop", "crop": 0.875},
-    "segment": {"resize": "stretch"},
-    "embed": {"resize": "stretch"},
-    "text": {"resize": "letterbox", "anchor": "top_left", "pad": 127, "mean": (127.5,), "std": (127.5,)},
-    "depth": {"resize": "stretch"},
-    "image": {"resize": "stretch", "std": (255.0,)},
-    "anomaly": {"resize": "stretch"},
-}
-"""What models of a task usually want; where color and scale are not named, ImageNet's mean and std."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +66,6 @@ class Starter:
 
     text: str
     notes: tuple[str, ...]
-    report: tuple[Row, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Guessed:
-    """The parts of the model's section, each with the reason for it."""
-
-    setting: Setting
-    size: tuple[int, int] | None
-    task_notes: tuple[str, ...]
-    input_notes: tuple[str, ...]
     report: tuple[Row, ...] = ()
 
 
@@ -119,69 +91,14 @@ def starter(
         ConfigError: a photo that cannot be read.
     """
     path = Path(model_path)
-    specs = inputs(load(path))
-    if len(specs) != 1 or len(specs[0].shape) != 4:
-        raise ModelError(
-            "a pipeline feeds a model one image and nothing else",
-            why=f"this model takes {', '.join(map(str, specs)) or 'nothing'}",
-            where=str(path),
-            fix="export the model with the image as its only input, or use edgert.load_engine",
-        )
-    (spec,) = specs
-    height, width = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]
-    size = None
-    if not isinstance(height, int) or not isinstance(width, int):  # else the model fixes it
-        size = (width if isinstance(width, int) else _USUAL_SIZE, height if isinstance(height, int) else _USUAL_SIZE)
-    gray = 1 in (spec.shape[1], spec.shape[3]) and 3 not in (spec.shape[1], spec.shape[3])
-    blank = InputConfig(color="gray" if gray else "rgb").model_copy(update={"size": size})
-    config = {"onnx": path.absolute(), "task": {"embed": "none"}, "input": blank}
-    found = subject(ModelConfig.model_validate(config), (), str(path))
-    guessed = _guess(found, blank, size)
-    if images:
-        guessed = _tried(found, guessed, images, progress)
+    made = infer(path, images, progress=progress)
     folder = (directory or Path()).absolute()
-    text = _text(os.path.relpath(path.absolute(), folder), path.stem, guessed, spec, found, source)
-    return Starter(text, (*guessed.task_notes, *guessed.input_notes), guessed.report)
+    text = _text(os.path.relpath(path.absolute(), folder), path.stem, made, source)
+    return Starter(text, (*made.task_notes, *made.input_notes), made.report)
 
 
-def _guess(found: Subject, blank: InputConfig, size: tuple[int, int] | None) -> _Guessed:
-    looks = guesses(found.engine)
-    task = readings(None, found.engine, (), found.network)[0]
-    reason = next(look.reason for look in looks if task_of(look) == task)
-    others = [str(look) for look in looks if task_of(look) != task]
-    notes: tuple[str, ...] = (f"{verb_of(task)}: {value_of(task)}, because {reason}",)
-    if others:
-        notes += (f"it could also be {', '.join(others)}",)
-    usual = dict(_DEFAULT_INPUTS[verb_of(task)])
-    if found.dtype in ("uint8", "int8"):
-        usual |= {"mean": (0.0,) if found.dtype == "uint8" else (128.0,), "std": (1.0,)}
-    elif value_of(task) == "yolox":
-        usual |= {"anchor": "top_left", "color": "bgr", "std": (1.0,)}
-    elif "std" not in usual and blank.color == "gray":
-        usual["std"] = (255.0,)
-    elif "std" not in usual:
-        usual["mean"], usual["std"] = SCALES["ImageNet"]
-    why = ("color and scale are what such models usually want", "no photo was given to try them on")
-    return _Guessed(Setting(blank.model_copy(update=usual), task), size, notes, why)
-
-
-def _tried(found: Subject, guessed: _Guessed, images: Sequence[str | Path], progress: Progress | None) -> _Guessed:
-    photos = read_photos(images)
-    base = guessed.setting
-    tasks = readings(None, found.engine, (), found.network)
-    search = Search(found, photos, verb_of(base.task), progress)
-    search.explore(base, tasks)
-    chosen = advised_of(search.ranking, base)
-    rows, task = rows_of(search.ranking, None), chosen.setting.task
-    photo_count = f"{len(photos)} photo{'' if len(photos) == 1 else 's'}"
-    notes = (f"the best of {len(rows)} settings on {photo_count}", *ties_of(search.ranking, chosen, len(photos)))
-    reasons = guessed.task_notes
-    if "task" in base.differing(chosen.setting):
-        reasons = (f"{verb_of(task)}: {value_of(task)}, because it reads the outputs best on the photos",)
-    return _Guessed(chosen.setting, guessed.size, reasons, notes, rows)
-
-
-def _text(onnx: str, stem: str, guessed: _Guessed, spec: TensorSpec, found: Subject, source: str) -> str:
+def _text(onnx: str, stem: str, guessed: Inferred, source: str) -> str:
+    found, spec, named = guessed.found, guessed.spec, guessed.prior.told.labels
     width, height = found.network
     outputs = [f"{tensor.name} {list(tensor.shape)}" for tensor in found.engine.outputs]
     more = f", and {len(outputs) - _SHOWN_OUTPUTS} more" if len(outputs) > _SHOWN_OUTPUTS else ""
@@ -208,7 +125,7 @@ def _text(onnx: str, stem: str, guessed: _Guessed, spec: TensorSpec, found: Subj
         f"    # input {spec}; outputs {', '.join(outputs[:_SHOWN_OUTPUTS])}{more}",
         f"    # guessed: {guessed.task_notes[0]}",
         *(f"    #   {note}" for note in guessed.task_notes[1:]),
-        f"    task: {yaml_value(keys)}   # add labels: names.txt, one class a line",
+        f"    task: {yaml_value(keys)}   # {_labels(named)}",
         f"    # {'tried' if guessed.report else 'guessed'}: {guessed.input_notes[0]}",
         *(f"    #   {note}" for note in guessed.input_notes[1:]),
         "    input:",
@@ -219,6 +136,12 @@ def _text(onnx: str, stem: str, guessed: _Guessed, spec: TensorSpec, found: Subj
         *_sinks(verb),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _labels(named: tuple[str, ...]) -> str:
+    if not named:
+        return "add labels: names.txt, one class a line, or a list such as coco"
+    return f"its {len(named)} labels are in the model file: {', '.join(named[:_SHOWN_OUTPUTS])}, ..."
 
 
 _COMMENTS = {

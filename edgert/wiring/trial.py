@@ -20,25 +20,44 @@ from edgert.wiring.photos import View
 from edgert.wiring.settings import variants
 
 
-def guesses(engine: Engine, label_count: int | None = None) -> list[Guess]:
-    """What the outputs look like, from shapes and names, the likeliest first."""
+def guesses(engine: Engine, label_count: int | None = None, told: str = "") -> list[Guess]:
+    """What the outputs look like, from shapes and names, the likeliest first; before them what the file says they are.
+
+    Args:
+        label_count: names of classes that are known.
+        told: the decoder that the file's metadata mean, as a task writes it, like ``detect: yolov8``.
+    """
     (image,) = engine.inputs
     names = [tensor.name for tensor in engine.outputs]
-    return guess(one_image(engine), names, image.shape[1:], label_count)
+    looks = guess(one_image(engine), names, image.shape[1:], label_count)
+    if not told:
+        return looks
+    verb, _, decoder = told.partition(": ")
+    known = Guess(verb, decoder, "the metadata in the file name the task", _TOLD, label_count)
+    return [known, *(look for look in looks if str(look) != told)]
 
 
-def readings(written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size) -> list[TaskConfig]:
+_TOLD = 9
+"""Weight of a guess that is none."""
+
+
+def readings(
+    written: TaskConfig | None, engine: Engine, labels: tuple[str, ...], network: Size, told: str = ""
+) -> list[TaskConfig]:
     """Every way to read the outputs: the written one first, then what they look like, each with its variants.
 
     Args:
         written: of the pipeline file; None for a model nobody has described yet.
+        told: see :func:`guesses`.
 
     Raises:
         ModelError: nothing can read them; names what was tried.
     """
     if isinstance(written, PythonTask):
         return [written]
-    looks = guesses(engine, len(labels) or None)
+    looks = guesses(engine, len(labels) or None, told)
+    if told and _why_not(task_of(looks[0]), tuple(one_image(engine)), network) is not None:
+        looks = looks[1:]  # metadata that contradict the graph
     verb = verb_of(written) if written else looks[0].task if looks else None
     tasks: list[TaskConfig] = [written] if written else []
     same = written and (verb_of(written), value_of(written))

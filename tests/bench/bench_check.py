@@ -30,8 +30,10 @@ import numpy as np
 
 from edgert.config import load_pipeline
 from edgert.wiring import check as checking
+from edgert.wiring import photos as photographs
 from edgert.wiring import search as searching
 from edgert.wiring.check_report import CheckReport, described, yaml_value
+from edgert.wiring.evidence import sameness
 from edgert.wiring.settings import GROUPS, SCALES, Setting, colors_and_scales, placements
 from edgert.wiring.trial import readings
 
@@ -95,8 +97,8 @@ class Remembered:
 
     def patched(self) -> Iterator[Any]:
         """The replacements, for an ExitStack."""
-        see, subject, read = searching.Search._see, searching.subject, checking.read_photos
-        scrambled, with_views = searching.scrambled, searching.with_views
+        see, subject, read = searching.Search._see, searching.subject, photographs.read_photos
+        scrambled, with_views = photographs.scrambled, photographs.with_views
 
         def remembered_subject(config: Any, labels: Any, where: Any) -> Any:
             key = (config.onnx, config.input.size)
@@ -120,7 +122,7 @@ class Remembered:
             tally.evidence[number], tally.records[number], tally.looks[number] = self.seen[key]
 
         yield mock.patch.object(searching.Search, "_see", remembered_see)
-        yield mock.patch.object(searching, "with_views", lambda *_: None)
+        yield mock.patch.object(searching, "with_views", lambda *_: None)  # seen by what is remembered
         yield mock.patch.object(searching, "scrambled", lambda image: image)
         yield mock.patch.object(checking, "subject", remembered_subject)
         yield mock.patch.object(checking, "read_photos", remembered_photos)
@@ -205,7 +207,7 @@ def measure(model: str, counts: list[int], trials: int, pool_size: int, memory: 
 
         def as_good(setting: Setting) -> bool:
             records = memory.records(subject, setting, pool)
-            return float(np.mean([checking.sameness(*pair) for pair in zip(own, records, strict=True)])) >= _SAME
+            return float(np.mean([sameness(*pair) for pair in zip(own, records, strict=True)])) >= _SAME
 
         wrong = [(group, setting) for group, setting in wrong_settings(right, subject) if not as_good(setting)]
         for count in counts:

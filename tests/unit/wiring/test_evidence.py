@@ -58,11 +58,17 @@ def test_one_object_in_the_control_is_an_accident() -> None:
     assert seen(first, second, boxes([[40, 0, 60, 20]])).value == seen(first, second, boxes(NOWHERE)).value
 
 
-def test_unconfirmed_objects_lower_the_value_and_scores_beyond_1_count_as_1() -> None:
+def test_unconfirmed_objects_lower_the_value() -> None:
     two = boxes([[10, 10, 30, 30], [40, 40, 60, 60]])
     one = boxes([[34, 10, 54, 30]])
     assert seen(two, one, boxes(NOWHERE)).value < seen(one, boxes([[10, 10, 30, 30]]), boxes(NOWHERE)).value
-    assert seen(boxes([[10, 10, 30, 30]], 7), boxes([[34, 10, 54, 30]], 7), boxes(NOWHERE)).value == pytest.approx(1)
+
+
+def test_numbers_beyond_1_are_no_scores_but_angles_or_logits_read_as_some() -> None:
+    pairs = [(boxes([[10, 10, 30, 30]], score), boxes([[34, 10, 54, 30]], score)) for score in (1.01, 1.1)]
+    rounded, angles = (seen(*pair, boxes(NOWHERE)) for pair in pairs)
+    assert rounded.value == pytest.approx(1)
+    assert angles.value == 0
 
 
 def classes(*scores: float) -> Classification:

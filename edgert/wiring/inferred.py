@@ -1,0 +1,157 @@
+"""How an ONNX file is fed and read that nobody has described yet: from its file, its family, and photos."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgert.config import InputConfig, ModelConfig, TaskConfig
+from edgert.config.model_section import value_of, verb_of
+from edgert.errors import ModelError
+from edgert.graph import TensorSpec, inputs, load
+from edgert.wiring.check import prior_for, rows_of, ties_of
+from edgert.wiring.check_report import Row
+from edgert.wiring.judge import judge, kind_of_photo
+from edgert.wiring.photos import read_photos
+from edgert.wiring.prior import FAMILY, Prior, Told, told_of, told_task
+from edgert.wiring.search import Progress, Search, Subject, subject
+from edgert.wiring.settings import SCALES, Setting
+from edgert.wiring.trial import guesses, readings, task_of
+
+_USUAL_SIZE = 640
+_DEFAULT_INPUTS: dict[str, dict[str, object]] = {
+    "detect": {"resize": "letterbox", "std": (255.0,)},
+    "keypoints": {"resize": "letterbox", "std": (255.0,)},
+    "classify": {"resize": "center_crop", "crop": 0.875},
+    "segment": {"resize": "stretch"},
+    "embed": {"resize": "stretch"},
+    "text": {"resize": "letterbox", "anchor": "top_left", "pad": 127, "mean": (127.5,), "std": (127.5,)},
+    "depth": {"resize": "stretch"},
+    "image": {"resize": "stretch", "std": (255.0,)},
+    "anomaly": {"resize": "stretch"},
+}
+"""What models of a task usually want; where color and scale are not named, ImageNet's mean and std."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inferred:
+    """How a model is probably used.
+
+    Attributes:
+        setting: its input and task.
+        size: network size, where the model leaves it open; else None.
+        spec: its one input.
+        found: the compiled model.
+        prior: what was known of it beforehand.
+        sure: whether its color, scale and placement are known of its file or family, or photos showed them.
+        task_notes, input_notes: what was found out and why, a sentence each.
+        report: the settings that were tried on photos, the best first; empty without photos.
+    """
+
+    setting: Setting
+    size: tuple[int, int] | None
+    spec: TensorSpec
+    found: Subject
+    prior: Prior
+    sure: bool
+    task_notes: tuple[str, ...]
+    input_notes: tuple[str, ...]
+    report: tuple[Row, ...] = ()
+
+
+def infer(
+    path: Path,
+    images: Sequence[str | Path] = (),
+    *,
+    task: TaskConfig | None = None,
+    progress: Progress | None = None,
+) -> Inferred:
+    """Finds out how a model is fed and read.
+
+    Args:
+        path: the ONNX file.
+        images: photos or folders; with them every plausible setting is tried.
+        task: how its outputs are read, where that is known.
+        progress: called with runs made and most runs to come.
+
+    Raises:
+        ModelError: not an ONNX model, not one image as its input, or outputs that nothing can read.
+        ConfigError: a photo that cannot be read.
+    """
+    model = load(path)
+    specs = inputs(model)
+    if len(specs) != 1 or len(specs[0].shape) != 4:
+        raise ModelError(
+            "a pipeline feeds a model one image and nothing else",
+            why=f"this model takes {', '.join(map(str, specs)) or 'nothing'}",
+            where=str(path),
+            fix="export the model with the image as its only input, or use edgert.load_engine",
+        )
+    (spec,), told = specs, told_of(model)
+    height, width = spec.shape[1:3] if spec.shape[3] in (1, 3) else spec.shape[2:]
+    size = None
+    if not isinstance(height, int) or not isinstance(width, int):  # else the model fixes it
+        usual = told.size or (_USUAL_SIZE, _USUAL_SIZE)
+        size = (width if isinstance(width, int) else usual[0], height if isinstance(height, int) else usual[1])
+    gray = 1 in (spec.shape[1], spec.shape[3]) and 3 not in (spec.shape[1], spec.shape[3])
+    blank = InputConfig(color="gray" if gray else "rgb").model_copy(update={"size": size})
+    config = {"onnx": path.absolute(), "task": {"embed": "none"}, "input": blank}
+    found = subject(ModelConfig.model_validate(config), told.labels, str(path))
+    made = _guessed(found, blank, told, size, spec, task)
+    return _tried(made, images, progress) if images else made
+
+
+def _guessed(
+    found: Subject,
+    blank: InputConfig,
+    told: Told,
+    size: tuple[int, int] | None,
+    spec: TensorSpec,
+    task: TaskConfig | None,
+) -> Inferred:
+    meant = told_task(told)
+    looks = guesses(found.engine, len(told.labels) or None, meant)
+    read = readings(task, found.engine, told.labels, found.network, meant)[0]
+    notes: tuple[str, ...] = (f"{verb_of(read)}: {value_of(read)}, as it was given",)
+    if task is None:
+        reason = next(look.reason for look in looks if task_of(look) == read)
+        notes = (f"{verb_of(read)}: {value_of(read)}, because {reason}",)
+        others = [str(look) for look in looks if task_of(look) != read]
+        if meant and others and meant != f"{verb_of(read)}: {value_of(read)}":
+            notes += (f"its metadata mean {meant}, which contradicts its outputs and is left out",)
+        elif others and not meant:
+            notes += (f"it could also be {', '.join(others)}",)
+    usual = dict(_DEFAULT_INPUTS[verb_of(read)])
+    if found.dtype in ("uint8", "int8"):
+        usual |= {"mean": (0.0,) if found.dtype == "uint8" else (128.0,), "std": (1.0,)}
+    elif "std" not in usual and blank.color == "gray":
+        usual["std"] = (255.0,)
+    elif "std" not in usual:
+        usual["mean"], usual["std"] = SCALES["ImageNet"]
+    base = Setting(blank.model_copy(update=usual), read)
+    prior = prior_for(found, base, told)
+    sure = prior.margin >= FAMILY and {"color", "std"} <= prior.input.keys()
+    why = ("color and scale are what such models usually want", "no photo was given to try them on")
+    if prior.source:
+        why = (prior.source, "no photo was given to try it on")
+    return Inferred(Setting(prior.applied(base.input), read), size, spec, found, prior, sure, notes, why)
+
+
+def _tried(made: Inferred, images: Sequence[str | Path], progress: Progress | None) -> Inferred:
+    photos, base, found = read_photos(images), made.setting, made.found
+    labels = made.prior.told.labels
+    tasks = readings(base.task, found.engine, labels, found.network)
+    search = Search(found, photos, verb_of(base.task), progress)
+    search.explore(base, tasks)
+    judgment = judge(search.ranking, made.prior, search.ranking.add(base))
+    chosen, count = judgment.chosen.setting, f"{len(photos)} photo{'' if len(photos) == 1 else 's'}"
+    rows = rows_of(search.ranking, None)
+    first = f"right, as far as {count} show" if judgment.settled else f"{count} cannot tell for sure"
+    if not judgment.settled:
+        more = judgment.more_photos
+        first += f"; take {'more' if more is None else f'about {more} more'} {kind_of_photo(judgment, labels)}".rstrip()
+    known = (made.prior.source,) if made.prior.source else ()
+    notes = (f"{first}: the best of {len(rows)} settings", *known, *ties_of(judgment, len(photos)))
+    reasons = made.task_notes
+    if "task" in base.differing(chosen):
+        reasons = (f"{verb_of(chosen.task)}: {value_of(chosen.task)}, because it reads the outputs best on the photos",)
+    return replace(made, setting=chosen, sure=judgment.settled, task_notes=reasons, input_notes=notes, report=rows)

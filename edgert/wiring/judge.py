@@ -1,0 +1,140 @@
+"""From evidence and what is known beforehand to an answer: right, wrong, or so many more photos."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.config.model_section import verb_of
+from edgert.wiring.evidence import sameness
+from edgert.wiring.prior import FILE, Prior
+from edgert.wiring.search import CLEAR, SAME, Ranking, Tally
+from edgert.wiring.settings import differs
+
+SOMETHING = 0.05
+"""Mean evidence of answers below which a model found nothing that its views agree on."""
+FITTING = 0.5
+"""Fit with what a model remembers from which on that alone is enough for a verdict."""
+_NAMED = 4  # classes that are named
+_MOST_PHOTOS = 64
+"""More photos than anybody takes: what so many would not settle, labels do."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgment:
+    """What photos and prior knowledge show together.
+
+    Attributes:
+        chosen: the setting that most speaks for.
+        rival: the setting, with other answers, that is least far behind; None where there is none.
+        lead: standard errors by which ``chosen`` is ahead of it, what is known beforehand included.
+        finds: whether there is anything to judge by.
+    """
+
+    ranking: Ranking
+    prior: Prior
+    chosen: Tally
+    rival: Tally | None
+    lead: float
+    finds: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether the chosen setting is surely as good as any."""
+        return self.finds and self.lead >= CLEAR
+
+    def behind(self, other: Tally) -> float:
+        """Standard errors by which a setting is behind the chosen one, what is known beforehand included."""
+        return lead_of(self.ranking, self.prior, self.chosen, other)
+
+    @property
+    def more_photos(self) -> int | None:
+        """How many photos more may settle it; None where it is settled, or more will not do it."""
+        if self.settled or self.rival is None or not self.finds:
+            return None
+        count = len(self.chosen.evidence.keys() & self.rival.evidence.keys())
+        errors = self.ranking.gap(self.chosen, self.rival).errors
+        wanted = CLEAR - (self.lead - errors)
+        if errors <= 0 or wanted <= 0:
+            return None
+        more = math.ceil(count * ((wanted / errors) ** 2 - 1))
+        return max(more, 1) if more <= _MOST_PHOTOS else None
+
+
+def judge(ranking: Ranking, prior: Prior, favored: Tally) -> Judgment:
+    """Weighs the photos against what is known.
+
+    Args:
+        favored: the setting as known beforehand, all that is not known as written, or as usual.
+    """
+    tallies = [tally for tally in ranking.tallies if tally.evidence]
+    chosen = favored
+    for _ in tallies:  # one thing at a time, so that what photos show well does not take along what they do not
+        ahead = {id(one): lead_of(ranking, prior, one, chosen) for one in tallies if one is not chosen}
+        step = max((one for one in tallies if id(one) in ahead), key=lambda one: ahead[id(one)], default=chosen)
+        single = [one for one in tallies if id(one) in ahead and len(chosen.setting.differing(one.setting)) == 1]
+        near = max(single, key=lambda one: ahead[id(one)], default=step)
+        if ahead.get(id(near), -1.0) >= _wanted(chosen, near):
+            chosen = near
+        elif ahead.get(id(step), -1.0) >= _wanted(chosen, step):
+            chosen = step
+        else:
+            break
+    rivals = [one for one in tallies if one is not chosen and not alike(chosen, one)]
+    leads = [lead_of(ranking, prior, chosen, one) for one in rivals]
+    place = int(np.argmin(leads)) if leads else -1
+    found = ranking.answers(chosen) >= SOMETHING or max(ranking.fits(chosen), default=0.0) >= FITTING
+    return Judgment(
+        ranking, prior, chosen, rivals[place] if leads else None, leads[place] if leads else math.inf,
+        found or prior.margin >= FILE,
+    )  # fmt: skip
+
+
+_AHEAD = 0.5
+"""Standard errors by which another setting must lead to be chosen; placements differ little, and need to lead clearly:
+a network that finds things in one finds nearly the same in another."""
+
+
+def _wanted(chosen: Tally, other: Tally) -> float:
+    return CLEAR if differs(chosen.setting, other.setting, "placement") else _AHEAD
+
+
+def lead_of(ranking: Ranking, prior: Prior, first: Tally, second: Tally) -> float:
+    """Standard errors by which photos and prior knowledge put one setting before another."""
+    return ranking.gap(first, second).errors + prior.against(second.setting) - prior.against(first.setting)
+
+
+def alike(first: Tally, second: Tally) -> bool:
+    """Whether two settings give practically the same answers. Few photos must agree more for it."""
+    shared = len(first.records.keys() & second.records.keys())
+    return shared > 0 and same_answers(first, second) >= 1 - (1 - SAME) * shared / (shared + 2)
+
+
+def same_answers(first: Tally, second: Tally) -> float:
+    """Mean sameness of two settings' records over the photos both were tried on."""
+    shared = first.records.keys() & second.records.keys()
+    return float(np.mean([sameness(first.records[n], second.records[n]) for n in shared]))
+
+
+def kind_of_photo(judgment: Judgment, labels: Sequence[str]) -> str:
+    """What photos would show the difference, in words."""
+    some = ", ".join(labels[:_NAMED]) + (" and others" if len(labels) > _NAMED else "")
+    shown = f" ({some})" if labels else ""
+    if not judgment.finds:
+        return f"of what the model was trained to find{shown}"
+    if judgment.rival is None:
+        return ""
+    first, second = judgment.chosen.setting, judgment.rival.setting
+    for group, words in _KINDS.items():
+        if group != "task" and differs(first, second, group):
+            return words
+    return _KINDS["task"] + (shown if verb_of(first.task) != "embed" else "")
+
+
+_KINDS = {
+    "color": "with strong colors, red and blue above all",
+    "scale": "bright ones and dark ones",
+    "placement": "of other shapes than the network's: upright ones and wide ones",
+    "task": "that show several of what it finds",
+}

@@ -1,0 +1,175 @@
+"""What is known of a model before it runs: its file, files beside it, its family."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from pydantic import TypeAdapter
+
+from edgert.config import InputConfig, TaskConfig
+from edgert.graph import load
+from edgert.wiring.families import FAMILIES, IMAGENET_MEAN, IMAGENET_STD
+from edgert.wiring.prior import FAMILY, FILE, USUAL, Told, prior_of, told_of, told_task
+from edgert.wiring.settings import Setting, differs
+from edgert.wiring.starter import starter
+
+YOLO = {"author": "Ultralytics"}
+YOLOS = "Ultralytics YOLO (v8, 11, 12, 26)"
+ULTRALYTICS = {"author": "Ultralytics", "task": "detect", "imgsz": "[320, 640]", "names": "{0: 'cat', 1: 'dog'}"}
+
+
+def task(**keys: str) -> TaskConfig:
+    made: TaskConfig = TypeAdapter(TaskConfig).validate_python(keys)
+    return made
+
+
+def saved(
+    path: Path, shape: tuple[int | str, ...], out: tuple[int, ...], producer: str = "pytorch", **metadata: str
+) -> Path:
+    """A model of zeros with these outputs."""
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["one"], keepdims=0),
+        helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+        helper.make_node("Add", ["zeros", "one"], ["output0"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info("images", TensorProto.FLOAT, shape),
+        helper.make_tensor_value_info("output0", TensorProto.FLOAT, out),
+    ]
+    size = helper.make_tensor("size", TensorProto.INT64, [len(out)], out)
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [size])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    helper.set_model_props(model, metadata)
+    onnx.save(model, path)
+    return path
+
+
+def test_every_family_has_a_source_and_an_input_that_can_be() -> None:
+    for family in FAMILIES:
+        assert family.source.startswith("https://"), family.name
+        InputConfig.model_validate(family.input)
+        for decoder in (*family.reads, *family.tasks.values()):
+            verb, _, value = decoder.partition(": ")
+            assert task(**{verb: value})
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+
+
+def test_a_starter_is_what_its_exporter_says(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", ("b", 3, "h", "w"), (1, 6, 4200), **ULTRALYTICS)
+    text = starter(path, directory=tmp_path).text
+    for line in ("detect: yolov8", "size: 640x320", "resize: letterbox", "color: rgb", "std: 255", "cat, dog"):
+        assert line in text, text
+    assert "the metadata in the file name the task" in text and "add labels" not in text
+
+
+def test_an_oriented_head_is_read_as_its_exporter_says_and_not_as_classes(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", (1, 3, 64, 64), (1, 7, 84), **{**ULTRALYTICS, "task": "obb"})
+    assert "detect: yolov8-obb" in starter(path, directory=tmp_path).text
+
+
+def test_metadata_that_contradict_the_graph_are_named_and_left_out(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", (1, 3, 64, 64), (1, 6, 84), **{**ULTRALYTICS, "task": "segment"})
+    made = starter(path, directory=tmp_path)
+    assert "detect: yolov8" in made.text
+    assert any("contradicts its outputs" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        (
+            "preprocessor_config.json",
+            json.dumps({"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 224, "width": 224}}),
+            {"resize": "stretch", "color": "rgb", "mean": (127.5,) * 3, "std": (127.5,) * 3},
+        ),
+        (
+            "inference.yml",
+            "PreProcess:\n  transform_ops:\n  - DecodeImage: {img_mode: BGR}\n  - NormalizeImage:\n"
+            "      {mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5], scale: 1./255.}\n",
+            {"color": "bgr", "mean": (127.5,) * 3, "std": (127.5,) * 3},
+        ),
+        (
+            "infer_cfg.yml",
+            "Preprocess:\n- {type: Resize, keep_ratio: false, target_size: [640, 640]}\n"
+            "- {type: NormalizeImage, is_scale: true, norm_type: none, mean: [0, 0, 0], std: [1, 1, 1]}\n"
+            "label_list: [a, b]\n",
+            {"resize": "stretch", "color": "rgb", "mean": (0.0,), "std": (255.0,)},
+        ),
+        (
+            "nvinfer_config.txt",
+            "[property]\nnet-scale-factor=0.0039215697906911373\noffsets=0;0;0\nmodel-color-format=0\n",
+            {"resize": "stretch", "color": "rgb", "mean": (0.0,) * 3, "std": (254.9999,)},
+        ),
+        ("preprocessor_config.json", "{", {}),
+        ("preprocessor_config.json", "[]", {}),
+        ("inference.yml", "a: [", {}),
+        ("inference.yml", "PreProcess: {transform_ops: [3, {NormalizeImage: 4}]}", {}),
+        ("nvinfer_config.txt", "net-scale-factor=much", {}),
+    ],
+)
+def test_files_beside_the_model_state_its_input(
+    name: str, text: str, expected: dict[str, object], tmp_path: Path
+) -> None:
+    path = saved(tmp_path / "m.onnx", (1, 3, 8, 8), (1, 5))
+    (tmp_path / name).write_text(text)
+    told = told_of(load(path))
+    assert told.input == expected
+    prior = prior_of(told, task(classify="auto"), ["images"], ["output0"])
+    assert (prior.margin == FILE) == bool(expected)
+
+
+def test_the_model_api_of_openvino(tmp_path: Path) -> None:
+    info = {"mean_values": "123.675 116.28 103.53", "scale_values": "58.395 57.12 57.375", "labels": "a b_c",
+            "reverse_input_channels": "True", "resize_type": "fit_to_window_letterbox", "pad_value": "114"}  # fmt: skip
+    path = saved(tmp_path / "m.onnx", (1, 3, 8, 8), (1, 5), **{f"model_info {key}": text for key, text in info.items()})
+    told = told_of(load(path))
+    letterbox = {"resize": "letterbox", "anchor": "center", "pad": 114}
+    assert told.input == {"color": "rgb", "mean": IMAGENET_MEAN, "std": IMAGENET_STD, **letterbox}
+    assert told.labels == ("a", "b_c")
+
+
+@pytest.mark.parametrize(
+    ("told", "read", "outputs", "family", "margin"),
+    [
+        (Told(), {"detect": "yolox"}, ["output"], "YOLOX", FAMILY),
+        (Told(YOLO), {"detect": "yolov8"}, ["output0"], YOLOS, FILE),
+        (Told({**YOLO, "task": "classify"}), {"classify": "auto"}, ["output0"], "Ultralytics YOLO classifier", FILE),
+        (Told({"stride": "32", "names": "['a']"}), {"detect": "yolov5"}, ["output0"], "YOLOv5", FILE),
+        (Told(), {"detect": "detr"}, ["dets", "labels"], "RF-DETR", FAMILY),
+        (Told(), {"detect": "detr"}, ["labels", "boxes", "scores"], "RT-DETR, D-FINE, DEIM", FAMILY),
+        (Told(producer="pytorch"), {"classify": "softmax"}, ["y"], "torchvision and timm classifiers", USUAL),
+        (Told(producer="tf2onnx"), {"segment": "argmax"}, ["ResizeBilinear_3"], "DeepLab by TensorFlow", FAMILY),
+    ],
+)  # fmt: skip
+def test_families_are_known_by_what_is_theirs(
+    told: Told, read: dict[str, str], outputs: list[str], family: str, margin: float
+) -> None:
+    prior = prior_of(told, task(**read), ["images"], outputs)
+    assert prior.family is not None and (prior.family.name, prior.margin) == (family, margin)
+    assert prior.family.source in prior.source
+
+
+def test_nothing_is_known_of_outputs_that_anybody_could_have_made() -> None:
+    assert prior_of(Told(producer="mine"), task(classify="auto"), ["x"], ["y"]).margin == 0
+
+
+def test_the_task_of_the_metadata() -> None:
+    assert told_task(Told({"author": "Ultralytics", "task": "pose"})) == "keypoints: yolo-pose"
+    assert told_task(Told({"author": "Ultralytics", "task": "detect", "end2end": "True"})) == "detect: yolov10"
+    assert told_task(Told({"task": "detect"})) == ""
+
+
+def test_what_stands_against_a_setting() -> None:
+    prior = prior_of(Told(), task(detect="yolox"), ["images"], ["output"])
+    known = prior.applied(InputConfig())
+    right = Setting(known, task(detect="yolox"))
+    assert prior.against(right) == 0
+    assert prior.against(Setting(known.model_copy(update={"color": "rgb"}), right.task)) == FAMILY
+    assert prior.taken(InputConfig(color="gray"), "float32").input.keys() == {"resize", "anchor", "pad"}
+    rounded = Setting(known.model_copy(update={"mean": (0.5,)}), right.task)
+    assert not differs(right, rounded, "scale")  # half a gray level
+    assert differs(right, Setting(known.model_copy(update={"std": (255.0,)}), right.task), "scale")
