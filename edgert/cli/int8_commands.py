@@ -74,6 +74,7 @@ def calibrate(
             dask=dask,
             early_stop=early_stop,
             overrides=overrides or (),
+            log=lambda text: console.print(text, style="dim", markup=False),
             bar=bar,
             stop=stop,
         )

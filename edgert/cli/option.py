@@ -101,8 +101,9 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="PATH",
-        help="Labeled images to evaluate on: COCO .json, .csv of file,label_index, a folder per class, images/ and "
-        "masks/, or images without labels. The pipeline's accuracy: dataset when left out.",
+        help="Labeled images to evaluate on: COCO .json, YOLO folder or data.yaml, Pascal VOC, MOT sequence, .csv of "
+        "file,label_index, a folder per class, images/ and masks/, or images without labels. The pipeline's accuracy: "
+        "dataset when left out.",
     ),
 ]
 Metric = Annotated[

@@ -2,6 +2,9 @@
 
     x.json          COCO annotations; images in a folder x, or images, or beside the file
     x.csv           file,label_index or file,label; images in a folder x without "_labels", or images, or beside it
+    data.yaml, images + labels       YOLO's boxes (:mod:`~edgert.dataset.layouts`)
+    Annotations + JPEGImages         Pascal VOC's
+    gt/gt.txt + img1                 those of a MOT sequence
     folder/images + folder/masks     class indices as PNG files of the same stem
     folder/NAME/…   one folder per class, or per identity where the task is embed
     otherwise       images without labels: a folder, a glob, a video
@@ -21,6 +24,7 @@ from edgert import limits
 from edgert.config import ClassifyTask, EmbedTask, SegmentTask, TaskConfig
 from edgert.dataset import labels as label_files
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
+from edgert.dataset.layouts import LOOKED_FOR, Annotated, boxes_in
 from edgert.errors import ConfigError, EdgertError, cause, nearest
 
 _SHOWN = 5
@@ -73,21 +77,32 @@ def open_dataset(
             chosen = fair_order(classes)[:limit]
             images = _listed_images(path, path.stem.removesuffix("_labels"), chosen)
             return LabeledDataset(path, images, label_files.GroundTruthClasses(tuple(classes[name] for name in chosen)))
+        if (
+            not isinstance(task, (ClassifyTask, EmbedTask, SegmentTask))
+            and (there := boxes_in(path, limit)) is not None
+        ):
+            folder, data = there
+            return _boxed(path, data, labels, _photos(folder, data.files), data.files)
         if path.is_dir() and (found := _in_folder(path, task, labels, limit)) is not None:
             return found
-        return LabeledDataset(
-            path, open_images(source, limit=limit, where=where), notes=("no labels: versions are compared",)
-        )
+        note = f"no labels: versions are compared; looked for {LOOKED_FOR}, in {path}"
+        return LabeledDataset(path, open_images(source, limit=limit, where=where), notes=(note,))
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
 
 
 def _annotated(path: Path, labels: Sequence[str], limit: int | None) -> LabeledDataset:
     data = read_annotations(path)
+    chosen = fair_order(data.files)[:limit]
+    return _boxed(path, data, labels, _listed_images(path, path.stem.removeprefix("instances_"), chosen), chosen)
+
+
+def _boxed(
+    path: Path, data: Annotated, labels: Sequence[str], images: FileDataset, chosen: Sequence[str]
+) -> LabeledDataset:
+    """The boxes of the chosen images, with the model's classes."""
     numbers, note = class_numbers(data, labels, path)
     boxes = dict(zip(data.files, data.boxes, strict=True))
-    chosen = fair_order(boxes)[:limit]
-    images = _listed_images(path, path.stem.removeprefix("instances_"), chosen)
     known = []  # those whose category the model has a class for, with that class
     for one in map(boxes.__getitem__, chosen):
         rows = np.isin(one.classes, list(numbers))
@@ -126,7 +141,8 @@ def _listed_images(path: Path, stem: str, names: Sequence[str]) -> FileDataset:
     if not names:
         raise ConfigError(f"{path} lists no image", where=str(path))
     near, above, stems = path.parent, path.parent.parent, dict.fromkeys((path.stem, stem))
-    places = [*(near / one for one in stems), near / "images", near, *(above / one for one in stems), above / "images"]
+    places = [*(near / one for one in stems), near / "images", near, *(above / one for one in stems)]
+    places += [*(place / "images" / one for place in (near, above) for one in stems), above / "images"]
     folder = next((place for place in places if any((place / name).is_file() for name in names[:_SHOWN])), None)
     if folder is None:
         looked = ", ".join(str(place) for place in places)
@@ -148,21 +164,6 @@ def _photos(folder: Path, names: Sequence[str]) -> FileDataset:
 
 
 # Boxes from COCO's annotation files (cocodataset.org/#format-data).
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Annotated:
-    """What an annotation file holds.
-
-    Attributes:
-        files: names of the images.
-        boxes: of each image; their classes are category ids.
-        categories: id → name, in the order of the ids.
-    """
-
-    files: tuple[str, ...]
-    boxes: tuple[label_files.Boxes, ...]
-    categories: Mapping[int, str]
 
 
 def read_annotations(path: Path, where: str = "") -> Annotated:

@@ -161,7 +161,9 @@ def evaluate(
         ConfigError: no such model, images, metric, precision or part.
         EdgertError: labels or a model cannot be used.
     """
-    section = model_section(source, model=model, task=task, input=input, overrides=overrides)
+    section = model_section(
+        source, model=model, task=task, input=input, overrides=overrides, images=data or images, log=log
+    )
     config, where, budget = section.config, section.where, section.config.accuracy
     stop = stop or threading.Event()
     run = Run(where, section.directory, log or ALONE.log, bar, stop)

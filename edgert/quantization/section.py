@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from edgert.config import AccuracyConfig, CalibrateConfig, EmbedTask, ModelConfig, load_pipeline
-from edgert.config.pipeline_file import parse_input, parse_task
-from edgert.errors import ConfigError, nearest
+from edgert.config.pipeline_file import input_words, parse_input, parse_task, task_words
+from edgert.dataset import FileDataset, open_images
+from edgert.errors import ConfigError, ModelError, nearest
 from edgert.installation import pipeline_path
 from edgert.quantization.calibration.threshold import METHODS
+from edgert.quantization.run import Log
 
 _METRIC = "map"  # where a budget names none
 
@@ -82,35 +84,30 @@ def model_section(
     input: str | None = None,
     overrides: Sequence[str] = (),
     needs_task: bool = True,
+    images: str | None = None,
+    log: Log | None = None,
 ) -> ModelSection:
-    """Reads what was asked for.
+    """Reads what was asked for. What an ONNX file does, and how it is fed, is found out where nobody says it: from what
+    its exporter wrote down, its family's own code, and the images; what is not sure is not taken.
 
     Args:
         source: an ONNX file, a pipeline file, or the name of a shipped pipeline.
         model: which model of the pipeline, where there are several.
         task, input: of an ONNX file, as they stand in YAML.
         overrides: ``KEY=VALUE`` of a pipeline.
-        needs_task: whether an ONNX file without a task is refused; otherwise its outputs are taken as vectors.
+        needs_task: whether an ONNX file whose task is not known is refused; otherwise its outputs are taken as vectors.
+        images: typical ones, a folder or a glob; a few show how the model is fed where its file does not.
+        log: called with what was found out.
 
     Raises:
-        ConfigError: no such model, or options that do not go together.
+        ConfigError: no such model, options that do not go together, or an ONNX file of which task or input cannot be
+            found out for sure.
     """
     if Path(source).suffix.lower() == ".onnx":
         if model is not None or overrides:
             option = "--model" if model is not None else "--set"
             raise ConfigError(f"{option} is for pipelines, and {source} is an ONNX file", fix=f"leave {option} out")
-        if task is None and needs_task:
-            raise ConfigError(
-                f"what does {source} do?",
-                why="an ONNX file has nothing about how its outputs are read",
-                fix=f"--task 'detect yolox' or the like; edgert inspect {source} lists its outputs",
-            )
-        config = ModelConfig(
-            onnx=Path(source).absolute(),
-            task=parse_task(task) if task is not None else EmbedTask(embed="none"),
-            input=parse_input(input or ""),
-        )
-        return ModelSection(Path(source).stem, config, str(Path(source)), Path())
+        return _of_onnx(Path(source), task, input, needs_task, images, log)
     file = load_pipeline(pipeline_path(str(source)), overrides)
     names = list(file.config.models)
     if not names:
@@ -134,6 +131,59 @@ def model_section(
             fix=f"change the file, or --set models.{name}.{option}.KEY=VALUE",
         )
     return ModelSection(name, file.config.models[name], file.where("models", name), file.document.path.parent)
+
+
+_PHOTOS = 4
+"""Of the images, as many as a model is tried on when nothing else shows how it is fed."""
+
+
+def _of_onnx(
+    path: Path, task: str | None, input: str | None, needs_task: bool, images: str | None, log: Log | None
+) -> ModelSection:
+    written = None if task is None else parse_task(task)
+    if input is not None and (written is not None or not needs_task):
+        config = ModelConfig(onnx=path.absolute(), task=written or EmbedTask(embed="none"), input=parse_input(input))
+        return ModelSection(path.stem, config, str(path), Path())
+    from edgert.wiring.inferred import infer
+
+    try:
+        made = infer(path, task=written)
+        if input is None and not made.sure and images is not None:
+            made = infer(path, _some(images), task=written)
+    except ModelError as error:
+        option = "--input 'letterbox rgb mean=0 std=255'" if input is None else "--task 'detect yolox'"
+        fix = f"say it: {option} or the like; edgert inspect {path} lists inputs and outputs"
+        raise ConfigError(f"how is {path} used?", why=error.why or error.what, where=str(path), fix=fix) from error
+    if written is None and needs_task and not made.task_sure:
+        raise ConfigError(
+            f"what does {path} do?",
+            why=f"its file does not say it, and its outputs could be several things: {'; '.join(made.task_notes)}",
+            where=str(path),
+            fix=f"--task '{task_words(made.setting.task)}' or the like; edgert inspect {path} lists its outputs",
+        )
+    found, setting = (parse_input(input) if input is not None else made.setting.input), made.setting
+    if input is None and not made.sure:
+        likely = input_words(setting.input)
+        raise ConfigError(
+            f"how is {path} fed?",
+            why=f"nothing in the file says it, and a wrong scale spoils every number: {made.input_notes[0]}",
+            where=str(path),
+            fix=f"--input '{likely}' is likeliest; edgert check with labeled or more images shows whether it is right",
+        )
+    if log is not None and input is None:
+        log(f"input: {input_words(setting.input)} ({made.prior.source or made.input_notes[0]})")
+    does = setting.task if made.task_sure else EmbedTask(embed="none")
+    if log is not None and task is None and made.task_sure:
+        log(f"task: {task_words(does)} ({made.task_notes[0]})")
+    return ModelSection(path.stem, ModelConfig(onnx=path.absolute(), task=does, input=found), str(path), Path())
+
+
+def _some(images: str) -> list[str | Path]:
+    """A few files of a folder or glob; none of a video, or of a list."""
+    if Path(images).is_file():
+        return []
+    dataset = open_images(images, limit=_PHOTOS)
+    return list(dataset.paths) if isinstance(dataset, FileDataset) else []
 
 
 def _known(settings: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dla import Target as Dla
-from edgert.config import InputConfig, ModelConfig
+from edgert.config import EmbedTask, InputConfig, ModelConfig
 from edgert.dataset import ImageDataset, feed_of, open_images
 from edgert.errors import ConfigError, nearest
 from edgert.files import replace_bytes, replace_text
@@ -46,6 +46,7 @@ def calibrate(
     dask: str = "",
     early_stop: bool = True,
     overrides: Sequence[str] = (),
+    log: Log | None = None,
     bar: Bar | None = None,
     stop: threading.Event | None = None,
 ) -> RangeTable:
@@ -55,7 +56,8 @@ def calibrate(
         source: an ONNX file, a pipeline file, the name of a shipped pipeline, or a model's section of a pipeline.
         images: see :data:`Images`; those of the pipeline's ``calibrate:`` by default.
         model: which model of the pipeline, where there are several.
-        input: preprocessing of an ONNX file, as it stands in YAML.
+        input: preprocessing of an ONNX file, as it stands in YAML; found out where the file, its family or the images
+            show it for sure.
         output: where the range file goes, beside which an interrupted measurement is saved; None: nowhere.
         method: mse, minmax, percentile, entropy or auto.
         limit: at most so many images, 256 by default.
@@ -63,15 +65,16 @@ def calibrate(
         dask: address of a Dask scheduler, whose workers measure instead.
         early_stop: stops when more images no longer change the ranges.
         overrides: ``KEY=VALUE`` of a pipeline.
+        log: called with what was found out of an ONNX file.
         bar: moved while images are counted.
         stop: ends it when set, within an image's time.
 
     Raises:
-        ConfigError: no such model, method or images.
+        ConfigError: no such model, method or images; or nothing shows how an ONNX file is fed.
         CalibrationError: too few images, what they do to the model cannot be used, or stopped.
         ArtifactError: the range file cannot be written.
     """
-    section = _section(source, model, None, input, overrides, needs_task=False)
+    section = _section(source, model, None, input, overrides, needs_task=False, images=images, log=log)
     file = None if output is None else Path(output)
     state = None if file is None else file.with_name(f".{file.name}.state")
     run = Run(section.where, section.directory, bar=bar, stop=stop)
@@ -107,6 +110,8 @@ def _section(
     overrides: Sequence[str],
     *,
     needs_task: bool,
+    images: object = None,
+    log: Log | None = None,
 ) -> ModelSection:
     if isinstance(source, ModelConfig):
         if model or task or input or overrides:
@@ -114,8 +119,12 @@ def _section(
                 "model, task, input and overrides are for files", why="a section has its own", fix="leave them out"
             )
         return ModelSection(source.onnx.stem, source, "", Path())
-    text = None if isinstance(input, InputConfig) else input
-    found = model_section(source, model=model, task=task, input=text, overrides=overrides, needs_task=needs_task)
+    text = "" if isinstance(input, InputConfig) and Path(source).suffix.lower() == ".onnx" else input
+    shown = str(images) if isinstance(images, (str, Path)) else None
+    found = model_section(
+        source, model=model, task=task, input=None if isinstance(text, InputConfig) else text, overrides=overrides,
+        needs_task=needs_task, images=shown, log=log,
+    )  # fmt: skip
     if isinstance(input, InputConfig):
         found = replace(found, config=found.config.model_copy(update={"input": input}))
     return found
@@ -196,7 +205,8 @@ def quantize(
         model: which model of the pipeline, where there are several.
         output: the file, or the folder of one that is named after the model; None: nowhere.
         ranges: of :func:`calibrate`, or a file of them, instead of measuring.
-        input: preprocessing of an ONNX file, as it stands in YAML.
+        input: preprocessing of an ONNX file, as it stands in YAML; found out where the file, its family or the images
+            show it for sure.
         task: of an ONNX file, likewise.
         method: mse, minmax, percentile, entropy or auto.
         limit: at most so many images, 256 by default.
@@ -223,7 +233,10 @@ def quantize(
     if target not in TARGETS:
         known = ", ".join(TARGETS)
         raise ConfigError(f"no target {target!r}{nearest(target, TARGETS)}", where="--target", fix=f"one of {known}")
-    section = _section(source, model, task, input, overrides, needs_task=data is not None)
+    is_file = not isinstance(source, ModelConfig) and Path(source).suffix.lower() == ".onnx"
+    if input is None and is_file and target in ("cache", "dla") and is_quantized(load(cast(Path, source))):
+        input = ""  # nothing is measured
+    section = _section(source, model, task, input, overrides, needs_task=data is not None, images=images, log=log)
     path = None if output is None else Path(output)
     if path is not None and path.is_dir():
         path /= section.config.onnx.with_suffix(".cache" if target == "cache" else ".int8.onnx").name
@@ -259,7 +272,7 @@ def quantize(
         dla=dla,
         run=run,
         budget_s=budget_s,
-        judged=task is not None or isinstance(source, ModelConfig) or Path(source).suffix != ".onnx",
+        judged=task is not None or not is_file or not isinstance(section.config.task, EmbedTask),
         smooth=target != "cache",
     )
     if path is not None and target == "cache":

@@ -131,8 +131,7 @@ def report_of(
 
 
 def _is_wrong(judgment: Judgment, as_written: Tally) -> bool:
-    """Whether the chosen setting is clearly ahead; of two that only place images otherwise and find the same, it does
-    not matter which is written."""
+    """Whether the chosen setting is clearly ahead. A placement that finds the same as another is as good."""
     if as_written is judgment.chosen or judgment.behind(as_written) < CLEAR:
         return False
     groups = [group for group in GROUPS if differs(judgment.chosen.setting, as_written.setting, group)]

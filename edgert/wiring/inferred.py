@@ -18,6 +18,7 @@ from edgert.wiring.settings import SCALES, Setting
 from edgert.wiring.trial import guesses, readings, task_of
 
 _USUAL_SIZE = 640
+_FITS = 3  # weight of a guess that fits in every number
 _DEFAULT_INPUTS: dict[str, dict[str, object]] = {
     "detect": {"resize": "letterbox", "std": (255.0,)},
     "keypoints": {"resize": "letterbox", "std": (255.0,)},
@@ -42,6 +43,7 @@ class Inferred:
         spec: its one input.
         found: the compiled model.
         prior: what was known of it beforehand.
+        task_sure: whether the file names its task, or its outputs fit one decoder in every number and no other.
         sure: whether its color, scale and placement are known of its file or family, or photos showed them.
         task_notes, input_notes: what was found out and why, a sentence each.
         report: the settings that were tried on photos, the best first; empty without photos.
@@ -52,6 +54,7 @@ class Inferred:
     spec: TensorSpec
     found: Subject
     prior: Prior
+    task_sure: bool
     sure: bool
     task_notes: tuple[str, ...]
     input_notes: tuple[str, ...]
@@ -130,10 +133,12 @@ def _guessed(
     base = Setting(blank.model_copy(update=usual), read)
     prior = prior_for(found, base, told)
     sure = prior.margin >= FAMILY and {"color", "std"} <= prior.input.keys()
+    weights = [look.weight for look in looks] + [0, 0]
+    task_sure = task is not None or (weights[0] >= _FITS and weights[0] > weights[1] and task_of(looks[0]) == read)
     why = ("color and scale are what such models usually want", "no photo was given to try them on")
     if prior.source:
         why = (prior.source, "no photo was given to try it on")
-    return Inferred(Setting(prior.applied(base.input), read), size, spec, found, prior, sure, notes, why)
+    return Inferred(Setting(prior.applied(base.input), read), size, spec, found, prior, task_sure, sure, notes, why)
 
 
 def _tried(made: Inferred, images: Sequence[str | Path], progress: Progress | None) -> Inferred:

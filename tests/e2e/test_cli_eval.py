@@ -109,10 +109,11 @@ def test_images_without_labels_compare_two_models(place: Path) -> None:
     ("arguments", "message"),
     [
         (("right.onnx", "--data", "photos"), "what does right.onnx do?"),
-        (("right.onnx", *CLASSIFY), "no images to evaluate on"),
+        (("right.onnx", *CLASSIFY, "--data", "photos"), "how is right.onnx fed?"),
+        (("right.onnx", *CLASSIFY, *INPUT), "no images to evaluate on"),
         (("right.onnx", "--task", "clasify x", "--data", "photos"), "did you mean 'classify'?"),
         (("right.onnx", *CLASSIFY, "--input", "strech", "--data", "photos"), "did you mean 'stretch'?"),
-        (("right.onnx", *CLASSIFY, "--data", "fotos"), "did you mean 'photos'?"),
+        (("right.onnx", *CLASSIFY, *INPUT, "--data", "fotos"), "did you mean 'photos'?"),
         (("right.onnx", *CLASSIFY, "--model", "net", "--data", "photos"), "--model is for pipelines"),
         (("p.yaml", "--model", "nett"), "did you mean 'net'?"),
         (("p.yaml", *CLASSIFY), "--task is for ONNX files"),

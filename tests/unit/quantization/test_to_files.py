@@ -7,6 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from onnx import helper
 
 import edgert
 from edgert.config import EmbedTask, ModelConfig
@@ -61,3 +62,24 @@ def test_a_section_has_its_own_settings(file: Path) -> None:
     section = ModelConfig(onnx=file, task=EmbedTask(embed="none"), input=INPUT)
     with pytest.raises(ConfigError, match="are for files"):
         edgert.calibrate(section, images(), input="rgb")
+
+
+def test_how_a_file_is_fed_is_asked_where_nothing_shows_it(file: Path, tmp_path: Path) -> None:
+    for number, image in enumerate(images()[:4]):
+        assert cv2.imwrite(str(tmp_path / f"{number}.png"), image)
+    for make in (edgert.quantize, edgert.calibrate):
+        with pytest.raises(ConfigError, match=r"how is .*net\.onnx fed\?") as caught:
+            make(file, tmp_path, output=tmp_path / "made")
+        assert "--input '" in caught.value.fix and "spoils every number" in caught.value.why
+    assert not (tmp_path / "made").exists()
+
+
+def test_what_the_exporter_wrote_down_is_used_and_named(tmp_path: Path) -> None:
+    model = network()
+    helper.set_model_props(model.proto, {"author": "Ultralytics", "task": "classify", "names": str(list("abcde"))})
+    (tmp_path / "net.onnx").write_bytes(to_bytes(model))
+    lines: list[str] = []
+    edgert.calibrate(tmp_path / "net.onnx", images(), early_stop=False, log=lines.append)
+    assert lines[0].startswith("input: center_crop ") and "rgb mean=0 std=255" in lines[0]
+    assert "Ultralytics YOLO classifier" in lines[0]
+    assert lines[1].startswith("task: classify auto")

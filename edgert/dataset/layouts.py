@@ -1,0 +1,265 @@
+"""Boxes as people have them beside COCO's format: YOLO folders and data.yaml, Pascal VOC, MOT sequences.
+
+Each reader returns what an annotation file of COCO's holds (:class:`Annotated`), and the folder of its images.
+
+    data.yaml                        https://docs.ultralytics.com/datasets/detect: path, train, val, test, names
+    images/ + labels/                the same without the file: one .txt an image, rows of class and relative numbers
+    Annotations/ + JPEGImages/       http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc: one .xml an image
+    gt/gt.txt + img1/                https://motchallenge.net/instructions: rows of frame, id, x, y, w, h, ...
+"""
+
+import csv
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from edgert.dataset.images import fair_order
+from edgert.dataset.labels import Boxes
+from edgert.errors import ConfigError, cause, nearest
+from edgert.stages.source.files import SUFFIXES, read_image
+
+LOOKED_FOR = (
+    "a COCO .json, a .csv of file,label_index, a data.yaml, folders images and labels (YOLO) or images and masks, "
+    "Annotations (Pascal VOC), gt/gt.txt (MOT), or a folder per class"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Annotated:
+    """What an annotation file holds.
+
+    Attributes:
+        files: names of the images.
+        boxes: of each image; their classes are category ids.
+        categories: id → name, in the order of the ids.
+    """
+
+    files: tuple[str, ...]
+    boxes: tuple[Boxes, ...]
+    categories: Mapping[int, str]
+
+
+Found = tuple[Path, Annotated]
+"""The folder that the files' names are relative to, and what is annotated."""
+
+
+def boxes_in(path: Path, limit: int | None) -> Found | None:
+    """The boxes that a path's layout shows; None where it is none of these.
+
+    Args:
+        path: a folder, or data.yaml.
+        limit: the most images, the first in a dataset's fair order.
+
+    Raises:
+        ConfigError: files that are not as their format has them; the line is named.
+    """
+    if path.is_file():
+        return _of_data_yaml(path, limit) if path.suffix.lower() in (".yaml", ".yml") else None
+    if (path / "gt" / "gt.txt").is_file() and (path / "img1").is_dir():
+        return _of_mot(path, limit)
+    if (path / "Annotations").is_dir() and (path / "JPEGImages").is_dir():
+        return _of_voc(path, limit)
+    for name in ("data.yaml", "dataset.yaml"):
+        if (path / name).is_file():
+            return _of_data_yaml(path / name, limit)
+    if (path / "images").is_dir() and (path / "labels").is_dir():
+        return _of_yolo(path / "images", {}, limit, path)
+    return None
+
+
+_MOST_BYTES = 64 * 2**20  # of a file of labels
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise ConfigError(f"{path} is no file of labels", why=f"it has {size} bytes", where=str(path))
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}", why=cause(error)) from error
+
+
+def _images(folder: Path) -> list[str]:
+    found = (file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    return [file.relative_to(folder).as_posix() for file in found]
+
+
+def _table(rows: Iterable[Sequence[float]]) -> Boxes:
+    """From rows of x1, y1, x2, y2, class, area, whether it is a crowd."""
+    table = np.array(list(rows), np.float64).reshape(-1, 7)
+    return Boxes(table[:, :4], table[:, 4].astype(np.int64), table[:, 5], table[:, 6].astype(np.bool_))
+
+
+# YOLO.
+
+_SPLITS = ("val", "test", "train")
+"""Of a data.yaml; the first that is there is evaluated on."""
+
+
+def _of_data_yaml(path: Path, limit: int | None) -> Found:
+    try:
+        data = yaml.safe_load(_bytes(path))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML", why=str(error).splitlines()[0], where=str(path)) from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} is no data.yaml", why="it is not a mapping with val and names", where=str(path))
+    split = next((name for name in _SPLITS if data.get(name)), None)
+    if split is None:
+        why = f"it has none of {', '.join(_SPLITS)}{nearest('val', map(str, data))}"
+        raise ConfigError(f"{path} names no images", why=why, where=str(path))
+    listed = data[split] if isinstance(data[split], list) else [data[split]]
+    base = Path(str(data.get("path") or ""))
+    places = [path.parent / base, path.parent, path.parent.parent / base]
+    tried = [place / str(listed[0]) for place in places]
+    # Exports of Roboflow write ../valid/images beside the folder valid.
+    tried += [path.parent / str(listed[0]).removeprefix("../")]
+    folder = next((one for one in tried if one.is_dir()), None)
+    if folder is None:
+        where = f"{path}: {split}"
+        looked = ", ".join(dict.fromkeys(str(one) for one in tried))
+        raise ConfigError(f"no folder of images {str(listed[0])!r}", why=f"looked for {looked}", where=where)
+    names = data.get("names") or {}
+    numbered = dict(enumerate(names)) if isinstance(names, list) else names
+    plain = isinstance(numbered, dict) and all(isinstance(name, (str, int, float)) for name in numbered.values())
+    if not plain or not all(isinstance(key, int) for key in numbered):
+        raise ConfigError(f"{path} has names that are no list", where=f"{path}: names", fix="names: [person, car]")
+    return _of_yolo(folder, {key: str(name) for key, name in numbered.items()}, limit, path)
+
+
+def _of_yolo(folder: Path, names: Mapping[int, str], limit: int | None, path: Path) -> Found:
+    images = fair_order(_images(folder))
+    labels = _label_folder(folder)
+    texts = {name: (labels / name).with_suffix(".txt") for name in images}
+    if images and not any(text.is_file() for text in texts.values()):
+        raise ConfigError(
+            f"{path} has images without labels",
+            why=f"no file of the same name in {labels}, such as {next(iter(texts.values())).name}",
+            where=str(path),
+            fix="put the labels there, or give the folder of images alone to compare versions",
+        )
+    boxes, found = list[Boxes](), dict(names)
+    for name in images[:limit]:
+        rows = list(_yolo_rows(texts[name], folder / name)) if texts[name].is_file() else []
+        for row in rows:
+            number = int(row[4])
+            if names and number not in names:
+                raise ConfigError(
+                    f"class {number} has no name", why=f"{path} names {len(names)}", where=str(texts[name])
+                )
+            found.setdefault(number, str(number))
+        boxes.append(_table(rows))
+    return folder, Annotated(tuple(images[:limit]), tuple(boxes), dict(sorted(found.items())))
+
+
+def _label_folder(images: Path) -> Path:
+    """Where the labels lie: the last folder called images is labels in their path."""
+    parts = list(images.parts)
+    place = max((n for n, part in enumerate(parts) if part == "images"), default=None)
+    if place is None:
+        return images
+    parts[place] = "labels"
+    return Path(*parts)
+
+
+def _yolo_rows(text: Path, image: Path) -> Iterator[tuple[float, ...]]:
+    """Class and center x, y, width, height; or class and corners of a polygon, whose hull counts. All relative."""
+    lines = _bytes(text).decode(errors="replace").splitlines()
+    pixels = read_image(image) if any(line.strip() for line in lines) else None
+    height, width = (1, 1) if pixels is None else pixels.shape[:2]  # one that is damaged is named when it is evaluated
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            first, *values = (float(part) for part in line.split())
+        except ValueError:
+            first, values = -1.0, []
+        if first < 0 or first != int(first) or len(values) < 4 or (len(values) > 4 and len(values) % 2):
+            raise ConfigError(
+                f"line {number} of {text} is no label",
+                why="expected a class and center x, y, width, height, or the corners of a polygon, from 0 to 1",
+                where=f"{text}:{number}",
+            )
+        if len(values) == 4:
+            x, y, w, h = values
+            corners = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
+        else:
+            corners = (min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2]))
+        x1, y1, x2, y2 = (part * size for part, size in zip(corners, (width, height) * 2, strict=True))
+        yield x1, y1, x2, y2, first, (x2 - x1) * (y2 - y1), 0
+
+
+# Pascal VOC.
+
+
+def _of_voc(path: Path, limit: int | None) -> Found:
+    folder = path / "Annotations"
+    files = {file.stem: file for file in folder.glob("*.xml")}
+    lists = (path / "ImageSets" / "Main" / f"{name}.txt" for name in ("val", "test", "trainval"))
+    if (chosen := next((one for one in lists if one.is_file()), None)) is not None:
+        stems = [line.split()[0] for line in chosen.read_text(encoding="utf-8").splitlines() if line.strip()]
+        files = {stem: files[stem] for stem in stems if stem in files}
+    images = {Path(name).stem: name for name in _images(path / "JPEGImages")}
+    known = fair_order(images[stem] for stem in files if stem in images)[:limit]
+    if not known:
+        raise ConfigError(
+            f"{path} has no image with an annotation", why=f"looked in {folder} for .xml files of its name"
+        )
+    objects = {name: list(_voc_objects(files[Path(name).stem])) for name in known}
+    names = sorted({one[0] for some in objects.values() for one in some})
+    numbers = {name: number for number, name in enumerate(names)}
+    boxes = [_table((*box, numbers[name], _area(box), hard) for name, box, hard in objects[one]) for one in known]
+    return path / "JPEGImages", Annotated(tuple(known), tuple(boxes), dict(enumerate(names)))
+
+
+def _area(box: tuple[float, ...]) -> float:
+    return (box[2] - box[0]) * (box[3] - box[1])
+
+
+def _voc_objects(file: Path) -> Iterator[tuple[str, tuple[float, ...], bool]]:
+    """Name, corners, and whether it is difficult: such may be found or not. Pixels are counted from 1, both ends in."""
+    try:
+        content = _bytes(file)
+        if b"<!ENTITY" in content:
+            raise ValueError("entities, which no annotation has")
+        root = ET.fromstring(content)  # noqa: S314 - what makes XML dangerous was refused
+        for item in root.iter("object"):
+            box = item.find("bndbox")
+            keys = ("xmin", "ymin", "xmax", "ymax") if box is not None else ()
+            values = [float(str(box.findtext(key))) for key in keys]  # type: ignore[union-attr]
+            name = (item.findtext("name") or "").strip()
+            if len(values) != 4 or not name:
+                raise ValueError("an object without a name or a bndbox")
+            yield name, (values[0] - 1, values[1] - 1, values[2], values[3]), item.findtext("difficult") == "1"
+    except (ET.ParseError, ValueError) as error:
+        raise ConfigError(f"{file} is no annotation of Pascal VOC", why=str(error), where=str(file)) from error
+
+
+# MOT sequences.
+
+_PEDESTRIAN = 1
+_LIKE = (2, 7, 8, 12)
+"""People on vehicles, people that stand, distractors, reflections: found or not, neither counts (arXiv:1603.00831)."""
+
+
+def _of_mot(path: Path, limit: int | None) -> Found:
+    file = path / "gt" / "gt.txt"
+    rows: dict[int, list[tuple[float, ...]]] = {}
+    with file.open(newline="", encoding="utf-8") as text:
+        for line, parts in enumerate(csv.reader(text), 1):
+            try:
+                frame, _, x, y, w, h, counts, kind = (float(part) for part in (*parts, "1", "1")[:8])
+            except ValueError as error:
+                why = "expected frame, id, x, y, width, height, whether it counts, class"
+                raise ConfigError(f"line {line} of {file} is no box", why=why, where=f"{file}:{line}") from error
+            if (counts and kind == _PEDESTRIAN) or kind in _LIKE:
+                box = (x - 1, y - 1, x - 1 + w, y - 1 + h)
+                rows.setdefault(int(frame), []).append((*box, 0, w * h, kind != _PEDESTRIAN))
+    images = {int(name.stem): name.name for name in (path / "img1").iterdir() if name.stem.isdecimal()}
+    known = fair_order(images[frame] for frame in rows if frame in images)[:limit]
+    boxes = [_table(rows[int(Path(name).stem)]) for name in known]
+    return path / "img1", Annotated(tuple(known), tuple(boxes), {0: "person"})
