@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edgert.errors import CONTROL
+
 _MOST_CHARACTERS = 4_000_000
 """Of one value that is read as a literal; more is no list of names."""
 _NAMES = ("names", "classes", "labels", "class_names", "model_info labels")
@@ -112,4 +114,4 @@ def _names_of(found: Any) -> tuple[str, ...]:
     if not isinstance(found, (list, tuple)) or not all(isinstance(name, (str, int)) for name in found):
         return ()
     names = tuple(" ".join(str(name).split()) for name in found)
-    return names if all(names) else ()
+    return names if all(names) and not any(map(CONTROL.search, names)) else ()  # a terminal obeys escape sequences

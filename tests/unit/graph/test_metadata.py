@@ -57,6 +57,7 @@ def test_what_is_no_model_has_no_metadata(damage: bytes, tmp_path: Path) -> None
         ("names", "{0: 'a', 1: ''}", ()),
         ("names", "[[" * 5000, ()),
         ("names", "{0: 'a'", ()),
+        ("names", "['a', '\\x1b[2J']", ()),
         ("title", "['a']", ()),
     ],
 )
