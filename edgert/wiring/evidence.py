@@ -76,7 +76,7 @@ def weigh(answers: Answers, photo: Photo) -> Evidence:
     if isinstance(first, Detections):
         return _weigh_boxes(answers, photo)
     if isinstance(first, Classification):
-        return _weigh_classes([_distribution(record) for record in (*answers.records, answers.control)])
+        return _weigh_classes(_distributions(*answers.records, answers.control))
     if isinstance(first, Embedding):
         return _weigh_vectors([record.vector for record in (*answers.records, answers.control)])
     if isinstance(first, Segmentation):
@@ -99,7 +99,7 @@ def sameness(first: Record, second: Record) -> float:
         total = float(pair[0][1].sum() + pair[1][1].sum())
         return 1.0 if total == 0 else 2 * _agreement(*pair) / total
     if isinstance(first, Classification) and isinstance(second, Classification):
-        return float(np.sqrt(_distribution(first) * _distribution(second)).sum())
+        return float(np.sqrt(np.prod(_distributions(first, second), axis=0)).sum())
     if isinstance(first, Embedding) and isinstance(second, Embedding):
         return float(first.vector @ second.vector)
     if isinstance(first, Segmentation) and isinstance(second, Segmentation):
@@ -154,12 +154,18 @@ def _iou(first: F32, second: F32) -> F32:
     return overlap
 
 
-def _distribution(record: Classification) -> F32:
-    """(C,) the probabilities by class, negative and missing ones 0, summing to 1 at most."""
-    scores = np.clip(np.nan_to_num(record.scores), 0, None)
-    whole = np.zeros(int(np.max(record.classes, initial=0)) + 1, np.float32)
-    whole[record.classes] = scores / max(float(scores.sum()), 1.0)
-    return whole
+def _distributions(*records: Record) -> list[F32]:
+    """(C,) the probabilities by class of each, negative and missing ones 0, summing to 1 at most; C is that of all, as
+    heads of several labels tell only those that score enough."""
+    known = [record for record in records if isinstance(record, Classification)]
+    count = max(int(np.max(record.classes, initial=0)) for record in known) + 1
+    found = []
+    for record in known:
+        scores = np.clip(np.nan_to_num(record.scores), 0, None)
+        whole = np.zeros(count, np.float32)
+        whole[record.classes] = scores / max(float(scores.sum()), 1.0)
+        found.append(whole)
+    return found
 
 
 def _weigh_classes(distributions: Sequence[F32]) -> Evidence:

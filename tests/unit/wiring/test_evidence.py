@@ -85,6 +85,14 @@ def test_classes_are_wanted_that_views_share_and_the_control_does_not() -> None:
     assert stuck.value == pytest.approx(0, abs=1e-6) and unsure.value == pytest.approx(0, abs=1e-6)
 
 
+def test_heads_that_tell_only_what_scores_enough_are_weighed_too() -> None:
+    raw = (((np.zeros(3),), GEOMETRY),) * 5
+    views = (classes(0.9), classes(0.9, 0.1), *(classes(0.9),) * 3)
+    some = weigh(Answers(views, classes(0.1, 0.1, 0.8), raw, raw[0]), SHIFTED)
+    assert some.value > 0.5
+    assert sameness(classes(0.9), classes(0.9, 0.1)) == pytest.approx(0.9)
+
+
 def test_vectors_are_compared_by_their_direction() -> None:
     record, control = Embedding(np.array([3, 4], np.float32)), Embedding(np.array([4, -3], np.float32))
     found = seen(record, Embedding(np.array([6, 8], np.float32)), control)
