@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from collections.abc import Iterator
 
@@ -25,9 +26,13 @@ if importlib.util.find_spec("hypothesis"):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_hidden() -> Iterator[None]:
-    """A value that one test takes from its environment shows in the messages of the next."""
+def _nothing_is_left() -> Iterator[None]:
+    """A value that one test hides shows in the messages of the next, and where a command's log went ends with it."""
     from edgert import errors
 
+    log = logging.getLogger("edgert")
+    before = list(log.handlers), log.propagate, log.level
     yield
     errors._hidden.clear()
+    log.handlers[:], log.propagate = before[0], before[1]
+    log.setLevel(before[2])

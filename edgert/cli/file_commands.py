@@ -20,7 +20,9 @@ _SHOWN = 8
 
 
 def schema(
-    event: Annotated[bool, typer.Option("--event", help="of what sinks send, for those who receive it")] = False,
+    event: Annotated[
+        bool, typer.Option("--event", help="Print that of the messages that sinks send, for those who receive them.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of the pipeline file, for editors; or of the messages that are sent.
 

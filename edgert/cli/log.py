@@ -103,7 +103,7 @@ class _Lines(logging.Handler):
         self._stream, self._sources, self._stages = stream, sources, stages
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):  # whoever read it is gone
+        with suppress(OSError, ValueError):  # whoever read it is gone, or the stream is closed: no reason to stop a run
             self._stream.write(f"{self.line(fields(record, self._sources, self._stages), record.levelno)}\n")
             self._stream.flush()
 

@@ -17,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from edgert.config.model_section import DetectTask, ModelConfig, PythonTask, TaskConfig, value_of, verb_of
 from edgert.errors import CONTROL, ConfigError, cause, nearest
-from edgert.graph.metadata import class_names, metadata_of
 from edgert.installation import labels_names
 from edgert.kinds import DECODERS
 from edgert.user_code import load_object
@@ -161,6 +160,8 @@ def labels_of(config: ModelConfig, where: str = "") -> tuple[str, ...]:
     """
     if config.task.labels is not None:
         return read_labels(config.task.labels, where)
+    from edgert.graph.metadata import class_names, metadata_of  # whose package wants arrays
+
     return class_names(metadata_of(config.onnx)) if verb_of(config.task) in _CLASSES else ()
 
 
