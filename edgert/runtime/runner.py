@@ -141,7 +141,7 @@ class Runner:
     def let_go(self) -> None:
         """Lets go of threads that have ended, and these of the runner: so nothing waits for Python's garbage collector,
         which frees memory of a GPU whenever it likes, also while somebody records a CUDA graph."""
-        self._workers = [worker for worker in self._workers if worker.is_alive()]
+        self._workers = self._watchdog.workers = [worker for worker in self._workers if worker.is_alive()]
         if self._attendant is not None and self._over.is_set():
             if self._attendant.ident is not None:
                 self._attendant.join()  # it holds the runner until it has ended

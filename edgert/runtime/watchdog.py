@@ -33,10 +33,13 @@ class Watchdog:
 
     Args:
         nodes, workers: all of them.
+
+    Attributes:
+        workers: those that may be in a call; they hold whoever holds this, who takes those that have ended away.
     """
 
     def __init__(self, nodes: Sequence[Node], workers: Sequence[Worker], clock: Clock) -> None:
-        self._nodes, self._workers, self._clock = nodes, workers, clock
+        self._nodes, self.workers, self._clock = nodes, workers, clock
         self._calls = dict[str, tuple[int, int]]()  # reported ones: since when, and when they are reported again
         self._down_ns = dict[str, tuple[int, int]]()  # those that are down: since when, and when that is said again
         self._at_work = dict[str, tuple[int, int, int]]()  # who closes: what the thread used and wrote, and until when
@@ -79,7 +82,7 @@ class Watchdog:
 
     def workers_of(self, node: Node) -> Iterator[Worker]:
         """The threads that may be in a call of it."""
-        for worker in self._workers:
+        for worker in self.workers:
             own = (worker.node, *worker.inline)
             if worker.is_alive() and (node in own or (node.is_spared and node.producers[0] in own)):
                 yield worker
