@@ -65,7 +65,7 @@ def test_whose_watchdog_holds(top: str, own: str, seconds: float, tmp_path: Path
         ("track: bytetrack, on_error: restart", "restart cannot be here: a tracker has nothing to open again"),
         ("draw: boxes, on_error: restart", "restart cannot be here: it has nothing to open again"),
         ("crop: [0, 0, 1, 1], on_error: restart", "restart cannot be here"),
-        ("sink: 'null', watchdog: 10", "expected one of us, ms, s, min, h, d"),
+        ("sink: 'null', watchdog: 10", "expected one of us, ms, s, m, min, h, d"),
         ("sink: 'null', watchdog: on", "expected a number with a unit"),
         ("sink: 'null', watchdgo: 3s", "did you mean 'watchdog'?"),
         ("sink: jsonl, path: 'o-{strem}.jsonl'", "unknown field {strem}; did you mean 'stream'?"),
