@@ -16,7 +16,7 @@ import pytest
 
 from edgert.config import SinkStage
 from edgert.stages.context import Context, made
-from edgert.stages.sink.send import courier, kafka, mqtt, server
+from edgert.stages.sink.send import courier, kafka, mqtt, nats, server
 from edgert.stages.sink.send.courier import SendSink
 from tests.helpers import brokers
 from tests.helpers.moving import Scene
@@ -124,7 +124,8 @@ def test_a_server_that_is_no_broker(
     other.shutdown()
 
 
-def test_nats_through_kills_of_the_server(tmp_path: Path) -> None:
+def test_nats_through_kills_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats, "TIMEOUT_S", 2.0)
     with brokers.nats(tmp_path / "store") as broker:
         brokers.stream_of(broker.port, "edgert.>")
         sink, scene = opened(tmp_path, "nats", server=f"nats://127.0.0.1:{broker.port}"), Scene("gate")

@@ -58,7 +58,7 @@ class Door(Protocol):
 
 
 class Courier:
-    """Sends a spool's messages through a door, from a thread of its own.
+    """Sends a spool's messages through a door, from a thread of its own, which closes both in the end.
 
     Trouble is logged when it begins and every few minutes while it lasts, with its present reason, and when it is over.
     """
@@ -78,10 +78,11 @@ class Courier:
             self._news.set()
 
     def close(self) -> None:
-        """Sends what can be sent within a few seconds; what is left waits in the spool."""
+        """Sends what can be sent within a few seconds; what is left waits in the spool. A server that does not answer
+        is not waited for any longer: the thread ends when it has given it up."""
         self._ends.set()
         self._news.set()
-        self._thread.join()
+        self._thread.join(_END_S + 0.5)
 
     def _run(self) -> None:
         wait_s, deadline = _FIRST_WAIT_S, float("inf")
@@ -161,6 +162,7 @@ class Courier:
         self._close_door()
         spool = self._spool
         spool.secure()
+        spool.close()
         if spool.count:
             place = f"in {spool.path} for the next run" if spool.path else "in memory alone, and are lost"
             log.warning("%s: %d messages were not sent; they wait %s", self._name, spool.count, place)
@@ -189,9 +191,8 @@ class SendSink(SimpleStage):
         self._courier.notify()
 
     def close(self) -> None:
-        if self._courier is not None and self._spool is not None:
+        if self._courier is not None:
             self._courier.close()
-            self._spool.close()
             self._courier = self._spool = None
 
 

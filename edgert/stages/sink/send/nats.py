@@ -58,8 +58,8 @@ class NatsDoor:
         with_user = {"user": self._server.user, "password": self._server.password} if self._server.user else {}
         where = f"{'tls' if with_tls else 'nats'}://{self._server.host}:{self._server.port(PORT)}"
         self._client = await nats.connect(
-            where, name=f"edgert {self._pipeline}", allow_reconnect=False, connect_timeout=TIMEOUT_S / 2,
-            error_cb=_ignored, **with_tls, **with_user,
+            where, name=f"edgert {self._pipeline}", connect_timeout=TIMEOUT_S / 2, error_cb=_ignored,
+            allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0.1, **with_tls, **with_user,
         )  # fmt: skip
 
     async def _send(self, messages: Sequence[Message]) -> None:

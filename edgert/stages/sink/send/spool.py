@@ -126,9 +126,11 @@ class Spool:
 
     def close(self) -> None:
         """Closes the file; what is in it waits for the next time."""
-        self._database.close()
-        if self._owner >= 0:
-            os.close(self._owner)
+        with self._lock:
+            self._database.close()
+            owner, self._owner = self._owner, -1
+        if owner >= 0:
+            os.close(owner)
 
     def _message(self, number: int, kind: str, stream: str, rule: str, body: bytes) -> Message:
         own = f"{self.name}-{number}"

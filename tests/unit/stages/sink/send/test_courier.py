@@ -170,6 +170,27 @@ def test_what_is_left_waits_for_the_next_run(tmp_path: Path, caplog: pytest.LogC
     assert again.got == list(range(5))
 
 
+def test_a_server_that_does_not_answer_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier, "_END_S", 0.1)
+    answers = threading.Event()
+
+    class Slow(Server):
+        def connect(self) -> None:
+            super().connect()
+            assert answers.wait(PATIENCE_S)
+
+    server = Slow()
+    spool, one = started(tmp_path / "a.db", server)
+    put(spool, [1], one)
+    assert server.asked.wait(PATIENCE_S)
+    one.close()  # returns
+    assert spool.count == 1 and not server.got
+    answers.set()
+    until(lambda: not one._thread.is_alive())
+    spool = Spool(tmp_path / "a.db", 1 << 30, 1e6, "stages.out")  # is free again
+    spool.close()
+
+
 def test_trouble_is_reminded_of_and_not_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
