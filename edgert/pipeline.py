@@ -328,7 +328,9 @@ class Pipeline:
         try:
             if self._calling is not None and (error := self._calling.close()) is not None:
                 self._runner.fail(error)
-            if self._started or self._calling is not None:
+            with self._tapping:  # a start under way in another thread is waited for
+                began = self._started or self._calling is not None
+            if began:
                 self._runner.shut_down()
         finally:
             self._leave()
@@ -471,8 +473,9 @@ class Pipeline:
 
     def _leave(self) -> None:
         """Ends what is beside the stages, once they have ended."""
-        if self._runner.running:
-            return
+        with self._tapping:  # whoever starts it has begun all of that by then
+            if self._runner.running:
+                return
         if self._watch is not None:
             self._watch.stop()
         self._history.stop()

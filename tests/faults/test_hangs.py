@@ -266,6 +266,29 @@ def test_close_in_a_callback_stops_and_is_no_error(tmp_path: Path) -> None:
     pipeline.close()
 
 
+def test_close_while_it_starts_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first result may come before all that is beside the stages has begun."""
+    closing, before = threading.Event(), threading.enumerate()
+
+    def close(_: Result) -> None:
+        pipeline.close()
+        closing.set()
+
+    def late() -> None:
+        assert closing.wait(20)
+        time.sleep(0.5)  # which a close that does not wait for the start takes to be through
+        begin()
+
+    pipeline = Pipeline(plain(tmp_path), callbacks={"cam": close})
+    begin = pipeline._history.start
+    monkeypatch.setattr(pipeline._history, "start", late)
+    pipeline.start()
+    deadline = time.monotonic() + 20
+    while (left := {*threading.enumerate()} - {*before}) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [thread.name for thread in left]
+
+
 @pytest.mark.parametrize("what", ["wait", "run"])
 def test_waiting_for_itself_in_a_callback_is_refused(what: str, tmp_path: Path) -> None:
     pipeline = Pipeline(plain(tmp_path), callbacks={"cam": lambda _: getattr(pipeline, what)()})
