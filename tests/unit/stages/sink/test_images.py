@@ -17,9 +17,11 @@ from tests.helpers.frames import frame_of
 
 def write(sink: ImagesSink, *results: Result) -> None:
     sink.open()
-    for result in results:
-        sink.process(result)
-    sink.close()
+    try:
+        for result in results:
+            sink.process(result)
+    finally:
+        sink.close()
 
 
 def names(folder: Path) -> list[str]:
@@ -93,3 +95,20 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert "No space left" in caught.value.why
     assert names(tmp_path) == ["camera_000000.jpg"]
     assert cv2.imread(str(tmp_path / "camera_000000.jpg")).shape == (48, 64, 3)
+    sink.close()
+
+
+def test_what_could_not_be_opened_can_be_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = ImagesSink("s", tmp_path)
+    sink._parts.mkdir()
+    (sink._parts / "1.jpg").write_bytes(b"left by a process that was killed")
+
+    def refused(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "unlink", refused)
+        with pytest.raises(StageError, match="cannot write"):
+            sink.open()
+    write(sink, Result(frame_of(index=4)))
+    assert names(tmp_path) == ["camera_000004.jpg"]
