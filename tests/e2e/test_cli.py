@@ -89,13 +89,29 @@ def test_duration_ends_it_too(endless: Path) -> None:
     assert json.loads(done.stdout)["seconds"] < 10
 
 
-def test_a_full_disk_stops_it_and_what_was_written_stays(endless: Path) -> None:
-    done = edgert("run", str(endless), "--set=stages.events.path=/dev/full", cwd=endless.parent)
+def test_a_full_disk_stops_a_recording_and_what_was_written_stays(endless: Path) -> None:
+    recording = ("--set=stages.belt.realtime=false", "--set=stages.belt.limit=300")
+    done = edgert("run", str(endless), "--set=stages.events.path=/dev/full", *recording, cwd=endless.parent)
     assert done.returncode == 1
     assert "No space left" in done.stderr
     assert "endless.yaml:" in done.stderr
     with av.open(str(endless.parent / "v.mp4")) as container:
-        assert sum(1 for _ in container.decode(video=0)) >= 1
+        assert 1 <= sum(1 for _ in container.decode(video=0)) < 300
+
+
+def test_a_full_disk_stops_no_camera_and_the_others_write_everything(endless: Path) -> None:
+    options = ("--set=stages.events.path=/dev/full", "--duration", "3", "--json", "s.json")
+    done = edgert("run", str(endless), *options, cwd=endless.parent)
+    assert done.returncode == 1  # one was down at the end
+    assert done.stderr.count("No space left") == 1, done.stderr
+    assert "stage 'events'" in done.stderr and "the others go on" in done.stderr
+    stages = json.loads((endless.parent / "s.json").read_text())["stages"]
+    events, video = stages["events"], stages["video"]
+    assert events["results_in"] == 0 < events["losses"]["belt"]["error"] and "No space left" in events["failing"]
+    assert events["errors"] > events["restarts"] >= 1
+    assert video["errors"] == 0 and video["results_in"] >= 10
+    with av.open(str(endless.parent / "v.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) == video["results_in"]
 
 
 @pytest.mark.parametrize(
