@@ -296,15 +296,24 @@ def export(model: Detector, path: Path, seed: int) -> None:
     torch.onnx.export(model, example, str(path), **names, opset_version=17, dynamo=False)
     proto = onnx.load(str(path))
     tidy(proto.graph)
-    facts = {
+    onnx.helper.set_model_props(proto, facts(seed))
+    onnx.checker.check_model(proto, full_check=True)
+    onnx.save(proto, str(path))
+
+
+def facts(seed: int) -> dict[str, str]:
+    """What the file says of itself: the input in words, and as OpenVINO's Model API and ``edgert check`` read it."""
+    return {
         "labels": ",".join(LABELS),
         "seed": str(seed),
         "recipe": RECIPE,
         "input": "RGB / 255, letterboxed, pad 114",
+        "model_info mean_values": "0 0 0",
+        "model_info scale_values": "255 255 255",
+        "model_info reverse_input_channels": "True",  # from BGR, as OpenCV reads images
+        "model_info resize_type": "fit_to_window_letterbox",
+        "model_info pad_value": str(PAD),
     }
-    onnx.helper.set_model_props(proto, facts)
-    onnx.checker.check_model(proto, full_check=True)
-    onnx.save(proto, str(path))
 
 
 def tidy(graph: onnx.GraphProto) -> None:

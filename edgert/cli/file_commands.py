@@ -106,6 +106,8 @@ def print_report(console: terminal.Console, report: CheckReport, limit: int | No
         label = "not written, which means" if finding.missing else "written"
         console.print(f"    {label:<8}", terminal.marked(finding.written, "red"))
         console.print(f"    {'better' if finding.sure else 'probably':<8}", terminal.marked(finding.better, "green"))
+    if report.known:
+        console.print(f"• known beforehand: {report.known}", style="dim", markup=False)
     for tie in report.ties:
         console.print(f"• {tie}", style="dim", markup=False)
     images = f"{len(report.photos)} image{'' if len(report.photos) == 1 else 's'}"

@@ -190,7 +190,7 @@ def _changes(written: Setting, better: Setting, group: str) -> Iterator[tuple[tu
     before, after = written.part(group), better.part(group)
     if group != "task":
         for key, new in after.items():
-            if (old := getattr(written.input, key)) != new:
+            if before.get(key, old := getattr(written.input, key)) != new:
                 yield ("input", key), (f"{key}: {yaml_value(old)}", f"{key}: {yaml_value(new)}")
         return
     verb = verb_of(written.task)
@@ -238,15 +238,18 @@ def _summary(
     labels: Sequence[str],
     photos: int,
 ) -> str:
-    these = "this photo" if photos == 1 else f"these {photos} photos"
+    these, show = ("this photo", "shows") if photos == 1 else (f"these {photos} photos", "show")
     if verdict == "fine":
         is_open = any("cannot be distinguished" in tie for tie in ties)
         listed = "; what they cannot distinguish is listed below" if is_open else ""
-        return f"{name} is wired right, as far as {these} show: nothing is clearly better{listed}"
+        return f"{name} is wired right, as far as {these} {show}: nothing is clearly better{listed}"
     if verdict == "wrong":
         count = len(findings)
         return f"{name} looks wired wrong: {count} line{'' if count == 1 else 's'} to change"
     kind, more = kind_of_photo(judgment, labels), judgment.more_photos
+    if not judgment.finds and judgment.others_find:
+        how = f"finds nothing certain on {these} as models of its kind are fed, but does as the first row has it"
+        return f"cannot tell: {name} {how}; take more {kind}"
     if not judgment.finds:
         return f"cannot tell: {name} finds nothing certain on {these} with any setting; take some {kind}"
     if more is None:

@@ -148,9 +148,10 @@ def _tried(made: Inferred, images: Sequence[str | Path], progress: Progress | No
     search = Search(found, photos, verb_of(base.task), progress)
     search.explore(base, tasks)
     judgment = judge(search.ranking, made.prior, search.ranking.add(base))
-    chosen, count = judgment.chosen.setting, f"{len(photos)} photo{'' if len(photos) == 1 else 's'}"
+    chosen, count = judgment.chosen.setting, "1 photo" if len(photos) == 1 else f"{len(photos)} photos"
     rows = rows_of(search.ranking, None)
-    first = f"right, as far as {count} show" if judgment.settled else f"{count} cannot tell for sure"
+    show = "shows" if len(photos) == 1 else "show"
+    first = f"right, as far as {count} {show}" if judgment.settled else f"{count} cannot tell for sure"
     if not judgment.settled:
         more = judgment.more_photos
         first += f"; take {'more' if more is None else f'about {more} more'} {kind_of_photo(judgment, labels)}".rstrip()

@@ -44,6 +44,12 @@ class Judgment:
         """Whether the chosen setting is surely as good as any."""
         return self.finds and self.lead >= CLEAR
 
+    @property
+    def others_find(self) -> bool:
+        """Whether any other setting finds something that its views agree on."""
+        others = (one for one in self.ranking.tallies if one is not self.chosen and one.evidence)
+        return any(self.ranking.answers(one) >= SOMETHING for one in others)
+
     def behind(self, other: Tally) -> float:
         """Standard errors by which a setting is behind the chosen one, what is known beforehand included."""
         return lead_of(self.ranking, self.prior, self.chosen, other)

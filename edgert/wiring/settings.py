@@ -51,7 +51,8 @@ class Setting:
     @property
     def key(self) -> str:
         """Equal for settings that mean the same."""
-        return f"{self.input!r} {self.task!r}"
+        scale = {key: _short(getattr(self.input, key)) for key in GROUPS["scale"]}
+        return f"{self.input.model_copy(update=scale)!r} {self.task!r}"
 
     def differing(self, other: Setting) -> tuple[str, ...]:
         """The groups of keys, of :data:`GROUPS` and ``task``, in which two settings differ."""
@@ -64,6 +65,8 @@ class Setting:
             options = getattr(self.task, "options", {})
             return {verb_of(self.task): value_of(self.task), **({"options": options} if options else {})}
         values = {key: getattr(self.input, key) for key in GROUPS[group]}
+        if group == "scale":
+            values = {key: _short(value) for key, value in values.items()}
         return {key: value for key, value in values.items() if _matters(key, self.input)}
 
     def with_part(self, group: str, other: Setting) -> Setting:
@@ -164,6 +167,11 @@ def variants(task: TaskConfig) -> Iterator[TaskConfig]:
             merged = {**task.options, **dict(zip(decoder.uncertain, chosen, strict=True))}
             if merged != task.options:
                 yield task.model_copy(update={"options": merged})
+
+
+def _short(values: tuple[float, ...]) -> tuple[float, ...]:
+    """One value where all colors have the same, as exporters write three of it."""
+    return values[:1] if len(set(values)) == 1 else values
 
 
 def _matters(key: str, config: InputConfig) -> bool:

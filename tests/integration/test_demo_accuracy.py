@@ -7,6 +7,10 @@ from pathlib import Path
 import onnx
 import pytest
 
+from edgert.config import load_pipeline
+from edgert.graph import load
+from edgert.wiring.prior import told_of
+from edgert.wiring.settings import Setting
 from pipelines.conveyor import LABELS
 from tests.helpers.average_precision import Found, Wanted, average_precision
 from tests.helpers.demo_detector import DemoDetector, compare
@@ -62,4 +66,9 @@ def test_the_file_is_small_and_says_what_it_is() -> None:
     facts = {entry.key: entry.value for entry in model.metadata_props}
     assert facts["labels"].split(",") == list(LABELS)
     assert {"seed", "recipe", "input"} <= facts.keys()
+    parts, told = load_pipeline(ASSETS.parent / "hello.yaml").config.models["parts"], told_of(load(MODEL))
+    fed, task = parts.input, parts.task
+    assert {"color", "mean", "std", "resize", "anchor", "pad"} == told.input.keys()
+    assert not Setting(fed.model_copy(update=dict(told.input)), task).differing(Setting(fed, task))
+    assert told.labels == LABELS
     assert not any(node.doc_string or node.metadata_props for node in model.graph.node)

@@ -194,6 +194,30 @@ def test_boxes_of_wrong_settings_warn_of_nothing() -> None:
         assert check(load_pipeline(ROOT / "pipelines" / "hello.yaml"), [ROOT / "docs" / "hello.jpg"]).runs > 0
 
 
+@pytest.mark.parametrize(
+    ("change", "verdict", "keys"),
+    [
+        ("input.std=[255, 255, 255]", "fine", []),
+        ("input.color=bgr", "wrong", ["input.color"]),
+        ("input.std=1", "wrong", ["input.std"]),
+    ],
+)
+def test_the_demo_is_told_from_what_it_is_not_by_one_photo(change: str, verdict: str, keys: list[str]) -> None:
+    report = check("hello", [ROOT / "docs" / "hello.jpg"], overrides=[f"models.parts.{change}"])
+    assert (report.verdict, [finding.key for finding in report.findings]) == (verdict, keys)
+    assert report.known == "the metadata of its exporter"
+
+
+def test_a_family_that_finds_nothing_where_another_setting_does_leaves_it_open(tmp_path: Path) -> None:
+    model = onnx.load(ROOT / "pipelines" / "assets" / "parts.onnx")
+    del model.metadata_props[:]  # what is left looks like a YOLOX, which is fed otherwise
+    onnx.save(model, tmp_path / "parts.onnx")
+    photo = [ROOT / "docs" / "hello.jpg"]
+    report = check("hello", photo, overrides=[f"models.parts.onnx={tmp_path / 'parts.onnx'}"])
+    assert report.verdict == "unclear" and report.rows[0].answers > 0.5
+    assert "as models of its kind are fed, but does as the first row has it" in report.summary
+
+
 def test_the_table_stands_whole_in_80_columns() -> None:
     report = check("hello", [ROOT / "docs" / "hello.jpg"])
     shown = io.StringIO()

@@ -51,6 +51,13 @@ def test_keys_without_effect_make_no_difference() -> None:
     )
 
 
+def test_a_scale_is_the_same_written_once_or_for_every_color() -> None:
+    task = DetectTask(detect="yolox")
+    once = Setting(InputConfig(mean=(0.0,), std=(255.0,)), task)
+    thrice = Setting(InputConfig(mean=(0.0,) * 3, std=(255.0,) * 3), task)
+    assert once.key == thrice.key and once.differing(thrice) == () and thrice.part("scale")["std"] == (255.0,)
+
+
 def test_one_group_can_be_taken_from_another_setting() -> None:
     wrong = Setting(InputConfig(color="rgb", std=(255.0,)), DetectTask(detect="yolox"))
     right = Setting(InputConfig(color="bgr", anchor="top_left"), DetectTask(detect="yolox"))
