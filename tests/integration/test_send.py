@@ -65,13 +65,18 @@ def test_mqtt_through_kills_of_the_broker(tmp_path: Path) -> None:
     with brokers.mosquitto(tmp_path) as broker:
         listener, scene = brokers.MqttListener(broker.port), Scene("gate")
         sink = opened(tmp_path, "mqtt", server=f"mqtt://127.0.0.1:{broker.port}")
-        for _ in range(3):
+
+        def arrived() -> int:
+            return len({one["frame"] for one in listener.of_kind("result")})
+
+        for count in (100, 300, 500):
             run(sink, scene, 100)
+            until(lambda count=count: arrived() == count)  # what this broker took it may lose when it is killed
             broker.kill()
             run(sink, scene, 100)
             broker.start()
         until(lambda: not waiting(sink))
-        until(lambda: len({one["frame"] for one in listener.of_kind("result")}) == 600)
+        until(lambda: arrived() == 600)
         sink.close()
         assert numbers(listener.of_kind("result")) == list(range(600))
         assert {topic for topic, body in listener.messages if body.startswith(b"{")} == {"edgert/pole/gate/result"}
