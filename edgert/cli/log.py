@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -95,7 +96,7 @@ def fields(record: logging.LogRecord, sources: Collection[str], stages: Collecti
     return found
 
 
-class _Lines(logging.Handler):
+class _Lines(logging.Handler, ABC):
     """A line for each record."""
 
     def __init__(self, stream: TextIO, sources: Collection[str], stages: Collection[str]) -> None:
@@ -107,9 +108,9 @@ class _Lines(logging.Handler):
             self._stream.write(f"{self.line(fields(record, self._sources, self._stages), record.levelno)}\n")
             self._stream.flush()
 
+    @abstractmethod
     def line(self, found: Mapping[str, str], level: int) -> str:
         """The record's line, without its end."""
-        raise NotImplementedError
 
 
 class _Text(_Lines):

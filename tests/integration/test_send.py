@@ -126,6 +126,7 @@ def test_a_server_that_is_no_broker(
     run(sink, Scene(), 1)
     until(lambda: "takes nothing" in caplog.text)
     sink.close()
+    assert "is it an MQTT broker, with TLS or without?" in caplog.text
     other.shutdown()
 
 

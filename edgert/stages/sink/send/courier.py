@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ class Courier:
         self._news, self._ends = threading.Event(), threading.Event()
         self._is_open, self._down_since, self._reminded = False, 0.0, 0.0
         self._secured = self._trimmed = time.monotonic()
-        self._refused = 0
+        self._refused, self._is_spool_odd = 0, False
         self._thread = threading.Thread(target=self._run, name=f"edgert-{name}", daemon=True)
         self._thread.start()
 
@@ -96,9 +97,7 @@ class Courier:
                     self._news.wait(_SECURE_S / 2)
                     self._news.clear()
                 wait_s = _FIRST_WAIT_S
-            except (
-                Exception
-            ) as error:  # of the package that does the protocol; whatever it is, the next try may go well
+            except Exception as error:  # of whatever package does the protocol; the next try may go well
                 is_known = isinstance(error, OSError) and str(error)
                 log.debug("%s: %s", self._name, self._door.name, exc_info=error)
                 self._is_open = False
@@ -106,7 +105,7 @@ class Courier:
                 self._report(printable(str(error) if is_known else f"{type(error).__name__}: {error}"))
                 if self._ends.is_set():
                     break
-                self._ends.wait(wait_s * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all boards come at once
+                self._pause(wait_s * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all boards come at once
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
             self._tend()
         self._leave()
@@ -143,14 +142,25 @@ class Courier:
         log.warning("%s: %s takes nothing%s: %s; %s", self._name, self._door.name, for_s, why, waiting)
         self._down_since, self._reminded = self._down_since or now, now
 
+    def _pause(self, seconds: float) -> None:
+        """Until the next try, or the end; what comes meanwhile is secured as ever."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0 and not self._ends.wait(min(left_s, _SECURE_S)):
+            self._tend()
+
     def _tend(self) -> None:
         now = time.monotonic()
-        if now - self._secured > _SECURE_S:
-            self._secured = now
-            self._spool.secure()
-        if now - self._trimmed > _TRIM_S:
-            self._trimmed = now
-            self._spool.trim()
+        try:
+            if now - self._secured > _SECURE_S:
+                self._secured = now
+                self._spool.secure()
+            if now - self._trimmed > _TRIM_S:
+                self._trimmed = now
+                self._spool.trim()
+        except sqlite3.Error as error:  # such as a full disk: no reason to stop sending, which makes room
+            if not self._is_spool_odd:
+                log.warning("%s: the spool %s: %s; sending goes on", self._name, self._spool.path, error)
+            self._is_spool_odd = True
 
     def _close_door(self) -> None:
         try:
@@ -160,8 +170,8 @@ class Courier:
 
     def _leave(self) -> None:
         self._close_door()
-        spool = self._spool
-        spool.secure()
+        spool, self._secured = self._spool, 0.0
+        self._tend()
         spool.close()
         if spool.count:
             place = f"in {spool.path} for the next run" if spool.path else "in memory alone, and are lost"

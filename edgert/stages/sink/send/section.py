@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -138,9 +139,9 @@ class _Sends(section.SinkStage):
         tls = Tls(**self.tls.model_dump()) if self.tls is not None else Tls()
         return Server(self.server, self.user, self.password, tls)
 
+    @abstractmethod
     def door(self, pipeline: str) -> Door:
         """The way to the server, not opened yet."""
-        raise NotImplementedError
 
     def make(self, name: str, context: Context) -> Stage:
         """Raises ConfigError where the package that does the protocol is not installed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -168,6 +169,38 @@ def test_what_is_left_waits_for_the_next_run(tmp_path: Path, caplog: pytest.LogC
     one.close()
     spool.close()
     assert again.got == list(range(5))
+
+
+def test_what_waits_for_a_server_is_secured_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier, "_FIRST_WAIT_S", 600.0)
+    monkeypatch.setattr(courier, "_SECURE_S", 0.02)
+    server, secured = Server(), list[int]()
+    server.is_down = True
+    spool, one = started(tmp_path / "a.db", server)
+    monkeypatch.setattr(spool, "secure", lambda: secured.append(spool.count))
+    put(spool, range(3), one)
+    until(lambda: secured.count(3) > 3)
+    one.close()
+    assert server.connects == 2  # the second at the end
+
+
+def test_a_full_disk_stops_no_sending(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier, "_SECURE_S", 0.02)
+    server, tries = Server(), list[int]()
+
+    def secure() -> None:
+        tries.append(1)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    spool, one = started(tmp_path / "a.db", server)
+    monkeypatch.setattr(spool, "secure", secure)
+    until(lambda: len(tries) > 3)
+    put(spool, range(5), one)
+    until(lambda: not spool.count)
+    one.close()
+    assert server.got == list(range(5)) and caplog.text.count("database or disk is full; sending goes on") == 1
 
 
 def test_a_server_that_does_not_answer_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
