@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from edgert.errors import ModelError as ModelError
     from edgert.errors import PlacementError as PlacementError
     from edgert.errors import StageError as StageError
+    from edgert.evaluation.enroll import Enrolled as Enrolled
+    from edgert.evaluation.enroll import enroll as enroll
     from edgert.exporter.export import Exported as Exported
     from edgert.exporter.export import export as export
     from edgert.importer.conversion import from_torch as from_torch
@@ -91,6 +93,7 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.engine": "LoadedEngine load_engine",
     "edgert.errors": "ArtifactError BudgetError BuildError CalibrationError ConfigError DeviceError EdgertError "
     "ModelError PlacementError StageError",
+    "edgert.evaluation.enroll": "Enrolled enroll",
     "edgert.exporter.export": "Exported export",
     "edgert.importer.conversion": "from_torch",
     "edgert.inspect_model": "BundleInspection DlaInspection Inspection inspect inspect_bundle",

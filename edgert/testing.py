@@ -12,9 +12,9 @@ pytest collects what a class inherits; ``tmp_path`` is pytest's own. Nothing her
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,6 +43,7 @@ from edgert.runtime import (
     Segmentation,
     Text,
 )
+from edgert.runtime.json_form import plain
 from edgert.runtime.stage import Source, SourceStats, Stage
 from edgert.stages.context import Context, made
 from edgert.stages.crop import Geometry
@@ -211,10 +212,7 @@ class DecoderSuite:
         record: Any = decoder(outputs, Geometry(2, 2, 10, 20, self.network, (10, 20, 138, 148)))
         assert isinstance(record, _RECORDS[self.task])
         assert all((now == then).all() for now, then in zip(outputs, before, strict=True)), "outputs were written to"
-        names = [field.name for field in fields(record)]
-        arrays = [value for name in names if isinstance(value := getattr(record, name), np.ndarray)]
-        kept = [array for array in arrays for output in outputs if np.shares_memory(array, output)]
-        assert not kept, "the record keeps memory that the next frame overwrites"
+        assert not kept_of(record, outputs), "the record keeps memory that the next frame overwrites"
 
     def test_it_refuses_outputs_that_are_not_its_own(self) -> None:
         """Before the first frame, as a ModelError."""
@@ -223,6 +221,44 @@ class DecoderSuite:
         except ModelError:
             return
         raise AssertionError("check() accepts outputs of any shape")
+
+
+class OwnDecoderSuite:
+    """What a function or an object of one's own must do that a pipeline file names with ``task: {python: ...}``.
+
+    Attributes:
+        decode: it; in a class body, ``staticmethod`` of a function.
+        shapes: of the outputs, without the batch dimension; 0 where a size is open.
+        network: the input's (width, height).
+    """
+
+    decode: ClassVar[Callable[..., Any]]
+    shapes: ClassVar[Sequence[tuple[int, ...]]]
+    network: ClassVar[tuple[int, int]] = (64, 64)
+
+    def test_it_reads_any_numbers_as_a_record(self) -> None:
+        """Anywhere in a frame, none, many or strange ones, without keeping or changing what it read."""
+        shapes = [tuple(size or 8 for size in shape) for shape in self.shapes]
+        random, geometry = np.random.default_rng(0), Geometry(2, 2, 10, 20, self.network, (10, 20, 138, 148))
+        ways: tuple[Callable[[Any], Any], ...] = (
+            np.zeros,
+            lambda shape: random.uniform(0, 1, shape),
+            lambda shape: random.normal(0, 9, shape),
+        )
+        for numbers in ways:
+            outputs = [numbers(shape).astype(np.float32) for shape in shapes]
+            before = [output.copy() for output in outputs]
+            record = type(self).decode(outputs, geometry)
+            plain(record)  # raises a StageError for what has no form in JSON
+            assert all((now == then).all() for now, then in zip(outputs, before, strict=True)), "it wrote to outputs"
+            assert not kept_of(record, outputs), "the record keeps memory that the next frame overwrites"
+
+
+def kept_of(record: Any, outputs: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """Arrays of a record that are memory of a model's outputs."""
+    names = [one.name for one in fields(record)] if is_dataclass(record) else []
+    arrays = [value for name in names if isinstance(value := getattr(record, name), np.ndarray)]
+    return [array for array in arrays for output in outputs if np.shares_memory(array, output)]
 
 
 class TrackerSuite:

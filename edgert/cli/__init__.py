@@ -20,6 +20,7 @@ from edgert.cli.boards_command import boards
 from edgert.cli.build_command import build, job
 from edgert.cli.exchange_commands import export, import_model
 from edgert.cli.file_commands import check, new, schema, validate
+from edgert.cli.gallery_command import gallery
 from edgert.cli.inspect_command import inspect
 from edgert.cli.int8_commands import calibrate, evaluate, quantize
 from edgert.cli.machine_commands import doctor, top
@@ -60,6 +61,7 @@ for verb in (
     doctor,
     inspect,
     boards,
+    gallery,
     top,
     bench,
 ):

@@ -150,12 +150,19 @@ def new(
         ),
     ] = "v4l2:///dev/video0",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists already.")] = False,
+    own: Annotated[
+        bool,
+        typer.Option(
+            "--own-decoder", help="Write a decoder to be filled in, with a test, also where edgert has one that fits."
+        ),
+    ] = False,
     debug: option.Debug = False,
 ) -> None:
     """Write a commented starter pipeline for a model.
 
     Reads the model's inputs and outputs, guesses task, decoder, size and color, and prints what it guessed and why.
-    With images it tries the guesses out, as edgert check does, and writes down the best.
+    With images it tries the guesses out, as edgert check does, and writes down the best. Where no decoder reads the
+    outputs, one to be filled in is written beside the file, with a test; these two never replace a file.
 
     Examples:
 
@@ -163,16 +170,18 @@ def new(
 
         edgert new parts.onnx --images photo.jpg --source clip.mp4 --output parts.yaml
     """
-    from edgert.wiring.starter import refuse_existing, starter, write_pipeline
+    from edgert.wiring.starter import refuse_existing, starter
 
     console = terminal.console(tables=False)
     refuse_existing(output, force)
     with counting_bar(console, rate_of="") as bar:
         progress = partial(bar, "trying settings")
-        made = starter(model, images or (), source, directory=output.parent, progress=progress)
-    write_pipeline(made.text, output, force)
+        made = starter(model, images or (), source, directory=output.parent, is_own=own, progress=progress)
+    written = made.write(output, force)
     for note in made.notes:
         console.print(f"• {note}", markup=False)
-    console.print("[green]→[/]", terminal.marked(str(output), ""))
+    for path in written:
+        console.print("[green]→[/]", terminal.marked(str(path), ""))
     hint = f"edgert check {output} --images photo.jpg" if not images else f"edgert run {output}"
+    hint = f"pytest {written[2]}, and fill in {written[1]}" if made.stub else hint
     console.print(f"next: {hint}", markup=False)

@@ -70,6 +70,7 @@ class Frame:
         color: for the YUV formats.
         origin: (x, y) of this frame's first pixel in the full image; other than (0, 0) only for crops.
         root: the full image a crop was taken from.
+        file: of an image file, its name within the folder that all images of the source lie in; else empty.
     """
 
     stream: str
@@ -84,6 +85,7 @@ class Frame:
     color: Color = Color()
     origin: tuple[int, int] = (0, 0)
     root: Frame | None = None
+    file: str = ""
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -143,7 +145,7 @@ class Frame:
     def moved(self, planes: tuple[U8, ...], lease: Lease) -> Frame:
         """The same image in other memory, under that memory's lease; this one's goes on."""
         place = self.stream, self.index, self.timestamp_ns, self.media_ns, self.width, self.height, self.format
-        return Frame(*place, planes, lease, self.color, self.origin)  # not by replace: it is slow
+        return Frame(*place, planes, lease, self.color, self.origin, None, self.file)  # not by replace: it is slow
 
     def to_host(self) -> Frame:
         """The frame with its planes on the host: itself, or a copy of a frame that is on a GPU, which is counted."""

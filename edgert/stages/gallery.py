@@ -68,7 +68,7 @@ class Gallery:
         self._look(at_once=True)
         if not len(self):
             why = "no vector is in it, so nothing would ever be named" if self.path.exists() else "it is not there"
-            fix = f'edgert.Gallery("{self.path}").add(NAME, result.latest(edgert.Embedding).vector)'
+            fix = "edgert gallery PIPELINE --add NAME --images PHOTOS"
             raise ConfigError(f"the gallery {self.path} is empty", why=why, fix=fix)
         held = self._held.vectors.shape[1]
         if held != length:

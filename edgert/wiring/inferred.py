@@ -1,11 +1,11 @@
 """How an ONNX file is fed and read that nobody has described yet: from its file, its family, and photos."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgert.config import InputConfig, ModelConfig, TaskConfig
-from edgert.config.model_section import value_of, verb_of
+from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.errors import ModelError
 from edgert.graph import TensorSpec, inputs, load
 from edgert.wiring.check import prior_for, rows_of, ties_of
@@ -29,6 +29,7 @@ _DEFAULT_INPUTS: dict[str, dict[str, object]] = {
     "depth": {"resize": "stretch"},
     "image": {"resize": "stretch", "std": (255.0,)},
     "anomaly": {"resize": "stretch"},
+    "python": {"resize": "letterbox", "std": (255.0,)},
 }
 """What models of a task usually want; where color and scale are not named, ImageNet's mean and std."""
 
@@ -66,6 +67,8 @@ def infer(
     images: Sequence[str | Path] = (),
     *,
     task: TaskConfig | None = None,
+    own: Callable[[Subject], PythonTask] | None = None,
+    is_own: bool = False,
     progress: Progress | None = None,
 ) -> Inferred:
     """Finds out how a model is fed and read.
@@ -74,6 +77,8 @@ def infer(
         path: the ONNX file.
         images: photos or folders; with them every plausible setting is tried.
         task: how its outputs are read, where that is known.
+        own: makes a decoder to be filled in, where no other reads the outputs.
+        is_own: whether it is made anyway.
         progress: called with runs made and most runs to come.
 
     Raises:
@@ -99,8 +104,17 @@ def infer(
     blank = InputConfig(color="gray" if gray else "rgb").model_copy(update={"size": size})
     config = {"onnx": path.absolute(), "task": {"embed": "none"}, "input": blank}
     found = subject(ModelConfig.model_validate(config), told.labels, str(path))
+    if own is not None and (is_own or not _is_read(found, told)):
+        return _guessed(found, blank, told, size, spec, own(found))
     made = _guessed(found, blank, told, size, spec, task)
     return _tried(made, images, progress) if images else made
+
+
+def _is_read(found: Subject, told: Told) -> bool:
+    try:
+        return bool(readings(None, found.engine, told.labels, found.network, told_task(told)))
+    except ModelError:
+        return False
 
 
 def _guessed(

@@ -3,17 +3,18 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgert.config import load_pipeline
-from edgert.config.model_section import value_of, verb_of
+from edgert.config.model_section import PythonTask, value_of, verb_of
 from edgert.errors import ConfigError, cause
 from edgert.files import replace_text
 from edgert.wiring.check_report import Row, described, yaml_value
 from edgert.wiring.inferred import Inferred, infer
-from edgert.wiring.search import Progress
+from edgert.wiring.search import Progress, Subject
+from edgert.wiring.stub import Stub, stub
 
 # Writing a pipeline file where there was none.
 
@@ -62,11 +63,28 @@ class Starter:
         text: the YAML; loads without error.
         notes: what was guessed and why, a sentence each; also in the text, as comments.
         report: the settings that were tried on photos, the best first; empty without photos.
+        stub: a decoder to be filled in, that the text names; None where one of edgert's reads the outputs.
     """
 
     text: str
     notes: tuple[str, ...]
     report: tuple[Row, ...] = ()
+    stub: Stub | None = None
+
+    def write(self, path: Path, force: bool) -> tuple[Path, ...]:
+        """Writes the decoder to be filled in, with its test, and the pipeline file; returns what was written.
+
+        Raises:
+            ConfigError: a file exists, or cannot be written.
+        """
+        refuse_existing(path, force)
+        stub, folder = self.stub.files if self.stub else {}, path.parent
+        if self.stub:
+            self.stub.refuse_existing(folder)
+        write_pipeline(self.text, path, force)
+        for name, text in stub.items():
+            replace_text(folder / name, text)
+        return (path, *(folder / name for name in stub))
 
 
 def starter(
@@ -75,26 +93,37 @@ def starter(
     source: str = "v4l2:///dev/video0",
     *,
     directory: Path | None = None,
+    is_own: bool = False,
     progress: Progress | None = None,
 ) -> Starter:
-    """Writes a pipeline for a model: guessed from its shapes and names, or, with photos, tried out.
+    """Writes a pipeline for a model: guessed from its shapes and names, or, with photos, tried out. Where no decoder
+    reads its outputs, one comes with it that is to be filled in.
 
     Args:
         images: photos or folders; with them every plausible setting is tried (see
         :func:`~edgert.wiring.check`).
         source: where frames come from, as in ``source:``.
         directory: where the file will stand; the model's path is written relative to it. The current one by default.
+        is_own: whether the decoder is to be one of one's own, whatever edgert can read.
         progress: called with runs made and most runs to come.
 
     Raises:
-        ModelError: not an ONNX model, not one image as its input, or outputs that nothing can read.
+        ModelError: not an ONNX model, or not one image as its input.
         ConfigError: a photo that cannot be read.
     """
-    path = Path(model_path)
-    made = infer(path, images, progress=progress)
-    folder = (directory or Path()).absolute()
+    path, folder, stubs = Path(model_path), (directory or Path()).absolute(), list[Stub]()
+
+    def own(found: Subject) -> PythonTask:
+        stubs.append(stub(found.engine, found.network, path, folder))
+        return stubs[0].task
+
+    made = infer(path, images, own=own, is_own=is_own, progress=progress)
+    if stubs:
+        asked = "as you asked" if is_own else "no decoder of edgert reads these outputs"
+        note = f"{asked}: {stubs[0].module}.py is one to be filled in, and test_{stubs[0].module}.py tries it"
+        made = replace(made, task_notes=(note,))
     text = _text(os.path.relpath(path.absolute(), folder), path.stem, made, source)
-    return Starter(text, (*made.task_notes, *made.input_notes), made.report)
+    return Starter(text, (*made.task_notes, *made.input_notes), made.report, stubs[0] if stubs else None)
 
 
 def _text(onnx: str, stem: str, guessed: Inferred, source: str) -> str:
@@ -105,8 +134,7 @@ def _text(onnx: str, stem: str, guessed: Inferred, source: str) -> str:
     task, verb = guessed.setting.task, verb_of(guessed.setting.task)
     keys: dict[str, object] = {verb: value_of(task)}
     keys |= {key: getattr(task, key) for key in ("score", "iou", "threshold", "top") if hasattr(task, key)}
-    if options := getattr(task, "options", None):
-        keys["options"] = options
+    keys |= {key: getattr(task, key) for key in ("options", "args") if getattr(task, key, None)}
     items: dict[str, object] = described(guessed.setting)["input"]
     if guessed.size is not None:
         text = f"{guessed.size[0]}x{guessed.size[1]}   # the model takes any size; smaller is quicker"
@@ -156,7 +184,8 @@ _COMMENTS = {
 def _sinks(verb: str) -> list[str]:
     if verb == "embed":
         return ["  out: {sink: jsonl, from: see, path: out/vectors.jsonl}"]
-    elements = {"segment": "masks", "keypoints": "[boxes, keypoints]", "detect": "[boxes, labels]"}.get(verb, "labels")
+    found = {"segment": "masks", "keypoints": "[boxes, keypoints]", "detect": "[boxes, labels]", "python": "boxes"}
+    elements = found.get(verb, "labels")
     return [
         f"  paint: {{draw: {elements}, from: see}}",
         "  page: {sink: http, from: paint}   # http://127.0.0.1:8080",

@@ -73,7 +73,9 @@ def readings(
         raise ModelError(
             f"no decoder can read outputs {got} of a {network[0]}x{network[1]} input",
             why=f"tried {tried}" if tried else "they look like nothing that edgert knows",
-            fix=f"they look like {others}" if others else "task: {python: module:function}, with a custom decoder",
+            fix=f"they look like {others}"
+            if others
+            else "task: {python: module:function}, a decoder of your own: edgert new writes one to be filled in",
         )
     distinct: list[tuple[TaskConfig, object]] = []  # the first of those that make equal decoders
     for task in (variant for one in fitting for variant in variants(one)):

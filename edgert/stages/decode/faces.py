@@ -1,5 +1,6 @@
 """Faces: boxes with five points each, in the layouts that their authors publish."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,7 +20,7 @@ NAMES = ("right eye", "left eye", "nose", "right mouth corner", "left mouth corn
 _POINTS = 2 * len(NAMES)
 
 
-class FaceHead(Head):
+class FaceHead(Head, ABC):
     """A head of one class whose candidates' extras are points, x and y of each in network pixels."""
 
     reads: ClassVar[str]
@@ -32,9 +33,9 @@ class FaceHead(Head):
             raise wrong_shapes(f"detect: {self.name}", self.reads, shapes, network)
         return 1
 
+    @abstractmethod
     def fitting(self, shapes: Shapes, network: Size) -> bool:
         """Whether outputs of these shapes are its own."""
-        raise NotImplementedError
 
     @classmethod
     def fits(cls, look: Look) -> Iterator[Fit]:

@@ -160,7 +160,7 @@ _WORDS = {
 
 # Errors for outputs that are not what a decoder reads, or labels not what a model knows.
 
-_OWN = "no decoder of edgert reads these; write one, task: {python: module:function}, or export the model differently"
+_OWN = "no decoder of edgert reads these; edgert new writes one to be filled in, or export the model differently"
 
 
 def wrong_shapes(decoder: str, reads: str, shapes: Shapes, network: Size) -> ModelError:

@@ -1,5 +1,6 @@
 """Files on disk: a video; or images, one file, a folder, or a glob."""
 
+import os
 import re
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -143,6 +144,7 @@ class Images:
         self._loop, self._counter, self._clock = config.loop, counter, clock
         self._period_ns = round(1e9 / (config.fps or DEFAULT_FPS))
         self._paths = self._found()
+        self._folder = os.path.commonpath([path.parent for path in self._paths])
         self._unreadable: dict[Path, None] = {}
         self._skipped = 0
         media = MediaClock(False, self._period_ns)
@@ -169,7 +171,8 @@ class Images:
                     self._unreadable[path] = None
                     continue
                 lease = lend(image, self._counter)
-                yield Image("bgr", (image,), lease, self._clock.now_ns())
+                name = path.relative_to(self._folder).as_posix()
+                yield Image("bgr", (image,), lease, self._clock.now_ns(), file=name)
             if len(self._unreadable) == len(self._paths):
                 names = [path.name for path in self._paths]
                 more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

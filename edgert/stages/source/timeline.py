@@ -24,6 +24,7 @@ class Image:
         timestamp_ns: monotonic clock when it was captured or decoded.
         media_ns: position by the stream's own clock, which may jump; None when it has none.
         lost: images known to be missing just before this one.
+        file: its name, of an image file.
     """
 
     format: PixelFormat
@@ -33,6 +34,7 @@ class Image:
     media_ns: int | None = None
     color: Color = YUV
     lost: int = 0
+    file: str = ""
 
 
 class Canvas:
@@ -240,5 +242,6 @@ class Timeline:
             planes=image.planes,
             lease=image.lease,
             color=image.color,
+            file=image.file,
         )
         return frame if self._staging is None or frame.is_on_gpu else self._staging.taken(frame)

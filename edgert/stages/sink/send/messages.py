@@ -105,6 +105,7 @@ def schema() -> dict[str, Any]:
         "time_ns": {**whole, "description": "the same, nanoseconds of the epoch"},
         "timestamp_ns": {**whole, "description": "the same, by the machine's monotonic clock"},
         "media_s": {**number, "description": "position in the stream"},
+        "file": {**text, "description": "name of the image file, where the source is one of those"},
     }
     event = {
         "id": {**text, "description": "of the event, in all its phases"},
@@ -129,7 +130,7 @@ def schema() -> dict[str, Any]:
         "title": "edgert message",
         "type": "object",
         "properties": common,
-        "required": list(common),
+        "required": [key for key in common if key != "file"],
         "oneOf": [
             {"properties": {"kind": {"const": "result"}, "outputs": outputs}, "required": ["outputs"]},
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -12,6 +13,8 @@ import pytest
 from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
+from edgert.runtime import Result
+from edgert.runtime.json_form import plain_result
 from edgert.stages.source.files import Images
 from tests.helpers.virtual_clock import VirtualClock
 
@@ -48,6 +51,22 @@ def test_a_recursive_glob_finds_deeper_images(tmp_path: Path) -> None:
     (tmp_path / "day1").mkdir()
     write(tmp_path / "day1" / "a.png", 3)
     assert values(images(tmp_path / "**" / "*.png")) == [3]
+
+
+def test_frames_have_the_names_of_their_files_within_what_all_share(tmp_path: Path) -> None:
+    for folder in ("day1", "day2"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "é a.png", 1)
+
+    def names(pattern: Path) -> list[str]:
+        return [frame.file for frame in images(pattern, limit=2, loop=True).frames(threading.Event())]
+
+    assert names(tmp_path / "*" / "*.png") == ["day1/é a.png", "day2/é a.png"]
+    assert names(tmp_path / "day1") == names(tmp_path / "day1" / "é a.png") == ["é a.png"] * 2
+    (frame,) = images(tmp_path / "day1").frames(threading.Event())
+    assert frame.moved(frame.planes, frame.lease).file == frame.crop(0, 0, 4, 4).file == "é a.png"
+    assert plain_result(Result(frame, {}))["file"] == "é a.png"
+    assert "file" not in plain_result(Result(replace(frame, file=""), {}))
 
 
 def test_sizes_may_differ(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""``edgert gallery``: whose vectors a gallery holds; images added to it, names taken away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgert.cli import option, terminal
+
+if TYPE_CHECKING:
+    from edgert.stages.gallery import Gallery
+
+
+def gallery(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="PIPELINE|GALLERY",
+            help="Pipeline file whose model has match:, or the gallery itself.",
+        ),
+    ],
+    add: Annotated[
+        str | None, typer.Option("--add", metavar="NAME", help="Add a vector of each of --images under this name.")
+    ] = None,
+    images: Annotated[
+        list[str] | None,
+        option.images("Those of --add; each shows one of what is named, as crop: would cut it out. Repeatable."),
+    ] = None,
+    remove: Annotated[
+        str | None, typer.Option("--remove", metavar="NAME", help="Take all vectors of this name away.")
+    ] = None,
+    model: option.Model = None,
+    json: option.Json = None,
+    overrides: option.Set = None,
+    debug: option.Debug = False,
+) -> None:
+    """List the names in a gallery; add images to it, or remove a name.
+
+    Pipelines that run see it within a second. For every image that is added, the name that was most like it before is
+    shown: another than its own is worth a look.
+
+    Examples:
+
+        edgert gallery door.yaml --add Anna --images photos/anna
+
+        edgert gallery door.yaml
+
+        edgert gallery staff.npz --remove Anna
+    """
+    from edgert.errors import ConfigError, nearest
+    from edgert.stages.gallery import Gallery
+
+    screen = terminal.console(json)
+    if add is not None and remove is not None:
+        option.refuse({"--remove": remove}, "--add or --remove, one at a time")
+    if (add is None) != (not images):
+        option.refuse({"--images": images, "--add": add}, "--add NAME and --images go together")
+    is_file = Path(source).suffix in (".npz", ".json")
+    if is_file:
+        option.refuse({"--add": add, "--model": model, "--set": overrides}, "name a pipeline: its model makes vectors")
+    found = Gallery(source if is_file else _path(source, model, overrides))
+    if add is not None and images:
+        _add(screen, source, add, images, model, overrides)
+        found = Gallery(found.path)
+    if remove is not None:
+        if not (gone := found.remove(remove)):
+            known = f"it holds {', '.join(sorted(set(found.names))[:5])}" if len(found) else "it is empty"
+            raise ConfigError(f"no {remove!r} in {found.path}{nearest(remove, set(found.names))}", why=known)
+        screen.print(f"removed {gone} vector{'' if gone == 1 else 's'} of {remove}", markup=False)
+    _show(screen, found)
+    terminal.write_json({"gallery": str(found.path), "names": dict(Counter(found.names))}, json)
+
+
+def _path(source: str, model: str | None, overrides: list[str] | None) -> Path:
+    from edgert.config import load_pipeline
+    from edgert.evaluation.enroll import gallery_model
+    from edgert.installation import pipeline_path
+
+    config, _ = gallery_model(load_pipeline(pipeline_path(source), overrides or ()), model)
+    path: Path = config.task.match  # type: ignore[union-attr,assignment]
+    return path
+
+
+def _add(
+    screen: terminal.Console,
+    source: str,
+    name: str,
+    images: list[str],
+    model: str | None,
+    overrides: list[str] | None,
+) -> None:
+    from edgert.evaluation.enroll import enroll
+    from edgert.installation import pipeline_path
+
+    for one in enroll(pipeline_path(source), name, images, model=model, overrides=overrides or ()):
+        style, like = "", "the first vector"
+        if one.nearest:
+            like = f"most like {one.nearest}, {one.similarity:.2f}"
+            style = "" if one.nearest == name else "yellow"
+        screen.print(f"{one.image}: {like}", style=style, markup=False)
+
+
+def _show(screen: terminal.Console, found: Gallery) -> None:
+    columns = (terminal.Column("name"), terminal.Column("vectors", is_number=True))
+    rows = [terminal.Row((name, str(count))) for name, count in sorted(Counter(found.names).items())]
+    if rows:
+        screen.print(terminal.table(columns, rows, width=screen.width))
+    screen.print(f"{len(rows)} names, {len(found)} vectors in {found.path}", style="dim", markup=False)

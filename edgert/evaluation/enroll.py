@@ -1,0 +1,102 @@
+"""Vectors of images, put into a gallery under a name."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgert.config import EmbedTask, ModelConfig, PipelineFile, load_pipeline
+from edgert.dataset import feed_of, open_images
+from edgert.engine import build_engine, one_image
+from edgert.errors import CONTROL, ConfigError, nearest
+from edgert.evaluation.evaluate_model import runner
+from edgert.graph import load
+from edgert.stages.decode.decoder import of_one_image
+from edgert.stages.decode.kinds import fitting_decoder
+from edgert.stages.gallery import Gallery
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """An image whose vector was added.
+
+    Attributes:
+        image: its name.
+        nearest: whose vector was most like it before; empty where there was none.
+        similarity: their cosine, -1 to 1.
+    """
+
+    image: str
+    nearest: str
+    similarity: float
+
+
+def enroll(
+    pipeline: str | Path | PipelineFile,
+    name: str,
+    images: str | Path | Sequence[str | Path],
+    *,
+    model: str | None = None,
+    overrides: Iterable[str] = (),
+) -> tuple[Enrolled, ...]:
+    """Adds the vectors of images to the gallery that a pipeline's model matches with (``match:``).
+
+    All are added, or none where an image cannot be read. Pipelines that run see them within a second. Each image is fed
+    whole: where the pipeline cuts objects out, these are images of one object.
+
+    Args:
+        pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
+        name: of what the images show.
+        images: a folder, a glob or an image, or several of these.
+        model: its name in the file; may be left out when only one has a gallery.
+        overrides: ``key.path=value``, as given to ``--set``.
+
+    Raises:
+        ConfigError: no model with a gallery, no name, an image that cannot be read, or a gallery of another model.
+        ModelError: the model does not make one vector of one image.
+        ArtifactError: the gallery cannot be written.
+    """
+    file = load_pipeline(pipeline, overrides)
+    config, where = gallery_model(file, model)
+    if not name.strip() or CONTROL.search(name):
+        raise ConfigError(f"{name!r} is no name", why="a name is text that can be printed", fix="--add 'Anna'")
+    assert isinstance(config.task, EmbedTask) and config.task.match is not None
+    plain = config.model_copy(update={"task": config.task.model_copy(update={"match": None})})
+    found, graph, added = Gallery(config.task.match), load(config.onnx), []
+    sources = [images] if isinstance(images, (str, Path)) else images
+    feeds = [feed_of(open_images(one), graph, plain) for one in sources]
+    with closing(build_engine(graph, plain, None)) as engine:
+        decoder = fitting_decoder(plain, (), tuple(one_image(engine)), feeds[0].size, where)
+        run = runner(engine)()
+        for feed, index in [(one, index) for one in feeds for index in range(len(one))]:
+            tensor, geometry = feed.image(index)
+            outputs = list(run({feed.input_name: tensor}).values())
+            vector = decoder(of_one_image(outputs, engine.batched, 0), geometry).vector
+            added.append((vector, Enrolled(feed.name(index), *found.match(vector))))
+    for vector, _ in added:
+        found.add(name, vector)
+    return tuple(one for _, one in added)
+
+
+def gallery_model(file: PipelineFile, model: str | None) -> tuple[ModelConfig, str]:
+    """The model of a pipeline that has a gallery, and its place in the file. Raises ConfigError."""
+    models = {
+        name: config
+        for name, config in file.config.models.items()
+        if isinstance(config.task, EmbedTask) and config.task.match is not None
+    }
+    where = file.where("models")
+    if model is not None and model not in models:
+        known = f"models with one: {', '.join(models)}" if models else "no model of this pipeline has one"
+        raise ConfigError(f"no model {model!r} with a gallery{nearest(model, models)}", why=known, where=where)
+    if not models:
+        fix = "write it: task: {embed: l2, match: staff.npz}"
+        raise ConfigError("this pipeline has no gallery", why="no model's task says match:", where=where, fix=fix)
+    if model is None and len(models) > 1:
+        raise ConfigError(
+            f"which gallery? {len(models)} models of this pipeline have one",
+            where=where,
+            fix=f"--model {' or '.join(models)}",
+        )
+    name = next(iter(models)) if model is None else model
+    return models[name], file.where("models", name)
