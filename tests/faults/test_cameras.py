@@ -90,10 +90,13 @@ def ask(port: int, path: str) -> tuple[int, str]:
         connection.close()
 
 
-def test_twenty_kills_are_twenty_reconnects(tmp_path: Path) -> None:
-    outcome = measure(cameras=3, kills=20, absent_s=4, folder=tmp_path)
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_every_kill_is_a_reconnect(kills: int, tmp_path: Path) -> None:
+    outcome = measure(cameras=3, kills=kills, absent_s=min(kills / 4, 4), folder=tmp_path)
     faults = [text for text in outcome.faults() if "of its rate" not in text]
-    assert not faults and outcome.rate > RATE - 0.08, outcome  # of so short times a frame or two is a few percent
+    assert not faults, outcome
+    if kills == 20:  # of shorter times a frame or two is many percent
+        assert outcome.rate > RATE - 0.08, outcome
 
 
 def test_the_others_run_while_one_is_absent_and_the_page_says_which(
