@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from edgert.errors import EdgertError
+from edgert.errors import EdgertError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console as Console
@@ -120,14 +120,14 @@ def marked(text: str, style: str) -> Text:
     """Text in a style of rich."""
     from rich.text import Text
 
-    return Text(text, style=style)
+    return Text(printable(text), style=style)
 
 
 def _text(cell: str | Text) -> Text:
-    """Plain text as it is: names with brackets are no markup."""
+    """Plain text as it is: names with brackets are no markup, and names of files do not steer the terminal."""
     from rich.text import Text
 
-    return Text(cell) if isinstance(cell, str) else cell
+    return Text(printable(cell)) if isinstance(cell, str) else cell
 
 
 def _shown(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:

@@ -127,13 +127,14 @@ def _node_problems(proto: onnx.ModelProto) -> Iterator[str]:
     """What is wrong with nodes of the standard set; operators that onnx does not know are for the backend to judge."""
     from onnx import defs
 
-    opset = messages.default_opset(proto)
-    for position, node in enumerate(messages.all_nodes(proto.graph)):
-        if not messages.is_standard(node) or not messages.has_schema(node.op_type, opset):
-            continue
-        problem = _problem(node, defs.get_schema(node.op_type, opset, ""))
-        if problem:
-            yield f"node {messages.label(node, position)!r} ({node.op_type}) {problem}"
+    for owner, imports in ((proto.graph, proto), *((function, function) for function in proto.functions)):
+        opset = messages.default_opset(imports)
+        for position, node in enumerate(messages.all_nodes(owner)):
+            if not messages.is_standard(node) or not messages.has_schema(node.op_type, opset):
+                continue
+            problem = _problem(node, defs.get_schema(node.op_type, opset, ""))
+            if problem:
+                yield f"node {messages.label(node, position)!r} ({node.op_type}) {problem}"
 
 
 def _problem(node: onnx.NodeProto, schema: Any) -> str:

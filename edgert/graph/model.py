@@ -110,7 +110,7 @@ def tensor_bytes(dtype: str, elements: int) -> int:
     return math.ceil(dtype_bits(dtype) * elements / 8)
 
 
-def default_opset(proto: onnx.ModelProto) -> int:
+def default_opset(proto: onnx.ModelProto | onnx.FunctionProto) -> int:
     """The version of the standard operator set; 1 where the file names none, as the ONNX specification has it."""
     return next((item.version for item in proto.opset_import if item.domain in DEFAULT_DOMAINS), 1)
 

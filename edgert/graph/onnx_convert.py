@@ -150,7 +150,7 @@ def _inlined(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Change]]:
         raise ModelError("the functions of the model cannot be inlined", why=why)
     try:
         inlined = inliner.inline_local_functions(proto)
-    except checker.ValidationError as error:  # one that calls itself
+    except (checker.ValidationError, RuntimeError) as error:  # one that calls itself, or is given too many inputs
         raise ModelError("the functions of the model cannot be inlined", why=str(error).splitlines()[0]) from error
     return inlined, [Change("inline-functions", name, "local function inlined") for name in names]
 

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import urlsplit
 
 from edgert.clock import Clock
 from edgert.config.fields import beside
@@ -273,7 +272,7 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
     """
     kind, where = kind_of(config.source, directory), f"stages.{name}"
     if not kind:
-        unknown = urlsplit(config.source).scheme or config.source.partition(":")[0]
+        unknown = config.source.partition(":")[0]
         known = (*_PREFIXES, *(f"{one}://" for one in rtsp.SCHEMES), *(f"{one.name}:" for one in SOURCES.foreign()))
         raise ConfigError(
             f"unknown source {redact(config.source)!r}{nearest(unknown, (one.partition(':')[0] for one in known))}",

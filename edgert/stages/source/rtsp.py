@@ -110,5 +110,8 @@ class Stream(Video):
 
 def is_recording(url: str) -> bool:
     """Whether a URL names a file that has an end, and not what a camera sees now."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no address, as :func:`network_source` says
+        return False
     return parts.scheme in ("http", "https") and PurePosixPath(parts.path).suffix.lower() in _RECORDINGS
