@@ -247,7 +247,7 @@ class _Assembler:
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
         self.models, self.placed, self.label = models, placed, environment.label
-        self.hooks = Hooks()
+        self.hooks, self.sources = Hooks(), dict[str, Source]()
         self.live = False  # whether any source is
         self.sinks = {name for name, stage in file.config.stages.items() if isinstance(stage, section.SinkStage)}
         self.endless = care.is_endless(file.config.stages.values(), self.directory)
@@ -351,7 +351,8 @@ class _Assembler:
 
     def _make(self, name: str, stage: section.StageConfig, where: str) -> Source | Stage:
         if isinstance(stage, section.SourceStage):
-            return source_for(name, stage, self.counter, self.clock, self.directory)
+            self.sources[name] = source_for(name, stage, self.counter, self.clock, self.directory)
+            return self.sources[name]
         if isinstance(stage, section.DrawStage):
             return Draw(name, stage, self.clock)
         if isinstance(stage, section.CropStage):
@@ -371,7 +372,7 @@ class _Assembler:
         assert isinstance(stage, section.SinkStage | section.PackageStage)
         own: Stage = made(stage, name, context)
         if self.label and isinstance(stage, section.SinkStage):
-            return Marked(own, self.label, stage.shows_images)
+            return Marked(own, self.label, stage.shows_images and stage.reads_images)
         return own
 
     def _context(self, name: str, function: Callback | None) -> Context:
@@ -395,4 +396,5 @@ class _Assembler:
         again = all(starts_over(one, self.directory) for one in before if isinstance(one, section.SourceStage))
         score = score_before(self.config.stages, self.config.models, name)
         shared = self.directory, self.clock, self.counter, stats, function, rate_hz, score, leave, again
-        return Context(*shared, self.config.name)
+        reach = {one: self.sources[one] for one in sources_of(self.config.stages)[name]}
+        return Context(*shared, self.config.name, reach)

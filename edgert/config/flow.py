@@ -61,6 +61,8 @@ def _reads(stage: section.StageConfig, is_on_gpu: bool, comes_drawn: bool) -> Re
         return "host"
     if isinstance(stage, section.DrawStage):
         return "anywhere" if stage.takes_gpu else "host"
+    if isinstance(stage, section.SinkStage) and not stage.reads_images:
+        return "nothing"
     if not isinstance(stage, section.SinkStage | section.PackageStage) or not stage.takes_images:
         return "nothing"
     if isinstance(stage, section.SinkStage) and stage.shows_images and comes_drawn:

@@ -328,6 +328,11 @@ class SinkStage(_Fed, Kinded):
     """Whether it shows them to people; the mark of a simulated board is then painted on them."""
     sink: str = Field(description="the kind")
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether it looks at pixels, with these keys."""
+        return self.takes_images
+
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:
         """As of :class:`PackageStage`."""
 
@@ -342,6 +347,8 @@ class PackageStage(_Fed, Kinded):
     """Whether it looks at pixels."""
     detects: ClassVar[bool] = True
     """Whether it may find objects of its own, or track them."""
+    hides: ClassVar[bool] = False
+    """Whether stages behind it must not see images as their source made them."""
     stage: str = Field(description="the kind")
 
     def check(self, name: str, stages: Mapping[str, Any], where: Callable[[Iterable[str | int]], str]) -> None:

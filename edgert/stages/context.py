@@ -8,6 +8,7 @@ from typing import Any
 from edgert.clock import REAL, Clock
 from edgert.memory import Counter
 from edgert.runtime.records import Result
+from edgert.runtime.stage import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Context:
         leave: called by a sink that nobody looks at any more: its window was closed. When all sinks of a pipeline have
             called it, the pipeline stops.
         pipeline: name of the pipeline.
+        sources: those whose frames reach it, by name.
         starts_over: whether a run takes the same frames as the one before, so that what it writes replaces what that
             one wrote; not so for cameras, and wherever frames may come for ever.
     """
@@ -39,6 +41,7 @@ class Context:
     leave: Callable[[], None] = lambda: None
     starts_over: bool = True
     pipeline: str = "pipeline"
+    sources: Mapping[str, Source] = field(default_factory=dict)
 
 
 class SimpleStage:

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from edgert.stages.sink.output_files import Rules
     from edgert.stages.track import Tracker
 
-_HERE = "relative to the folder edgert is run in"
+HERE = "relative to the folder edgert is run in"
 _LEAST_BYTES = 1 << 16
-_SIZE, _TIME = {"type": "string", "examples": ["500MB"]}, {"type": "string", "examples": ["1h"]}
+SIZE: dict[str, object] = {"type": "string", "examples": ["500MB"]}
+TIME: dict[str, object] = {"type": "string", "examples": ["1h"]}
 
 
 class Rotate(Section):
@@ -55,11 +56,11 @@ class Keep(Section):
         return self
 
 
-def _mapping(**keys: dict[str, object]) -> WithJsonSchema:
+def mapping(**keys: dict[str, object]) -> WithJsonSchema:
     return WithJsonSchema({"type": "object", "properties": keys, "additionalProperties": False, "minProperties": 1})
 
 
-class _Files(SinkStage):
+class FileSink(SinkStage):
     """What sinks that write files have in common; see [files](files.md)."""
 
     fields: ClassVar[tuple[str, ...]] = ("stream", "date", "time")
@@ -70,14 +71,14 @@ class _Files(SinkStage):
         description="what becomes of the files of an earlier run: keep adds to them; auto keeps those of cameras, and "
         "replaces those of recordings, which a run takes from the beginning; see [files](files.md)",
     )
-    keep: Annotated[Keep | None, _mapping(age=_TIME, size=_SIZE, free=_SIZE)] = Field(
+    keep: Annotated[Keep | None, mapping(age=TIME, size=SIZE, free=SIZE)] = Field(
         default=None,
         description="`{age: 7d, size: 20GB, free: 2GB}`: the oldest files are removed when they are older, all of the "
         "sink's take more, or less of the disk is free; all stay by default",
     )
 
     @model_validator(mode="after")
-    def _names_known_fields(self) -> _Files:
+    def _names_known_fields(self) -> FileSink:
         from edgert.stages.sink.output_files import check_pattern
 
         try:
@@ -104,8 +105,8 @@ class _Files(SinkStage):
         )
 
 
-class _Rotating(_Files):
-    rotate: Annotated[Rotate | None, _mapping(size=_SIZE, every=_TIME)] = Field(
+class _Rotating(FileSink):
+    rotate: Annotated[Rotate | None, mapping(size=SIZE, every=TIME)] = Field(
         default=None, description="`{size: 500MB, every: 1h}`: when the next file begins; never by default"
     )
 
@@ -128,7 +129,7 @@ class Video(_Rotating):
     shows_images: ClassVar[bool] = True
     path: OutputPath = Field(
         description=f"`.mp4`, `.mov` or `.mkv`, with `{{stream}}` one for each stream, with `{{date}}` and `{{time}}` "
-        f"called after its beginning; {_HERE}"
+        f"called after its beginning; {HERE}"
     )
     fps: float | None = Field(default=None, gt=0, description="frames per second; the source's by default")
     quality: int = Field(
@@ -155,7 +156,7 @@ class Jsonl(_Rotating):
     shows_images: ClassVar[bool] = False
     path: OutputPath = Field(
         description=f"the file, with `{{stream}}` one for each stream, with `{{date}}` and `{{time}}` called after its "
-        f"beginning; {_HERE}"
+        f"beginning; {HERE}"
     )
 
     def make(self, name: str, context: Context) -> Stage:
@@ -165,7 +166,7 @@ class Jsonl(_Rotating):
         return JsonlSink(name, self.path, self.rules(context), context.clock)
 
 
-class Images(_Files):
+class Images(FileSink):
     """A file for every image."""
 
     fields: ClassVar[tuple[str, ...]] = ("stream", "frame", "date", "time")
@@ -173,7 +174,7 @@ class Images(_Files):
     takes_images: ClassVar[bool] = True
     shows_images: ClassVar[bool] = True
     path: OutputPath = Field(
-        description=f"a folder, or a pattern like `out/{{date}}/{{stream}}_{{frame:06d}}.png`; {_HERE}"
+        description=f"a folder, or a pattern like `out/{{date}}/{{stream}}_{{frame:06d}}.png`; {HERE}"
     )
     every: int = Field(default=1, ge=1, description="write every n-th frame")
 
@@ -343,6 +344,7 @@ SINKS: dict[str, str | type[SinkStage]] = {
     "video": Video,
     "jsonl": Jsonl,
     "images": Images,
+    "record": "edgert.stages.sink.record.section:Record",
     "http": Http,
     "display": Display,
     "callback": Callback,

@@ -43,6 +43,7 @@ class PrivacySection(section.PackageStage):
     """Areas of the image, and objects of some classes, that nobody behind this stage can see: not models, drawings,
     recordings or live pages. Objects are those of the stages before it."""
 
+    hides: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
     detects: ClassVar[bool] = False
     areas: Annotated[dict[Name, Points], WithJsonSchema(_AREAS)] = Field(

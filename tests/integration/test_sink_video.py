@@ -18,8 +18,9 @@ from edgert.memory import Counter
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.runtime.records import Result
 from edgert.stages.sink import encoders
+from edgert.stages.sink.muxed_file import DurableFile
 from edgert.stages.sink.output_file import OutputFile
-from edgert.stages.sink.video import DurableFile, VideoSink
+from edgert.stages.sink.video import VideoSink
 from tests.helpers.frames import frame_of
 from tests.helpers.kill import kill_when_it_says_go
 

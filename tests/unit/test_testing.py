@@ -35,6 +35,7 @@ SINK_KEYS: dict[str, dict[str, Any]] = {
     "nats": {"server": "nats://127.0.0.1:9", "spool": "spool.db"},
     "kafka": {"server": "kafka://127.0.0.1:9", "spool": "spool.db"},
     "webhook": {"server": "http://127.0.0.1:9/", "spool": "spool.db"},
+    "record": {"path": "a.mp4", "annotated": True},
 }
 CELLS = 64 + 16 + 4  # of strides 8, 16, 32 in 64x64
 SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {

@@ -1,9 +1,10 @@
 """Results as JSON lines, by the schema of :mod:`edgert.runtime.json_form`; given to a function; or forgotten."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from edgert.clock import REAL, Clock
 from edgert.runtime.json_form import plain_result
@@ -38,21 +39,20 @@ class CallbackSink(SimpleStage):
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-class JsonlSink:
-    """Writes results to ``path``; folders are made.
+class JsonLines:
+    """Files of JSON lines, one for all streams or for each; folders are made.
 
     Every line goes to the operating system whole, in one call and unbuffered, so it can be read at once and stays
     when the process is killed. When the disk is full the line that did not fit is taken back.
 
     Args:
-        path: the file; with ``{stream}`` in it, one file per stream, which appears with the stream's first result.
+        path: the file; with ``{stream}`` in it, one file per stream, which appears with the stream's first line.
         rules: whether lines are added to those that stand there, and when the next file begins.
-        clock: of the results' times.
+        where: the sink's stage, for messages.
     """
 
-    def __init__(self, name: str, path: Path, rules: Rules = REPLACED, clock: Clock = REAL) -> None:
-        self._where, self._clock = f"stages.{name}", clock
-        self._all = Files(path, rules, self._where)
+    def __init__(self, path: Path, rules: Rules, where: str) -> None:
+        self._where, self._all = where, Files(path, rules, where)
         self._files: dict[str, OutputFile] = {}
         self._per_stream = has_field(path, "stream")
 
@@ -61,11 +61,11 @@ class JsonlSink:
         if not self._per_stream:
             self._files[""] = self._all.begin("", appends=True)
 
-    def process(self, result: Result) -> None:
-        """Writes one line. Raises StageError: disk full, or a record that has no JSON form."""
+    def write(self, value: Mapping[str, Any], stream: str) -> None:
+        """Writes one line. Raises StageError: disk full, or a value that has no JSON form."""
         # A lone surrogate, which UTF-8 lacks, becomes \udcXX: just how JSON would escape it.
-        line = _ENCODER.encode(plain_result(result, self._clock)).encode("utf-8", "backslashreplace") + b"\n"
-        stream = result.frame.stream if self._per_stream else ""
+        line = _ENCODER.encode(value).encode("utf-8", "backslashreplace") + b"\n"
+        stream = stream if self._per_stream else ""
         file = self._files.get(stream)
         if file is not None and self._all.is_due(file, len(line)):
             del self._files[stream]
@@ -84,7 +84,30 @@ class JsonlSink:
             raise cannot_write(file.path, error, self._where, kept="the lines written so far are whole") from error
 
     def close(self) -> None:
+        """Finishes every file."""
         for file in self._files.values():
             self._all.finish(file)
         self._files.clear()
         self._all.close()
+
+
+class JsonlSink:
+    """Writes results as :class:`JsonLines`.
+
+    Args:
+        clock: of the results' times.
+    """
+
+    def __init__(self, name: str, path: Path, rules: Rules = REPLACED, clock: Clock = REAL) -> None:
+        self._lines, self._clock = JsonLines(path, rules, f"stages.{name}"), clock
+
+    def open(self) -> None:
+        """Creates the file, unless there is one per stream. Raises StageError when it cannot be written."""
+        self._lines.open()
+
+    def process(self, result: Result) -> None:
+        """Writes one line. Raises StageError: disk full, or a record that has no JSON form."""
+        self._lines.write(plain_result(result, self._clock), result.frame.stream)
+
+    def close(self) -> None:
+        self._lines.close()

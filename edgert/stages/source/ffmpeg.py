@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edgert.memory.cuda import CudaDevice
     from edgert.stages.source.gst_decoder import GstDecoder
     from edgert.stages.source.nvdec import Nvdec
+    from edgert.stages.source.packets import Tap
 
 PIXELS_PER_THREAD = 1920 * 1088
 """Every further decoder thread costs processor time and, for frame threads, a frame of latency; one keeps up with
@@ -86,7 +87,10 @@ class Video:
         skipped: damaged packets and frames so far.
         packets: packets read so far.
         asked_ns: since when a live one waits for its next packet; None while it does not.
+        tap: gets the packets of :meth:`images` before they are decoded, where there is one.
     """
+
+    tap: Tap | None = None
 
     def __init__(
         self,
@@ -127,7 +131,7 @@ class Video:
             from edgert.stages.source.gst_decoder import DecoderRefusedError
 
             try:
-                yield from self._hardware.images(self._packets())
+                yield from self._hardware.images(self._tapped())
                 return
             except DecoderRefusedError as refused:
                 if self._refuse is None or self._is_waiting():  # a silent camera is no fault of the decoder's
@@ -138,7 +142,7 @@ class Video:
             if not self._live:  # which goes on at its next key frame
                 self._container.close()
                 self._begin()
-        for frame in self._frames():
+        for frame in self._frames(self._tapped()):
             yield to_image(frame, self._counter, self._clock.now_ns())
 
     @property
@@ -154,7 +158,7 @@ class Video:
         reason = why_not(self._stream, device)
         if reason or self._live:
             return reason
-        first = next(self._frames(), None)
+        first = next(self._frames(self._packets()), None)
         self._container.close()
         self._begin()
         is_turned = first is not None and first.rotation != 0
@@ -206,12 +210,15 @@ class Video:
             self._hardware.close()
         self._container.close()
 
-    def _frames(self) -> Iterator[VideoFrame]:
+    def _tapped(self) -> Iterator[av.Packet[Any]]:
+        return self._packets() if self.tap is None else self.tap.passing(self._packets(), self._stream)
+
+    def _frames(self, packets: Iterator[av.Packet[Any]]) -> Iterator[VideoFrame]:
         """What FFmpeg decodes, whole frames only."""
         from av.error import FFmpegError, InvalidDataError, PatchWelcomeError, UnknownError
 
         complaints = (InvalidDataError, PatchWelcomeError, UnknownError)  # about the input, not about the machine
-        for packet in self._packets():
+        for packet in packets:
             failure = None
             try:
                 decoded = self._stream.codec_context.decode(packet)

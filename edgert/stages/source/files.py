@@ -18,6 +18,7 @@ from edgert.runtime.frame import U8, Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.decoders import Choice
 from edgert.stages.source.ffmpeg import Outline, Video
+from edgert.stages.source.packets import Tap
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 # Video files.
@@ -53,6 +54,7 @@ class VideoFile:
             name, config, clock, MediaClock(False, period_ns), fps=config.fps, paced=bool(config.realtime)
         )
         self.share = self._timeline.share
+        self.tap = Tap(clock, self._timeline.media, live=False, waits=True)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Frames until the file ends (never, when looping), the limit is reached, or ``stop`` is set."""
@@ -82,6 +84,7 @@ class VideoFile:
         while True:
             video = self._video = self._video or self._open()
             self._choice.apply(video, self._device)
+            video.tap = self.tap
             count, end_ns = 0, 0
             for image in video.images():
                 count, end_ns = count + 1, (image.media_ns or 0) + video.outline.period_ns

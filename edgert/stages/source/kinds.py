@@ -37,9 +37,11 @@ class Kind(ABC):
     Attributes:
         title: what messages call it.
         unused: keys of a ``source:`` stage that mean nothing to it, and why.
+        has_packets: whether it gets images encoded, so that they can be recorded as they come.
     """
 
     title: ClassVar[str]
+    has_packets: ClassVar[bool] = False
     unused: ClassVar[Mapping[str, str]]
 
     @staticmethod
@@ -57,6 +59,7 @@ class File(Kind):
     """A video file."""
 
     title = "a video file"
+    has_packets = True
     unused: ClassVar[dict[str, str]] = {**_MADE, "start": _IS_THERE}
 
     @staticmethod
@@ -85,6 +88,7 @@ class Network(Kind):
     """RTSP, HTTP, RTMP and UDP."""
 
     title = "a network stream"
+    has_packets = True
     unused: ClassVar[dict[str, str]] = {
         **_MADE,
         "loop": _NO_END,

@@ -18,6 +18,7 @@ from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
+from edgert.stages.source.packets import Tap
 from edgert.stages.source.timeline import Image, Timeline
 
 _NAMES_OF_SECRETS = r"(?:pass(?:word|wd)?|pwd|pw|token|secret|api[_-]?key|key|auth|signature|sig)"
@@ -248,6 +249,7 @@ class LiveSource:
         why_not: why the device cannot give its images on a GPU; empty when it can. Without it, it never can.
         share: makes devices that are opened from now on write where a GPU reads, too.
         wait_s: after how long without a packet another connection is made; None for devices that find out themselves.
+        tap: through which the device's packets pass; None where it gives images only.
     """
 
     def __init__(
@@ -264,8 +266,9 @@ class LiveSource:
         why_not: Callable[[CudaDevice], str] | None = None,
         share: Callable[[CudaDevice], None] | None = None,
         wait_s: float | None = None,
+        tap: Tap | None = None,
     ) -> None:
-        self._wait_s = wait_s
+        self._wait_s, self.tap = wait_s, tap
         self.live, self._name, self._title, self._timeline, self._clock = live, name, title, timeline, clock
         self._connect, self._why_not, self._share = connect, why_not, share
         self._reconnect, self._waits = reconnect, reconnect if start is None else start == "wait"

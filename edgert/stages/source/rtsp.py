@@ -12,6 +12,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.stages.source.decoders import Choice
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.live import LiveSource, redact
+from edgert.stages.source.packets import Tap
 from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 SCHEMES = ("rtsp", "rtsps", "http", "https", "rtmp", "udp")
@@ -46,10 +47,11 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
     reconnect = config.reconnect and not recorded  # it would begin anew, and give frames twice
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=config.fps, paced=False)
 
-    choice = Choice(f"stages.{name}", config.decode)
+    choice, tap = Choice(f"stages.{name}", config.decode), Tap(clock, timeline.media, live=True, waits=not live)
 
     def connect(device: CudaDevice | None) -> Stream:
         stream = Stream(name, config, counter, clock)
+        stream.tap = tap
         choice.apply(stream, device)
         return stream
 
@@ -71,6 +73,7 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
         start=config.start,
         why_not=why_not,
         wait_s=wait_s,
+        tap=tap,
     )
 
 

@@ -1,6 +1,7 @@
 """Time within a stream: positions that never run backwards, frames given out at their own speed, even decimation."""
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -90,6 +91,7 @@ class MediaClock:
         self._is_new = True
         self._began_ns, self._began_at_ns = 0, 0  # the stretch: by the clock, and its position
         self._is_settled = True
+        self._shifts = deque[tuple[int, int]]([(0, 0)], maxlen=256)  # from which position on, and by how much
 
     def restart(self, period_ns: int | None = None) -> None:
         """The next frame begins a new stretch: another connection, or the file from its start."""
@@ -105,7 +107,14 @@ class MediaClock:
             self._is_settled = self._last is None or (self._is_settled and self._last[1] is None)
         self._is_new = False
         self._last = (position, media_ns, now_ns)
+        if self._shift_ns != self._shifts[-1][1]:
+            self._shifts.append((position, self._shift_ns))
         return position
+
+    def stream_ns(self, position_ns: int) -> int:
+        """The stream's own time at the position of one of the last frames. From any thread."""
+        shifts = list(self._shifts)
+        return position_ns - next((by for begin, by in reversed(shifts) if begin <= position_ns), shifts[0][1])
 
     def _position(self, media_ns: int | None, now_ns: int) -> int:
         if self._last is None:

@@ -1,0 +1,90 @@
+"""The annotated twin: images as results show them, encoded, as packets that are recorded like a camera's."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from edgert.errors import DeviceError
+from edgert.runtime.records import Result
+from edgert.stages.sink import encoders
+from edgert.stages.sink.encoder_choice import Choice, Where
+from edgert.stages.source.packets import Format, Sample
+
+_TICK = Fraction(1, encoders.TICKS_HZ)
+
+
+@dataclass
+class _Video:
+    """One stream as it is encoded now."""
+
+    encoder: encoders.Encoder
+    wanted: encoders.VideoFormat
+    format: Format | None = None
+    tick: int = -1
+    interval: int = encoders.TICKS_HZ // 30
+    times: dict[int, int] = field(default_factory=dict)  # by tick, when the images that are not out yet were taken
+
+
+class Twin:
+    """Encodes the images of every stream; another encoder begins where their size or colors change.
+
+    Args:
+        where: the sink's stage, for messages.
+    """
+
+    def __init__(self, where: str, quality: int, codec: encoders.Codec, encode: Where) -> None:
+        self._where, self._quality, self._codec = where, quality, codec
+        self._encoders = Choice(where, codec, encode)
+        self._videos: dict[str, _Video] = {}
+
+    def open(self) -> None:
+        """Raises DeviceError when nothing can encode."""
+        self._encoders.check()
+
+    def encode(self, result: Result) -> Iterator[Sample]:
+        """Takes one image, and gives what is ready, at positions of ``media_ns``. Raises DeviceError."""
+        frame = result.frame
+        size, color = encoders.size_of(result), encoders.color_of(result)
+        wanted = encoders.VideoFormat(self._codec, self._quality, *size, None, color)
+        video = self._videos.get(frame.stream)
+        if video is not None and video.wanted != wanted:
+            yield from self._ended(frame.stream)
+            video = None
+        if video is None:
+            video = self._videos[frame.stream] = _Video(self._encoders.open(result, wanted), wanted)
+        tick = max(frame.media_ns * encoders.TICKS_HZ // 1_000_000_000, video.tick + 1)
+        video.interval = tick - video.tick if video.tick >= 0 else video.interval
+        video.tick, video.times[tick] = tick, frame.timestamp_ns
+        try:
+            units = video.encoder.encode(result, tick)
+        except DeviceError as error:
+            self._encoders.refuse(video.encoder.kind, f"{error.what}: {error.why}")
+            raise
+        yield from self._samples(video, units)
+
+    def finish(self) -> Iterator[tuple[str, Sample]]:
+        """What the encoders still hold, with its stream. Raises DeviceError."""
+        for stream in list(self._videos):
+            for sample in self._ended(stream):
+                yield stream, sample
+
+    def close(self) -> None:
+        """Gives the encoders back."""
+        for video in self._videos.values():
+            video.encoder.close()
+        self._videos.clear()
+
+    def _ended(self, stream: str) -> Iterator[Sample]:
+        video = self._videos.pop(stream)
+        try:
+            yield from self._samples(video, video.encoder.finish())
+        finally:
+            video.encoder.close()
+
+    def _samples(self, video: _Video, units: list[encoders.Unit]) -> Iterator[Sample]:
+        for unit in units:
+            if video.format is None:
+                video.format = Format.of_unit(unit.data, video.encoder.raw, _TICK, video.wanted.color)
+            at_ns = unit.tick * 1_000_000_000 // encoders.TICKS_HZ
+            times = unit.tick, unit.tick, video.interval, unit.is_key, at_ns, video.times.pop(unit.tick, 0)
+            yield Sample(unit.data, len(unit.data), *times, video.format)

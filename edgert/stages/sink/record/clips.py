@@ -1,0 +1,164 @@
+"""When clips begin and end, and the packets that one may begin with: pure decisions, by positions in the stream."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from edgert.stages.source.packets import Sample
+from edgert.stages.zones.rules import Event
+
+LATE_NS = 10 * 10**9
+"""So much later than its beginning an event may be reported, and still has all of its pre-roll."""
+
+
+class History:
+    """The last packets of a stream, from a keyframe on.
+
+    Args:
+        keep_ns: what is kept before the newest.
+        limit_bytes: what they may take; beyond it the oldest go, up to a keyframe.
+
+    Attributes:
+        newest_ns: the last position.
+        is_short: whether what is kept was once not all that was asked for.
+    """
+
+    def __init__(self, keep_ns: int, limit_bytes: int) -> None:
+        self._keep_ns, self._limit_bytes = keep_ns, limit_bytes
+        self._samples = deque[Sample]()
+        self._keys = deque[tuple[int, int]]()  # number and position of the keyframes
+        self._first, self._nbytes = 0, 0
+        self.is_short, self.newest_ns = False, 0
+
+    def __bool__(self) -> bool:
+        return bool(self._samples)
+
+    @property
+    def seconds(self) -> float:
+        """How long they last."""
+        return (self._samples[-1].at_ns - self._samples[0].at_ns) / 1e9 if self._samples else 0.0
+
+    def add(self, samples: Iterable[Sample]) -> None:
+        """The next packets; none before the first keyframe."""
+        for sample in samples:
+            if sample.is_key:
+                self._keys.append((self._first + len(self._samples), sample.at_ns))
+            if self._keys:
+                self._samples.append(sample)
+                self._nbytes += sample.nbytes
+                self.newest_ns = sample.at_ns
+
+    def start(self, begin_ns: int) -> int:
+        """The number of the keyframe at a position, or the last before it; of the first where all are later."""
+        numbers = [number for number, at_ns in self._keys if at_ns <= begin_ns]
+        return numbers[-1] if numbers else self._first
+
+    def since(self, number: int) -> Iterator[tuple[int, Sample]]:
+        """The packets from a number on, as far as they are there, with their numbers."""
+        begin = max(number - self._first, 0)
+        return enumerate(islice(self._samples, begin, None), self._first + begin)
+
+    def trim(self, newest_ns: int) -> None:
+        """Forgets what is too old at a position, or too much."""
+        while len(self._keys) > 1:
+            is_old = self._keys[1][1] <= newest_ns - self._keep_ns
+            if not is_old and self._nbytes <= self._limit_bytes:
+                return
+            self.is_short |= not is_old
+            self._keys.popleft()
+            while self._first < self._keys[0][0]:
+                self._nbytes -= self._samples.popleft().nbytes
+                self._first += 1
+        if self._nbytes > self._limit_bytes:  # keyframes are too rare: nothing before the next
+            self.is_short = True
+            self._first += len(self._samples)
+            self._samples.clear()
+            self._keys.clear()
+            self._nbytes = 0
+
+
+@dataclass
+class Clip:
+    """A clip that goes on.
+
+    Attributes:
+        begin_ns: the position that it is to begin at.
+        limit_ns: at which it ends, whatever goes on.
+        until_ns: at which it ends, unless an event goes on or another begins.
+        events: in it, as they began.
+        lasting: the events that have not ended, and where they began.
+        next: number of the packet that it continues with; None where it has none yet.
+    """
+
+    begin_ns: int
+    limit_ns: int
+    until_ns: int = 0
+    events: list[Event] = field(default_factory=list)
+    lasting: dict[str, int] = field(default_factory=dict)
+    next: int | None = None
+
+    def end_ns(self, known_ns: int) -> int:
+        """The position of its end, or up to which it goes on at least.
+
+        Args:
+            known_ns: up to which all events are known.
+        """
+        return min(max(self.until_ns, known_ns) if self.lasting else self.until_ns, self.limit_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class ClipRules:
+    """What clips are to show.
+
+    Attributes:
+        before_ns, after_ns: shown before an event began, and after its end.
+        longest_ns: the longest clip.
+        rules: the rules whose events get one; all where empty.
+    """
+
+    before_ns: int
+    after_ns: int
+    longest_ns: int
+    rules: tuple[str, ...] = ()
+
+
+class Clips:
+    """The clips of one stream. Events that overlap share one; what goes on beyond the longest clip is not in another.
+
+    Attributes:
+        clip: that goes on; None between two.
+    """
+
+    def __init__(self, rules: ClipRules) -> None:
+        self._rules = rules
+        self.clip: Clip | None = None
+
+    def take(self, event: Event, at_ns: int) -> None:
+        """What an event has to say in a frame at this position."""
+        rules, clip = self._rules, self.clip
+        if event.phase == "begin" and (not rules.rules or event.rule in rules.rules):
+            began_ns = at_ns - round(event.seconds * 1e9)
+            if clip is None:
+                first_ns = max(began_ns, at_ns - LATE_NS) - rules.before_ns
+                clip = self.clip = Clip(first_ns, first_ns + rules.longest_ns)
+            clip.events.append(event)
+            clip.until_ns = max(clip.until_ns, at_ns + rules.after_ns)
+            if not event.way:  # who crosses a line has crossed it
+                clip.lasting[event.id] = began_ns
+        elif event.phase == "end" and clip is not None and event.id in clip.lasting:
+            ended_ns = clip.lasting.pop(event.id) + round(event.seconds * 1e9)
+            clip.until_ns = max(clip.until_ns, ended_ns + rules.after_ns)
+
+    def end_over(self, newest_ns: int, known_ns: int) -> bool:
+        """Ends the clip if it has all it will get; returns whether it did.
+
+        Args:
+            newest_ns: position of the newest packet.
+            known_ns: up to which all events are known.
+        """
+        clip = self.clip
+        if clip is None or min(newest_ns, known_ns) <= clip.end_ns(known_ns):
+            return False
+        self.clip = None
+        return True

@@ -1,0 +1,178 @@
+"""What becomes of packets: files, one after another or around events, and a line of the index for each."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgert.clock import Clock, rfc3339, time_of_day_ns
+from edgert.errors import EdgertError
+from edgert.stages.sink.output_file import DISK
+from edgert.stages.sink.output_files import Files, Rules, fixed_folder
+from edgert.stages.sink.record.clips import LATE_NS, ClipRules, Clips, History
+from edgert.stages.sink.record.packet_file import PacketFile
+from edgert.stages.sink.results import JsonLines
+from edgert.stages.source.packets import Inbox, Sample
+from edgert.stages.zones.rules import Event
+
+log = logging.getLogger("edgert.sink")
+
+_NEVER = -(1 << 62)
+_INDEX = Rules(keeps=True, endless=True, rotate_bytes=16 << 20, keep_bytes=64 << 20)
+
+
+class Index:
+    """One line for every file that was finished, beside them: ``STAGE.jsonl`` in the deepest folder without a field."""
+
+    def __init__(self, name: str, pattern: Path) -> None:
+        self.folder = fixed_folder(pattern)
+        self._lines = JsonLines(self.folder / f"{name}.jsonl", _INDEX, f"stages.{name}")
+        self.open, self.write, self.close = self._lines.open, self._lines.write, self._lines.close
+
+
+class Track:
+    """The packets of one stream on their way into files. For one thread.
+
+    Args:
+        inbox: where they come.
+        files: of the sink.
+        clips: what clips are to show; None: everything is recorded.
+        memory_bytes: of packets that a clip may begin with.
+        is_annotated: whether these are not the camera's packets, for the index.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        inbox: Inbox,
+        files: Files,
+        index: Index,
+        clock: Clock,
+        where: str,
+        *,
+        clips: ClipRules | None,
+        memory_bytes: int,
+        waits: bool,
+        is_annotated: bool,
+    ) -> None:
+        self.stream, self.inbox = stream, inbox
+        self._files, self._index, self._clock, self._where = files, index, clock, where
+        self._waits, self._is_annotated, self._memory_bytes = waits, is_annotated, memory_bytes
+        self._file: PacketFile | None = None
+        self._begin_ns = self._gop_bytes = self._lost = 0
+        self._clips = None if clips is None else Clips(clips)
+        self._history = History((clips.before_ns if clips else 0) + LATE_NS, memory_bytes)
+        self._events: Sequence[Event] = ()
+
+    def advance(self, events: Sequence[tuple[Event, int]], passed_ns: int | None, is_last: bool) -> None:
+        """Takes what has come, and writes what is to be written.
+
+        Args:
+            events: with their positions; packets up to there have come.
+            passed_ns: position of the newest frame whose events are known; packets are ahead of it.
+            is_last: no more will come.
+
+        Raises:
+            EdgertError: it cannot be written.
+        """
+        samples = self.inbox.take()
+        if self.inbox.lost > self._lost:
+            lost, self._lost = self.inbox.lost - self._lost, self.inbox.lost
+            log.warning("%s: %d packets of %s are missing: the disk was too slow", self._where, lost, self.stream)
+        if self._clips is None:
+            for sample in samples:
+                self._continue(sample)
+        else:
+            self._history.add(samples)
+            newest_ns = max((sample.at_ns for sample in samples), default=self._history.newest_ns)
+            late_ns = _NEVER if self._waits else newest_ns - LATE_NS  # what a camera's frames have not shown by then
+            passed_ns = late_ns if passed_ns is None else max(passed_ns, late_ns)
+            for event, at_ns in events:
+                self._write_clip(self._clips, newest_ns, max(at_ns, late_ns))
+                self._clips.take(event, at_ns)
+            self._write_clip(self._clips, newest_ns, newest_ns if is_last else passed_ns)
+            self._trim(passed_ns if self._waits else newest_ns)
+        if self._file is not None and self._file.output.is_dirty:
+            DISK.soon()
+
+    def finish(self) -> None:
+        """Finishes the file, and its line of the index. Raises EdgertError."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        failure = file.close()
+        if file.last is not None:
+            self._index.write(self._line(file, file.last), self.stream)
+        if failure is not None:
+            raise failure
+
+    def _continue(self, sample: Sample) -> None:
+        file = self._file
+        if sample.is_key:
+            is_due = file is not None and file.is_full(self._gop_bytes)  # as large as the group before, most likely
+            self._gop_bytes = 0
+            if is_due:
+                self.finish()
+        self._gop_bytes += sample.nbytes
+        self._write(sample)
+
+    def _write(self, sample: Sample) -> None:
+        """Writes a packet; another file begins where the camera's parameters change, or its connection."""
+        if self._file is not None and self._file.format is not sample.format:
+            self.finish()
+        if self._file is None:
+            if not sample.is_key:
+                return
+            self._begin_ns = time_of_day_ns(sample.read_ns, self._clock)
+            self._file = PacketFile(self._files, self.stream, sample.format, self._where)
+        self._file.add(sample)
+
+    def _write_clip(self, clips: Clips, newest_ns: int, known_ns: int) -> None:
+        clip = clips.clip
+        if clip is None or not self._history:
+            return
+        self._events = clip.events
+        if clip.next is None:
+            clip.next = self._history.start(clip.begin_ns)
+        for number, sample in self._history.since(clip.next):
+            if sample.at_ns > clip.end_ns(known_ns):
+                break
+            self._write(sample)
+            clip.next = number + 1
+        if clips.end_over(newest_ns, known_ns):
+            self.finish()
+
+    def _trim(self, newest_ns: int) -> None:
+        was_short = self._history.is_short
+        self._history.trim(newest_ns)
+        if self._history.is_short and not was_short:
+            held = f"{self._memory_bytes} bytes hold only the last {self._history.seconds:.1f} s of {self.stream}"
+            log.warning("%s: %s, so clips may begin later than asked; raise memory:", self._where, held)
+
+    def _line(self, file: PacketFile, last: Sample) -> dict[str, Any]:
+        end_ns = time_of_day_ns(last.read_ns, self._clock) + int(last.duration * 10**9 * file.format.time_base)
+        line: dict[str, Any] = {"stream": self.stream, "path": os.path.relpath(file.output.path, self._index.folder)}
+        line |= {"begin": rfc3339(self._begin_ns), "begin_ns": self._begin_ns}
+        line |= {"end": rfc3339(end_ns), "end_ns": end_ns, "seconds": round(file.length_ns / 1e9, 3)}
+        line |= {"images": file.count, "bytes": file.output.size_bytes, "annotated": self._is_annotated}
+        if self._clips is not None:
+            keys = ("id", "rule", "time", "place", "track", "label")
+            events = [event.to_json() for event in self._events]
+            line["events"] = [{key: event[key] for key in keys if key in event} for event in events]
+        return line
+
+
+Step = Callable[[], None]
+
+
+def all_of(steps: Sequence[Step]) -> None:
+    """Does every step, also where one before failed; raises the first EdgertError afterwards."""
+    failure: EdgertError | None = None
+    for step in steps:
+        try:
+            step()
+        except EdgertError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

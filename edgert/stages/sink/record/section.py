@@ -1,0 +1,164 @@
+"""The keys of recordings in a pipeline file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from edgert.config import stages as section
+from edgert.config.fields import Names, OutputPath, Seconds, Section, SomeBytes
+from edgert.config.flow import Where, sources_of, upstream
+from edgert.errors import ConfigError, nearest
+from edgert.policy import OnError
+from edgert.stages import kinds
+from edgert.stages.sink.output_files import has_field
+
+if TYPE_CHECKING:
+    from edgert.runtime.stage import Stage
+    from edgert.stages.context import Context
+    from edgert.stages.sink.record.clips import ClipRules
+
+_ROTATE = kinds.Rotate.model_validate({"every": "10m"})
+_FIX = "annotated: only encodes what results show; or use sink: video"
+
+
+class ClipsSection(Section):
+    """Clips around events."""
+
+    before: Seconds = 5.0
+    after: Seconds = Field(default=5.0, ge=0)
+    longest: Seconds = Field(default=300.0, ge=1)
+    rules: Names = ()
+
+    def asked(self) -> ClipRules:
+        """As the sink takes them."""
+        from edgert.stages.sink.record.clips import ClipRules
+
+        before, after, longest = (round(1e9 * one) for one in (self.before, self.after, self.longest))
+        return ClipRules(before, after, longest, self.rules)
+
+
+_CLIPS = kinds.mapping(before=kinds.TIME, after=kinds.TIME, longest=kinds.TIME, rules={"type": "array"})
+
+
+class Record(kinds.FileSink):
+    """What cameras and video files send, as it comes: neither decoded nor encoded. See [recording](recording.md)."""
+
+    on_errors: ClassVar[tuple[OnError, ...]] = ("stop", "restart")
+    why_not: ClassVar[str] = "what is recorded after a failure begins anew"
+    takes_gpu: ClassVar[bool] = True
+    takes_images: ClassVar[bool] = True
+    shows_images: ClassVar[bool] = True
+    path: OutputPath = Field(
+        description="`.mp4`, `.mov` or `.mkv`, with `{stream}`, `{date}` and `{time}` as of a video sink; "
+        f"an index of the files lies beside them; {kinds.HERE}"
+    )
+    rotate: Annotated[kinds.Rotate | None, kinds.mapping(size=kinds.SIZE, every=kinds.TIME)] = Field(
+        default=None,
+        description="`{size: 500MB, every: 10m}`: when the next file begins, with the next keyframe; every 10 minutes "
+        "by default; of clips, each event has its own",
+    )
+    clips: Annotated[ClipsSection | None, _CLIPS] = Field(
+        default=None,
+        description="`{before: 5s, after: 5s, longest: 5m, rules: [intruder]}`: only what is around events of an "
+        "[events stage](zones.md), from a keyframe on; `{}` is `{before: 5s, after: 5s, longest: 5m}` of all rules; "
+        "everything by default",
+    )
+    memory: SomeBytes = Field(
+        default=64 << 20,
+        description="of each camera: packets that wait for the disk, and again for those that a clip may begin with",
+    )
+    annotated: bool | Literal["only"] = Field(
+        default=False,
+        description="record the images of the results, too, with what was drawn on them, as `NAME-annotated`; these "
+        "are encoded; only: nothing else",
+    )
+    quality: int = Field(default=23, ge=0, le=51, description="of what is annotated; as of a video sink")
+    codec: Literal["h264", "h265"] = Field(default="h264", description="as well")
+    encode: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="as well")
+
+    @property
+    def reads_images(self) -> bool:
+        return bool(self.annotated)
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Record:
+        from edgert.stages.sink.muxed_file import FORMATS
+
+        if self.path.suffix.lower() not in FORMATS:
+            raise ValueError(f"cannot write {self.path.name}; end it in {' or '.join(FORMATS)}")
+        if self.clips is not None and self.rotate is not None:
+            raise ValueError("rotate: has no meaning with clips:, which are a file for each event")
+        if self.keep and self.keep.size and self.rotate and (self.rotate.size or 0) >= self.keep.size:
+            raise ValueError(
+                f"keep: {{size}} leaves no room for one file of {self.rotate.size} bytes beside those that stay"
+            )
+        if self.memory < 1 << 20:
+            raise ValueError(f"memory: at least 1MiB, not {self.memory} bytes")
+        return self
+
+    def check(self, name: str, stages: Mapping[str, section.StageConfig], where: Where) -> None:
+        """Raises ConfigError for sources without packets, streams that share a file, and clips of no events."""
+        from edgert.kinds import SOURCES
+        from edgert.stages.source.kinds import kind_of
+
+        streams = sorted(sources_of(stages)[name])
+        if len(streams) > 1 and not has_field(self.path, "stream"):
+            what = f"stage {name!r} records {' and '.join(streams)}, and {self.path} does not name the stream"
+            raise ConfigError(what, where=where(("stages", name, "path")), fix="put {stream} into path")
+        for stream in streams:
+            source = stages[stream]
+            kind = kind_of(source.source) if isinstance(source, section.SourceStage) else ""
+            if kind and not self.annotated and not getattr(SOURCES.get(kind), "has_packets", False):
+                raise no_packets(name, stream, where(("stages", name)))
+        for other in sorted(upstream(stages, name)):
+            if self.annotated != "only" and getattr(stages[other], "hides", False):
+                what = f"stage {name!r} records what the camera sends, in which everything is seen that {other!r} hides"
+                raise ConfigError(what, where=where(("stages", name)), fix="annotated: only, or use sink: video")
+        if self.clips is None:
+            return
+        before = [stages[other] for other in upstream(stages, name)]
+        makers = [one for one in before if isinstance(one, section.PackageStage | section.PythonStage)]
+        if not makers:
+            raise ConfigError(
+                f"stage {name!r} records clips of events, but no stage before it makes any",
+                where=where(("stages", name, "clips")),
+                fix="let it listen to {stage: events, rules: …}, or leave clips: out to record everything",
+            )
+        known = [rule for one in makers for rule in getattr(one, "rules", ())]
+        for rule in self.clips.rules if known else ():
+            if rule not in known:
+                what = f"stage {name!r} records clips of rule {rule!r}, which no stage before it has"
+                fix = f"rules here: {', '.join(known)}"
+                raise ConfigError(what + nearest(rule, known), where=where(("stages", name, "clips")), fix=fix)
+
+    def make(self, name: str, context: Context) -> Stage:
+        """Raises ConfigError for a source without packets."""
+        from edgert.stages.sink.record.annotated import Twin
+        from edgert.stages.sink.record.sink import RecordSink, Settings
+
+        taps = {one: tap for one, source in context.sources.items() if (tap := getattr(source, "tap", None))}
+        taps = {} if self.annotated == "only" else taps
+        for stream in context.sources:
+            if stream not in taps and not self.annotated:
+                raise no_packets(name, stream, f"stages.{name}")
+        clips = None if self.clips is None else self.clips.asked()
+        asked = (
+            self if self.clips is not None or self.rotate is not None else self.model_copy(update={"rotate": _ROTATE})
+        )
+        settings = Settings(self.path, asked.rules(context), clips, self.memory)
+        twin = Twin(f"stages.{name}", self.quality, self.codec, self.encode) if self.annotated else None
+        waits = not any(source.live for source in context.sources.values())
+        return RecordSink(name, settings, taps, context.clock, twin, waits)
+
+
+def no_packets(name: str, stream: str, where: str) -> ConfigError:
+    """The error for a source that gives images only."""
+    return ConfigError(
+        f"stage {name!r} records packets, and source {stream!r} has none",
+        why="only video files and network streams come encoded; its images come as pixels",
+        where=where,
+        fix=_FIX,
+    )
