@@ -74,6 +74,31 @@ def of_cameras(folder: Path) -> dict[str, list[str]]:
     return {"cameras": by_gpu(runs_of(folder, "gpu_cameras-*.json"), camera_rows)}
 
 
+def of_kernels(folder: Path) -> dict[str, list[str]]:
+    """Name → lines of the table of bench_gpu_kernels.py."""
+    return {"kernels": by_gpu(runs_of(folder, "gpu_kernels-*.json"), kernel_rows)}
+
+
+def kernel_rows(runs: Sequence[Run]) -> list[Row]:
+    """A row for each figure: edgert's kernels one by one, together in a graph, and PyTorch's for the same."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for figure in (figure for run in runs for figure in run.figures):
+        for what, value in figure["detail"].items():
+            found[figure["name"]][what].append(value)
+    ends = ("graph", "torch_kernels")
+    return [
+        ("", "kernels", "in a graph", "PyTorch's"),
+        *(
+            (
+                name,
+                " + ".join(span(values, 1) for what, values in own.items() if what not in (*ends, "torch_wait")),
+                *(span(own[what], 1) for what in ends),
+            )
+            for name, own in found.items()
+        ),
+    ]
+
+
 def by_gpu(runs: Sequence[Run], rows_of: Callable[[Sequence[Run]], list[Row]]) -> list[str]:
     """A table for each kind of GPU; the first row is its heading."""
     found = []

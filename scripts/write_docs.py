@@ -303,6 +303,11 @@ def benchmarks_page() -> str:
     return with_tables("benchmarks.md", {**measured_tables.of_races(MEASURED), **measured_tables.of_cameras(MEASURED)})
 
 
+def gpu_page() -> str:
+    """Its table of kernels is of the runs that tests/bench/measured has."""
+    return with_tables("gpu.md", measured_tables.of_kernels(MEASURED))
+
+
 def costs_page() -> str:
     """Its tables are of the coefficients themselves, and of kept runs of bench_costs.py and bench_decisions.py."""
     chips = sorted((DOCS.parent / "configs/costs").glob("tegra*.yaml"))
@@ -357,6 +362,7 @@ PAGES = {
     "cli.md": cli_page,
     "costs.md": costs_page,
     "dla.md": dla_page,
+    "gpu.md": gpu_page,
     "pipeline-file.md": pipeline_page,
     "results.md": results_page,
     "simulate.md": simulate_page,
