@@ -13,9 +13,11 @@ MEMBER_PATH = 240
 TRACE_OBJECTS = 100_000
 WHOLE_NUMBER = 2**53
 STATE_BYTES = 1 << 20
-PAGE_CONNECTIONS = 48
+PAGE_CONNECTIONS = 256
 PAGE_VIEWERS = 8
+PAGE_STREAMS = 64
 PAGE_HEAD_S = 5.0
+PAGE_HEAD_BYTES = 1 << 14
 
 
 def _power(count: int) -> str:
@@ -57,10 +59,12 @@ TABLE = (
     ("ids and coordinates of annotations", f"±{_power(WHOLE_NUMBER)}", "floats leave whole numbers out beyond"),
     ("answer of a pipeline to `edgert top`", f"{STATE_BYTES >> 20} MiB", "it is held in memory"),
     (
-        "connections to the live page, viewers among them",
+        "connections to the live page, and viewers beside them",
         f"{PAGE_CONNECTIONS} and {PAGE_VIEWERS}",
-        "each has a thread",
+        "each holds a descriptor, and viewers want images; the address with most of them gives way",
     ),
+    ("cameras on the live page", f"{PAGE_STREAMS}", "a frame of each is held"),
+    ("request to the page", f"{PAGE_HEAD_BYTES >> 10} KiB", "it is held in memory"),
     ("time to send a request to the page", f"{PAGE_HEAD_S:g} s", "slow clients would hold the connections"),
 )
 """What, at most how much, and why."""

@@ -6,15 +6,18 @@ verbs.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema, model_validator
 
 from edgert.config import Fraction, OutputPath, Seconds, Section, SinkStage, TrackStage
-from edgert.config.fields import CODE_NAME, SomeBytes
+from edgert.config.fields import CODE_NAME, FilePath, SomeBytes
 from edgert.errors import ConfigError, StageError
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from edgert.runtime.stage import Stage
     from edgert.stages.bytetrack import Limits
     from edgert.stages.context import Context
@@ -185,8 +188,41 @@ class Images(FileSink):
         return ImagesSink(name, self.path, self.every, self.rules(context))
 
 
+class PageTls(Section):
+    """The page's certificate, with those between it and its root, and its private key; PEM."""
+
+    cert: FilePath
+    key: FilePath
+
+    @model_validator(mode="after")
+    def _is_usable(self) -> PageTls:
+        for key, path in (("cert", self.cert), ("key", self.key)):
+            if not path.is_file():
+                raise ValueError(f"{key}: there is no file {path}")
+        self.context()
+        return self
+
+    def context(self) -> SSLContext:
+        """Raises ValueError for files that are no certificate and its key."""
+        import ssl
+
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            made.load_cert_chain(self.cert, self.key, password=lambda: "")  # nobody is there to be asked for one
+        except (ssl.SSLError, OSError) as error:
+            why = "the key is of another certificate" if "KEY_VALUES_MISMATCH" in str(error) else str(error)
+            raise ValueError(
+                f"cert: and key: cannot be used: {why}; expected PEM files, the key unencrypted"
+            ) from error
+        return made
+
+
+_TOKEN = re.compile(r"[!-~]{16,256}")
+
+
 class Http(SinkStage):
-    """A live page for the browser: the image with its results, and how the pipeline is doing."""
+    """A live page for the browser: every camera with its results, events, and how the pipeline is doing."""
 
     takes_gpu: ClassVar[bool] = True
     takes_images: ClassVar[bool] = True
@@ -197,11 +233,29 @@ class Http(SinkStage):
         description="address to listen on; others than loopback open it to the network",
     )
     port: int = Field(default=8080, ge=0, le=65535, description="0 picks a free one")
+    token: str = Field(
+        default="",
+        repr=False,
+        description="whoever asks must know it, 16 letters or more: ${VAR} from the environment; see "
+        "[who may look](live.md#who-may-look)",
+    )
+    tls: Annotated[PageTls | None, _mapping(cert={"type": "string"}, key={"type": "string"})] = Field(
+        default=None, description="`{cert: FILE, key: FILE}`: HTTPS with this certificate; HTTP by default"
+    )
+
+    @model_validator(mode="after")
+    def _is_closed(self) -> Http:
+        if "token" in self.model_fields_set and not _TOKEN.fullmatch(self.token):
+            short = "it is empty" if not self.token else "it is none"
+            raise ValueError(f"token: expected 16 to 256 letters, digits or signs without spaces; {short}")
+        return self
 
     def make(self, name: str, context: Context) -> Stage:
         from edgert.stages.sink.http import HttpSink
+        from edgert.stages.sink.http_request import Access
 
-        return HttpSink(name, self.host, self.port, context.stats)
+        access = Access(self.token, self.tls.context() if self.tls is not None else None)
+        return HttpSink(name, self.host, self.port, context.stats, access)
 
 
 class Display(SinkStage):

@@ -13,7 +13,6 @@ friend's longest wait.
 from __future__ import annotations
 
 import argparse
-import http.client
 import socket
 import statistics
 import subprocess
@@ -34,6 +33,7 @@ from tests.helpers.command import ROOT, environment
 
 RATIO, WAIT_S, ASKED = 0.98, 1.0, 100
 FPS = 15
+PARTNERS = Path(__file__).with_name("page_partners.py")
 FILE = """
 name: clients
 models:
@@ -46,47 +46,6 @@ stages:
   find: {{infer: parts, from: belt}}
   page: {{sink: http, port: {port}, from: find}}
 """
-KINDS = {
-    "silent": b"",
-    "slow": b"GET /metrics HTTP/1.1\r\nX: ",
-    "unfinished": b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n",
-    "blind": b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "greedy": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "curious": b"GET /snapshot.jpg HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "wrong": b"\x16\x03\x01\x02\x00\x01\x00" * 20,
-}
-SENDS = ("slow", "blind")
-"""They go on sending, and read nothing."""
-
-
-def attack(port: int, count: int) -> None:
-    """So many clients, in one thread, for ever."""
-    clients: list[tuple[str, socket.socket | None]] = [(list(KINDS)[one % len(KINDS)], None) for one in range(count)]
-    while True:
-        for number, (kind, client) in enumerate(clients):
-            clients[number] = kind, stepped(kind, client, port)
-        time.sleep(0.02)
-
-
-def stepped(kind: str, client: socket.socket | None, port: int) -> socket.socket | None:
-    """A client after its next step; None where it has to begin again."""
-    try:
-        if client is None:
-            client = socket.create_connection(("127.0.0.1", port), timeout=5)
-            client.sendall(KINDS[kind])
-            client.setblocking(False)
-        elif kind in SENDS:
-            client.send(b"x")
-        elif not client.recv(1 << 18):
-            client.close()
-            return None
-    except BlockingIOError:
-        return client
-    except OSError:
-        if client is not None:
-            client.close()
-        return None
-    return client
 
 
 @contextmanager
@@ -112,7 +71,7 @@ def serve() -> None:
 @contextmanager
 def attackers(port: int, count: int) -> Iterator[None]:
     """The same, in another process."""
-    command = [sys.executable, __file__, "--attack", str(port), "--clients", str(count)]
+    command = [sys.executable, str(PARTNERS), "attack", str(port), str(count)]
     process = subprocess.Popen(command, env=environment())
     time.sleep(2)  # until all of them are there
     try:
@@ -120,26 +79,6 @@ def attackers(port: int, count: int) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-
-
-def ask(port: int, count: int, seconds: float) -> None:
-    """A friend in a process of his own: asks for the metrics so many times, and prints how long each took; a negative
-    time is that of an answer that was none."""
-    began = time.monotonic()
-    for number in range(1, count + 1):
-        asked_s = time.monotonic()
-        connection, failed = http.client.HTTPConnection("127.0.0.1", port, timeout=5), False
-        try:
-            connection.request("GET", "/metrics")
-            answer = connection.getresponse()
-            failed = b"edgert_latency_seconds_bucket" not in answer.read() or answer.status != 200
-        except OSError:
-            failed = True
-        finally:
-            connection.close()
-        took_s = time.monotonic() - asked_s
-        print(-took_s if failed else took_s, flush=True)
-        time.sleep(max(began + seconds * number / count - time.monotonic(), 0))
 
 
 def fps_while(pipeline: Pipeline, seconds: float) -> float:
@@ -166,7 +105,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
             for _ in range(arguments.rounds):
                 for at, rates in ((other, quiet), (port, beside)):
                     with attackers(at, arguments.clients):
-                        command = [sys.executable, __file__, "--ask", str(at), str(asked), str(arguments.seconds)]
+                        command = [sys.executable, str(PARTNERS), "ask", str(at), str(asked), str(arguments.seconds)]
                         friend = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
                         rates.append(fps_while(pipeline, arguments.seconds))
                         found = map(float, friend.communicate()[0].split())
@@ -189,11 +128,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    if "--attack" in sys.argv:
-        attack(int(sys.argv[2]), int(sys.argv[4]))
     if "--decoy" in sys.argv:
         serve()
-    if "--ask" in sys.argv:
-        ask(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
-        sys.exit()
     main(__doc__ or "", measure, options)

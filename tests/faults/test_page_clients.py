@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgert.stages.sink import http as server
+from edgert.stages.sink import http_server as server
 from edgert.stages.sink.http import HttpSink
 
 CLIENTS, ASKED = 200, 100

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -16,7 +17,7 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.runtime.records import Result
-from edgert.stages.sink import http as server_module
+from edgert.stages.sink import http_server as server_module
 from edgert.stages.sink.http import HttpSink
 from tests.helpers.frames import detections, frame_of, result_of
 
@@ -54,9 +55,10 @@ def shown(index: int = 0) -> Result:
 class Viewer:
     """Reads the multipart stream."""
 
-    def __init__(self, sink: HttpSink) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port_of(sink)), timeout=5)
-        self.socket.sendall(b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    def __init__(self, sink: HttpSink, path: str = "/stream.mjpg", address: str = "127.0.0.1") -> None:
+        there = "127.0.0.1", port_of(sink)
+        self.socket = socket.create_connection(there, timeout=5, source_address=(address, 0))
+        self.socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         self.file = self.socket.makefile("rb")
         self.status = int(self.file.readline().split()[1])
         self.headers = http.client.parse_headers(self.file)
@@ -255,3 +257,53 @@ def test_it_is_ready_when_every_required_source_has_given_a_frame() -> None:
         assert ask(sink, "/healthz")[0] == 200
     finally:
         sink.close()
+
+
+def of_camera(stream: str, shade: int) -> Result:
+    image = np.full((48, 64, 3), shade, np.uint8)
+    return replace(result_of(frame_of(stream=stream)), image=image)
+
+
+def test_every_camera_has_a_stream_and_a_snapshot_of_its_own(sink: HttpSink) -> None:
+    for stream, shade in (("front", 40), ("back", 200)):
+        sink.process(of_camera(stream, shade))
+    for stream, shade in (("front", 40), ("back", 200)):
+        body = ask(sink, f"/snapshot.jpg?stream={stream}")[2]
+        assert abs(float(cv2.imdecode(np.frombuffer(body, np.uint8), 1).mean()) - shade) < 3
+        viewer = Viewer(sink, f"/stream.mjpg?stream={stream}")
+        assert abs(float(viewer.image().mean()) - shade) < 3
+        viewer.close()
+        assert json.loads(ask(sink, f"/stats.json?stream={stream}")[2])["latest"]["stream"] == stream
+    state = json.loads(ask(sink, "/stats.json")[2])
+    assert list(state["streams"]) == ["back", "front"] and state["events"] == 0
+
+
+def test_the_wall_brings_every_camera_by_one_connection(sink: HttpSink) -> None:
+    shades = {f"camera_{number}": 20 * number + 10 for number in range(9)}
+    for stream, shade in shades.items():
+        sink.process(of_camera(stream, shade))
+    viewer, found = Viewer(sink, "/wall"), dict[str, float]()
+    while len(found) < len(shades):
+        about = json.loads(viewer.file.readline())
+        image = cv2.imdecode(np.frombuffer(viewer.file.read(about["bytes"]), np.uint8), cv2.IMREAD_COLOR)
+        found[about["stream"]] = float(image.mean())
+    assert all(abs(found[stream] - shade) < 3 for stream, shade in shades.items())
+    viewer.close()
+
+
+def test_the_address_with_most_viewers_makes_room_for_others(sink: HttpSink) -> None:
+    sink.process(shown())
+    viewers = [Viewer(sink) for _ in range(8)]
+    other = Viewer(sink, address="127.0.0.2")
+    assert other.status == 200 and other.image().shape == (48, 64, 3)
+    with contextlib.suppress(ConnectionError):
+        while viewers[0].file.read(1 << 12):  # the oldest gave way: what was sent is all there is
+            continue
+    for viewer in (*viewers, other):
+        viewer.close()
+
+
+def test_a_request_is_held_only_up_to_a_limit(sink: HttpSink) -> None:
+    with socket.create_connection(("127.0.0.1", port_of(sink)), timeout=5) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000)
+        assert client.recv(20).startswith(b"HTTP/1.1 400")

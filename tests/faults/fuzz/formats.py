@@ -12,7 +12,6 @@ import io
 import json
 import re
 import socket
-import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx
 import yaml
@@ -36,7 +35,7 @@ from edgert.installation import data_folder
 from edgert.quantization.lowering.trt_form import parse_cache
 from edgert.remote.link import read_line
 from edgert.runtime import announce
-from edgert.stages.sink.http import Live, LiveServer
+from edgert.stages.sink import http_answers, http_events, http_live, http_request, http_server
 from edgert.zip_archive import member_of, pack
 from tests.faults.fuzz import mutate, seeds
 
@@ -229,27 +228,27 @@ _REQUESTS = tuple(
 )
 
 
-class _Server(LiveServer):
-    failures: list[BaseException]
+class _Server(http_server.LiveServer):
+    failures: ClassVar[list[BaseException]] = []
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        error = sys.exc_info()[1]
-        if error is not None and not isinstance(error, OSError):
+    def failed(self, error: BaseException) -> None:
+        if not isinstance(error, OSError):
             self.failures.append(error)
 
 
 @cache
 def _server() -> _Server:
-    server = _Server("127.0.0.1", 0, Live(), lambda: {"fps": 1.0, "stages": {}})
-    server.failures = []
-    return server
+    live, worker = http_live.Live(), http_server.Worker("images")
+    worker.start()
+    source = http_answers.Source(live, lambda: {"fps": 1.0, "stages": {}}, http_events.EventLog(live, worker.do))
+    return _Server("127.0.0.1", 0, source, http_request.Access(), worker)
 
 
 def _tried_request(content: bytes) -> bool:
     server = _server()
     if b"snapshot" in content:  # it waits two seconds for an image
         content = content.replace(b"snapshot", b"snap")
-    with socket.create_connection(server.server_address[:2], 10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), 10) as client:
         client.sendall(content)
         client.shutdown(socket.SHUT_WR)
         answer = b""

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 import pytest
 
+from edgert import limits
 from edgert.memory import Counter, Lease
 from edgert.runtime.records import Classification, Embedding, Result
-from edgert.stages.sink.http import Live
+from edgert.stages.sink.http_events import EventLog
+from edgert.stages.sink.http_live import LARGE_PX, TILE_PX, Live
+from edgert.stages.zones.areas import Area, ZonesStage
+from edgert.stages.zones.rules import Event, Events
 from tests.helpers.frames import detections, frame_of, result_of
 
 
@@ -26,7 +32,7 @@ def test_only_the_newest_frame_is_held_and_none_after_close() -> None:
     assert [lease.alive for lease in leases] == [False, False, True]
     live.close()
     assert not any(lease.alive for lease in leases)
-    assert live.jpeg_after(0, 0) is None
+    assert live.jpegs(["camera"]) == []
 
 
 def test_images_are_encoded_once_and_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,18 +43,18 @@ def test_images_are_encoded_once_and_only_when_asked_for(monkeypatch: pytest.Mon
     for index in range(10):
         live.show(leased(index)[0])
     assert not encoded
-    first, second = live.jpeg_after(0, 0), live.jpeg_after(3, 0)
-    assert first is not None and first == second and first[0] == 10 and len(encoded) == 1
-    assert live.jpeg_after(10, 0) is None
+    (first,), (second,) = live.jpegs(["camera"]), live.jpegs(["camera"])
+    assert first == second and first[:2] == ("camera", 10) and len(encoded) == 1
+    (tile,) = live.jpegs(["camera"], TILE_PX)
+    assert tile[:2] == ("camera", 10) and live.jpegs(["camera"], TILE_PX) == [tile] and len(encoded) == 2
 
 
 def test_boxes_are_painted_when_nobody_drew() -> None:
     live = Live()
     result, lease = leased(0)
     live.show(result)
-    found = live.jpeg_after(0, 0)
-    assert found is not None
-    image = cv2.imdecode(np.frombuffer(found[1], np.uint8), cv2.IMREAD_COLOR)
+    (found,) = live.jpegs(["camera"])
+    image = cv2.imdecode(np.frombuffer(found[2], np.uint8), cv2.IMREAD_COLOR)
     bare = result.frame.to_bgr()
     edge = np.abs(image[100:150, 39:42].astype(int) - bare[100:150, 39:42]).mean()
     assert image.shape == (240, 320, 3) and edge > 40 and lease.alive
@@ -57,14 +63,14 @@ def test_boxes_are_painted_when_nobody_drew() -> None:
 def test_a_large_frame_is_shown_smaller() -> None:
     live = Live()
     live.show(Result(frame_of(1600, 400, "i420")))
-    found = live.jpeg_after(0, 0)
-    assert found is not None
-    assert cv2.imdecode(np.frombuffer(found[1], np.uint8), cv2.IMREAD_COLOR).shape == (320, 1280, 3)
+    for width, shape in ((LARGE_PX, (320, 1280, 3)), (TILE_PX, (120, 480, 3))):
+        (found,) = live.jpegs(["camera"], width)
+        assert cv2.imdecode(np.frombuffer(found[2], np.uint8), cv2.IMREAD_COLOR).shape == shape
 
 
 def test_the_table_shows_what_is_in_the_image_once() -> None:
     live = Live()
-    assert live.table() == {"stream": None, "frame": None, "objects": []}
+    assert live.table() == {"stream": None, "frame": None, "objects": [], "places": []}
     outputs = {
         "find": detections((0, 0, 9, 9)),
         "track": detections((0, 0, 9, 9), ids=(4,)),
@@ -79,4 +85,75 @@ def test_the_table_shows_what_is_in_the_image_once() -> None:
             {"stage": "track", "label": "bolt", "class": 0, "score": 0.9, "id": 4},
             {"stage": "kind", "class": 1, "score": 0.5},
         ],
+        "places": [],
     }
+
+
+def test_every_camera_has_an_image_of_its_own() -> None:
+    live = Live()
+    leases = []
+    for stream, index in (("a", 0), ("b", 0), ("a", 1)):
+        frame = frame_of(64, 48, "bgr", stream=stream, index=index)
+        live.show(Result(frame))
+        frame.lease.release()
+        leases.append(frame.lease)
+    assert [lease.alive for lease in leases] == [False, True, True] and live.newest == "a"
+    assert live.numbers() == {"a": 3, "b": 2}
+    assert [name for name, _, _ in live.jpegs(["a", "b", "nobody"], TILE_PX)] == ["a", "b"]
+    assert live.table("b")["stream"] == "b" and live.table()["frame"] == 1
+    assert live.streams()["b"]["size"] == [64, 48] and live.streams()["b"]["age_s"] >= 0
+    live.close()
+    assert not any(lease.alive for lease in leases) and live.numbers() == {}
+
+
+def test_cameras_beyond_the_limit_stay_away_and_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    live = Live()
+    frames = [frame_of(16, 16, "bgr", stream=f"camera_{number}") for number in range(limits.PAGE_STREAMS + 2)]
+    for frame in frames:
+        live.show(Result(frame))
+        frame.lease.release()
+    assert len(live.numbers()) == limits.PAGE_STREAMS and not frames[-1].lease.alive
+    (record,) = caplog.records
+    assert f"{limits.PAGE_STREAMS} cameras at most; camera_{limits.PAGE_STREAMS}" in record.getMessage()
+    live.close()
+
+
+def test_zones_are_given_to_be_drawn_anew() -> None:
+    live, area = Live(), ((0.1, 0.2), (0.9, 0.2), (0.5, 0.75))
+    stage = ZonesStage("areas", [Area("yard", area)], [Area("gate", ((0.5, 0.0), (0.5, 1.0)))])
+    live.show(stage.process(result_of(frame_of(320, 240), {"find": detections((40, 40, 200, 200), ids=(1,))})))
+    yard, gate = live.table()["places"]
+    assert yard == {"name": "yard", "kind": "zone", "points": [list(point) for point in area]}
+    assert (gate["name"], gate["kind"], len(gate["points"])) == ("gate", "line", 2)
+
+
+def event(phase: str, number: str = "ab12", seconds: float = 0.0) -> Event:
+    box = (10.0, 10.0, 60.0, 90.0)
+    return Event(number, "intruder", phase, "camera", 10**18, seconds, "yard", "", 4, "person", 0.9, box)  # type: ignore[arg-type]
+
+
+def test_events_have_an_image_of_their_beginning_and_end() -> None:
+    jobs: list[Any] = []
+    live = Live()
+    log = EventLog(live, jobs.append, clip=lambda number: f"/clips/{number}.mp4")
+    frame = frame_of(320, 240)
+    begun = Result(frame, {"alarm": Events((event("begin"),))})
+    log.note(begun)
+    frame.lease.release()
+    assert frame.lease.alive and log.newest_first()[0]["image"] is False and log.image("ab12") is None
+    jobs.pop()()
+    image = cv2.imdecode(np.frombuffer(log.image("ab12") or b"", np.uint8), cv2.IMREAD_COLOR)
+    assert image is not None and image.shape == (200, 320, 3) and not frame.lease.alive
+    before = log.count
+    log.note(result_of(frame_of(320, 240), {"alarm": Events((event("end", seconds=4.5), event("begin", "cd34")))}))
+    newest, oldest = log.newest_first()
+    assert log.count > before and newest["id"] == "cd34" and not newest["ended"]
+    assert oldest["ended"] and oldest["seconds"] == 4.5 and oldest["image"] and oldest["clip"] == "/clips/ab12.mp4"
+
+
+def test_only_so_many_events_are_remembered_and_few_frames_held() -> None:
+    jobs: list[Any] = []
+    log = EventLog(Live(), jobs.append)
+    for number in range(150):
+        log.note(result_of(frame_of(32, 32), {"alarm": Events((event("begin", f"{number:x}"),))}))
+    assert len(log.newest_first()) == 100 and log.newest_first()[0]["id"] == "95" and len(jobs) == 4

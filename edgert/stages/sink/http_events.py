@@ -1,0 +1,108 @@
+"""The events that the live page shows: the newest ones, each with an image of its beginning."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+
+from edgert.errors import EdgertError
+from edgert.runtime.records import Result
+from edgert.stages.sink import http_live
+from edgert.stages.zones.rules import Event, Events
+
+_LOG = logging.getLogger(__name__)
+_REMEMBERED = 100
+_WAITING = 4
+"""Images that may wait to be made; each holds a frame."""
+_SIZE_PX = 320, 200
+_LEAST_PART = 0.35
+"""Of the frame's sides that an image shows at least, for an object alone says little."""
+
+
+@dataclass(slots=True)
+class _Shown:
+    about: dict[str, Any]
+    image: bytes | None = None
+
+
+class EventLog:
+    """Remembers the newest events, in memory.
+
+    Args:
+        live: paints.
+        do: runs a function later, one after the other, in another thread.
+        clip: event id → the address of its recording, empty where there is none; asked whenever events are shown.
+    """
+
+    def __init__(
+        self, live: http_live.Live, do: Callable[[Callable[[], None]], object], clip: Callable[[str], str] | None = None
+    ) -> None:
+        self._live, self._do, self._clip = live, do, clip
+        self._lock, self._shown, self._waiting = threading.Lock(), dict[str, _Shown](), 0
+        self.count = 0
+        """Changes since the start: whoever has seen as many has seen them all."""
+
+    def note(self, result: Result) -> None:
+        """Takes the events of a result."""
+        found = result.latest(Events)
+        for event in found.events if found is not None else ():
+            with self._lock:
+                one = self._shown.setdefault(event.id, _Shown({}))
+                one.about |= {**event.to_json(), "ended": event.phase == "end" or bool(event.way)}
+                while len(self._shown) > _REMEMBERED:
+                    del self._shown[next(iter(self._shown))]
+                self.count += 1
+                makes = one.image is None and event.phase != "end" and self._waiting < _WAITING
+                self._waiting += makes
+            if makes:
+                result.frame.lease.retain()
+                self._do(lambda event=event: self._make(event, result))  # type: ignore[misc]
+
+    def newest_first(self) -> list[dict[str, Any]]:
+        """Events as ``sink: jsonl`` writes them, with ``ended``, whether there is an ``image``, and the address of a
+        ``clip``."""
+        with self._lock:
+            shown = [(dict(one.about), one.image is not None) for one in reversed(self._shown.values())]
+        clip = self._clip or (lambda _: "")
+        return [{**about, "image": has_image, "clip": clip(about["id"])} for about, has_image in shown]
+
+    def image(self, number: str) -> bytes | None:
+        """JPEG of an event's beginning; None where there is none."""
+        with self._lock:
+            found = self._shown.get(number)
+        return found.image if found is not None else None
+
+    def _make(self, event: Event, result: Result) -> None:
+        try:
+            image = http_live.encoded(_part(self._live.painted(result, http_live.LARGE_PX), event, result))
+            with self._lock:
+                if event.id in self._shown:
+                    self._shown[event.id].image = image
+                    self.count += 1
+        except EdgertError as error:
+            _LOG.warning("event %s has no image: %s", event.rule, error)
+        finally:
+            result.frame.lease.release()
+            with self._lock:
+                self._waiting -= 1
+
+
+def _part(image: np.ndarray, event: Event, result: Result) -> np.ndarray:
+    """The object and what is around it; the whole image of events without an object."""
+    (height, width), frame = image.shape[:2], result.frame
+    shape = _SIZE_PX[0] / _SIZE_PX[1]
+    wide, high, x, y = float(width), float(height), width / 2, height / 2
+    if event.box is not None:
+        left, top, right, bottom = np.array(event.box) * np.tile((width / frame.width, height / frame.height), 2)
+        x, y, high = (left + right) / 2, (top + bottom) / 2, max(1.6 * (bottom - top), 1.6 * (right - left) / shape)
+        high = max(high, _LEAST_PART * height)
+    high = min(high, height, width / shape)
+    wide = high * shape
+    left_px = int(min(max(x - wide / 2, 0), width - wide))
+    top_px = int(min(max(y - high / 2, 0), height - high))
+    part = image[top_px : top_px + max(1, round(high)), left_px : left_px + max(1, round(wide))]
+    return cv2.resize(part, _SIZE_PX, interpolation=cv2.INTER_AREA)

@@ -1,0 +1,45 @@
+"use strict";
+// Asks for the state, again and again, and shows it.
+const PERIOD_MS = 500, PERIOD_OF_MANY_MS = 1000;
+let lastFrame = null, lastChange = 0, knownEvents = 0, places = [], size = [16, 9];
+
+async function fetched(path) {
+  const answer = await fetch(path, { signal: AbortSignal.timeout(4000) });
+  if (!answer.ok) throw new Error(answer.status);
+  return answer.json();
+}
+
+async function update({ stats, latest, streams, events }) {
+  const now = performance.now(), recent = stats.recent || {}, stages = stats.stages || {}, count = Object.keys(streams).length;
+  showNumbers(stats, now);
+  showStages(stages, recent.stages || {});
+  showCameras(stages, recent.streams || {});
+  showTiles(stages, streams, recent.streams || {});
+  document.title = stats.name ? `${stats.name} · edgert` : "edgert live";
+  document.querySelector("h1").textContent = stats.name || "edgert";
+  showObjects(latest.objects);
+  places = latest.places;
+  size = streams[chosen]?.size || size;
+  const state = `${latest.stream} ${latest.frame}`;
+  if (state !== lastFrame) [lastFrame, lastChange] = [state, now];
+  at("stream").textContent = latest.stream === null ? "" : chosen ? `${latest.stream} · frame ${latest.frame}` : `${count} cameras`;
+  judge(stats, latest.stream !== null && now - lastChange < 3000);
+  look();
+  if (events !== knownEvents) {
+    showEvents((await fetched("/events.json")).events);
+    knownEvents = events;
+  }
+}
+
+async function poll() {
+  try {
+    await update(await fetched(`/stats.json?stream=${encodeURIComponent(chosen)}`));
+  } catch (error) {
+    showState("lost", error.message === "401" ? "token wanted" : "connection lost");
+    image.removeAttribute("src");  // opened again with the next answer
+    seen.length = 0;
+  }
+  setTimeout(poll, document.hidden ? 5000 : names.length > 4 ? PERIOD_OF_MANY_MS : PERIOD_MS);
+}
+
+poll();

@@ -1,0 +1,157 @@
+"""Who may look at the page: its token, its certificate, and what opening it to the network logs."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from edgert.stages.context import Context
+from edgert.stages.kinds import Http
+from edgert.stages.sink.http import HttpSink
+from edgert.stages.sink.http_request import Access
+from tests.helpers.brokers import certificate
+
+TOKEN = "a-long-secret-token"
+PATHS = ("/", "/stats.json", "/metrics", "/events.json", "/snapshot.jpg", "/stream.mjpg", "/wall", "/nothing")
+STUCK = {"stages": {"find": {"results_in": 3, "stuck_s": 70.0}}}
+
+
+def http_sink(**keys: Any) -> HttpSink:
+    section = Http.model_validate({"sink": "http", "from": "x", "port": 0, **keys})
+    sink = section.make("page", Context(stats=lambda: STUCK))
+    assert isinstance(sink, HttpSink)
+    return sink
+
+
+def status(sink: HttpSink, path: str, authorization: str = "") -> tuple[int, http.client.HTTPMessage, bytes]:
+    port = int(sink.url.rstrip("/").rpartition(":")[2])
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection.request("GET", path, headers={"Authorization": authorization} if authorization else {})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, answer.headers, body
+
+
+def basic(text: str) -> str:
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+def test_only_who_knows_the_token_is_answered() -> None:
+    sink = http_sink(token=TOKEN)
+    sink.open()
+    try:
+        for path in (
+            "/",
+            "/stats.json",
+            "/metrics",
+            "/events.json",
+            "/snapshot.jpg",
+            "/stream.mjpg",
+            "/wall",
+            "/nothing",
+        ):
+            for wrong in (
+                "",
+                "Bearer",
+                "Bearer wrong",
+                f"Bearer {TOKEN}x",
+                basic("anybody:wrong"),
+                "Basic ???",
+                TOKEN,
+                "é",
+            ):
+                code, headers, body = status(sink, path, wrong)
+                assert code == 401 and TOKEN.encode() not in body
+                assert headers["WWW-Authenticate"].startswith('Basic realm="edgert"')
+        for right in (f"Bearer {TOKEN}", f"bearer {TOKEN}", basic(f"anybody:{TOKEN}"), basic(f":{TOKEN}")):
+            assert status(sink, "/stats.json", right)[0] == 200
+    finally:
+        sink.close()
+
+
+def test_whether_it_is_well_anybody_may_know_and_why_not_only_who_has_the_token() -> None:
+    sink = http_sink(token=TOKEN)
+    sink.open()
+    try:
+        assert status(sink, "/healthz")[::2] == (503, b"not well\n")
+        assert status(sink, "/healthz", f"Bearer {TOKEN}")[::2] == (503, b"find: in one call for 70 s\n")
+    finally:
+        sink.close()
+
+
+def test_https_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "localhost")
+    sink = http_sink(token=TOKEN, tls={"cert": str(cert), "key": str(key)})
+    sink.open()
+    try:
+        assert sink.url.startswith("https://127.0.0.1:")
+        port = int(sink.url.rstrip("/").rpartition(":")[2])
+        trusting = ssl.create_default_context(cafile=str(cert))
+        connection = http.client.HTTPSConnection("localhost", port, timeout=5, context=trusting)
+        connection.request("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert connection.getresponse().status == 200
+        connection.close()
+        with pytest.raises((http.client.HTTPException, OSError)):  # whoever does not encrypt gets nothing
+            status(sink, "/")
+    finally:
+        sink.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"token": ""}, "it is empty"),
+        ({"token": "short"}, "expected 16 to 256"),
+        ({"token": "with spaces in between it"}, "without spaces"),
+        ({"tls": {"cert": "no.pem", "key": "no.key"}}, "cert: there is no file"),
+        ({"tls": {"cert": "no.pem"}}, "key"),
+    ],
+)
+def test_keys_that_would_not_protect(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message) as caught:
+        http_sink(**keys)
+    assert all(error["msg"].find(str(keys.get("token") or "\0")) < 0 for error in caught.value.errors())
+
+
+def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "localhost")
+    (tmp_path / "other").mkdir()
+    _, other = certificate(tmp_path / "other", "localhost")
+    text = tmp_path / "text.pem"
+    text.write_text("not a certificate")
+    for pair, message in (
+        ((cert, other), "key is of another certificate"),
+        ((text, key), "expected PEM"),
+        ((cert, text), "PEM"),
+    ):
+        with pytest.raises(ValidationError, match=message):
+            http_sink(tls={"cert": str(pair[0]), "key": str(pair[1])})
+
+
+@pytest.mark.parametrize(
+    ("token", "warned"), [("", "anybody who reaches http://0.0.0.0"), (TOKEN, "come and go unencrypted")]
+)
+def test_a_page_that_is_open_to_the_network_is_warned_of(
+    caplog: pytest.LogCaptureFixture, token: str, warned: str
+) -> None:
+    sink = HttpSink("page", "0.0.0.0", 0, dict, Access(token))
+    sink.open()
+    sink.close()
+    (record,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert warned in record.getMessage() and TOKEN not in record.getMessage()
+
+
+def test_a_page_of_this_machine_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    sink = http_sink()
+    sink.open()
+    sink.close()
+    assert [one for one in caplog.records if one.levelname == "WARNING"] == []
+    assert TOKEN not in repr(Http.model_validate({"sink": "http", "from": "x", "token": TOKEN}))
+    assert TOKEN not in repr(Access(TOKEN))
