@@ -21,15 +21,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import cv2
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
+from edgert.memory import Counter
 from edgert.stages.sink.http import HttpSink
 from tests.bench.report import main
 from tests.helpers.browser import Page, browser
-from tests.helpers.command import environment
+from tests.helpers.command import ROOT, environment
 from tests.helpers.frames import detections, frame_of, result_of
 
 CORE, DRAWN = 0.15, 0.9
@@ -52,12 +54,13 @@ def serve(cameras: int, fps: float) -> None:
 
 def feed(sink: HttpSink, names: list[str], fps: float) -> None:
     """Frames of all cameras, for ever, spread over time as those of cameras are."""
-    image = (
-        np.random.default_rng(0).integers(0, 60, (HEIGHT // 8, WIDTH // 8)).astype(np.uint8).repeat(8, 0).repeat(8, 1)
-    )
-    frames = [frame_of(WIDTH, HEIGHT, "i420", stream=name) for name in names]
-    for number, frame in enumerate(frames):
-        frame.planes[0][:] = image + 8 * number
+    image = cv2.resize(cv2.imread(str(ROOT / "docs" / "hello.jpg")), (WIDTH, HEIGHT))
+    planes = np.split(cv2.cvtColor(image, cv2.COLOR_BGR2YUV_I420).ravel(), [WIDTH * HEIGHT, WIDTH * HEIGHT * 5 // 4])
+    counter = Counter()
+    frames = [frame_of(WIDTH, HEIGHT, "i420", stream=name, counter=counter) for name in names]
+    for frame in frames:
+        for plane, part in zip(frame.planes, planes, strict=True):
+            plane[:] = part.reshape(plane.shape)
     began, step = time.monotonic(), 0
     while True:
         frame, at_px = frames[step % len(frames)], 40 + step % 600

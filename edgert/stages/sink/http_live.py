@@ -17,7 +17,7 @@ from edgert.runtime.records import Classification, Detections, Result
 from edgert.stages.draw import Images, Overlay, current_outputs
 from edgert.stages.zones.areas import Zones
 
-LARGE_PX, TILE_PX = 1280, 480
+LARGE_PX, TILE_PX = 1280, 640
 """The most that images are wide: of one camera, and beside others on the wall."""
 _ELEMENTS = ("boxes", "labels", "masks", "keypoints", "zones")  # drawn here when no draw stage did
 _QUALITY = {LARGE_PX: 80, TILE_PX: 70}
@@ -112,13 +112,13 @@ class Live:
         with self._encoding:
             return self._painted(result, width)
 
-    def _painted(self, result: Result, width: int) -> np.ndarray:
-        images = self._images[width]
-        if result.image is None:
-            width = min(result.frame.width, width)
+    def _painted(self, result: Result, most: int) -> np.ndarray:
+        images, drawn = self._images[most], result.image
+        width = _width(result.frame.width if drawn is None else drawn.shape[1], most)
+        if drawn is None:
             image = images.painted(result, width, lambda size: self._overlay.shapes(size, result))
             result = replace(result, image=image)
-        elif width < min(result.image.shape[1], LARGE_PX):  # what somebody drew is shown large as it is
+        elif width < drawn.shape[1] and most == TILE_PX:  # what somebody drew is shown large as it is
             result = replace(result, image=images.painted(result, width, lambda _: ()))
         return images.shown(result)
 
@@ -156,6 +156,14 @@ class Live:
             }
             for name, one in cameras
         }
+
+
+def _width(width: int, most: int) -> int:
+    """How wide an image of this width is shown. Tiles are a half or a quarter as wide: OpenCV averages whole pixels
+    many times as fast as parts of them."""
+    while most == TILE_PX and width > most:
+        width //= 2
+    return min(width, most)
 
 
 def encoded(image: np.ndarray, quality: int = _QUALITY[LARGE_PX]) -> bytes:

@@ -332,6 +332,8 @@ class LiveServer:
             if due:
                 for found in await self._done(self._images, partial(live.jpegs, due, width)):
                     seen[found[0]] = found[1], now
+                    if client.writer.transport.is_closing():
+                        raise ConnectionAbortedError("the viewer left")
                     yield found
                 sent_s = now
                 with client.within(_IO_TIMEOUT_S):
