@@ -239,7 +239,7 @@ class Http(SinkStage):
         description="whoever asks must know it, 16 letters or more: ${VAR} from the environment; see "
         "[who may look](live.md#who-may-look)",
     )
-    tls: Annotated[PageTls | None, _mapping(cert={"type": "string"}, key={"type": "string"})] = Field(
+    tls: Annotated[PageTls | None, mapping(cert={"type": "string"}, key={"type": "string"})] = Field(
         default=None, description="`{cert: FILE, key: FILE}`: HTTPS with this certificate; HTTP by default"
     )
 

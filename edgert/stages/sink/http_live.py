@@ -17,10 +17,10 @@ from edgert.runtime.records import Classification, Detections, Result
 from edgert.stages.draw import Images, Overlay, current_outputs
 from edgert.stages.zones.areas import Zones
 
-LARGE_PX, TILE_PX = 1280, 640
-"""The most that images are wide: of one camera, and beside others on the wall."""
+LARGE_PX, TILE_PX, SMALL_PX = 1280, 640, 480
+"""The most that images are wide: of one camera, and beside few and many others on the wall."""
 _ELEMENTS = ("boxes", "labels", "masks", "keypoints", "zones")  # drawn here when no draw stage did
-_QUALITY = {LARGE_PX: 80, TILE_PX: 70}
+_QUALITY = {LARGE_PX: 80, TILE_PX: 70, SMALL_PX: 70}
 _TABLE_ROWS = 50
 _LOG = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Live:
         if drawn is None:
             image = images.painted(result, width, lambda size: self._overlay.shapes(size, result))
             result = replace(result, image=image)
-        elif width < drawn.shape[1] and most == TILE_PX:  # what somebody drew is shown large as it is
+        elif width < drawn.shape[1] and most < LARGE_PX:  # what somebody drew is shown large as it is
             result = replace(result, image=images.painted(result, width, lambda _: ()))
         return images.shown(result)
 
@@ -161,7 +161,7 @@ class Live:
 def _width(width: int, most: int) -> int:
     """How wide an image of this width is shown. Tiles are a half or a quarter as wide: OpenCV averages whole pixels
     many times as fast as parts of them."""
-    while most == TILE_PX and width > most:
+    while most < LARGE_PX and width > most:
         width //= 2
     return min(width, most)
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from edgert import limits
 from edgert.errors import EdgertError
 from edgert.stages.sink import http_answers as answers
-from edgert.stages.sink.http_live import LARGE_PX, TILE_PX
+from edgert.stages.sink.http_live import LARGE_PX, SMALL_PX, TILE_PX
 from edgert.stages.sink.http_request import Access, Request, is_loopback, name_of, parsed, read_head
 
 _LOG = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ _NEXT_IMAGE_S = 2.0  # then the old one is sent again, to notice viewers who lef
 _TICK_S = 1 / 60
 _IMAGE_HZ, _TILES_HZ = 30.0, 80.0
 """The most that a viewer is sent: images of one camera, and tiles of all together."""
+_FEW = 6  # cameras whose tiles are larger
 _SEND_BUFFER_BYTES = 1 << 18  # a few images: what a slow viewer may lag behind
 _BOUNDARY = b"edgert-image"
 
@@ -299,32 +300,35 @@ class LiveServer:
             return chosen
 
         # The boundary follows at once: browsers show an image when they have seen its end.
-        async for _, _, image in self._changed(client, LARGE_PX, wanted, lambda _: 1 / _IMAGE_HZ):
+        async for _, _, image in self._changed(client, wanted, lambda _: (LARGE_PX, _IMAGE_HZ)):
             head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(image)
             client.writer.write(b"".join((head, image, b"\r\n--", _BOUNDARY, b"\r\n")))
 
     async def _tiles(self, client: _Client) -> None:
         """Small images of all cameras, each behind a line of JSON with its name and length."""
         live = self._source.live
-        async for name, number, image in self._changed(
-            client, TILE_PX, live.numbers, lambda count: max(count / _TILES_HZ, 1 / _IMAGE_HZ)
-        ):
+
+        def how(count: int) -> tuple[int, float]:
+            return SMALL_PX if count > _FEW else TILE_PX, min(_TILES_HZ / max(count, 1), _IMAGE_HZ)
+
+        async for name, number, image in self._changed(client, live.numbers, how):
             about = {"stream": name, "number": number, "bytes": len(image)}
             client.writer.write(json.dumps(about).encode() + b"\n" + image)
 
     async def _changed(
         self,
         client: _Client,
-        width: int,
         wanted: Callable[[], Any],
-        period_s: Callable[[int], float],
+        how: Callable[[int], tuple[int, float]],
     ) -> AsyncIterator[tuple[str, int, bytes]]:
-        """Camera, number and JPEG of what is new, of each once a period; all of it again where nothing is for long."""
+        """Camera, number and JPEG of what is new; all of it again where nothing is for long. ``how`` says how wide
+        images of so many cameras are, and how many of each there are in a second at most."""
         seen, live, sent_s = dict[str, tuple[int, float]](), self._source.live, 0.0
         while True:
             now, numbers = time.monotonic(), live.numbers()
             names = [name for name in wanted() if name in numbers]
-            period = period_s(len(names)) - _TICK_S / 2
+            width, rate_hz = how(len(names))
+            period = 1 / rate_hz - _TICK_S / 2
             again = now - sent_s > _NEXT_IMAGE_S
             last = {name: seen.get(name, (0, 0.0)) for name in names}
             due = [name for name, (number, at_s) in last.items() if number != numbers[name] and now - at_s > period]

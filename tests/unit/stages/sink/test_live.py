@@ -10,7 +10,7 @@ from edgert import limits
 from edgert.memory import Counter, Lease
 from edgert.runtime.records import Classification, Embedding, Result
 from edgert.stages.sink.http_events import EventLog
-from edgert.stages.sink.http_live import LARGE_PX, TILE_PX, Live
+from edgert.stages.sink.http_live import LARGE_PX, SMALL_PX, TILE_PX, Live
 from edgert.stages.zones.areas import Area, ZonesStage
 from edgert.stages.zones.rules import Event, Events
 from tests.helpers.frames import detections, frame_of, result_of
@@ -63,7 +63,7 @@ def test_boxes_are_painted_when_nobody_drew() -> None:
 def test_a_large_frame_is_shown_smaller() -> None:
     live = Live()
     live.show(Result(frame_of(1600, 400, "i420")))
-    for width, shape in ((LARGE_PX, (320, 1280, 3)), (TILE_PX, (100, 400, 3))):
+    for width, shape in ((LARGE_PX, (320, 1280, 3)), (TILE_PX, (100, 400, 3)), (SMALL_PX, (100, 400, 3))):
         (found,) = live.jpegs(["camera"], width)
         assert cv2.imdecode(np.frombuffer(found[2], np.uint8), cv2.IMREAD_COLOR).shape == shape
 
