@@ -59,6 +59,7 @@ def regions(
     min_nodes: int = 1,
     min_macs: int = 0,
     at_most: int | None = None,
+    stranded: bool = True,
 ) -> tuple[Region, ...]:
     """Few convex segments that hold the nodes with these answers, in graph order.
 
@@ -72,6 +73,8 @@ def regions(
         min_nodes: segments of fewer layers are left to the GPU: handing tensors over costs more than they save.
         min_macs: so are segments with fewer multiply-adds.
         at_most: how many to keep, those with the most work; None for all.
+        stranded: whether to keep segments without weights that read only what the GPU makes, such as the slices and the
+            Softmax of an attention; without them it stays on the GPU in one piece.
     """
     wiring = Wiring(nodes, verdicts)
     keys = [_batch(node) if verdict.answer in answers and not verdict.is_folded else None
@@ -79,7 +82,8 @@ def regions(
     segments = _Segments(wiring, target, frozenset(outputs), macs or {})
     whole = _merged(_levelled(wiring, keys), wiring, keys)
     found = [segments.region(part) for group in whole for part in segments.split(group)]
-    kept = [one for one in found if one.macs >= min_macs
+    placed = {place for one in found for place in one.places}
+    kept = [one for one in found if one.macs >= min_macs and (stranded or not segments.is_stranded(one, placed))
             and sum(not wiring.folded[place] for place in one.places) >= min_nodes]  # fmt: skip
     if at_most is not None:
         kept = sorted(kept, key=lambda one: (-one.macs, -len(one.places)))[:at_most]
@@ -205,6 +209,14 @@ class _Segments:
             weight_bytes=self._weight_bytes(part),
             inner_bytes=self._inner_bytes(places),
         )
+
+    def is_stranded(self, one: Region, placed: Collection[int]) -> bool:
+        """Whether a segment has no weights, and all it reads is made by nodes that are not ``placed`` in one."""
+        wiring = self.wiring
+        if any(wiring.nodes[place].op in _KERNELS for place in one.places):
+            return False
+        sources = {source for place in one.places for source in wiring.before[place]} - set(one.places)
+        return bool(one.inputs) and all(name in wiring.producers for name in one.inputs) and sources.isdisjoint(placed)
 
     def _fits(self, places: Sequence[int]) -> bool:
         return self._weight_bytes(places) < GLOBAL_BYTES and self._inner_bytes(places) < LOCAL_BYTES

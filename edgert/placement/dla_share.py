@@ -48,9 +48,9 @@ class Survey:
 
     @property
     def allowed(self) -> frozenset[str]:
-        """Names of the nodes that surely run on the DLA."""
-        pairs = zip(self.nodes, self.verdicts, strict=True)
-        return frozenset(node.name for node, verdict in pairs if verdict.answer == "yes")
+        """Names of the nodes that surely run on the DLA, in one of the segments."""
+        sure = (place for place, verdict in enumerate(self.verdicts) if verdict.answer == "yes")
+        return frozenset(self.nodes[place].name for place in sure if place in self._segments)
 
     @property
     def fixes(self) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ def survey(
     work = multiply_adds(graph) if macs is None else dict(macs)
     verdicts = check_graph(nodes, target, scaled)
 
-    grown = partial(regions, nodes, verdicts, target, macs=work, outputs=graph.output_names)
+    grown = partial(regions, nodes, verdicts, target, macs=work, outputs=graph.output_names, stranded=False)
     sure, maybe = grown(), grown(answers=_HOPED)
     hoped = tuple(region for region in maybe if any(verdicts[place].answer == "yes" for place in region.places))
     counted = tuple(work.get(node.name, 0) for node in nodes)

@@ -6,9 +6,10 @@ Asked are the rules for Orin, INT8, TensorRT 10.3. Every figure is the share of 
 the DLA, in percent, after all rewrites; what it was before, nodes and segments are beside it, and the error: the
 largest absolute difference of any output to the original's on noise, by ONNX Runtime. A segment is a loadable, of which
 a core holds 16. Bars: all the work of ResNet-50 (random weights), the demo's detector, YOLOX-nano and NanoDet, in one
-segment. The last figures are the time of YOLOX-nano on ONNX Runtime, one thread, with its Focus layer as it was over
-that with Focus as a convolution, alternately, median of ratios; and with all the rewrites. EDGERT_BENCH_MODELS and
-EDGERT_BENCH_ROUNDS try it quickly.
+segment. Then segments of YOLOv8 and YOLO11 (random weights), for TensorRT 10.3 and for typed networks, of 11.4.1: one
+for backbone and neck; two with YOLO11, whose attention stands between them, on the GPU. The last figures are the time
+of YOLOX-nano on ONNX Runtime, one thread, with its Focus layer as it was over that with Focus as a convolution,
+alternately, median of ratios; and with all the rewrites. EDGERT_BENCH_MODELS and EDGERT_BENCH_ROUNDS try it quickly.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from edgert.benchmark.measure import Figure
 from edgert.graph import Model, inputs, load, read, to_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, ready
 from edgert.placement.dla_share import Survey, survey
+from tests.helpers import yolo_models
 from tests.helpers.resnet import resnet50
 
 TARGET = Target(generation=2, tensorrt="10.3", precision="int8")
@@ -49,6 +52,8 @@ MODELS = (
 )
 WHOLE = MODELS[:4]
 """These must have all their work on the DLA, in one segment."""
+YOLO = {"yolov8n": 1, "yolov8s": 1, "yolo11n": 2}
+"""Segments that backbone and neck come to."""
 FOCUS = ("space-to-depth", "merge-rearrangement")
 ROUNDS, WARM_UP = 60, 5
 
@@ -107,6 +112,20 @@ def share(name: str) -> Figure:
     return Figure(f"{name}: work on the DLA", value, "%", bar, "higher", detail=detail)
 
 
+def segments(name: str) -> Iterator[Figure]:
+    """One YOLO, for both kinds of INT8 networks."""
+    before = ready(yolo_models.model(name))
+    after, changes = fit_model(before)
+    proof = prove(before, after, [noise(before)], run)
+    for release in ("10.3", "11.4.1"):
+        first, second = (survey(read(model), replace(TARGET, tensorrt=release)) for model in (before, after))
+        detail = {**told(first, "before"), **told(second, "after"), "changes": len(changes), "max_error": proof.error,
+                  "max_output": proof.largest}  # fmt: skip
+        is_whole = second.summary.macs_yes > 0.99 and proof.relative < 1e-5
+        value = len(second.regions) if is_whole else float("inf")
+        yield Figure(f"{name}: segments, TensorRT {release}", value, "", YOLO[name], "lower", detail=detail)
+
+
 def speed(name: str, what: str, names: tuple[str, ...] | None) -> Figure:
     """Time of the model as it is over that of the rewritten one, on a processor."""
     before = original(name)
@@ -130,6 +149,8 @@ def measure() -> Iterator[Figure]:
     report.needs("models")
     for name in chosen(MODELS):
         yield share(name)
+    for name in chosen(tuple(YOLO)):
+        yield from segments(name)
     if chosen(("yolox_nano_416",)):
         yield speed("yolox_nano_416", "Focus as Conv", FOCUS)
         yield speed("yolox_nano_416", "all rewrites", None)

@@ -1,5 +1,6 @@
 """Work that becomes part of convolutions: padding in front of them, matrix products, and slices behind them."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ from edgert.graph.dla_rewrites.rearrange import gathered
 from edgert.graph.draft import Chain, Draft, rewrite
 from edgert.graph.ir import Graph, Node, Pass, Result
 from edgert.graph.model import Array
-from edgert.graph.operators import RESHAPES, non_negative
+from edgert.graph.operators import POINTWISE, RESHAPES, non_negative
 
 # Padding in front of a convolution or pooling, made part of it.
 #
@@ -171,7 +172,11 @@ DENSE = rewrite(
 
 # A convolution whose channels are taken apart afterwards, as one convolution for each part.
 #
-# The filters are shared out, so there is as much to multiply as before, and nothing left to slice.
+# The filters are shared out, so there is as much to multiply as before, and nothing left to slice. What works on each
+# element by itself in between (the Sigmoid and Mul of SiLU in the C2f and C3k2 blocks of YOLO) is done to each part.
+
+_ALONE = POINTWISE - {"PRelu"}  # whose slopes have a shape of their own
+_TOGETHER = ("Add", "Div", "Max", "Min", "Mul", "Sub")
 
 
 def _part_convolutions(graph: Graph) -> Result:
@@ -179,16 +184,13 @@ def _part_convolutions(graph: Graph) -> Result:
     draft = Draft(graph, "conv-parts")
     tracer = Tracer(draft)
     for node in graph.nodes:
-        if node.op == "Conv" and not node.domain and node.outputs[0] not in graph.output_names:
+        if node.op == "Conv" and not node.domain and node.attributes.get("group", 1) == 1:
             _part(draft, tracer, node)
     return draft.done()
 
 
 def _part(draft: Draft, tracer: Tracer, conv: Node) -> None:
-    readers = draft.graph.consumers.get(conv.outputs[0], ())
-    cut = all(item.op in ("Slice", "Split") for item in readers)
-    if conv.attributes.get("group", 1) != 1 or not readers or not cut:
-        return
+    between, readers = _until_cut(draft, conv)
     names = [name for reader in readers for name in reader.outputs if name]
     ranges = {name: found for name in names if (found := _range(tracer, name)) is not None}
     in_order = sorted(ranges.values(), key=lambda item: item.start)
@@ -196,8 +198,44 @@ def _part(draft: Draft, tracer: Tracer, conv: Node) -> None:
     if len(ranges) < len(names) or overlap or any(draft.value(name) is None for name in conv.inputs[1:] if name):
         return
     for reader in readers:
-        parts = [_conv(draft, conv, name, ranges[name]) for name in reader.outputs if name]
-        draft.put(reader, parts, f"its {len(parts)} part(s) computed by filters of {conv.name!r} of their own")
+        parts = [
+            node
+            for name in reader.outputs
+            if name
+            for node in _chain(draft, (conv, *between), reader.inputs[0], name, ranges[name])
+        ]
+        draft.put(reader, parts, f"its {len(ranges)} part(s) computed by filters of {conv.name!r} of their own")
+
+
+def _until_cut(draft: Draft, conv: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """The nodes behind a Conv that work element by element, in order, and the Slices and Splits of what they make.
+
+    No readers where anything else reads any of it.
+    """
+    graph, made, between, cuts = draft.graph, [conv.outputs[0]], list[Node](), dict[int, Node]()
+    for name in made:  # which grows
+        readers = graph.consumers.get(name, ())
+        if name in graph.output_names or name in graph.captured or not readers:
+            return (), ()
+        for reader in readers:
+            if reader.op in ("Slice", "Split") and reader.inputs[0] == name:
+                cuts[id(reader)] = reader
+            elif not _is_by_element(draft, reader):
+                return (), ()
+            elif reader not in between:
+                between.append(reader)
+                made.append(reader.outputs[0])
+    known = {*made, *graph.constants}
+    if len({one.inputs[0] for one in cuts.values()}) > 1 or any(not known.issuperset(one.reads) for one in between):
+        return (), ()
+    order = {id(node): place for place, node in enumerate(graph.nodes)}
+    return tuple(sorted(between, key=lambda one: order[id(one)])), tuple(cuts.values())
+
+
+def _is_by_element(draft: Draft, node: Node) -> bool:
+    """Whether each element of what it makes follows from those at its place, and numbers that all share."""
+    shared = all(stored.size == 1 for name in node.inputs if name and (stored := draft.value(name)) is not None)
+    return not node.domain and draft.is_free(node) and shared and node.op in (*_ALONE, *_TOGETHER)
 
 
 def _range(tracer: Tracer, name: str) -> range | None:
@@ -210,20 +248,32 @@ def _range(tracer: Tracer, name: str) -> range | None:
     return range(first, last + 1) if len(found.channel) == last - first + 1 else None
 
 
-def _conv(draft: Draft, conv: Node, name: str, chosen: range) -> Node:
+def _chain(draft: Draft, nodes: Sequence[Node], last: str, target: str, chosen: range) -> Iterator[Node]:
+    """A Conv's filters for some of its channels, and what is done to them, up to ``target`` instead of ``last``."""
+    shape, renamed = draft.shape(target) or (), {last: target}
+    for node in nodes:
+        name = node.outputs[0]
+        if name not in renamed:
+            renamed[name] = draft.tensor(f"{target}_{node.op.lower()}", shape, draft.dtype(target))
+        made = _conv(draft, node, chosen) if node.op == "Conv" else node
+        label = draft.label(f"{node.name}/{node.op}")
+        inputs = tuple(renamed.get(one, one) for one in made.inputs)
+        yield replace(made, inputs=inputs, outputs=(renamed[name],), name=label)
+
+
+def _conv(draft: Draft, conv: Node, chosen: range) -> Node:
     """The filters of a Conv for some of its channels."""
-    label = draft.label(f"{conv.name}/Conv")
     stored = []
     for given, what in zip(conv.inputs[1:], ("weight", "bias"), strict=False):
         array = draft.value(given) if given else None
         if array is not None:
-            stored.append(draft.constant(array[chosen.start : chosen.stop], f"{label}_{what}"))
-    return replace(conv, inputs=(conv.inputs[0], *stored), outputs=(name,), name=label)
+            stored.append(draft.constant(array[chosen.start : chosen.stop], f"{conv.name}/Conv_{what}"))
+    return replace(conv, inputs=(conv.inputs[0], *stored))
 
 
 CONV_PARTS = Pass(
     "conv-parts",
-    "a Conv whose channels are sliced apart becomes one Conv for each part",
+    "a Conv whose channels are sliced apart, at once or behind its activation, becomes one Conv for each part",
     "a DLA slices in FP16, not in INT8, and a Reshape beside a Slice is refused",
     _part_convolutions,
     grows=True,

@@ -12,9 +12,12 @@ from edgert.errors import ConfigError
 from edgert.graph import Graph, Model, count, read
 from edgert.graph.count import multiply_adds
 from edgert.graph.dla_node import dla_nodes
+from edgert.graph.dla_rewrites import fit_model, prove, ready
 from edgert.graph.model import Array
 from edgert.placement.dla_share import compare, survey, target_of
 from scripts.networks.yolo import yolov8
+from tests.helpers import yolo_models
+from tests.unit.graph.dla_rewrites.proving import feeds, run
 from tests.unit.graph.graphs import make, node, weights
 
 ORIN = Target(2, "10.3", "int8")
@@ -125,11 +128,22 @@ def test_missing_scales() -> None:
 def test_more_loadables_than_a_core_holds() -> None:
     nodes, name = [], "x"
     for place in range(17):
-        nodes.append(node("Relu", [name], [f"r{place}"], name=f"r{place}"))
+        nodes.append(node("Conv", [name, "w"], [f"r{place}"], name=f"r{place}"))
         nodes.append(node("Neg", [f"r{place}"], [f"n{place}"], name=f"n{place}"))
         name = f"n{place}"
-    found = survey(read(make(nodes, {"x": [1, 3, 8, 8]}, {name: [1, 3, 8, 8]})), ORIN)
+    found = survey(read(make(nodes, {"x": [1, 3, 8, 8]}, {name: [1, 3, 8, 8]}, {"w": weights(3, 3, 1, 1)})), ORIN)
     assert found.loadables == 17 and not found.fits_core
+
+
+def test_what_has_no_weights_between_layers_of_the_gpu_stays_there() -> None:
+    nodes = [
+        node("Relu", ["x"], ["a"], name="first"),
+        node("Neg", ["a"], ["b"], name="gpu"),
+        node("Relu", ["b"], ["c"], name="stranded"),
+        node("Neg", ["c"], ["y"], name="last"),
+    ]
+    found = survey(read(make(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 3, 8, 8]})), ORIN)
+    assert (found.loadables, found.allowed) == (1, {"first"})
 
 
 def test_changes_between_two_surveys() -> None:
@@ -182,3 +196,20 @@ def test_yolov8n_is_one_segment_in_int8(release: str) -> None:
 def test_yolov8n_of_typed_int8_is_a_doubt_at_every_split() -> None:
     found = survey(yolov8n(), Target(2, "11.4.1", "int8"))
     assert found.loadables == 9 and {reason.rule for reason in found.summary.doubts} == {"slice.precision"}
+
+
+@pytest.mark.parametrize(("name", "segments"), [("yolov8n", 1), ("yolo11n", 2)])
+def test_backbone_and_neck_are_one_segment_and_equal(name: str, segments: int) -> None:
+    """Splits behind a SiLU are gone; the attention of YOLO11 is one piece on the GPU, between its backbone and neck."""
+    before = ready(yolo_models.model(name, 64))
+    after, _ = fit_model(before)
+    graph = read(after)
+    for release in ("10.3.0", "11.4.1"):
+        found = survey(graph, Target(2, release, "int8"))
+        work = [region.macs for region in found.regions]  # small images leave the sum over a box's bins to the DLA, too
+        assert len([macs for macs in work if macs > sum(work) / 1000]) == segments
+        products = [place for place, node in enumerate(found.nodes) if node.op == "MatMul"]
+        between = found.nodes[products[0] : products[1]] if products else ()
+        assert found.allowed.isdisjoint(node.name for node in between)
+    proof = prove(before, after, feeds(before, 1), run)
+    assert proof.largest > 0 and proof.relative < 1e-5

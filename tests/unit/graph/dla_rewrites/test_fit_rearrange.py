@@ -189,6 +189,40 @@ def test_a_conv_is_taken_apart_with_its_channels(by: str) -> None:
     assert sum(found.graph.constants[item.inputs[1]].size for item in found.graph.nodes[:2]) == stored["w"].size
 
 
+SILU = [node("Sigmoid", ["c"], ["s"]), node("Mul", ["c", "s"], ["m"])]
+
+
+def test_a_conv_is_taken_apart_before_its_activation() -> None:
+    """Conv, SiLU, Split: the first nodes of YOLO's C2f and C3k2."""
+    stored = {"w": weights(8, 3, 3, 3), "b": weights(8), "n": np.array([5, 3])}
+    cut = node("Split", ["m", "n"], ["p", "q"], "cut", axis=1)
+    nodes = [node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1] * 4), *SILU, cut, node("Relu", ["q"], ["y"])]
+    found = fitted(
+        make(nodes, {"x": [2, 3, 5, 6]}, {"y": [2, 3, 5, 6], "p": [2, 5, 5, 6]}, stored), "conv-parts", error=1e-6
+    )
+    assert found.ops == ["Conv", "Sigmoid", "Mul"] * 2 + ["Relu"]
+
+
+def test_a_conv_whose_activation_mixes_in_other_numbers_stays() -> None:
+    stored = {"w": weights(8, 3, 1, 1), "n": np.array([4, 4]), "k": weights(8, 1, 1)}
+    cut, feeds = node("Split", ["m", "n"], ["y", "z"], axis=1), {"x": [1, 3, 5, 6], "o": [1, 8, 5, 6]}
+    conv = node("Conv", ["x", "w"], ["c"])
+    for between in (
+        [node("Mul", ["c", "k"], ["m"])],  # a number per channel
+        [node("Add", ["c", "o"], ["m"])],  # another tensor
+        [*SILU, node("Relu", ["s"], ["r"])],  # somebody else reads it
+    ):
+        stays(
+            make(
+                [conv, *between, cut],
+                feeds,
+                {"y": None, "z": None, "r": None} if len(between) > 2 else {"y": None, "z": None},
+                stored,
+            ),
+            "conv-parts",
+        )
+
+
 def test_a_conv_in_groups_and_one_that_others_read_stay() -> None:
     stored = {"w": weights(8, 1, 3, 3), "n": np.array([4, 4])}
     nodes = [node("Conv", ["x", "w"], ["c"], group=8), node("Split", ["c", "n"], ["y", "z"], axis=1)]
