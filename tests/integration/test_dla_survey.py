@@ -42,7 +42,8 @@ def test_nanodet_is_cut_to_pieces_by_its_shuffles() -> None:
     assert {reason.rule for reason in found.summary.doubts} >= {"shuffle.open"}
     typed = surveyed("nanodet_m_320", Target(2, "11.4.1", "int8"))
     assert {reason.rule for reason in typed.summary.doubts} >= {"slice.precision"}
-    assert surveyed("nanodet_m_320", FP16).loadables == found.loadables < typed.loadables
+    assert surveyed("nanodet_m_320", FP16).loadables == found.loadables == typed.loadables
+    assert len(found.allowed) > len(typed.allowed)  # its slices; what they leave alone stays on the GPU with them
 
 
 def test_xavier_and_releases_without_a_dla() -> None:
