@@ -1,6 +1,7 @@
 """Images with their ground truth, found by what a path looks like.
 
     x.json          COCO annotations; images in a folder x, or images, or beside the file
+    annotations/    COCO as it is unpacked; _annotations.coco.json in valid, as Roboflow exports it
     x.csv           file,label_index or file,label; images in a folder x without "_labels", or images, or beside it
     data.yaml, images + labels       YOLO's boxes (:mod:`~edgert.dataset.layouts`)
     Annotations + JPEGImages         Pascal VOC's
@@ -12,20 +13,18 @@
 Labeled images come in a dataset's fair order, so the first few of them are a sample.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from edgert import limits
-from edgert.config import ClassifyTask, EmbedTask, SegmentTask, TaskConfig
+from edgert.config import ClassifyTask, EmbedTask, KeypointsTask, SegmentTask, TaskConfig
+from edgert.dataset import coco_file
 from edgert.dataset import labels as label_files
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
 from edgert.dataset.layouts import LOOKED_FOR, Annotated, boxes_in
-from edgert.errors import ConfigError, EdgertError, cause, nearest
+from edgert.errors import ConfigError, EdgertError, nearest
 
 _SHOWN = 5
 
@@ -70,6 +69,7 @@ def open_dataset(
     """
     path = Path(source).expanduser().absolute()
     try:
+        of_points = isinstance(task, KeypointsTask)
         if path.is_file() and path.suffix.lower() == ".json":
             return _annotated(path, labels, limit)
         if path.is_file() and path.suffix.lower() == ".csv":
@@ -77,12 +77,12 @@ def open_dataset(
             chosen = fair_order(classes)[:limit]
             images = _listed_images(path, path.stem.removesuffix("_labels"), chosen)
             return LabeledDataset(path, images, label_files.GroundTruthClasses(tuple(classes[name] for name in chosen)))
-        if (
-            not isinstance(task, (ClassifyTask, EmbedTask, SegmentTask))
-            and (there := boxes_in(path, limit)) is not None
-        ):
-            folder, data = there
-            return _boxed(path, data, labels, _photos(folder, data.files), data.files)
+        if not isinstance(task, (ClassifyTask, EmbedTask, SegmentTask)):
+            if path.is_dir() and (file := coco_file.file_in(path, of_points)) is not None:
+                return _annotated(file, labels, limit)
+            if (there := boxes_in(path, limit, of_points)) is not None:
+                folder, data = there
+                return _boxed(path, data, labels, _photos(folder, data.files), data.files)
         if path.is_dir() and (found := _in_folder(path, task, labels, limit)) is not None:
             return found
         note = f"no labels: versions are compared; looked for {LOOKED_FOR}, in {path}"
@@ -92,9 +92,10 @@ def open_dataset(
 
 
 def _annotated(path: Path, labels: Sequence[str], limit: int | None) -> LabeledDataset:
-    data = read_annotations(path)
+    data = coco_file.read_annotations(path)
     chosen = fair_order(data.files)[:limit]
-    return _boxed(path, data, labels, _listed_images(path, path.stem.removeprefix("instances_"), chosen), chosen)
+    stem = path.stem.removeprefix("instances_").removeprefix("person_keypoints_")
+    return _boxed(path, data, labels, _listed_images(path, stem, chosen), chosen)
 
 
 def _boxed(
@@ -103,11 +104,8 @@ def _boxed(
     """The boxes of the chosen images, with the model's classes."""
     numbers, note = class_numbers(data, labels, path)
     boxes = dict(zip(data.files, data.boxes, strict=True))
-    known = []  # those whose category the model has a class for, with that class
-    for one in map(boxes.__getitem__, chosen):
-        rows = np.isin(one.classes, list(numbers))
-        classes = np.array([numbers[category] for category in one.classes[rows].tolist()], np.int64)
-        known.append(label_files.Boxes(one.corners[rows], classes, one.areas[rows], one.crowds[rows]))
+    # Those whose category the model has a class for, with that class.
+    known = [one.select(np.isin(one.classes, list(numbers)), numbers) for one in map(boxes.__getitem__, chosen)]
     if not any((~one.crowds).any() for one in known):
         raise ConfigError(f"{path} has no box to find", why=f"on the {len(chosen)} images taken, nothing is marked")
     names = {number: data.categories[key] for key, number in numbers.items()}
@@ -163,45 +161,7 @@ def _photos(folder: Path, names: Sequence[str]) -> FileDataset:
     return FileDataset(tuple(folder / name for name in names), tuple(names))
 
 
-# Boxes from COCO's annotation files (cocodataset.org/#format-data).
-
-
-def read_annotations(path: Path, where: str = "") -> Annotated:
-    """Reads images, boxes and categories.
-
-    Raises:
-        ConfigError: not JSON, or an entry that is not as the format has it; the entry is named.
-    """
-    try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}", why=cause(error), where=where) from error
-    except (ValueError, RecursionError) as error:  # not JSON, or not even text
-        raise ConfigError(f"{path} is not JSON", why=str(error), where=where) from error
-    if not isinstance(data, dict):
-        raise _wrong(path, "the file", "COCO's format is a mapping with images, annotations and categories")
-    images = {_number(one, "id", f"images[{n}]", path): one for n, one in enumerate(_list(data, "images", path))}
-    names = {
-        _number(one, "id", f"categories[{n}]", path): str(one.get("name", one["id"]))
-        for n, one in enumerate(_list(data, "categories", path))
-    }
-    rows: dict[int, list[tuple[Any, ...]]] = {number: [] for number in images}
-    for n, one in enumerate(_list(data, "annotations", path)):
-        image, category, row = _annotation(one, f"annotations[{n}]", path)
-        if image not in rows:
-            raise _wrong(path, f"annotations[{n}]", f"image_id {image} is none of the images")
-        if category not in names:
-            raise _wrong(path, f"annotations[{n}]", f"category_id {category} is none of the categories")
-        rows[image].append(row)
-    for n, one in enumerate(images.values()):
-        if not isinstance(one.get("file_name"), str) or not one["file_name"]:
-            raise _wrong(path, f"images[{n}].file_name", "expected the name of a file")
-    tables = [np.array(some, np.float64).reshape(-1, 7) for some in rows.values()]
-    boxes = tuple(
-        label_files.Boxes(one[:, :4], one[:, 4].astype(np.int64), one[:, 5], one[:, 6].astype(np.bool_))
-        for one in tables
-    )
-    return Annotated(tuple(one["file_name"] for one in images.values()), tuple(boxes), dict(sorted(names.items())))
+# Categories of the labels as classes of the model.
 
 
 def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tuple[dict[int, int], str]:
@@ -237,40 +197,3 @@ def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tu
 def _plain(name: str) -> str:
     """Names differ in case and in how they join words."""
     return name.strip().lower().replace("_", " ").replace("-", " ")
-
-
-def _list(data: Mapping[str, Any], key: str, path: Path) -> list[dict[str, Any]]:
-    found = data.get(key)
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise _wrong(path, key, f"expected a list of mappings{nearest(key, data) if found is None else ''}")
-    return found
-
-
-def _annotation(one: Mapping[str, Any], place: str, path: Path) -> tuple[int, int, tuple[Any, ...]]:
-    box = one.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
-        raise _wrong(path, f"{place}.bbox", "expected [x, y, width, height]")
-    x, y, width, height = (float(value) for value in box)
-    if width < 0 or height < 0:
-        raise _wrong(path, f"{place}.bbox", f"a box of {width:g}x{height:g}; width and height are not negative")
-    area = one.get("area", width * height)
-    if not _is_number(area):
-        raise _wrong(path, f"{place}.area", "expected a number")
-    category = _number(one, "category_id", place, path)
-    row = (x, y, x + width, y + height, category, area, bool(one.get("iscrowd", 0)))
-    return _number(one, "image_id", place, path), category, row
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= limits.WHOLE_NUMBER
-
-
-def _number(one: Mapping[str, Any], key: str, place: str, path: Path) -> int:
-    found = one.get(key)
-    if not isinstance(found, int) or not _is_number(found):
-        raise _wrong(path, f"{place}.{key}", "expected a whole number")
-    return found
-
-
-def _wrong(path: Path, place: str, why: str) -> ConfigError:
-    return ConfigError(f"{path} is not in COCO's format", why=why, where=place)

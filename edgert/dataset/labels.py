@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,31 @@ class Boxes:
         classes: (N,) int64, the model's class indices.
         areas: (N,) float64 of the objects in square pixels; what COCO sorts small and large by.
         crowds: (N,) whether a box stands for many objects, which may then be found or not.
+        size: height and width of the image, where the labels' file tells or needs them.
+        outlines: of every object, as COCO writes segmentations: polygons [x, y, x, y, ...] in pixels, or a dict of
+            run lengths; empty for one that has none. None where the labels have none at all, as with all below.
+        turned: (N, 4, 2) float64 corners of oriented boxes, in order around each.
+        points: (N, K, 3) float64 x, y in pixels, and whether each is labeled: 0 no, 1 hidden, 2 to be seen.
+        ids: (N,) int64 which object of a sequence each is.
     """
 
     corners: F64
     classes: I64
     areas: F64
     crowds: Bool
+    size: tuple[int, int] | None = None
+    outlines: tuple[Any, ...] | None = None
+    turned: F64 | None = None
+    points: F64 | None = None
+    ids: I64 | None = None
+
+    def select(self, rows: Bool, numbers: Mapping[int, int]) -> "Boxes":
+        """The rows of a boolean array, their classes counted anew: number → number."""
+        classes = np.array([numbers[one] for one in self.classes[rows].tolist()], np.int64)
+        arrays: tuple[Any, ...] = (self.turned, self.points, self.ids)
+        outlines = None if self.outlines is None else tuple(compress(self.outlines, rows.tolist()))
+        boxes = self.corners[rows], classes, self.areas[rows], self.crowds[rows]
+        return Boxes(*boxes, self.size, outlines, *(None if one is None else one[rows] for one in arrays))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +67,10 @@ class GroundTruthBoxes:
     images: tuple[Boxes, ...]
     classes: tuple[int, ...]
     names: Mapping[int, str] = field(default_factory=dict)
+
+    def has(self, what: str) -> bool:
+        """Whether there are ``outlines``, ``turned``, ``points`` or ``ids`` of any object."""
+        return any(len(one.corners) and getattr(one, what) is not None for one in self.images)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

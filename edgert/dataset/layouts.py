@@ -3,7 +3,8 @@
 Each reader returns what an annotation file of COCO's holds (:class:`Annotated`), and the folder of its images.
 
     data.yaml                        https://docs.ultralytics.com/datasets/detect: path, train, val, test, names
-    images/ + labels/                the same without the file: one .txt an image, rows of class and relative numbers
+    images/ + labels/                the same without the file: one .txt an image, rows of class and relative numbers:
+                                     of boxes, polygons, oriented boxes (four corners), or boxes and points
     Annotations/ + JPEGImages/       http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc: one .xml an image
     gt/gt.txt + img1/                https://motchallenge.net/instructions: rows of frame, id, x, y, w, h, ...
 """
@@ -11,14 +12,16 @@ Each reader returns what an annotation file of COCO's holds (:class:`Annotated`)
 import csv
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 
+import cv2
 import numpy as np
 import yaml
 
 from edgert.dataset.images import fair_order
-from edgert.dataset.labels import Boxes
+from edgert.dataset.labels import Array, Boxes
 from edgert.errors import ConfigError, cause, nearest
 from edgert.stages.source.files import SUFFIXES, read_image
 
@@ -47,27 +50,28 @@ Found = tuple[Path, Annotated]
 """The folder that the files' names are relative to, and what is annotated."""
 
 
-def boxes_in(path: Path, limit: int | None) -> Found | None:
+def boxes_in(path: Path, limit: int | None, points: bool = False) -> Found | None:
     """The boxes that a path's layout shows; None where it is none of these.
 
     Args:
         path: a folder, or data.yaml.
         limit: the most images, the first in a dataset's fair order.
+        points: whether YOLO's rows hold points behind a box, where no data.yaml tells.
 
     Raises:
         ConfigError: files that are not as their format has them; the line is named.
     """
     if path.is_file():
-        return _of_data_yaml(path, limit) if path.suffix.lower() in (".yaml", ".yml") else None
+        return _of_data_yaml(path, limit, points) if path.suffix.lower() in (".yaml", ".yml") else None
     if (path / "gt" / "gt.txt").is_file() and (path / "img1").is_dir():
         return _of_mot(path, limit)
     if (path / "Annotations").is_dir() and (path / "JPEGImages").is_dir():
         return _of_voc(path, limit)
     for name in ("data.yaml", "dataset.yaml"):
         if (path / name).is_file():
-            return _of_data_yaml(path / name, limit)
+            return _of_data_yaml(path / name, limit, points)
     if (path / "images").is_dir() and (path / "labels").is_dir():
-        return _of_yolo(path / "images", {}, limit, path)
+        return _of_yolo(path / "images", {}, limit, path, 3 if points else 0)
     return None
 
 
@@ -101,7 +105,7 @@ _SPLITS = ("val", "test", "train")
 """Of a data.yaml; the first that is there is evaluated on."""
 
 
-def _of_data_yaml(path: Path, limit: int | None) -> Found:
+def _of_data_yaml(path: Path, limit: int | None, points: bool) -> Found:
     try:
         data = yaml.safe_load(_bytes(path))
     except yaml.YAMLError as error:
@@ -128,10 +132,13 @@ def _of_data_yaml(path: Path, limit: int | None) -> Found:
     plain = isinstance(numbered, dict) and all(isinstance(name, (str, int, float)) for name in numbered.values())
     if not plain or not all(isinstance(key, int) for key in numbered):
         raise ConfigError(f"{path} has names that are no list", where=f"{path}: names", fix="names: [person, car]")
-    return _of_yolo(folder, {key: str(name) for key, name in numbered.items()}, limit, path)
+    shape = data.get("kpt_shape", [0, 3 if points else 0])
+    if not isinstance(shape, list) or len(shape) != 2 or shape[1] not in (0, 2, 3):
+        raise ConfigError(f"{path} has a kpt_shape of {shape}", where=f"{path}: kpt_shape", fix="kpt_shape: [17, 3]")
+    return _of_yolo(folder, {key: str(name) for key, name in numbered.items()}, limit, path, shape[1])
 
 
-def _of_yolo(folder: Path, names: Mapping[int, str], limit: int | None, path: Path) -> Found:
+def _of_yolo(folder: Path, names: Mapping[int, str], limit: int | None, path: Path, numbers: int) -> Found:
     images = fair_order(_images(folder))
     labels = _label_folder(folder)
     texts = {name: (labels / name).with_suffix(".txt") for name in images}
@@ -144,15 +151,14 @@ def _of_yolo(folder: Path, names: Mapping[int, str], limit: int | None, path: Pa
         )
     boxes, found = list[Boxes](), dict(names)
     for name in images[:limit]:
-        rows = list(_yolo_rows(texts[name], folder / name)) if texts[name].is_file() else []
-        for row in rows:
-            number = int(row[4])
+        one = _yolo_boxes(texts[name], folder / name, numbers) if texts[name].is_file() else _table(())
+        for number in one.classes.tolist():
             if names and number not in names:
                 raise ConfigError(
                     f"class {number} has no name", why=f"{path} names {len(names)}", where=str(texts[name])
                 )
             found.setdefault(number, str(number))
-        boxes.append(_table(rows))
+        boxes.append(one)
     return folder, Annotated(tuple(images[:limit]), tuple(boxes), dict(sorted(found.items())))
 
 
@@ -166,31 +172,59 @@ def _label_folder(images: Path) -> Path:
     return Path(*parts)
 
 
-def _yolo_rows(text: Path, image: Path) -> Iterator[tuple[float, ...]]:
-    """Class and center x, y, width, height; or class and corners of a polygon, whose hull counts. All relative."""
-    lines = _bytes(text).decode(errors="replace").splitlines()
-    pixels = read_image(image) if any(line.strip() for line in lines) else None
+def _yolo_boxes(text: Path, image: Path, numbers: int) -> Boxes:
+    """Rows of relative numbers behind a class: center x, y, width, height; those and points of so many ``numbers``
+    each; or the corners of a polygon, of which four are an oriented box, too."""
+    lines = [(n, one) for n, one in enumerate(_bytes(text).decode(errors="replace").splitlines(), 1) if one.strip()]
+    pixels = read_image(image) if lines else None
     height, width = (1, 1) if pixels is None else pixels.shape[:2]  # one that is damaged is named when it is evaluated
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    rows, outlines, turned, points = list[tuple[float, ...]](), list[list[Array]](), list[Array](), list[Array]()
+    for number, line in lines:
         try:
             first, *values = (float(part) for part in line.split())
         except ValueError:
             first, values = -1.0, []
-        if first < 0 or first != int(first) or len(values) < 4 or (len(values) > 4 and len(values) % 2):
+        if not _is_row(first, values, numbers):
+            behind = f", and points of {numbers} numbers" if numbers else ", or the corners of a polygon"
             raise ConfigError(
                 f"line {number} of {text} is no label",
-                why="expected a class and center x, y, width, height, or the corners of a polygon, from 0 to 1",
+                why=f"expected a class and center x, y, width, height{behind}, from 0 to 1",
                 where=f"{text}:{number}",
             )
-        if len(values) == 4:
-            x, y, w, h = values
-            corners = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
+        if len(values) == 4 or numbers:
+            x, y, w, h = (part * size for part, size in zip(values[:4], (width, height) * 2, strict=True))
+            box = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
         else:
-            corners = (min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2]))
-        x1, y1, x2, y2 = (part * size for part, size in zip(corners, (width, height) * 2, strict=True))
-        yield x1, y1, x2, y2, first, (x2 - x1) * (y2 - y1), 0
+            ring = np.array(values).reshape(-1, 2) * (width, height)
+            box = (*ring.min(axis=0), *ring.max(axis=0))
+            outlines.append([ring.reshape(-1)])
+            turned += [ring] if len(ring) == 4 else []
+        if numbers:
+            some = np.array(values[4:]).reshape(-1, numbers)
+            seen = some[:, 2:] if numbers == 3 else 2.0 * (some != 0).any(axis=1, keepdims=True)
+            points.append(np.hstack([some[:, :2] * (width, height), seen]))
+        rows.append((*box, first, (box[2] - box[0]) * (box[3] - box[1]), 0))
+    if len({len(one) for one in points}) > 1:
+        raise ConfigError(f"{text} has objects of different numbers of points", where=str(text))
+    every = _table(rows)
+    return replace(
+        every,
+        size=None if pixels is None else (height, width),
+        areas=np.array([cv2.contourArea(one[0].astype(np.float32).reshape(-1, 2)) for one in outlines])
+        if rows and len(outlines) == len(rows)
+        else every.areas,
+        outlines=tuple(outlines) if rows and len(outlines) == len(rows) else None,
+        turned=np.array(turned) if rows and len(turned) == len(rows) else None,
+        points=np.array(points) if points else None,
+    )
+
+
+def _is_row(first: float, values: Sequence[float], numbers: int) -> bool:
+    if first < 0 or first != int(first) or not all(map(isfinite, values)):
+        return False
+    if numbers:
+        return len(values) > 4 and (len(values) - 4) % numbers == 0
+    return len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0)
 
 
 # Pascal VOC.
@@ -252,14 +286,17 @@ def _of_mot(path: Path, limit: int | None) -> Found:
     with file.open(newline="", encoding="utf-8") as text:
         for line, parts in enumerate(csv.reader(text), 1):
             try:
-                frame, _, x, y, w, h, counts, kind = (float(part) for part in (*parts, "1", "1")[:8])
+                frame, number, x, y, w, h, counts, kind = (float(part) for part in (*parts, "1", "1")[:8])
             except ValueError as error:
                 why = "expected frame, id, x, y, width, height, whether it counts, class"
                 raise ConfigError(f"line {line} of {file} is no box", why=why, where=f"{file}:{line}") from error
             if (counts and kind == _PEDESTRIAN) or kind in _LIKE:
                 box = (x - 1, y - 1, x - 1 + w, y - 1 + h)
-                rows.setdefault(int(frame), []).append((*box, 0, w * h, kind != _PEDESTRIAN))
+                rows.setdefault(int(frame), []).append((*box, 0, w * h, kind != _PEDESTRIAN, number))
     images = {int(name.stem): name.name for name in (path / "img1").iterdir() if name.stem.isdecimal()}
-    known = fair_order(images[frame] for frame in rows if frame in images)[:limit]
-    boxes = [_table(rows[int(Path(name).stem)]) for name in known]
+    known = [images[frame] for frame in sorted(rows) if frame in images][:limit]  # in time, as tracks are made
+    tables = [rows[int(Path(name).stem)] for name in known]
+    boxes = [
+        replace(_table(one[:7] for one in table), ids=np.array([one[7] for one in table], np.int64)) for table in tables
+    ]
     return path / "img1", Annotated(tuple(known), tuple(boxes), {0: "person"})

@@ -8,14 +8,17 @@ at right detections, where all copies have been counted.
 
 import contextlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from math import ceil, floor
+from typing import Any, Literal
 
+import cv2
 import numpy as np
 
-from edgert.dataset.labels import F64, I64, Bool, GroundTruthBoxes
-from edgert.runtime import Detections
+from edgert.dataset.labels import F64, I64, Bool, Boxes, GroundTruthBoxes
+from edgert.runtime import Detections, Segmentation
 
 RECALLS: F64 = np.linspace(0.0, 1.0, 101)
 """Where precision is read off: pycocotools' ``Params.recThrs``."""
@@ -100,53 +103,164 @@ def _interpolated(hits: F64, counted: F64, wanted: F64) -> F64:
 
 # The one door to pycocotools: COCO's own evaluation, which published detection results are made with.
 #
-# Lin et al., "Microsoft COCO: Common Objects in Context", 2014; github.com/cocodataset/cocoapi.
+# Lin et al., "Microsoft COCO: Common Objects in Context", 2014; github.com/cocodataset/cocoapi. Oriented boxes are
+# judged by the same rules, overlapping by their exact areas.
 
 MOST_BOXES = 100
-"""Detections per image that count, as in COCO's main metric."""
-METRICS = ("map50", "map")
+MOST_BODIES = 20
+"""Detections per image that count, as in COCO's main metrics of boxes and masks, and of keypoints."""
+Kind = Literal["boxes", "masks", "turned", "points"]
+_TYPES: Mapping[Kind, str] = {"boxes": "bbox", "masks": "segm", "turned": "bbox", "points": "keypoints"}
+_BODY = 17  # points of COCO's bodies, which have published tolerances; other points have 1/K, as in Ultralytics' metric
 
 
-def precision(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mapping[str, Matches]:
+def precision(
+    ground_truth: GroundTruthBoxes, found: Sequence[Detections], kind: Kind = "boxes", outlines: Sequence[Any] = ()
+) -> Mapping[str, Matches]:
     """Average precision of detections: ``map50`` at an overlap of 0.5, ``map`` the mean over 0.50 to 0.95.
 
     Args:
         ground_truth: with at least one box that is not a crowd.
         found: one record per image.
+        kind: what overlaps: boxes, masks, oriented boxes, or points, whose likeness is COCO's OKS.
+        outlines: for masks: of every image, a list of run lengths (:func:`run_lengths`).
     """
-    run = _run(ground_truth, found)
+    run = _run(ground_truth, found, kind, outlines)
     table = run.eval["precision"]  # thresholds, recalls, classes, areas, limits; -1 where a class has no object
     classes = tuple(_class_matches(run, n, len(found)) for n in range(len(ground_truth.classes)))
     loose = tuple(replace(one, right=one.right[:1], counts=one.counts[:1]) for one in classes)
     return {"map50": Matches(_mean(table[:1]), loose), "map": Matches(_mean(table), classes)}
 
 
-def _run(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Any:
+def _run(ground_truth: GroundTruthBoxes, found: Sequence[Detections], kind: Kind, outlines: Sequence[Any]) -> Any:
     from pycocotools.cocoeval import COCOeval
 
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
         true = [
-            _rows(one.corners, one.classes, area=one.areas, iscrowd=one.crowds.astype(np.int64))
+            _rows(
+                one.corners, one.classes, area=one.areas, iscrowd=one.crowds.astype(np.int64), **_true_shapes(one, kind)
+            )
             for one in ground_truth.images
         ]
-        seen = [_rows(one.boxes.astype(np.float64), one.classes, score=one.scores) for one in found]
-        wanted, got = (_index(rows, ground_truth.classes) for rows in (true, seen))
-        run = COCOeval(wanted, got, "bbox")
+        seen = [
+            _rows(one.boxes.astype(np.float64), one.classes, score=one.scores, **shapes)
+            for one, shapes in zip(found, _found_shapes(found, kind, outlines), strict=True)
+        ]
+        sizes = [one.size or _size(some) for one, some in zip(ground_truth.images, outlines or found, strict=True)]
+        wanted, got = (_index(rows, ground_truth.classes, sizes) for rows in (true, seen))
+        run = COCOeval(wanted, got, _TYPES[kind])
         run.params.imgIds, run.params.catIds = list(range(len(found))), list(ground_truth.classes)
         run.params.areaRng, run.params.areaRngLbl = [run.params.areaRng[0]], ["all"]
-        run.params.maxDets = [MOST_BOXES]
+        run.params.maxDets = [MOST_BODIES if kind == "points" else MOST_BOXES]
+        if kind == "turned":
+            run.computeIoU = partial(_turned_overlaps, run)
+        if kind == "points" and (count := _point_count(ground_truth)) != _BODY:
+            run.params.kpt_oks_sigmas = np.full(count, 1 / count)
         run.evaluate()
         run.accumulate()
     return run
 
 
-def _index(rows: Sequence[Sequence[dict[str, Any]]], classes: Sequence[int]) -> Any:
+def _size(outlines: Any) -> tuple[int, int]:
+    """Of an image on which nothing is labeled."""
+    sized = [tuple(one["size"]) for one in outlines] if isinstance(outlines, list) else []
+    return sized[0] if sized else (1, 1)
+
+
+def _point_count(ground_truth: GroundTruthBoxes) -> int:
+    counts = (len(one.points[0]) for one in ground_truth.images if one.points is not None and len(one.points))
+    return next(counts)
+
+
+def _true_shapes(one: Boxes, kind: Kind) -> dict[str, Any]:
+    """Columns of an image's annotations."""
+    if kind == "masks":
+        outlines = one.outlines or ((),) * len(one.corners)
+        boxed = [outline or [_ring(corners)] for outline, corners in zip(outlines, one.corners, strict=True)]
+        return {"segmentation": [_inside(outline, one.size) for outline in boxed]}
+    if kind == "turned":
+        return {"turned": one.corners[:, [0, 1, 2, 1, 2, 3, 0, 3]] if one.turned is None else one.turned}
+    if kind == "points":
+        points = list(np.zeros((len(one.corners), 0, 3)) if one.points is None else one.points)
+        labeled = [int(np.count_nonzero(some[:, 2] > 0)) for some in points]
+        return {"keypoints": [some.reshape(-1).tolist() for some in points], "num_keypoints": labeled}
+    return {}
+
+
+def _ring(corners: F64) -> F64:
+    ring: F64 = corners[[0, 1, 2, 1, 2, 3, 0, 3]]
+    return ring
+
+
+def _inside(outline: Any, size: tuple[int, int] | None) -> Any:
+    """Polygons that end not far outside the image: pycocotools walks along them pixel by pixel."""
+    if isinstance(outline, dict):
+        return outline
+    most = 2.0 * max(size or (1, 1))
+    return [np.clip(np.asarray(ring, np.float64), -most, most).tolist() for ring in outline]
+
+
+def _found_shapes(found: Sequence[Detections], kind: Kind, outlines: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    for place, one in enumerate(found):
+        if kind == "masks":
+            yield {"segmentation": list(outlines[place])}
+        elif kind == "turned":
+            yield {"turned": np.zeros((len(one), 8)) if one.corners is None else one.corners.astype(np.float64)}
+        elif kind == "points":
+            points = np.zeros((len(one), 0, 3)) if one.points is None else one.points.astype(np.float64)
+            yield {"keypoints": [some.reshape(-1).tolist() for some in points]}
+        else:
+            yield {}
+
+
+def _turned_overlaps(run: Any, image: int, category: int) -> Any:
+    """(D, G) intersection over union of one image's oriented boxes, the best scores first: COCOeval.computeIoU's."""
+    true, seen = run._gts[image, category], run._dts[image, category]
+    if not true or not seen:
+        return []
+    order = np.argsort([-one["score"] for one in seen], kind="mergesort")[: run.params.maxDets[-1]]
+    return np.array([[turned_overlap(seen[row]["turned"], one["turned"]) for one in true] for row in order])
+
+
+def turned_overlap(one: Any, other: Any) -> float:
+    """Intersection over union of two convex quadrilaterals, each eight numbers or (4, 2)."""
+    first, second = (np.asarray(some, np.float32).reshape(4, 2) for some in (one, other))
+    if np.any(first.max(axis=0) <= second.min(axis=0)) or np.any(second.max(axis=0) <= first.min(axis=0)):
+        return 0.0
+    corner = np.minimum(first.min(axis=0), second.min(axis=0))  # near 0, where float32 is exact enough
+    first, second = (cv2.convexHull(some - corner) for some in (first, second))
+    shared, _ = cv2.intersectConvexConvex(first, second)
+    union = cv2.contourArea(first) + cv2.contourArea(second) - shared
+    return float(shared / union) if union > 0 else 0.0
+
+
+def run_lengths(mask: Segmentation, size: tuple[int, int]) -> dict[str, Any]:
+    """An object's mask at the size (height, width) of its image, as pycocotools keeps masks."""
+    from pycocotools.mask import encode
+
+    height, width = size
+    x1, y1, x2, y2 = mask.region
+    left, top = max(floor(x1), 0), max(floor(y1), 0)
+    right, bottom = min(ceil(x2), width), min(ceil(y2), height)
+    whole = np.zeros((height, width), np.uint8, order="F")
+    if right > left and bottom > top:
+        across, down = (x2 - x1) / mask.mask.shape[1], (y2 - y1) / mask.mask.shape[0]
+        place = np.array([[across, 0, across / 2 - 0.5 + x1 - left], [0, down, down / 2 - 0.5 + y1 - top]])
+        part = cv2.warpAffine(
+            mask.mask * np.uint8(255), place, (right - left, bottom - top), borderMode=cv2.BORDER_REPLICATE
+        )
+        whole[top:bottom, left:right] = part > 127
+    found: dict[str, Any] = encode(whole)
+    return found
+
+
+def _index(rows: Sequence[Sequence[dict[str, Any]]], classes: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Any:
     from pycocotools.coco import COCO
 
     flat = [{**row, "image_id": image} for image, some in enumerate(rows) for row in some]
     index: Any = COCO()
     index.dataset = {
-        "images": [{"id": image} for image in range(len(rows))],
+        "images": [{"id": image, "height": height, "width": width} for image, (height, width) in enumerate(sizes)],
         "categories": [{"id": number} for number in classes],
         "annotations": [{**row, "id": number} for number, row in enumerate(flat, 1)],  # 0 would mean "no match"
     }
@@ -159,7 +273,11 @@ def _rows(corners: F64, classes: Any, **columns: Any) -> list[dict[str, Any]]:
     sizes = corners[:, 2:] - corners[:, :2]
     boxes = np.column_stack([corners[:, :2], sizes])
     every = {"bbox": boxes, "category_id": classes, "area": sizes.prod(axis=1), **columns}
-    return [dict(zip(every, row, strict=True)) for row in zip(*(one.tolist() for one in every.values()), strict=True)]
+    return [dict(zip(every, row, strict=True)) for row in zip(*map(_listed, every.values()), strict=True)]
+
+
+def _listed(column: Any) -> Any:
+    return column.tolist() if isinstance(column, np.ndarray) else column
 
 
 def _mean(table: Any) -> float:

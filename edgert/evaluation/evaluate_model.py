@@ -16,7 +16,7 @@ import numpy.typing as npt
 from edgert.backend import Engine
 from edgert.backend.base import Array
 from edgert.board.host import core_count
-from edgert.config import ClassifyTask, DetectTask, ModelConfig, TaskConfig
+from edgert.config import ClassifyTask, DetectTask, KeypointsTask, ModelConfig, TaskConfig
 from edgert.dataset import ImageFeed, LabeledDataset, feed_of
 from edgert.engine import build_engine, one_image
 from edgert.errors import EdgertError, ModelError
@@ -146,7 +146,7 @@ def runner(engine: Engine) -> Callable[[], Run]:
 
 
 def _judged(task: TaskConfig, by_boxes: bool) -> TaskConfig:
-    if isinstance(task, DetectTask) and by_boxes:
+    if isinstance(task, (DetectTask, KeypointsTask)) and by_boxes:
         most = {"score": min(task.score, LOWEST_SCORE), "limit": max(task.limit, LEAST_BOXES)}
         return task.model_copy(update=most)
     if isinstance(task, ClassifyTask):

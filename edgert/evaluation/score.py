@@ -7,7 +7,7 @@ scorer.scores(notes, reference's notes) → metric → ImageScores
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,20 +70,67 @@ _TOP = 5
 # has names, ``metrics``, the usual one first.
 
 
+_PREFIXES: Mapping[coco_metric.Kind, str] = {"points": "oks_", "masks": "mask_", "turned": "obb_", "boxes": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The detections of one image, and their masks as run lengths."""
+
+    record: Detections
+    outlines: Sequence[Any] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class BoxScorer:
-    """Average precision by COCO's evaluator."""
+    """Average precision by COCO's evaluator: of points, masks and oriented boxes where labels and detections have
+    them, and of boxes."""
 
     ground_truth: labels.GroundTruthBoxes
-    metrics: tuple[str, ...] = ("map", "map50")
 
-    def note(self, index: int, record: Record) -> Detections:
+    @property
+    def kinds(self) -> tuple[coco_metric.Kind, ...]:
+        """What the labels can judge, the usual first."""
+        wanted: Mapping[coco_metric.Kind, str] = {"points": "points", "masks": "outlines", "turned": "turned"}
+        return (*(kind for kind, what in wanted.items() if self.ground_truth.has(what)), "boxes")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(f"{_PREFIXES[kind]}{name}" for kind in self.kinds for name in ("map", "map50"))
+
+    def note(self, index: int, record: Record) -> Objects:
         """The detections themselves; the decoder made them new."""
         found: Detections = expect(record, Detections, "boxes")
-        return found
+        true = self.ground_truth.images[index]
+        if found.points is not None and true.points is not None and len(found) and len(true.points):
+            seen, labeled = found.points.shape[1], true.points.shape[1]
+            if seen != labeled:
+                raise ConfigError(
+                    f"labels of {labeled} points cannot judge this model",
+                    why=f"it finds {seen} points of each object",
+                    fix="give labels of the same points, or labels of boxes alone",
+                )
+        if found.masks is None or not self.ground_truth.has("outlines"):
+            return Objects(found)
+        ends = np.array([one.region[2:] for one in found.masks]).reshape(-1, 2).max(axis=0, initial=1)
+        size = true.size or (int(np.ceil(ends[1])), int(np.ceil(ends[0])))
+        outlines = [coco_metric.run_lengths(one, size) for one in found.masks]
+        return Objects(replace(found, masks=None), outlines)
 
     def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
-        return coco_metric.precision(self.ground_truth, notes)
+        records, found = [note.record for note in notes], dict[str, ImageScores]()
+        outlines = [note.outlines or [] for note in notes]
+        every = [*notes, *(reference or ())]  # a version that finds nothing is judged as the model that it was made of
+        known: dict[coco_metric.Kind, bool] = {
+            "points": any(note.record.points is not None for note in every),
+            "masks": any(note.outlines is not None for note in every),
+            "turned": any(note.record.corners is not None for note in every),
+            "boxes": True,
+        }
+        for kind in filter(known.__getitem__, self.kinds):
+            values = coco_metric.precision(self.ground_truth, records, kind, outlines if kind == "masks" else ())
+            found |= {f"{_PREFIXES[kind]}{name}": score for name, score in values.items()}
+        return found
 
 
 @dataclass(frozen=True, slots=True)

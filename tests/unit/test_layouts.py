@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert.config import DetectTask
+from edgert.config import DetectTask, KeypointsTask
 from edgert.dataset import LabeledDataset, open_dataset
-from edgert.dataset.labels import GroundTruthBoxes
+from edgert.dataset.labels import Boxes, GroundTruthBoxes
 from edgert.errors import ConfigError
 
 DETECT = DetectTask(detect="yolov8")
@@ -180,3 +180,94 @@ def test_coco_in_usual_layouts(labels: str, images: str, tmp_path: Path) -> None
         "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [10, 5, 10, 10]}],
     }
     assert boxes(open_dataset(text(tmp_path / labels, json.dumps(content)), DETECT)) == [[0, 10, 5, 20, 15]]
+
+
+def truth(found: LabeledDataset) -> Boxes:
+    """The labels of the only image."""
+    assert isinstance(found.ground_truth, GroundTruthBoxes)
+    (one,) = found.ground_truth.images
+    return one
+
+
+def one_yolo(root: Path, rows: str, content: str = "") -> Path:
+    image(root / "images" / "a.jpg")
+    text(root / "labels" / "a.txt", rows)
+    return text(root / "data.yaml", f"val: images\nnames: [cat]\n{content}") if content else root
+
+
+def test_yolos_polygons_and_oriented_boxes(tmp_path: Path) -> None:
+    one = truth(open_dataset(one_yolo(tmp_path, "0 0.1 0.2 0.3 0.2 0.3 0.6 0.1 0.6\n"), DETECT))
+    assert one.turned is not None and one.turned.reshape(-1).tolist() == pytest.approx([10, 10, 30, 10, 30, 30, 10, 30])
+    assert one.outlines is not None and one.outlines[0][0].tolist() == pytest.approx([10, 10, 30, 10, 30, 30, 10, 30])
+    assert (one.size, one.areas.tolist()) == ((50, 100), [pytest.approx(400)])
+    five = truth(open_dataset(one_yolo(tmp_path, "0 0.1 0.2 0.3 0.2 0.3 0.6\n"), DETECT))
+    assert five.turned is None and five.outlines is not None and five.areas.tolist() == [pytest.approx(200)]
+    boxed = truth(open_dataset(one_yolo(tmp_path, "0 0.1 0.2 0.3 0.2 0.3 0.6\n0 0.5 0.5 0.1 0.1\n"), DETECT))
+    assert boxed.outlines is None and len(boxed.corners) == 2
+
+
+def test_yolos_points(tmp_path: Path) -> None:
+    """Two points, of three numbers, and of two of which an unlabeled one is 0 0."""
+    rows = "0 0.5 0.5 0.2 0.4 0.4 0.5 2 0.6 0.5 1\n"
+    for path in (one_yolo(tmp_path, rows, "kpt_shape: [2, 3]\n"), one_yolo(tmp_path / "bare", rows)):
+        one = truth(open_dataset(path, KeypointsTask(keypoints="yolo-pose")))
+        assert one.points is not None and one.corners.tolist() == [pytest.approx([40, 15, 60, 35])]
+        assert one.points.tolist() == [[pytest.approx([40, 25, 2]), pytest.approx([60, 25, 1])]]
+    pairs = one_yolo(tmp_path / "two", "0 0.5 0.5 0.2 0.4 0.4 0.5 0 0\n", "kpt_shape: [2, 2]\n")
+    one = truth(open_dataset(pairs, DETECT))
+    assert one.points is not None and one.points[0, :, 2].tolist() == [2, 0]
+    text(tmp_path / "two" / "labels" / "a.txt", "0 0.5 0.5 0.2 0.4 0.4 0.5 0\n")
+    with pytest.raises(ConfigError, match=r"line 1 of .* is no label"):
+        open_dataset(pairs, DETECT)
+    with pytest.raises(ConfigError, match="kpt_shape"):
+        open_dataset(one_yolo(tmp_path / "bad", rows, "kpt_shape: 17\n"), DETECT)
+
+
+def coco(**shapes: object) -> str:
+    size = {"width": 100, "height": 50}
+    row = {"image_id": 1, "category_id": 1, "bbox": [10, 10, 20, 20], **shapes}
+    return json.dumps({"images": [{"id": 1, "file_name": "a.jpg", **size}], "annotations": [row],
+                       "categories": [{"id": 1, "name": "person"}]})  # fmt: skip
+
+
+def test_coco_as_it_is_unpacked_and_as_roboflow_exports_it(tmp_path: Path) -> None:
+    image(tmp_path / "val2017" / "a.jpg")
+    text(tmp_path / "annotations" / "instances_val2017.json", coco(segmentation=[[10, 10, 30, 10, 30, 30]]))
+    text(tmp_path / "annotations" / "person_keypoints_val2017.json", coco(keypoints=[12, 12, 2, 0, 0, 0]))
+    assert truth(open_dataset(tmp_path, DETECT)).outlines == ([[10, 10, 30, 10, 30, 30]],)
+    points = truth(open_dataset(tmp_path, KeypointsTask(keypoints="yolo-pose"))).points
+    assert points is not None and points.tolist() == [[[12, 12, 2], [0, 0, 0]]]
+    image(tmp_path / "flow" / "valid" / "a.jpg")
+    text(tmp_path / "flow" / "valid" / "_annotations.coco.json", coco())
+    assert truth(open_dataset(tmp_path / "flow", DETECT)).outlines is None
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"segmentation": [[10, 10, 30]]},
+        {"segmentation": [[10, 10, 30, 10, 30, "x"]]},
+        {"segmentation": {"size": [50, 100], "counts": [3, 4]}},
+        {"segmentation": {"size": [50, 100], "counts": "not run lengths"}},
+        {"segmentation": {"size": [-50, -100], "counts": [5000]}},
+        {"keypoints": [1, 2]},
+        {"keypoints": [1, 2, None]},
+    ],
+)
+def test_shapes_that_are_not_as_coco_has_them(shapes: dict[str, object], tmp_path: Path) -> None:
+    image(tmp_path / "a.jpg")
+    with pytest.raises(ConfigError, match="is not in COCO's format") as caught:
+        open_dataset(text(tmp_path / "x.json", coco(**shapes)), DETECT)
+    assert "annotations[0]" in str(caught.value)
+
+
+def test_run_lengths_of_coco_as_lists_and_as_pycocotools_writes_them(tmp_path: Path) -> None:
+    from pycocotools.mask import encode
+
+    mask = np.zeros((50, 100), np.uint8, order="F")
+    mask[10:30, 10:30] = 1
+    compressed = {"size": [50, 100], "counts": encode(mask)["counts"].decode()}
+    image(tmp_path / "a.jpg")
+    for outline in (compressed, {"size": [50, 100], "counts": [510, 20, *(30, 20) * 19, 3520]}):
+        found = open_dataset(text(tmp_path / "x.json", coco(segmentation=outline)), DETECT)
+        assert truth(found).outlines == (outline,)
